@@ -1,0 +1,54 @@
+# Everything a person needs: `make run` to talk, `make test` to check. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= auto
+
+.PHONY: help setup setup-dev run test check format bench lock clean
+
+help:
+	@echo "make run      set up, start the Gateway and open a chat (without a terminal: serve and print the URL)"
+	@echo "make test     set up and run every test"
+	@echo "make check    formatting, lint and types"
+	@echo "make bench    measure the speed figures and print them beside their bars"
+	@echo "make setup    only create $(VENV) and install"
+	@echo "make lock     renew the lock files after changing pyproject.toml"
+
+setup: $(VENV)/.ready
+
+setup-dev: $(VENV)/.ready-dev
+
+$(VENV)/.ready: requirements.lock pyproject.toml scripts/setup
+	@PYTHON="$(PYTHON)" scripts/setup requirements.lock
+	@touch $@
+
+$(VENV)/.ready-dev: requirements-dev.lock pyproject.toml scripts/setup
+	@PYTHON="$(PYTHON)" scripts/setup requirements-dev.lock
+	@touch $@ $(VENV)/.ready
+
+run: setup
+	@scripts/run
+
+test: setup-dev
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+check: setup-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+format: setup-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup-dev
+	$(BIN)/python -m bench
+
+lock:
+	$(BIN)/uv pip compile pyproject.toml --extra local --group build --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra local --group build --group dev --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --output-file requirements-dev.lock
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache

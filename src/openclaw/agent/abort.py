@@ -1,0 +1,52 @@
+"""Stopping a run at whatever it is waiting for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+class Aborted(Exception):
+    """Raised at the await that was interrupted; the reason is in ``args[0]``."""
+
+
+class AbortSignal:
+    """Interrupts the one await a run is in, and only there: bookkeeping between two awaits is never torn apart.
+
+    The loop marks each wait on a model, a tool or a pause with ``with signal.waiting():``. ``abort`` cancels that
+    wait, or, when the run is between two of them, takes effect at the next.
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._task: asyncio.Task[object] | None = None
+
+    @property
+    def aborted(self) -> bool:
+        return self.reason is not None
+
+    def abort(self, reason: str) -> bool:
+        """True for the first call; later reasons do not replace the first."""
+        if self.reason is not None:
+            return False
+        self.reason = reason
+        if self._task is not None:
+            self._task.cancel()
+        return True
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        if self.reason is not None:
+            raise Aborted(self.reason)
+        task = asyncio.current_task()
+        self._task = task
+        try:
+            yield
+        except asyncio.CancelledError:
+            # A cancellation that is not ours (the Gateway stops) must go on as one.
+            if self.reason is None or task is None or task.uncancel() > 0:
+                raise
+            raise Aborted(self.reason) from None
+        finally:
+            self._task = None

@@ -1,0 +1,262 @@
+"""The agent loop: stream an answer, run its tool calls, listen for new words from the user, repeat.
+
+A pure function over messages that yields events. It knows no storage, no channel and no vendor: the caller stores each
+message when its event arrives, before the loop goes on to the next model call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from openclaw.agent.abort import Aborted, AbortSignal
+from openclaw.agent.tool_calls import call_tool, not_run
+from openclaw.clock import Clock
+from openclaw.events import (
+    AssistantEnded,
+    AssistantStarted,
+    Event,
+    RetryScheduled,
+    RunEnded,
+    RunStarted,
+    SteeringInjected,
+    TextDelta,
+    ThinkingDelta,
+    ToolEnded,
+    ToolStarted,
+    ToolUpdated,
+)
+from openclaw.messages import AssistantBlock, AssistantMessage, Message, TextBlock, ThinkingBlock, ToolCall, UserMessage
+from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text, Thinking
+from openclaw.tools.base import Tool, ToolContext, ToolResult
+
+SKIPPED_FOR_USER = "Skipped due to queued user message."
+
+
+class Steered(msgspec.Struct, frozen=True):
+    message: UserMessage
+    token: Any = None
+
+
+class Inbox(Protocol):
+    """Where messages that arrive during a run wait. Both polls take what they return."""
+
+    def steering(self) -> list[Steered]:
+        """Polled before the first call, after each tool and after each answer."""
+        ...
+
+    def follow_ups(self) -> list[Steered]:
+        """Polled when the run would otherwise end."""
+        ...
+
+
+class NoInbox:
+    def steering(self) -> list[Steered]:
+        return []
+
+    def follow_ups(self) -> list[Steered]:
+        return []
+
+
+class LoopOptions(msgspec.Struct, kw_only=True):
+    model: Model
+    stream: Callable[[ModelRequest], AsyncIterator[StreamEvent]]
+    request: Callable[[list[Message]], ModelRequest]
+    """Builds the next request from everything said so far; the place for hygiene and pruning."""
+    tools: Mapping[str, Tool]
+    tool_context: ToolContext
+    clock: Clock
+    abort: AbortSignal
+    inbox: Inbox = NoInbox()
+    retry_delay_ms: Callable[[int, ModelError], int | None] = lambda attempt, error: None
+    """The wait before retry number ``attempt`` (from 1), or None to give up."""
+    max_retries: int = 3
+    client_tools: frozenset[str] = frozenset()
+    """Tools that the caller of the Gateway runs itself: a call to one ends the run, its result comes later."""
+    tool_update: Callable[[ToolUpdated], None] = lambda update: None
+    """Progress of a running tool: shown, never stored, so it does not wait for the loop's next event."""
+
+
+async def run_loop(messages: list[Message], options: LoopOptions) -> AsyncIterator[Event]:
+    """Runs until the model has nothing more to do. Extends ``messages`` in place; exactly one RunEnded comes last."""
+    added: list[Message] = []
+    outcome, error = "ok", None
+    yield RunStarted(options.clock.now_ms())
+    try:
+        pending = options.inbox.steering()
+        while True:
+            for steered in pending:
+                _add(messages, added, steered.message)
+                yield SteeringInjected(steered.message, steered.token)
+            answer: AssistantMessage | None = None
+            async for event in _answer(messages, options):
+                if isinstance(event, AssistantEnded):
+                    answer = event.message
+                    if answer.stop_reason not in ("error", "aborted"):
+                        messages.append(answer)
+                    added.append(answer)
+                yield event
+            assert answer is not None
+            if answer.stop_reason in ("error", "aborted"):
+                outcome, error = answer.stop_reason, _text_or_none(answer.error_message)
+                break
+            pending = []
+            calls = answer.tool_calls
+            if any(call.name in options.client_tools for call in calls):
+                async for event in _hand_over(calls, options):
+                    if isinstance(event, ToolEnded):
+                        _add(messages, added, event.message)
+                    yield event
+                break
+            if calls:
+                async for event in _run_tools(calls, options, pending):
+                    if isinstance(event, ToolEnded):
+                        _add(messages, added, event.message)
+                    yield event
+                if options.abort.aborted:
+                    outcome, error = "aborted", options.abort.reason
+                    break
+            pending = pending or options.inbox.steering()
+            if not calls and not pending:
+                pending = options.inbox.follow_ups()
+                if not pending:
+                    break
+    except Aborted as stopped:
+        outcome, error = "aborted", str(stopped)
+    yield RunEnded(outcome, error, added)
+
+
+def _add(messages: list[Message], added: list[Message], message: Message) -> None:
+    messages.append(message)
+    added.append(message)
+
+
+async def _answer(messages: list[Message], options: LoopOptions) -> AsyncIterator[Event]:
+    """One assistant message, with retries; failed attempts are reported as messages of their own."""
+    attempt = 0
+    while True:
+        request = options.request(messages)
+        failure: ModelError | None = None
+        so_far = _Partial(options)
+        yield AssistantStarted()
+        stream = options.stream(request)
+        try:
+            while True:
+                with options.abort.waiting():
+                    event = await anext(stream, None)
+                match event:
+                    case Text(delta):
+                        so_far.text(delta)
+                        yield TextDelta(delta)
+                    case Thinking(delta):
+                        so_far.thinking(delta)
+                        yield ThinkingDelta(delta)
+                    case Done(message):
+                        yield AssistantEnded(message)
+                        return
+                    case None:
+                        raise ModelError("The model's stream ended without a final event.", kind="network")
+                    case _:
+                        pass
+        except Aborted as stopped:
+            yield AssistantEnded(so_far.message("aborted", str(stopped)))
+            return
+        except ModelError as error:
+            failure = error
+        finally:
+            await _close(stream)
+        attempt += 1
+        yield AssistantEnded(so_far.message("error", str(failure), failure.partial))
+        delay = options.retry_delay_ms(attempt, failure) if attempt <= options.max_retries else None
+        if delay is None:
+            return
+        yield RetryScheduled(attempt, options.max_retries, delay, str(failure))
+        try:
+            with options.abort.waiting():
+                await options.clock.sleep(delay / 1000)
+        except Aborted as stopped:
+            yield AssistantStarted()
+            yield AssistantEnded(_Partial(options).message("aborted", str(stopped)))
+            return
+
+
+async def _run_tools(calls: list[ToolCall], options: LoopOptions, steered: list[Steered]) -> AsyncIterator[Event]:
+    """Runs the calls in order. Words from the user or an abort skip the rest: each still gets its result."""
+    for call in calls:
+        if options.abort.aborted:
+            yield _skip(call, f"Not run: the run was stopped ({options.abort.reason}).", options)
+            continue
+        if steered:
+            yield _skip(call, SKIPPED_FOR_USER, options)
+            continue
+        yield ToolStarted(call.id, call.name, call.arguments)
+        context = msgspec.structs.replace(
+            options.tool_context, call_id=call.id, update=partial(_forward, call, options.tool_update)
+        )
+        yield await call_tool(call, options.tools, context, options.abort, options.clock)
+        steered.extend(options.inbox.steering())
+
+
+async def _hand_over(calls: list[ToolCall], options: LoopOptions) -> AsyncIterator[Event]:
+    """Runs the calls that are ours and leaves those of the caller open."""
+    async for event in _run_tools([call for call in calls if call.name not in options.client_tools], options, []):
+        yield event
+
+
+def _forward(call: ToolCall, send: Callable[[ToolUpdated], None], result: ToolResult) -> None:
+    send(ToolUpdated(call.id, call.name, call.arguments, result))
+
+
+def _skip(call: ToolCall, why: str, options: LoopOptions) -> ToolEnded:
+    return ToolEnded(not_run(call, why, options.clock.now_ms()), call.arguments, True)
+
+
+class _Partial:
+    """What has been streamed of a message so far, should it never be finished."""
+
+    def __init__(self, options: LoopOptions) -> None:
+        self._options = options
+        self._parts: list[tuple[str, list[str]]] = []
+
+    def text(self, delta: str) -> None:
+        self._collect("text", delta)
+
+    def thinking(self, delta: str) -> None:
+        self._collect("thinking", delta)
+
+    def _collect(self, kind: str, delta: str) -> None:
+        if not self._parts or self._parts[-1][0] != kind:
+            self._parts.append((kind, []))
+        self._parts[-1][1].append(delta)
+
+    def message(self, stop_reason: Any, why: str, known: AssistantMessage | None = None) -> AssistantMessage:
+        model = self._options.model
+        content: list[AssistantBlock] = [
+            TextBlock(text="".join(parts)) if kind == "text" else ThinkingBlock(thinking="".join(parts))
+            for kind, parts in self._parts
+        ]
+        if known is not None:
+            # Calls of a failed message are never run; keeping them would leave calls without results.
+            content = [block for block in known.content if not isinstance(block, ToolCall)]
+        base = known or AssistantMessage(content=[], api=model.api, provider=model.provider, model=model.id)
+        return msgspec.structs.replace(
+            base,
+            content=content,
+            stop_reason=stop_reason,
+            error_message=why,
+            timestamp=base.timestamp or self._options.clock.now_ms(),
+        )
+
+
+async def _close(stream: AsyncIterator[StreamEvent]) -> None:
+    """Closes the provider's connection now rather than when the garbage collector finds it."""
+    aclose = getattr(stream, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+def _text_or_none(value: str | msgspec.UnsetType) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,178 @@
+"""Everything a run needs to know before it calls a model: which model, which tools, what prompt, how long."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openclaw.agent.bootstrap import BootstrapFile, load_bootstrap
+from openclaw.agent.prompt import PromptFacts, SystemPrompt, build_system_prompt
+from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.toolset import tools_for
+from openclaw.config.agents import agent_config, workspace_dir
+from openclaw.config.schema import Config
+from openclaw.messages import Message, ThinkingLevel
+from openclaw.models.base import Model, ModelRequest, ToolSpec
+from openclaw.models.retry import RetrySettings
+from openclaw.models.thinking import clamp_to_model, parse_level
+from openclaw.paths import make_private_dir
+from openclaw.sessions.entry import SessionEntry
+from openclaw.tools.base import Tool
+
+DEFAULT_AGENT_NAME = "OpenClaw"
+
+
+class Preparation(msgspec.Struct, kw_only=True):
+    entry: SessionEntry
+    model: Model
+    context_window: int
+    thinking: ThinkingLevel
+    workspace: Path
+    tools: dict[str, Tool]
+    tool_specs: list[ToolSpec]
+    prompt: SystemPrompt
+    report: dict[str, Any]
+    timeout_s: float | None
+    retry: RetrySettings
+    session_id: str
+
+    def request(self, messages: list[Message]) -> ModelRequest:
+        return ModelRequest(
+            model=self.model,
+            system=self.prompt.text,
+            system_suffix=self.prompt.suffix,
+            messages=messages,
+            tools=self.tool_specs,
+            thinking=self.thinking,
+            session_id=self.session_id,
+        )
+
+
+async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
+    config = runtime.config.current
+    entry = await runtime.sessions.get(turn.agent_id, turn.session_key) or SessionEntry(sessionId=turn.session_id)
+    model = choose_model(entry, config, turn.agent_id, runtime)
+    thinking = choose_thinking(turn, entry, config, model)
+    workspace = workspace_of(turn, runtime)
+    max_chars = config.agents.defaults.bootstrap_max_chars
+    files = await asyncio.to_thread(_workspace_files, workspace, max_chars)
+    tools = tools_for(turn.agent_id, model, workspace, config, runtime)
+    facts = PromptFacts(
+        agent_id=turn.agent_id,
+        agent_name=agent_name(config, turn.agent_id),
+        workspace=str(workspace),
+        model=model,
+        thinking=thinking,
+        tools=tools,
+        files=files,
+        extra=turn.extra_system_prompt,
+        user_timezone=config.agents.defaults.user_timezone,
+    )
+    prompt = build_system_prompt(facts, runtime.clock.now_ms())
+    return Preparation(
+        entry=entry,
+        model=model,
+        context_window=model.context_window,
+        thinking=thinking,
+        workspace=workspace,
+        tools={tool.spec.name: tool for tool in tools},
+        tool_specs=[*(tool.spec for tool in tools), *turn.client_tools],
+        prompt=prompt,
+        report=prompt_report(turn, facts, prompt, max_chars, runtime.clock.now_ms()),
+        timeout_s=run_timeout(turn, config),
+        retry=RetrySettings(
+            enabled=config.retry.enabled,
+            max_retries=config.retry.max_retries,
+            base_delay_ms=config.retry.base_delay_ms,
+            max_delay_ms=config.retry.max_delay_ms,
+        ),
+        session_id=turn.session_id,
+    )
+
+
+def workspace_of(turn: Turn, runtime: Runtime) -> Path:
+    return Path(workspace_dir(runtime.config.current, str(runtime.state_dir), turn.agent_id))
+
+
+def choose_model(entry: SessionEntry, config: Config, agent_id: str, runtime: Runtime) -> Model:
+    override = entry.get("modelOverride")
+    if override:
+        provider = entry.get("providerOverride")
+        return runtime.catalogue().resolve(f"{provider}/{override}" if provider else override)
+    return runtime.catalogue().default_for(config, agent_id)
+
+
+def choose_thinking(turn: Turn, entry: SessionEntry, config: Config, model: Model) -> ThinkingLevel:
+    """The message's own wish, then the session's, then the configuration's; never more than the model can do."""
+    wanted = turn.thinking or entry.get("thinkingLevel") or config.agents.defaults.thinking_default
+    level = (parse_level(wanted) if wanted else None) or ("low" if model.reasoning else "off")
+    return clamp_to_model(level, model)
+
+
+def run_timeout(turn: Turn, config: Config) -> float | None:
+    """Seconds, or None for no limit: 0 asks for none, a negative value for the default."""
+    if turn.timeout_s == 0:
+        return None
+    if turn.timeout_s is not None and turn.timeout_s > 0:
+        return min(turn.timeout_s, 2_147_000)
+    return float(config.agents.defaults.timeout_seconds)
+
+
+def agent_name(config: Config, agent_id: str) -> str:
+    agent = agent_config(config, agent_id)
+    identity = agent.identity if agent else None
+    return (identity.name if identity else None) or (agent.name if agent else None) or DEFAULT_AGENT_NAME
+
+
+def _workspace_files(workspace: Path, max_chars: int) -> list[BootstrapFile]:
+    make_private_dir(str(workspace))
+    return load_bootstrap(workspace, max_chars)
+
+
+def prompt_report(turn: Turn, facts: PromptFacts, prompt: SystemPrompt, max_chars: int, now_ms: int) -> dict[str, Any]:
+    """Sizes of what the model was given, in the shape clients know; never the prompt itself."""
+    schemas = [msgspec.json.encode(tool.spec.parameters) for tool in facts.tools]
+    return {
+        "source": "run",
+        "generatedAt": now_ms,
+        "sessionId": turn.session_id,
+        "sessionKey": turn.session_key,
+        "provider": facts.model.provider,
+        "model": facts.model.id,
+        "workspaceDir": facts.workspace,
+        "bootstrapMaxChars": max_chars,
+        "sandbox": {"mode": "off", "sandboxed": False},
+        "systemPrompt": {
+            "chars": len(prompt.text),
+            "projectContextChars": prompt.project_context_chars,
+            "nonProjectContextChars": len(prompt.text) - prompt.project_context_chars,
+        },
+        "injectedWorkspaceFiles": [
+            {
+                "name": file.name,
+                "path": file.path,
+                "missing": file.missing,
+                "rawChars": file.raw_chars,
+                "injectedChars": len(file.text),
+                "truncated": file.truncated,
+            }
+            for file in facts.files
+        ],
+        "skills": {"promptChars": 0, "entries": []},
+        "tools": {
+            "listChars": prompt.tool_list_chars,
+            "schemaChars": sum(len(schema) for schema in schemas),
+            "entries": [
+                {
+                    "name": tool.spec.name,
+                    "summaryChars": len(tool.summary),
+                    "schemaChars": len(schema),
+                    "propertiesCount": len(tool.spec.parameters.get("properties", {})),
+                }
+                for tool, schema in zip(facts.tools, schemas, strict=True)
+            ],
+        },
+    }

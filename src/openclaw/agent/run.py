@@ -1,0 +1,301 @@
+"""One run: rebuild the context, call the loop, store each message as it ends, account for it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from openclaw.agent.abort import AbortSignal
+from openclaw.agent.loop import Inbox, LoopOptions, run_loop
+from openclaw.agent.preparation import Preparation, prepare, workspace_of
+from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.tool_calls import not_run
+from openclaw.agent.tool_output import stored_result
+from openclaw.events import AssistantEnded, Event, RunEnded, SteeringInjected, ToolEnded, ToolStarted
+from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage
+from openclaw.models.base import ModelError, ModelRequest
+from openclaw.models.retry import next_retry_ms
+from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.base import Transcript, TranscriptRef
+from openclaw.tools.base import ToolContext
+
+log = logging.getLogger("openclaw.agents.run")
+
+INTERRUPTED = (
+    "Interrupted: the Gateway stopped while this call was running. It was not repeated; it may or may not have taken "
+    "effect. Check before you do it again."
+)
+NOT_STARTED = "Not run: the Gateway stopped before this call began. Call it again if it is still needed."
+
+
+class RunResult(msgspec.Struct, kw_only=True):
+    outcome: Literal["ok", "error", "aborted"]
+    error: str | None = None
+    texts: list[str] = []
+    """Text of each assistant message of the run that had any, in order."""
+    final: AssistantMessage | None = None
+    session_id: str = ""
+    provider: str = ""
+    model: str = ""
+    usage: Usage | None = None
+    report: dict[str, Any] = {}
+    duration_ms: int = 0
+
+
+def entry_id(run_id: str, step: int | str) -> str:
+    """Ids that a repeated run makes again, so that nothing is appended twice.
+
+    64 bits: the format's usual 32 would meet by chance within a few ten thousand entries, and a meeting here would
+    silently drop a message.
+    """
+    return hashlib.sha256(f"{run_id}/{step}".encode()).hexdigest()[:16]
+
+
+class AgentRun:
+    """Drives one turn of one session. Made by the session's lane, used once."""
+
+    def __init__(
+        self, turn: Turn, runtime: Runtime, *, abort: AbortSignal, inbox: Inbox, emit: Callable[[Event], None]
+    ) -> None:
+        self._turn = turn
+        self._runtime = runtime
+        self._abort = abort
+        self._inbox = inbox
+        self._emit = emit
+        self._step = 0
+        self._background: set[asyncio.Future[None]] = set()
+
+    async def execute(self) -> RunResult:
+        """Runs the turn to its end. What goes wrong is part of the result, and the message is kept in any case."""
+        began = self._runtime.clock.now_ms()
+        transcript = await self._open()
+        try:
+            prepared = await prepare(self._turn, self._runtime)
+        except ModelError as problem:
+            await self._store_prompt(transcript)
+            result = await self._refuse(transcript, problem)
+        else:
+            result = await self._run(transcript, prepared)
+        await transcript.sync()
+        if self._background:
+            await asyncio.gather(*self._background)
+        result.session_id = transcript.session_id
+        result.duration_ms = self._runtime.clock.now_ms() - began
+        return result
+
+    async def _run(self, transcript: Transcript, prepared: Preparation) -> RunResult:
+        await self._record_model(transcript, prepared)
+        finished = await self._store_prompt(transcript)
+        if finished is not None:
+            result = _result_of(finished)
+        else:
+            result = await self._loop(transcript, prepared)
+        result.provider, result.model = prepared.model.provider, prepared.model.id
+        result.report = prepared.report
+        await self._account(result, prepared)
+        return result
+
+    async def _refuse(self, transcript: Transcript, problem: ModelError) -> RunResult:
+        """No model can be called at all, e.g. none of that name is known."""
+        now = self._runtime.clock.now_ms()
+        notice = AssistantMessage(content=[], stop_reason="error", error_message=str(problem), timestamp=now)
+        await self._append(transcript, notice)
+        return RunResult(outcome="error", error=str(problem), final=notice)
+
+    async def _open(self) -> Transcript:
+        entry = await self._runtime.sessions.get(self._turn.agent_id, self._turn.session_key)
+        ref = TranscriptRef(
+            agent_id=self._turn.agent_id,
+            session_id=self._turn.session_id,
+            file=entry.get("sessionFile") if entry and entry["sessionId"] == self._turn.session_id else None,
+        )
+        workspace = workspace_of(self._turn, self._runtime)
+        transcript = await self._runtime.transcripts.open(ref, cwd=str(workspace))
+        assert transcript is not None
+        for warning in transcript.warnings:
+            log.warning("transcript %s: %s", transcript.path, warning)
+        return transcript
+
+    async def _record_model(self, transcript: Transcript, prepared: Preparation) -> None:
+        """Notes a change of model or thinking level, as other readers of these files expect."""
+        context, model = transcript.context(), prepared.model
+        if context.model != (model.provider, model.id):
+            data = {
+                "timestamp": self._runtime.clock.now_ms(),
+                "provider": model.provider,
+                "modelApi": model.api,
+                "modelId": model.id,
+            }
+            snapshot = {"type": "custom", "customType": "model-snapshot", "data": data}
+            change = {"type": "model_change", "provider": model.provider, "modelId": model.id}
+            await transcript.append(change, entry_id=entry_id(self._turn.run_id, "model"))
+            await transcript.append(snapshot, entry_id=entry_id(self._turn.run_id, "snapshot"))
+        if len(transcript) <= 2 or context.thinking_level != prepared.thinking:
+            change = {"type": "thinking_level_change", "thinkingLevel": prepared.thinking}
+            await transcript.append(change, entry_id=entry_id(self._turn.run_id, "thinking"))
+
+    async def _store_prompt(self, transcript: Transcript) -> AssistantMessage | None:
+        """Appends the user's message, or, after a restart, finds how far this run had come.
+
+        Returns the answer when it was already complete and only its bookkeeping was lost.
+        """
+        for place, output in enumerate(self._turn.tool_outputs):
+            fields = {"type": "message", "message": output}
+            await transcript.append(fields, entry_id=entry_id(self._turn.run_id, f"output {place}"))
+        while entry_id(self._turn.run_id, self._step) in transcript:
+            self._step += 1
+        if self._step == 0:
+            if not self._turn.prompt and not self._turn.images:
+                return None
+            notes = self._runtime.notes.drain(self._turn.session_key)
+            text = "\n".join([*notes, "", self._turn.prompt]) if notes else self._turn.prompt
+            blocks = [TextBlock(text=text), *self._turn.images]
+            await self._append(transcript, UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms()))
+            return None
+        messages = transcript.context().messages
+        last = messages[-1] if messages else None
+        if isinstance(last, AssistantMessage) and last.stop_reason in ("stop", "length") and not last.tool_calls:
+            return last
+        await self._close_open_calls(transcript, messages)
+        return None
+
+    async def _close_open_calls(self, transcript: Transcript, messages: list[Message]) -> None:
+        """A call without a result is not repeated: the model is told that it was interrupted."""
+        answered: set[str] = set()
+        open_calls: list[ToolCall] = []
+        for message in reversed(messages):
+            if isinstance(message, ToolResultMessage):
+                answered.add(message.tool_call_id)
+            elif isinstance(message, AssistantMessage):
+                if message.stop_reason not in ("error", "aborted"):
+                    open_calls = [call for call in message.tool_calls if call.id not in answered]
+                break
+            else:
+                break
+        if not open_calls:
+            return
+        started = {row.call_id for row in await self._runtime.ledger.tool_calls(self._turn.ledger_id)}
+        for call in open_calls:
+            why = INTERRUPTED if call.id in started else NOT_STARTED
+            await self._append(transcript, not_run(call, why, self._runtime.clock.now_ms()))
+
+    async def _loop(self, transcript: Transcript, prepared: Preparation) -> RunResult:
+        texts: list[str] = []
+        final: AssistantMessage | None = None
+        ended: RunEnded | None = None
+        timer = self._start_timer(prepared)
+        # A copy: the loop extends it, the transcript's own list follows by append.
+        messages = list(transcript.context().messages)
+        try:
+            async for event in run_loop(messages, self._options(prepared)):
+                match event:
+                    case AssistantEnded(message):
+                        final = message
+                        await self._append(transcript, message)
+                        if message.stop_reason != "error" and message.text.strip():
+                            texts.append(message.text)
+                    case ToolStarted(call_id, name, arguments):
+                        text = msgspec.json.encode(arguments).decode()
+                        await self._runtime.ledger.tool_started(self._turn.ledger_id, call_id, name, text)
+                    case ToolEnded():
+                        event = await self._store_result(transcript, event)
+                    case SteeringInjected(message, token):
+                        await self._append(transcript, message, own_id=str(token))
+                    case RunEnded():
+                        ended = event
+                        continue
+                    case _:
+                        pass
+                self._emit(event)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        assert ended is not None
+        outcome: Any = ended.outcome
+        return RunResult(
+            outcome=outcome, error=ended.error, texts=texts, final=final, usage=final.usage if final else None
+        )
+
+    def _start_timer(self, prepared: Preparation) -> asyncio.TimerHandle | None:
+        if prepared.timeout_s is None:
+            return None
+        return asyncio.get_running_loop().call_later(prepared.timeout_s, self._abort.abort, "timeout")
+
+    def _options(self, prepared: Preparation) -> LoopOptions:
+        settings = prepared.retry
+
+        def delay(attempt: int, error: ModelError) -> int | None:
+            return next_retry_ms(error, attempt, settings)
+
+        def request(messages: list[Message]) -> ModelRequest:
+            return prepared.request(messages)
+
+        return LoopOptions(
+            model=prepared.model,
+            stream=lambda request: self._runtime.call_model(request, self._turn.agent_id),
+            request=request,
+            tools=prepared.tools,
+            tool_context=ToolContext(
+                agent_id=self._turn.agent_id,
+                session_key=self._turn.session_key,
+                workspace=Path(prepared.workspace),
+                run_id=self._turn.run_id,
+                model_sees_images="image" in prepared.model.input,
+                notify=lambda text: self._runtime.notes.add(self._turn.session_key, text),
+            ),
+            clock=self._runtime.clock,
+            abort=self._abort,
+            inbox=self._inbox,
+            client_tools=frozenset(spec.name for spec in self._turn.client_tools),
+            retry_delay_ms=delay,
+            max_retries=settings.max_retries if settings.enabled else 0,
+            tool_update=self._emit,
+        )
+
+    async def _store_result(self, transcript: Transcript, event: ToolEnded) -> ToolEnded:
+        message = await stored_result(event.message, self._runtime.blobs, self._runtime.state_dir)
+        await self._append(transcript, message)
+        finished = self._runtime.ledger.tool_finished(self._turn.ledger_id, message.tool_call_id, not event.failed)
+        task = asyncio.ensure_future(finished)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return ToolEnded(message, event.arguments, event.failed)
+
+    async def _append(self, transcript: Transcript, message: Message, own_id: str | None = None) -> None:
+        """``own_id``: the run id a steered message was accepted under; its entry belongs to that id, not to ours."""
+        if own_id is not None:
+            await transcript.append({"type": "message", "message": message}, entry_id=entry_id(own_id, 0))
+            return
+        await transcript.append(
+            {"type": "message", "message": message}, entry_id=entry_id(self._turn.run_id, self._step)
+        )
+        self._step += 1
+
+    async def _account(self, result: RunResult, prepared: Preparation) -> None:
+        """Running statistics of the session. ``totalTokens`` is the size of the last prompt, not a sum."""
+        usage, now = result.usage, self._runtime.clock.now_ms()
+
+        def change(entry: SessionEntry | None) -> SessionEntry | None:
+            if entry is None:
+                return None  # Deleted meanwhile: late events do not bring a session back.
+            entry["updatedAt"] = now
+            entry["systemSent"] = True
+            entry["abortedLastRun"] = result.outcome == "aborted"
+            entry["modelProvider"], entry["model"] = prepared.model.provider, prepared.model.id
+            entry["contextTokens"] = prepared.context_window
+            if usage is not None and usage.total_tokens:
+                entry["inputTokens"], entry["outputTokens"] = usage.input, usage.output
+                entry["totalTokens"] = usage.input + usage.cache_read + usage.cache_write
+            return entry
+
+        await self._runtime.sessions.update(self._turn.agent_id, self._turn.session_key, change, durable=False)
+
+
+def _result_of(final: AssistantMessage) -> RunResult:
+    return RunResult(outcome="ok", texts=[final.text] if final.text.strip() else [], final=final, usage=final.usage)

@@ -1,0 +1,63 @@
+"""What every run shares: the living parts of the Gateway that an agent may use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from openclaw.clock import Clock
+from openclaw.messages import ImageBlock, ToolResultMessage
+from openclaw.models.base import ModelRequest, StreamEvent, ToolSpec
+from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
+
+if TYPE_CHECKING:
+    from openclaw.config.store import ConfigStore
+    from openclaw.models.catalogue import Catalogue
+    from openclaw.tools.process_registry import ProcessRegistry
+
+
+class Notes(Protocol):
+    """Lines waiting for a session's next turn (a background process ended, a node reported something)."""
+
+    def add(self, session_key: str, text: str) -> None: ...
+
+    def drain(self, session_key: str) -> list[str]: ...
+
+
+class Runtime(msgspec.Struct, kw_only=True):
+    state_dir: Path
+    clock: Clock
+    config: ConfigStore
+    sessions: SessionStore
+    transcripts: TranscriptStore
+    ledger: Ledger
+    blobs: BlobStore
+    catalogue: Callable[[], Catalogue]
+    processes: ProcessRegistry
+    notes: Notes
+    call_model: Callable[[ModelRequest, str], AsyncIterator[StreamEvent]]
+    """Finds the provider and the agent's key, then streams."""
+
+
+class Turn(msgspec.Struct, kw_only=True):
+    """One accepted message, ready to run."""
+
+    ledger_id: int
+    run_id: str
+    agent_id: str
+    session_key: str
+    session_id: str
+    prompt: str
+    images: list[ImageBlock] = []
+    thinking: str | None = None
+    timeout_s: float | None = None
+    extra_system_prompt: str = ""
+    client_tools: list[ToolSpec] = []
+    """Tools the caller runs itself."""
+    tool_outputs: list[ToolResultMessage] = []
+    """Results of earlier calls to such tools; they come before the prompt, which may then be empty."""
+    resumed: bool = False
+    """True after a restart: what the transcript already holds of this run is not done again."""

@@ -1,0 +1,49 @@
+"""The tools one run may use: the built-in ones, narrowed by the configuration's policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from openclaw.agent.runtime import Runtime
+from openclaw.config.agents import agent_config
+from openclaw.config.schema import Config
+from openclaw.config.schema.tools import AgentTools, Tools
+from openclaw.models.base import Model
+from openclaw.tools.base import Tool
+from openclaw.tools.builtin import ToolSettings, built_in_tools
+from openclaw.tools.exec_settings import ExecSettings
+from openclaw.tools.policy import ToolPolicy, allowed_tools, profile
+
+
+def tools_for(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime) -> list[Tool]:
+    """None at all for models that cannot call tools."""
+    if not model.tools:
+        return []
+    agent = agent_config(config, agent_id)
+    own = agent.tools if agent else None
+    policies = [*_policies(config.tools, model), *(_policies(own, model) if own else ())]
+    fs = own.fs if own and own.fs else config.tools.fs
+    exec_config = own.exec if own and own.exec else config.tools.exec
+    exec_settings = msgspec.convert(msgspec.to_builtins(exec_config), ExecSettings, strict=False)
+    exec_settings.allow_background = bool(allowed_tools(["process"], policies))
+    settings = ToolSettings(confine=fs.workspace_only, extra_roots=[runtime.state_dir / "blobs"], exec=exec_settings)
+    tools = built_in_tools(workspace=workspace, settings=settings, processes=runtime.processes)
+    names = set(allowed_tools([tool.spec.name for tool in tools], policies))
+    return [tool for tool in tools if tool.spec.name in names]
+
+
+def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolPolicy]:
+    """In their order: the profile, the provider's own, then allow and deny."""
+    if section.profile:
+        yield profile(section.profile, section.also_allow)
+    for name in (model.provider, model.ref):
+        by_provider = section.by_provider.get(name)
+        if by_provider is None:
+            continue
+        if by_provider.profile:
+            yield profile(by_provider.profile, by_provider.also_allow)
+        yield ToolPolicy(allow=tuple(by_provider.allow), deny=tuple(by_provider.deny))
+    yield ToolPolicy(allow=tuple(section.allow), deny=tuple(section.deny))

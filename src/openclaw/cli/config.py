@@ -1,0 +1,183 @@
+"""``openclaw config``: read and change openclaw.json. A running Gateway picks changes up by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from openclaw import paths
+from openclaw.cli.args import Action, add_json
+from openclaw.cli.errors import EXIT_FAILURE, UserError
+from openclaw.cli.target import loose_json
+from openclaw.cli.terminal import note, print_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from typing import Any
+
+    from openclaw.config.store import ConfigStore
+
+
+def _build_get(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="e.g. gateway.port or agents.list[0].id")
+    add_json(parser)
+
+
+def get(args: argparse.Namespace) -> int:
+    from openclaw.config.keypath import MISSING, KeyPathError, get_path
+
+    try:
+        value = get_path(_parsed(), args.path, MISSING)
+    except KeyPathError as error:
+        raise UserError(f"{error}") from error
+    if value is MISSING:
+        raise UserError(f"Config path not found: {args.path}")
+    if args.json or isinstance(value, dict | list):
+        print_json(value)
+    else:
+        sys.stdout.write((value if isinstance(value, str) else json.dumps(value)) + "\n")
+    return 0
+
+
+def _parsed() -> Any:
+    path = paths.config_path()
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read()
+    except FileNotFoundError:
+        raise UserError(f"There is no configuration at {path} yet. `openclaw gateway start` writes one.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"Cannot read the configuration {path}: {error}") from error
+    if "$include" in text:
+        from openclaw.config.load import read_config
+
+        return read_config(path, os.environ).parsed
+    parsed = loose_json(text)
+    if parsed is None:
+        raise UserError(f"{path} is not valid JSON5. `openclaw config validate` shows where.")
+    return parsed
+
+
+def _build_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="e.g. gateway.port")
+    parser.add_argument("value", metavar="VALUE", help="JSON5, or plain text where it is not JSON5")
+    parser.add_argument("--json", action="store_true", help="insist that VALUE is JSON5")
+
+
+def set_(args: argparse.Namespace) -> int:
+    value = _value(args.value, strict=args.json)
+    change_config(lambda store: store.set_path(args.path, value))
+    note(f"Set {args.path} in {paths.config_path()}.")
+    return 0
+
+
+def _value(text: str, *, strict: bool) -> Any:
+    import pyjson5
+
+    try:
+        return pyjson5.decode(text)
+    except pyjson5.Json5Exception as error:
+        if strict:
+            raise UserError(f"The value is not JSON5: {error}") from error
+        return text
+
+
+def _build_unset(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="e.g. agents.defaults.model")
+
+
+def unset(args: argparse.Namespace) -> int:
+    from openclaw.config.keypath import MISSING, KeyPathError, get_path
+
+    try:
+        missing = get_path(_parsed(), args.path, MISSING) is MISSING
+    except KeyPathError as error:
+        raise UserError(f"{error}") from error
+    if missing:
+        raise UserError(f"Config path not found: {args.path}")
+    change_config(lambda store: store.unset_path(args.path))
+    note(f"Removed {args.path} from {paths.config_path()}.")
+    return 0
+
+
+def change_config(change: Callable[[ConfigStore], object]) -> None:
+    """Applies a change through the store, which checks it and keeps comments and backups."""
+    from openclaw.config.issues import ConfigError, ConfigInvalid
+    from openclaw.config.keypath import KeyPathError
+
+    try:
+        change(open_store())
+    except ConfigInvalid as error:
+        lines = [f"  {issue}" for issue in error.issues]
+        raise UserError("\n".join(["Not changed: the configuration would not be valid.", *lines])) from error
+    except (ConfigError, KeyPathError) as error:
+        raise UserError(f"Not changed: {error}") from error
+    except OSError as error:
+        raise UserError(f"Cannot write {paths.config_path()}: {error.strerror}") from error
+
+
+def open_store() -> ConfigStore:
+    from openclaw.config.store import ConfigStore
+
+    store = ConfigStore(paths.config_path())
+    store.load_or_create()
+    return store
+
+
+def _build_validate(parser: argparse.ArgumentParser) -> None:
+    add_json(parser)
+
+
+def validate(args: argparse.Namespace) -> int:
+    from openclaw.config.load import read_config
+
+    snapshot = read_config(paths.config_path(), os.environ)
+    if args.json:
+        found = {"issues": snapshot.issues, "warnings": snapshot.warnings}
+        shapes = {
+            name: [{"path": i.path, "message": i.message, "line": i.line} for i in issues]
+            for name, issues in found.items()
+        }
+        print_json({"path": snapshot.path, "exists": snapshot.exists, "valid": snapshot.valid, **shapes})
+    else:
+        for issue in snapshot.issues:
+            sys.stdout.write(f"error   {issue}\n")
+        for issue in snapshot.warnings:
+            sys.stdout.write(f"warning {issue}\n")
+        state = "is valid" if snapshot.valid else "is NOT valid"
+        sys.stdout.write(f"{snapshot.path} {state}.\n" if snapshot.exists else f"{snapshot.path} does not exist yet.\n")
+    return 0 if snapshot.valid else EXIT_FAILURE
+
+
+def schema(args: argparse.Namespace) -> int:
+    from openclaw.config.jsonschema import config_schema
+
+    print_json(config_schema())
+    return 0
+
+
+def path(args: argparse.Namespace) -> int:
+    sys.stdout.write(paths.config_path() + "\n")
+    return 0
+
+
+ACTIONS = {
+    "get": Action("Print one value", get, _build_get, example="openclaw config get gateway.port"),
+    "set": Action(
+        "Set one value",
+        set_,
+        _build_set,
+        example="openclaw config set agents.defaults.model anthropic/claude-sonnet-4-5",
+    ),
+    "unset": Action("Remove one value", unset, _build_unset, example="openclaw config unset agents.defaults.model"),
+    "validate": Action(
+        "Check the file and say what is wrong, by line", validate, _build_validate, example="openclaw config validate"
+    ),
+    "schema": Action(
+        "Print the JSON Schema of the configuration", schema, example="openclaw config schema > schema.json"
+    ),
+    "path": Action("Print where the file is", path, example="openclaw config path"),
+}

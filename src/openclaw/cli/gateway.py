@@ -1,0 +1,273 @@
+"""``openclaw gateway``: run it here, or start, stop and question the one in the background."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from openclaw import paths
+from openclaw.cli import client as clients
+from openclaw.cli import health as health_command
+from openclaw.cli import service, systemd
+from openclaw.cli import target as targets
+from openclaw.cli.args import Action, add_gateway_options, add_json
+from openclaw.cli.client import Client
+from openclaw.cli.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from openclaw.cli.terminal import print_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+BINDS = ("loopback", "lan", "tailnet", "auto", "custom")
+
+
+def _build_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=_port, metavar="PORT", help="port for WebSocket and HTTP (18789)")
+    parser.add_argument("--bind", choices=BINDS, help="which addresses to listen on (loopback)")
+    parser.add_argument("--auth", choices=("token", "password"), help="which kind of secret clients must show")
+    parser.add_argument("--token", help="the token (better: gateway.auth.token in the configuration)")
+    parser.add_argument("--password", help="the password (better: gateway.auth.password in the configuration)")
+    parser.add_argument("--allow-unconfigured", action="store_true", help="start even if gateway.mode is not set")
+    parser.add_argument("--dev", action="store_true", help="use the profile 'dev'")
+    parser.add_argument("--force", action="store_true", help="end whatever listens on the port first")
+    parser.add_argument("--verbose", action="store_true", help="more on the console")
+
+
+def _port(text: str) -> int:
+    import argparse
+
+    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port number")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.dev:
+        from openclaw.cli.main import use_dev_profile
+
+        use_dev_profile()
+    from openclaw.gateway.main import run as run_gateway
+
+    port = args.port
+    if port is None and (text := os.environ.get("OPENCLAW_GATEWAY_PORT", "").strip()):
+        if not text.isdigit() or int(text) > 65535:
+            raise UserError(f"OPENCLAW_GATEWAY_PORT is {text!r}: it must be a port number")
+        port = int(text)
+    return run_gateway(
+        port=port,
+        bind=args.bind,
+        token=args.token,
+        password=args.password,
+        auth=args.auth,
+        verbose=args.verbose,
+        force=args.force,
+        allow_unconfigured=args.allow_unconfigured,
+    )
+
+
+def _build_start(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=_port, metavar="PORT", help="port for WebSocket and HTTP")
+    add_json(parser)
+
+
+def start(args: argparse.Namespace) -> int:
+    client = Client(targets.resolve())
+    if client.alive():
+        return _say(
+            args,
+            {"ok": True, "started": False, "pid": service.running_pid()},
+            f"Already running at {client.target.url}.",
+        )
+    return _start(args, client)
+
+
+def _start(args: argparse.Namespace, client: Client) -> int:
+    if systemd.manages_gateway():
+        systemd.must("start", systemd.unit_name())
+        pid: int | None = service.running_pid()
+    else:
+        pid = service.start(client, ["--port", str(args.port)] if args.port is not None else None)
+    report = {"ok": True, "started": True, "pid": pid, "url": client.target.url}
+    return _say(args, report, f"Gateway running at {client.target.url} (process {pid}).")
+
+
+def stop(args: argparse.Namespace) -> int:
+    if systemd.manages_gateway():
+        systemd.must("stop", systemd.unit_name())
+    pid = service.stop()
+    text = f"Gateway stopped (process {pid})." if pid else "No Gateway is running."
+    return _say(args, {"ok": True, "stopped": pid is not None, "pid": pid}, text)
+
+
+def restart(args: argparse.Namespace) -> int:
+    if systemd.manages_gateway():
+        systemd.must("restart", systemd.unit_name())
+        return _say(args, {"ok": True, "restarted": True}, "Gateway restarted by systemd.")
+    running = targets.running_gateway()
+    if args.port is None and running is not None and service.stop() is not None:
+        args.port = running.get("port")
+    return _start(args, Client(targets.resolve()))
+
+
+def _build_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-probe", action="store_true", help="do not ask the Gateway itself")
+    parser.add_argument("--deep", action="store_true", help="also list what else could be a Gateway on this machine")
+    add_json(parser)
+    add_gateway_options(parser)
+
+
+def status(args: argparse.Namespace) -> int:
+    client = clients.from_args(args)
+    report = _status_report(client, probe=not args.no_probe)
+    rpc, runtime = report["rpc"], report["service"]["runtime"]
+    if args.json:
+        print_json(report)
+    else:
+        lines = [
+            f"Service: {systemd.unit_name()} ({'installed' if report['service']['loaded'] else 'not installed'})",
+            f"Process: {runtime['status']} ({runtime['detail']})",
+            f"Gateway: {client.target.url} (bind {report['gateway']['bindMode']}, from {client.target.source})",
+            f"Config: {report['config']['cli']['path']}",
+        ]
+        if rpc is not None:
+            lines.append("Answers: yes" if rpc["ok"] else f"Answers: no. {rpc['error']}")
+        sys.stdout.write("\n".join(lines) + "\n")
+    if rpc is None:
+        return 0 if runtime["status"] == "running" else EXIT_FAILURE
+    return 0 if rpc["ok"] else EXIT_FAILURE
+
+
+def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
+    target = client.target
+    config = {"path": paths.config_path(), "exists": os.path.exists(paths.config_path())}
+    runtime = service.runtime()
+    listening = client.alive()
+    return {
+        "service": {
+            "label": systemd.unit_name(),
+            "loaded": os.path.exists(systemd.unit_path()),
+            "command": [sys.executable, "-m", "openclaw", "gateway", "run"],
+            "runtime": runtime,
+            "configAudit": {"ok": True, "issues": []},
+        },
+        "config": {"cli": config, "daemon": _daemon_config(config)},
+        "gateway": {
+            "bindMode": target.bind or "remote",
+            "bindHost": target.host,
+            "port": target.port,
+            "portSource": target.source,
+            "probeUrl": target.url,
+        },
+        "port": {
+            "port": target.port,
+            "status": "busy" if listening else "free",
+            "listeners": [{"pid": runtime["pid"]}] if "pid" in runtime else [],
+            "hints": [] if listening else ["Start one with `openclaw gateway start`."],
+        },
+        "rpc": _probe(client) if probe else None,
+        "extraServices": [],
+    }
+
+
+def _daemon_config(config: dict[str, Any]) -> dict[str, Any]:
+    running = targets.running_gateway()
+    path = str(running.get("configPath") or config["path"]) if running else config["path"]
+    return {"path": path, "exists": os.path.exists(path)}
+
+
+def _probe(client: Client) -> dict[str, Any]:
+    try:
+        client.call("health")
+    except UserError as error:
+        return {"ok": False, "url": client.target.url, "error": str(error)}
+    return {"ok": True, "url": client.target.url}
+
+
+def _build_call(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("method", metavar="METHOD", help="e.g. sessions.list")
+    parser.add_argument("--params", metavar="JSON", default="{}", help="the parameters, a JSON object")
+    parser.add_argument("--expect-final", action="store_true", help="wait for the last answer (always done)")
+    add_json(parser)
+    add_gateway_options(parser)
+
+
+def call(args: argparse.Namespace) -> int:
+    try:
+        params = json.loads(args.params)
+    except ValueError as error:
+        raise UserError(f"--params is not JSON: {error}", EXIT_USAGE) from error
+    if not isinstance(params, dict):
+        raise UserError("--params must be a JSON object, for example: --params '{\"limit\": 5}'", EXIT_USAGE)
+    payload = clients.from_args(args).call(args.method, params)
+    if not args.json:
+        sys.stdout.write(f"Gateway call: {args.method}\n")
+    print_json(payload)
+    return 0
+
+
+def _build_install(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="replace an installed service")
+    _build_start(parser)
+
+
+def install(args: argparse.Namespace) -> int:
+    path = systemd.write_unit(args.port, force=args.force)
+    commands = ["systemctl --user daemon-reload", f"systemctl --user enable --now {systemd.unit_name()}"]
+    if systemd.usable():
+        for command in commands:
+            systemd.must(*command.split()[2:])
+        return _say(args, {"ok": True, "path": path, "enabled": True}, f"Installed and started: {path}")
+    report = {"ok": True, "path": path, "enabled": False, "run": commands}
+    todo = "\n".join(f"  {command}" for command in commands)
+    return _say(args, report, f"Wrote {path}.\nThis login has no systemd user manager; where it has one, run:\n{todo}")
+
+
+def uninstall(args: argparse.Namespace) -> int:
+    path = systemd.unit_path()
+    if not os.path.exists(path):
+        return _say(args, {"ok": True, "removed": False}, "The service is not installed.")
+    if systemd.usable():
+        systemd.must("disable", "--now", systemd.unit_name())
+    os.unlink(path)
+    if systemd.usable():
+        systemd.must("daemon-reload")
+    return _say(args, {"ok": True, "removed": True, "path": path}, f"Removed {path}.")
+
+
+def _say(args: argparse.Namespace, report: dict[str, Any], text: str) -> int:
+    if args.json:
+        print_json(report)
+    else:
+        sys.stdout.write(text + "\n")
+    return 0
+
+
+ACTIONS = {
+    "run": Action("Run the Gateway in this terminal", run, _build_run, example="openclaw gateway run --port 18789"),
+    "start": Action("Start the Gateway in the background", start, _build_start, example="openclaw gateway start"),
+    "stop": Action("Stop the Gateway; it finishes what it must", stop, add_json, example="openclaw gateway stop"),
+    "restart": Action("Stop and start again", restart, _build_start, example="openclaw gateway restart"),
+    "status": Action(
+        "Is it installed, running, answering?", status, _build_status, example="openclaw gateway status --json"
+    ),
+    "call": Action(
+        "Call a method of the Gateway and print its answer",
+        call,
+        _build_call,
+        example="openclaw gateway call sessions.list --params '{\"limit\": 5}' --json",
+    ),
+    "health": Action(
+        "Ask the Gateway whether it is well",
+        health_command.run,
+        health_command.build,
+        example="openclaw gateway health",
+    ),
+    "install": Action(
+        "Install the Gateway as a systemd user service", install, _build_install, example="openclaw gateway install"
+    ),
+    "uninstall": Action("Remove the service", uninstall, add_json, example="openclaw gateway uninstall"),
+}
+DEFAULT = "run"

@@ -1,0 +1,182 @@
+"""The ``openclaw`` command: a table of commands, each imported only when chosen.
+
+Every import here is paid by every command, so this file and the simple commands keep to ``os``, ``sys``, ``socket``,
+``json`` and ``argparse``; a test watches ``sys.modules``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from openclaw import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    # name, module in openclaw.cli, one line of help
+    ("chat", "chat", "Talk with the agent in this terminal"),
+    ("message", "message", "Send one message and print the reply"),
+    ("agent", "agent", "Run one agent turn, optionally delivering the reply to a channel"),
+    ("gateway", "gateway", "Run, start, stop or query the Gateway"),
+    ("sessions", "sessions", "List conversations with their model and tokens"),
+    ("status", "status", "Show the Gateway, its model, channels and recent sessions"),
+    ("health", "health", "Ask the Gateway whether it is well"),
+    ("agents", "agents", "List the configured agents"),
+    ("models", "models", "List, choose or install models"),
+    ("config", "config", "Read and change openclaw.json"),
+    ("devices", "devices", "Approve, reject, rotate or revoke paired devices"),
+    ("logs", "logs", "Show the Gateway's log"),
+    ("dashboard", "dashboard", "Print the address of the Control UI"),
+    ("completion", "completion", "Print a completion script for bash, zsh or fish"),
+)
+ALIASES = {"daemon": "gateway"}
+DEV_PORT = "19001"
+
+USAGE = "usage: openclaw [--profile NAME | --dev] [--no-color] [-V] [-h] [command] …"
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = list(sys.argv[1:] if argv is None else argv)
+    if args and args[0] in ("-V", "--version"):
+        sys.stdout.write(f"openclaw {__version__}\n")
+        return 0
+    try:
+        return _finish(_dispatch(args))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) left early: that is its right, and nothing more can be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else 1
+    except Exception as error:
+        return _report(error)
+
+
+def _finish(code: int) -> int:
+    sys.stdout.flush()
+    return code
+
+
+def _dispatch(args: list[str]) -> int:
+    args = _global_flags(args)
+    if not args:
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            return _load("welcome").run()
+        sys.stdout.write(help_text())
+        return 0
+    name = args[0]
+    if name in ("-h", "--help", "help"):
+        sys.stdout.write(help_text())
+        return 0
+    if name in ("-V", "--version"):
+        sys.stdout.write(f"openclaw {__version__}\n")
+        return 0
+    module = command_module(ALIASES.get(name, name))
+    if module is None:
+        return _unknown(name)
+    from openclaw.cli import args as args_
+
+    return args_.run(module, f"openclaw {name}", args[1:])
+
+
+def command_module(name: str) -> ModuleType | None:
+    for known, module, _ in COMMANDS:
+        if known == name:
+            return _load(module)
+    return None
+
+
+def _load(module: str) -> ModuleType:
+    return __import__(f"openclaw.cli.{module}", fromlist=["COMMANDS"])
+
+
+def _global_flags(args: list[str]) -> list[str]:
+    """Applies the flags before the command to the environment, where this process and its children read them."""
+    rest = list(args)
+    while rest and rest[0].startswith("--"):
+        flag, equals, value = rest[0].partition("=")
+        if flag == "--no-color":
+            os.environ["NO_COLOR"] = "1"
+        elif flag == "--dev":
+            use_dev_profile()
+        elif flag == "--profile":
+            if not equals:
+                if len(rest) < 2:
+                    _usage_error("--profile needs a name, for example: openclaw --profile work status")
+                value = rest.pop(1)
+            _use_profile(value)
+        else:
+            break
+        rest.pop(0)
+    return rest
+
+
+def use_dev_profile() -> None:
+    _use_profile("dev")
+    os.environ["OPENCLAW_GATEWAY_PORT"] = DEV_PORT
+
+
+def _use_profile(name: str) -> None:
+    if not name or not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
+        _usage_error(f"--profile {name!r}: use letters, digits, '-' and '_' only")
+    # The flag is the more explicit wish: directories named by the environment would silently defeat it.
+    for variable in ("OPENCLAW_STATE_DIR", "CLAWDBOT_STATE_DIR", "OPENCLAW_CONFIG_PATH"):
+        os.environ.pop(variable, None)
+    os.environ["OPENCLAW_PROFILE"] = name
+
+
+def _usage_error(message: str) -> None:
+    from openclaw.cli.errors import EXIT_USAGE, UserError
+
+    raise UserError(message, EXIT_USAGE)
+
+
+def help_text() -> str:
+    width = max(len(name) for name, _, _ in COMMANDS) + 2
+    rows = "\n".join(f"  {name:<{width}}{help_}" for name, _, help_ in COMMANDS)
+    return (
+        f"{USAGE}\n\n"
+        "Your own AI agent, behind a Gateway that never loses or repeats a message.\n"
+        "Without a command: starts the Gateway if none runs and opens a chat.\n\n"
+        f"commands:\n{rows}\n\n"
+        "options:\n"
+        "  --profile NAME  use ~/.openclaw-NAME instead of ~/.openclaw\n"
+        f"  --dev           use the profile 'dev' on port {DEV_PORT}\n"
+        "  --no-color      plain text (NO_COLOR=1 does the same)\n"
+        "  -V, --version   print the version\n"
+        "  -h, --help      print this help; `openclaw COMMAND --help` tells more\n\n"
+        'example:\n  openclaw message send "What is on my list today?"\n'
+    )
+
+
+def _unknown(name: str) -> int:
+    from openclaw.cli.args import nearest
+
+    known = [command for command, _, _ in COMMANDS]
+    guess = nearest(name, known)
+    hint = f"Did you mean `openclaw {guess}`?" if guess else "`openclaw --help` lists the commands."
+    sys.stderr.write(f"openclaw: unknown command {name!r}. {hint}\n")
+    return 2
+
+
+def _report(error: Exception) -> int:
+    from openclaw.cli.errors import EXIT_FAILURE, UserError
+
+    sys.stdout.flush()
+    if isinstance(error, UserError):
+        sys.stderr.write(f"{error}\n")
+        return error.code
+    if os.environ.get("OPENCLAW_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    else:
+        sys.stderr.write(
+            f"openclaw: unexpected {type(error).__name__}: {error}\nSet OPENCLAW_DEBUG=1 to see where it happened.\n"
+        )
+    return EXIT_FAILURE

@@ -1,0 +1,216 @@
+"""``openclaw models``: which models there are, which one answers, and the small one that runs here."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from openclaw import paths
+from openclaw.cli import client as clients
+from openclaw.cli.args import Action, add_gateway_options, add_json
+from openclaw.cli.errors import UserError
+from openclaw.cli.terminal import note, print_json, printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+LOCAL = "local"
+BAR_WIDTH = 30
+
+
+def _build_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="also models that have no key yet")
+    parser.add_argument("--provider", metavar="NAME", help="only models of this provider")
+    parser.add_argument("--local", action="store_true", help="only models that run on this computer")
+    parser.add_argument("--plain", action="store_true", help="only the names")
+    add_json(parser)
+    add_gateway_options(parser)
+
+
+def list_models(args: argparse.Namespace) -> int:
+    client = clients.from_args(args)
+    listed = client.call("models.list").get("models") or []
+    defaults = client.call("sessions.list", {"limit": 1}).get("defaults") or {}
+    default = f"{defaults.get('modelProvider')}/{defaults.get('model')}"
+    rows = [_row(model, default) for model in listed]
+    rows = [row for row in rows if not args.provider or row["key"].startswith(f"{args.provider}/")]
+    rows = [row for row in rows if not args.local or row["local"]]
+    rows = [row for row in rows if args.all or row["available"] is not False]
+    if args.json:
+        print_json({"count": len(rows), "models": rows})
+    elif args.plain:
+        sys.stdout.write("".join(f"{printable(row['key'])}\n" for row in rows))
+    else:
+        for row in rows:
+            window = f"{row['contextWindow'] // 1000}k" if isinstance(row["contextWindow"], int) else "?"
+            tags = ", ".join(row["tags"])
+            sys.stdout.write(
+                printable(f"{row['key']:<50} {window:>6}  {'+'.join(row['input']):<12} {tags}").rstrip() + "\n"
+            )
+    return 0
+
+
+def _row(model: dict[str, Any], default: str) -> dict[str, Any]:
+    key = f"{model.get('provider')}/{model.get('id')}"
+    tags = ["default"] if key == default else []
+    tags += ["reasoning"] if model.get("reasoning") else []
+    return {
+        "key": key,
+        "name": model.get("name"),
+        "input": model.get("input") or ["text"],
+        "contextWindow": model.get("contextWindow"),
+        "local": model.get("provider") in (LOCAL, "ollama"),
+        "available": model.get("available"),
+        "tags": tags,
+        "missing": False,
+    }
+
+
+def _build_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--agent", metavar="ID", help="for this agent (default: the default agent)")
+    parser.add_argument("--plain", action="store_true", help="only the default model's name")
+    add_json(parser)
+
+
+def status(args: argparse.Namespace) -> int:
+    report = _report(args.agent)
+    if args.json:
+        print_json(report)
+    elif args.plain:
+        sys.stdout.write(f"{report['resolvedDefault']}\n")
+    else:
+        lines = [
+            f"Default model: {report['resolvedDefault']}",
+            f"Why: {report['why']}",
+            f"Fallbacks: {', '.join(report['fallbacks']) or 'none'}",
+            f"Aliases: {', '.join(f'{alias} = {name}' for alias, name in report['aliases'].items()) or 'none'}",
+            f"Local model: {'installed' if report['localInstalled'] else 'not here (openclaw models install local)'}",
+            f"Config: {report['configPath']}",
+        ]
+        sys.stdout.write(printable("\n".join(lines)) + "\n")
+    return 0
+
+
+def _report(agent: str | None) -> dict[str, Any]:
+    import asyncio
+
+    from openclaw.config import agents
+    from openclaw.config.load import read_config
+    from openclaw.models.catalogue import Catalogue, UnknownModel
+    from openclaw.models.detect import find_servers
+    from openclaw.models.install import is_installed
+
+    config = read_config(paths.config_path(), os.environ).config
+    agent_id = agent or agents.default_agent_id(config)
+    found = asyncio.run(find_servers(os.environ))
+    catalogue = Catalogue.from_config(config, os.environ, found=found)
+    try:
+        choice = catalogue.choose(config, agent_id)
+    except UnknownModel as error:
+        raise UserError(str(error)) from error
+    return {
+        "configPath": paths.config_path(),
+        "agentDir": paths.agent_dir(paths.state_dir(), agent_id),
+        "defaultModel": agents.primary_model(config, agent_id),
+        "resolvedDefault": choice.model.ref,
+        "why": choice.why,
+        "fallbacks": agents.fallback_models(config, agent_id),
+        "aliases": dict(agents.model_aliases(config)),
+        "localInstalled": is_installed(paths.state_dir()),
+    }
+
+
+def _build_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="provider/model, or an alias")
+
+
+def set_(args: argparse.Namespace) -> int:
+    """Keeps fallbacks where they are configured."""
+    from openclaw.cli.config import change_config
+    from openclaw.config.load import read_config
+    from openclaw.models.catalogue import Catalogue, UnknownModel
+
+    snapshot = read_config(paths.config_path(), os.environ)
+    try:
+        model = Catalogue.from_config(snapshot.config, os.environ).resolve(args.model)
+    except UnknownModel as error:
+        raise UserError(str(error)) from error
+    defaults = (snapshot.parsed.get("agents") or {}).get("defaults") or {}
+    path = "agents.defaults.model.primary" if isinstance(defaults.get("model"), dict) else "agents.defaults.model"
+    change_config(lambda store: store.set_path(path, model.ref))
+    note(f"Default model: {model.ref}")
+    return 0
+
+
+def _build_install(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", choices=(LOCAL,), help="the small model that runs on this computer")
+
+
+def install(args: argparse.Namespace) -> int:
+    sys.stdout.write(fetch_local() + "\n")
+    return 0
+
+
+def fetch_local() -> str:
+    """Installs the embedded model with a progress bar; the path of its weights."""
+    from openclaw.models.install import InstallError, install_local
+
+    bar = _Progress()
+    try:
+        return install_local(bar, state_dir=paths.state_dir())
+    except InstallError as error:
+        raise UserError(str(error)) from error
+    finally:
+        bar.end()
+
+
+class _Progress:
+    """A bar on a terminal, one line per step elsewhere."""
+
+    def __init__(self) -> None:
+        self._label = ""
+        self._open = False
+
+    def __call__(self, label: str, done: int | None, total: int | None) -> None:
+        if not sys.stderr.isatty():
+            if label != self._label:
+                note(label)
+        else:
+            if label != self._label:
+                self.end()
+            sys.stderr.write(f"\r{label} {_bar(done, total)}\x1b[K")
+            sys.stderr.flush()
+            self._open = True
+        self._label = label
+
+    def end(self) -> None:
+        if self._open:
+            sys.stderr.write("\n")
+            self._open = False
+
+
+def _bar(done: int | None, total: int | None) -> str:
+    if done is None or not total:
+        return "…"
+    filled = min(BAR_WIDTH, done * BAR_WIDTH // total)
+    return f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done // 1_000_000}/{total // 1_000_000} MB"
+
+
+ACTIONS = {
+    "list": Action(
+        "List the models the Gateway knows", list_models, _build_list, example="openclaw models list --json"
+    ),
+    "status": Action("Which model answers, and why", status, _build_status, example="openclaw models status"),
+    "set": Action(
+        "Choose the default model", set_, _build_set, example="openclaw models set anthropic/claude-sonnet-4-5"
+    ),
+    "install": Action(
+        "Install the small model that runs on this computer",
+        install,
+        _build_install,
+        example="openclaw models install local",
+    ),
+}
+DEFAULT = "status"

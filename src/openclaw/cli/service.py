@@ -1,0 +1,169 @@
+"""The Gateway as a background process: start, stop, and whether it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from openclaw import paths
+from openclaw.cli import target as targets
+from openclaw.cli.client import Client, Unreachable
+from openclaw.cli.errors import UserError
+from openclaw.cli.terminal import note
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    import subprocess
+    from typing import Any
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+POLL_S = 0.05
+LOG_TAIL_LINES = 15
+MAX_CONSOLE_LOG_BYTES = 5_000_000
+
+
+def console_log_path() -> str:
+    return os.path.join(paths.state_dir(), "logs", "gateway-console.log")
+
+
+def connect(args: argparse.Namespace, *, start: bool = True) -> Client:
+    """The client for a command that needs a Gateway; starts one of our own if none answers."""
+    from openclaw.cli import client as clients
+
+    client = clients.from_args(args)
+    if start and client.target.local:
+        ensure_running(client)
+    return client
+
+
+def ensure_running(client: Client) -> bool:
+    """Starts the Gateway unless it answers; ``True`` if this call started it."""
+    if client.alive():
+        return False
+    note(f"No Gateway is running at {client.target.url}; starting one.")
+    start(client)
+    return True
+
+
+def start(client: Client, extra: list[str] | None = None) -> int:
+    """Starts a detached Gateway and waits until it answers; its process id."""
+    process = _spawn(extra or [])
+    deadline = time.monotonic() + START_TIMEOUT_S
+    next_dot = time.monotonic() + 1.0
+    dots = False
+    try:
+        while time.monotonic() < deadline:
+            _follow_port(client, explicit=bool(extra))
+            if client.alive():
+                return running_pid() or process.pid
+            if process.poll() is not None and running_pid() is None:
+                raise UserError(f"The Gateway stopped while starting (exit code {process.returncode}).\n{_log_tail()}")
+            if time.monotonic() >= next_dot:
+                sys.stderr.write(".")
+                sys.stderr.flush()
+                next_dot += 1.0
+                dots = True
+            time.sleep(POLL_S)
+    finally:
+        if dots:
+            sys.stderr.write("\n")
+    raise Unreachable(f"The Gateway did not answer within {START_TIMEOUT_S:.0f} s.\n{_log_tail()}")
+
+
+def _spawn(extra: list[str]) -> subprocess.Popen[bytes]:
+    import subprocess
+
+    log = console_log_path()
+    paths.make_private_dir(paths.state_dir())
+    paths.make_private_dir(os.path.dirname(log))
+    fresh = os.path.exists(log) and os.path.getsize(log) > MAX_CONSOLE_LOG_BYTES
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if fresh else os.O_APPEND)
+    descriptor = os.open(log, flags, 0o600)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "openclaw", "gateway", "run", *extra],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
+            cwd=paths.state_dir(),
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _follow_port(client: Client, *, explicit: bool) -> None:
+    """The Gateway may listen elsewhere than the configuration said when we looked (first start, port 0)."""
+    lock = targets.running_gateway()
+    if lock is None:
+        return
+    if explicit or not os.environ.get("OPENCLAW_GATEWAY_PORT"):
+        client.target.port = int(lock.get("port") or client.target.port)
+    if not client.target.secret:
+        # The first start has just written a secret of its own.
+        fresh = targets.resolve()
+        client.target.secret, client.target.secret_source = fresh.secret, fresh.secret_source
+
+
+def _log_tail() -> str:
+    path = console_log_path()
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - 8192))
+            lines = file.read().decode("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:]
+    except OSError:
+        return f"It left no log at {path}."
+    return "\n".join([f"Last lines of {path}:", *(f"  {line}" for line in lines)])
+
+
+def running_pid() -> int | None:
+    """The process that holds the Gateway's lock. The lock itself is asked: a recycled process id proves nothing."""
+    lock = targets.running_gateway()
+    if lock is None or not _lock_is_held():
+        return None
+    return int(lock["pid"])
+
+
+def _lock_is_held() -> bool:
+    import fcntl
+
+    try:
+        descriptor = os.open(targets.lock_path(), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def stop() -> int | None:
+    """Asks the Gateway to finish and waits for its end; the process id it had, ``None`` if none ran."""
+    import signal
+
+    pid = running_pid()
+    if pid is None:
+        return None
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if not _lock_is_held():
+            return pid
+        time.sleep(POLL_S)
+    raise UserError(
+        f"The Gateway (process {pid}) did not stop within {STOP_TIMEOUT_S:.0f} s. "
+        f"`kill -9 {pid}` ends it; nothing accepted is lost."
+    )
+
+
+def runtime() -> dict[str, Any]:
+    pid = running_pid()
+    if pid is None:
+        return {"status": "stopped", "detail": "no Gateway holds the lock of this state directory"}
+    return {"status": "running", "pid": pid, "detail": f"process {pid}"}

@@ -1,0 +1,223 @@
+"""Which Gateway a command talks to, and with which secret: flag, then environment, then configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+from openclaw import paths
+from openclaw.cli.errors import UserError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LOOPBACK = "127.0.0.1"
+_COMMENT_OR_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STRING_OR_LOOSE = re.compile(r'"(?:\\.|[^"\\])*"|,(?=\s*[}\]])|[A-Za-z_$][\w$]*(?=\s*:)')
+_ENV = re.compile(r"(\$?)\$\{([A-Z_][A-Z0-9_]*)\}")
+
+
+class Target:
+    """An address, a secret, and where each of them came from."""
+
+    __slots__ = (
+        "bind",
+        "config_path",
+        "fingerprint",
+        "host",
+        "local",
+        "port",
+        "secret",
+        "secret_source",
+        "source",
+        "tls",
+    )
+
+    def __init__(self, host: str, port: int, *, tls: bool, local: bool, source: str, bind: str) -> None:
+        self.host = host
+        self.port = port
+        self.tls = tls
+        self.local = local
+        """Ours to start when it does not run."""
+        self.source = source
+        self.bind = bind
+        self.config_path = paths.config_path()
+        self.secret = ""
+        self.secret_source = ""
+        self.fingerprint = ""
+
+    @property
+    def url(self) -> str:
+        return f"{'wss' if self.tls else 'ws'}://{self.authority}"
+
+    @property
+    def http_url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://{self.authority}"
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def describe(self) -> str:
+        """The block that ends every failure text, so that a wrong target is seen at once."""
+        lines = [f"Gateway target: {self.url}", f"Source: {self.source}", f"Config: {self.config_path}"]
+        return "\n".join([*lines, f"Bind: {self.bind}"] if self.local else lines)
+
+
+def resolve(url: str | None = None, token: str | None = None, password: str | None = None) -> Target:
+    if url:
+        # A foreign address must never be sent the secret of our own Gateway.
+        if not token and not password:
+            raise UserError(
+                "gateway url override requires explicit credentials\n"
+                "Pass --token or --password together with --url.\n"
+                f"Gateway target: {url}\nSource: cli --url\nConfig: {paths.config_path()}"
+            )
+        target = _from_url(url, "cli --url")
+        target.secret, target.secret_source = token or password or "", "--token" if token else "--password"
+        return target
+    gateway = gateway_section(paths.config_path())
+    remote = _section(gateway, "remote")
+    if gateway.get("mode") == "remote" and remote.get("url"):
+        target = _from_url(str(remote["url"]), "config gateway.remote.url")
+        target.fingerprint = str(remote.get("tlsFingerprint") or "")
+        in_config = ("gateway.remote", remote)
+    else:
+        target = _local(gateway)
+        in_config = ("gateway.auth", _section(gateway, "auth"))
+    target.secret, target.secret_source = _secret(token, password, in_config, remote_first=not target.local)
+    return target
+
+
+def _local(gateway: dict[str, Any]) -> Target:
+    tls = bool(_section(gateway, "tls").get("enabled"))
+    bind = str(gateway.get("bind") or "loopback")
+    host, port, source = LOOPBACK, paths.DEFAULT_PORT, "local loopback"
+    running = running_gateway()
+    explicit = os.environ.get("OPENCLAW_GATEWAY_PORT", "").strip()
+    if explicit:
+        if not explicit.isdigit() or int(explicit) > 65535:
+            raise UserError(f"OPENCLAW_GATEWAY_PORT is {explicit!r}: it must be a port number")
+        port, source = int(explicit), "env OPENCLAW_GATEWAY_PORT"
+    elif running is not None and running.get("port"):
+        port, source = int(running["port"]), "local loopback (running Gateway)"
+        host = str(running.get("host") or LOOPBACK)
+    elif gateway.get("port"):
+        port, source = int(gateway["port"]), "local loopback (config gateway.port)"
+    if bind == "custom" and gateway.get("customBindHost") and host == LOOPBACK:
+        host = str(gateway["customBindHost"])
+    return Target(host, port, tls=tls, local=True, source=source, bind=bind)
+
+
+def _secret(
+    token: str | None, password: str | None, in_config: tuple[str, dict[str, Any]], *, remote_first: bool
+) -> tuple[str, str]:
+    prefix, section = in_config
+    flags = [(token, "--token"), (password, "--password")]
+    environment = [(os.environ.get(name), name) for name in ("OPENCLAW_GATEWAY_TOKEN", "OPENCLAW_GATEWAY_PASSWORD")]
+    stored = [(substituted(section.get(key)), f"{prefix}.{key}") for key in ("token", "password")]
+    if section.get("mode") == "password":
+        stored.reverse()
+    ordered = [*flags, *stored, *environment] if remote_first else [*flags, *environment, *stored]
+    for value, source in ordered:
+        if value:
+            return value, source
+    return "", ""
+
+
+def _from_url(url: str, source: str) -> Target:
+    match = re.fullmatch(r"(wss?|https?)://(\[[0-9a-fA-F:.]+\]|[^/:\s]+)(?::(\d{1,5}))?(?:/.*)?", url.strip())
+    if match is None:
+        raise UserError(f"Not a Gateway address: {url!r}. Use ws://host:port or wss://host:port ({source}).")
+    scheme, host, port = match.groups()
+    tls = scheme in ("wss", "https")
+    number = int(port) if port else (443 if tls else 80)
+    return Target(host.strip("[]"), number, tls=tls, local=False, source=source, bind="")
+
+
+def running_gateway() -> dict[str, Any] | None:
+    """What the running Gateway wrote into its lock file, if its process lives."""
+    try:
+        with open(lock_path(), encoding="utf-8") as file:
+            lock = json.load(file)
+        os.kill(int(lock["pid"]), 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return lock if isinstance(lock, dict) else None
+
+
+def lock_path() -> str:
+    return os.path.join(paths.state_dir(), "gateway.lock")
+
+
+def gateway_section(path: str) -> dict[str, Any]:
+    """The ``gateway`` part of the configuration, read without the schema; ``{}`` when there is none."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"Cannot read the configuration {path}: {error}") from error
+    parsed = loose_json(text)
+    if not isinstance(parsed, dict):
+        raise UserError(f"The configuration {path} is not valid JSON5. `openclaw config validate` shows where.")
+    section = parsed.get("gateway")
+    included = isinstance(section, dict) and "$include" in section
+    if included or (section is None and "$include" in parsed):
+        from openclaw.config.load import read_config
+
+        section = read_config(path, os.environ).parsed.get("gateway")
+    return section if isinstance(section, dict) else {}
+
+
+def loose_json(text: str) -> Any:
+    """JSON5 as people write it. The real parser costs more than all else a simple command does, so it comes last."""
+    for attempt in (lambda: text, lambda: _as_json(text)):
+        try:
+            return json.loads(attempt())
+        except ValueError:
+            continue
+    import pyjson5
+
+    try:
+        return pyjson5.decode(text) if text.strip() else {}
+    except pyjson5.Json5Exception:
+        return None
+
+
+def _as_json(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        token = match.group()
+        if token[0] == "/":
+            return " "
+        if token[0] == "'":
+            return json.dumps(token[1:-1].replace("\\'", "'")) if "\\" not in token.replace("\\'", "") else token
+        return token
+
+    def strict(match: re.Match[str]) -> str:
+        token = match.group()
+        if token == ",":
+            return ""
+        return token if token[0] == '"' else f'"{token}"'
+
+    return _STRING_OR_LOOSE.sub(strict, _COMMENT_OR_STRING.sub(plain, text))
+
+
+def substituted(value: object) -> str:
+    """``${NAME}`` replaced from the environment; ``$${NAME}`` stays as written."""
+    if not isinstance(value, str):
+        return ""
+
+    def replace(match: re.Match[str]) -> str:
+        return match.group()[1:] if match.group(1) else os.environ.get(match.group(2), "")
+
+    return _ENV.sub(replace, value)
+
+
+def _section(parent: dict[str, Any], name: str) -> dict[str, Any]:
+    value = parent.get(name)
+    return value if isinstance(value, dict) else {}

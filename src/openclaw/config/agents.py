@@ -1,0 +1,79 @@
+"""Questions about agents that the configuration answers. Pure functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from openclaw.config.schema import AgentConfig, Config, ModelChoice, ModelSetting
+from openclaw.paths import normalize_agent_id
+
+
+def default_agent_id(config: Config) -> str:
+    """The first agent marked default, else the first, else ``main``."""
+    agents = config.agents.list
+    chosen = next((agent for agent in agents if agent.default), agents[0] if agents else None)
+    return normalize_agent_id(chosen.id) if chosen else "main"
+
+
+def agent_ids(config: Config) -> list[str]:
+    """In the order of the file, without repetition; ``main`` when no agent is listed."""
+    return list(dict.fromkeys(normalize_agent_id(agent.id) for agent in config.agents.list)) or ["main"]
+
+
+def agent_config(config: Config, agent_id: str) -> AgentConfig | None:
+    wanted = normalize_agent_id(agent_id)
+    return next((agent for agent in config.agents.list if normalize_agent_id(agent.id) == wanted), None)
+
+
+def workspace_dir(config: Config, state_dir: str, agent_id: str) -> Path:
+    """The agent's own folder, else the configured or built-in one of the default agent, else ``workspace-<id>``."""
+    identity = normalize_agent_id(agent_id)
+    agent = agent_config(config, identity)
+    if agent and agent.workspace and agent.workspace.strip():
+        return _expanded(agent.workspace)
+    if identity != default_agent_id(config):
+        return Path(state_dir) / f"workspace-{identity}"
+    shared = config.agents.defaults.workspace
+    return _expanded(shared) if shared and shared.strip() else Path(state_dir) / "workspace"
+
+
+def main_key(config: Config) -> str:
+    return config.session.main_key.strip().lower() or "main"
+
+
+def main_session_key(config: Config, agent_id: str) -> str:
+    return f"agent:{normalize_agent_id(agent_id)}:{main_key(config)}"
+
+
+def primary_model(config: Config, agent_id: str) -> str | None:
+    """The agent's model, else the default one, as ``provider/model`` or an alias; None when none is configured."""
+    agent = agent_config(config, agent_id)
+    return _primary(agent.model if agent else None) or _primary(config.agents.defaults.model)
+
+
+def fallback_models(config: Config, agent_id: str) -> list[str]:
+    """An agent that chooses its model with an object chooses its fallbacks with it; otherwise the default ones."""
+    agent = agent_config(config, agent_id)
+    own = agent.model if agent else None
+    chosen = own if isinstance(own, ModelChoice) else config.agents.defaults.model
+    fallbacks = chosen.fallbacks if isinstance(chosen, ModelChoice) else []
+    primary = primary_model(config, agent_id)
+    return [model for model in dict.fromkeys(name.strip() for name in fallbacks) if model and model != primary]
+
+
+def model_aliases(config: Config) -> dict[str, str]:
+    """Alias in lower case → ``provider/model``; of equal aliases the first counts."""
+    aliases: dict[str, str] = {}
+    for model, use in config.agents.defaults.models.items():
+        if use.alias and use.alias.strip():
+            aliases.setdefault(use.alias.strip().lower(), model)
+    return aliases
+
+
+def _primary(setting: ModelSetting | None) -> str | None:
+    name = setting.primary if isinstance(setting, ModelChoice) else setting
+    return (name or "").strip() or None
+
+
+def _expanded(path: str) -> Path:
+    return Path(path.strip()).expanduser().absolute()

@@ -1,0 +1,191 @@
+"""Changes to a JSON5 text that leave every other byte, comments included, as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from openclaw.config.json5text import Member, Node, Outline
+from openclaw.config.keypath import KeyPath, KeyPathError, format_path
+
+_IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+_INDENT = re.compile(r"[ \t]*")
+_REST_OF_LINE = re.compile(r"(?:[ \t]|/\*(?:(?!\*/)[^\n\r])*\*/)*(?://[^\n\r]*)?")
+_INLINE_WIDTH = 80
+
+
+class _Style:
+    """How the text writes things, so that what is added looks the same."""
+
+    def __init__(self, outline: Outline) -> None:
+        text, first = outline.text, outline.root.members[:1]
+        self.newline = "\r\n" if "\r\n" in text else "\n"
+        self.multiline = "\n" in text or not first
+        self.quoted = bool(first) and text[first[0].start] in "\"'"
+        self.unit = "  "
+        if first and starts_line(text, first[0].start):
+            self.unit = indent_at(text, first[0].start) or self.unit
+
+    def key(self, name: str) -> str:
+        if not self.quoted and _IDENTIFIER.fullmatch(name):
+            return name
+        return json.dumps(name, ensure_ascii=False)
+
+    def value(self, value: Any, indent: str) -> str:
+        """The value as text; ``indent`` is that of the line it begins on."""
+        if isinstance(value, dict) and value:
+            parts = [f"{self.key(str(key))}: {self.value(item, indent + self.unit)}" for key, item in value.items()]
+            return self._enclosed("{}", parts, indent)
+        if isinstance(value, list) and value:
+            parts = [self.value(item, indent + self.unit) for item in value]
+            return self._enclosed("[]", parts, indent)
+        return json.dumps(value, ensure_ascii=False)
+
+    def _enclosed(self, brackets: str, parts: list[str], indent: str) -> str:
+        inline = ", ".join(parts)
+        short = brackets == "[]" and len(inline) <= _INLINE_WIDTH and "\n" not in inline
+        if short or not self.multiline:
+            return brackets[0] + inline + brackets[1]
+        lines = f",{self.newline}".join(indent + self.unit + part for part in parts)
+        return f"{brackets[0]}{self.newline}{lines}{self.newline}{indent}{brackets[1]}"
+
+
+def set_value(text: str, path: Sequence[str | int], value: Any) -> str:
+    """The text with the value at the path, and the objects on the way there, put in."""
+    outline = Outline(text)
+    style = _Style(outline)
+    depth, member = outline.find(path)
+    node = member.value if member else outline.root
+    if depth == len(path):
+        rendered = style.value(value, indent_at(text, member.start if member else 0))
+        return text[: node.start] + rendered + text[node.end :]
+    segment = path[depth]
+    if node.kind == "scalar":
+        raise KeyPathError(f"{format_path(path[:depth]) or 'the file'} is a plain value: nothing can be set below it")
+    for name in reversed(path[depth + 1 :]):
+        if isinstance(name, int) and name != 0:
+            raise KeyPathError(f"{format_path(path)}: the list does not exist yet, its first index is 0")
+        value = [value] if isinstance(name, int) else {name: value}
+    if node.kind == "array":
+        if str(segment) != str(len(node.members)):
+            raise KeyPathError(
+                f"{format_path(path[: depth + 1])}: the list has {len(node.members)} items; "
+                f"the next one is [{len(node.members)}]"
+            )
+        return _insert(text, node, None, value, style)
+    return _insert(text, node, str(segment), value, style)
+
+
+def remove_value(text: str, path: Sequence[str | int]) -> str:
+    """The text without the key or list item; KeyError when there is none."""
+    outline = Outline(text)
+    depth, member = outline.find(path)
+    if member is None or depth < len(path):
+        raise KeyError(format_path(path))
+    _, parent = outline.find(path[:-1])
+    node = parent.value if parent else outline.root
+    return _remove(text, node, member)
+
+
+def merge_text(text: str, patch: dict[str, Any]) -> str:
+    """The text after an RFC 7386 merge: null removes, objects merge, everything else replaces."""
+    return _merge(text, (), patch)
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """RFC 7386 on values."""
+    if not isinstance(patch, dict):
+        return patch
+    merged: dict[str, Any] = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged
+
+
+def _merge(text: str, path: KeyPath, patch: dict[str, Any]) -> str:
+    for key, value in patch.items():
+        where = (*path, key)
+        outline = Outline(text)
+        depth, member = outline.find(where)
+        exists = member is not None and depth == len(where)
+        if value is None:
+            text = remove_value(text, where) if exists else text
+        elif isinstance(value, dict) and exists and member and member.value.kind == "object":
+            text = _merge(text, where, value)
+        else:
+            text = set_value(text, where, merge_patch(None, value))
+    return text
+
+
+def _insert(text: str, node: Node, key: str | None, value: Any, style: _Style) -> str:
+    last = node.members[-1] if node.members else None
+    closing = node.end - 1
+    own_lines = starts_line(text, last.start) if last else "\n" in text[node.start : closing]
+    if own_lines:
+        outer = indent_at(text, closing if starts_line(text, closing) else node.start)
+        indent = indent_at(text, last.start) if last else outer + style.unit
+    else:
+        indent = indent_at(text, node.start)
+    rendered = style.value(value, indent)
+    entry = rendered if key is None else f"{style.key(key)}: {rendered}"
+    if last is None:
+        lead = style.newline + indent if own_lines else ""
+        spaced = not own_lines and text[node.start + 1] in " \t"
+        return text[: node.start + 1] + lead + (" " if spaced else "") + entry + text[node.start + 1 :]
+    after = last.value.end if last.comma is None else last.comma + 1
+    tail = "," if last.comma is not None else ""
+    if not own_lines:
+        return text[:after] + ("" if tail else ",") + " " + entry + tail + text[after:]
+    line_end = _line_end(text, after)
+    return (
+        text[:after]
+        + ("" if tail else ",")
+        + text[after:line_end]
+        + style.newline
+        + indent
+        + entry
+        + tail
+        + text[line_end:]
+    )
+
+
+def _remove(text: str, node: Node, member: Member) -> str:
+    index = next(position for position, other in enumerate(node.members) if other is member)
+    previous = node.members[index - 1] if index else None
+    start, end = member.start, member.value.end if member.comma is None else member.comma + 1
+    drop_comma = previous.comma if previous and member.comma is None else None
+    rest_end = _line_end(text, end)
+    if starts_line(text, start) and text[rest_end : rest_end + 1] in ("\n", "\r", ""):
+        end = rest_end
+        start -= len(indent_at(text, start))
+        start -= 2 if text[start - 2 : start] == "\r\n" else 1
+    else:
+        while start > 0 and text[start - 1] in " \t":
+            start -= 1
+    if drop_comma is None:
+        return text[:start] + text[end:]
+    return text[:drop_comma] + text[drop_comma + 1 : start] + text[end:]
+
+
+def starts_line(text: str, offset: int) -> bool:
+    """Whether only blanks stand before the offset on its line."""
+    before = text[:offset].rstrip(" \t")
+    return before.endswith(("\n", "\r"))
+
+
+def indent_at(text: str, offset: int) -> str:
+    """The blanks at the beginning of the offset's line."""
+    begin = max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset)) + 1
+    match = _INDENT.match(text, begin)
+    return match[0] if match else ""
+
+
+def _line_end(text: str, offset: int) -> int:
+    """Past the blanks and comments that follow on the same line, if nothing else does."""
+    match = _REST_OF_LINE.match(text, offset)
+    return match.end() if match and text[match.end() : match.end() + 1] in ("\n", "\r", "") else offset

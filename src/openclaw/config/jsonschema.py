@@ -1,0 +1,159 @@
+"""The JSON Schema of the configuration, and hints for forms: both made from the one schema."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import itertools
+import re
+import sys
+from typing import Any
+
+import msgspec
+
+from openclaw.config.schema import Config
+from openclaw.config.shape import FieldShape, Shape, fields_of, free_keys, plain
+
+_GROUPS = {"gateway": "Gateway", "agents": "Agents", "models": "Models", "channels": "Channels", "tools": "Tools"}
+
+
+def config_schema() -> dict[str, Any]:
+    """Everything in one piece, without references, because simple form builders do not follow them."""
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "OpenClaw configuration",
+        **_record(Config),
+    }
+
+
+def ui_hints() -> dict[str, dict[str, Any]]:
+    """Label and help per key path. ``*`` stands for a free key; a list adds no segment to the path."""
+    hints: dict[str, dict[str, Any]] = {}
+    for order, field in enumerate(fields_of(Config).values()):
+        group = _GROUPS.get(field.key, _label(field.key))
+        _add_hints(field, docs_of(Config), "", group, (order + 1) * 10, hints)
+    return hints
+
+
+def docs_of(record: type[msgspec.Struct]) -> dict[str, str]:
+    """The strings under the fields of a record, inherited ones included, by Python name."""
+    docs: dict[str, str] = {}
+    for owner in reversed(record.__mro__):
+        docs |= _module_docs(owner.__module__).get(owner.__name__, {})
+    return docs
+
+
+@functools.cache
+def _module_docs(module: str) -> dict[str, dict[str, str]]:
+    """The same for every class of one of our modules; empty where no source is at hand."""
+    if not module.startswith("openclaw."):
+        return {}
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):
+        return {}
+    return {node.name: _class_docs(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _class_docs(node: ast.ClassDef) -> dict[str, str]:
+    docs: dict[str, str] = {}
+    for statement, following in itertools.pairwise(node.body):
+        match statement, following:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = text
+            case _:
+                pass
+    return docs
+
+
+def _record(record: type[msgspec.Struct]) -> dict[str, Any]:
+    docs, free = docs_of(record), free_keys(record)
+    properties = {field.key: _property(field, docs.get(field.name)) for field in fields_of(record).values()}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    if free and free.shape.values:
+        schema["additionalProperties"] = _shape(free.shape.values)
+    if required := [field.key for field in fields_of(record).values() if field.required]:
+        schema["required"] = required
+    return schema
+
+
+def _property(field: FieldShape, doc: str | None) -> dict[str, Any]:
+    schema = _shape(field.shape)
+    if doc:
+        schema["description"] = doc
+    default = field.default
+    if isinstance(default, msgspec.Struct):
+        default = plain(default)
+    # Empty defaults say nothing, and those of sections are said by their fields.
+    if default is not msgspec.UNSET and default is not None and not isinstance(default, dict) and default != []:
+        schema["default"] = default
+    return schema
+
+
+def _shape(shape: Shape) -> dict[str, Any]:
+    if shape.record is None and shape.items is None and shape.values is None:
+        return _plain_schema(shape.type)
+    branches: list[dict[str, Any]] = []
+    leaf = _leaf_schema(shape.type)
+    if leaf:
+        branches.append(leaf)
+    if shape.record:
+        branches.append(_record(shape.record))
+    if shape.items:
+        branches.append({"type": "array", "items": _shape(shape.items)})
+    if shape.values:
+        branches.append({"type": "object", "additionalProperties": _shape(shape.values) or True})
+    return branches[0] if len(branches) == 1 else {"anyOf": branches}
+
+
+def _plain_schema(type_: Any) -> dict[str, Any]:
+    schema = msgspec.json.schema(type_)
+    if "anyOf" in schema:
+        kept = [branch for branch in schema["anyOf"] if branch != {"type": "null"}]
+        schema = kept[0] if len(kept) == 1 else {**schema, "anyOf": kept}
+    if None in schema.get("enum", ()):
+        schema["enum"] = [item for item in schema["enum"] if item is not None]
+    return schema
+
+
+def _leaf_schema(type_: Any) -> dict[str, Any]:
+    """The branch of a union that is neither a record, a list nor a mapping; empty when there is none."""
+    schema = msgspec.json.schema(type_)
+    for branch in schema.get("anyOf", ()):
+        if "$ref" not in branch and branch.get("type") not in ("object", "array", "null"):
+            return branch
+    return {}
+
+
+def _add_hints(
+    field: FieldShape, docs: dict[str, str], prefix: str, group: str, order: int, hints: dict[str, dict[str, Any]]
+) -> None:
+    path = f"{prefix}{field.key}"
+    hint: dict[str, Any] = {"label": _label(field.key), "group": group, "order": order}
+    if help_text := docs.get(field.name):
+        hint["help"] = help_text
+    if field.shape.sensitive:
+        hint["sensitive"] = True
+    if field.key.startswith("dangerously") or field.shape.type is Any:
+        hint["advanced"] = True
+    hints[path] = hint
+    _descend(field.shape, path, group, order, hints)
+
+
+def _descend(shape: Shape, path: str, group: str, order: int, hints: dict[str, dict[str, Any]]) -> None:
+    if shape.record:
+        docs = docs_of(shape.record)
+        for position, field in enumerate(fields_of(shape.record).values()):
+            _add_hints(field, docs, f"{path}.", group, order * 100 + position, hints)
+    if shape.items:
+        _descend(shape.items, path, group, order, hints)
+    if shape.values:
+        if shape.values.sensitive:
+            hints[f"{path}.*"] = {"group": group, "order": order, "sensitive": True}
+        _descend(shape.values, f"{path}.*", group, order, hints)
+
+
+def _label(key: str) -> str:
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", key.lstrip("$")).split()
+    return " ".join(words[:1]).capitalize() + "".join(f" {word.lower()}" for word in words[1:])

@@ -1,0 +1,102 @@
+"""Key paths as people write them: ``agents.list[0].id``, ``models.providers."my.host".baseUrl``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+MISSING: Any = object()
+
+_BARE = re.compile(r"[^.\[\]\"'\s]+")
+_INDEX = re.compile(r"\[\s*(\d+)\s*\]")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_BRACKETED = re.compile(r"\[\s*(\"(?:[^\"\\]|\\.)*\")\s*\]")
+
+
+class KeyPathError(ValueError):
+    """The path cannot be understood, or does not fit the configuration."""
+
+
+def parse_path(text: str) -> KeyPath:
+    """The segments of a path. Indices in brackets are numbers; everything else is text."""
+    segments: list[str | int] = []
+    at, text = 0, text.strip()
+    while at < len(text):
+        if text[at] == "[":
+            at = _bracket(text, at, segments)
+        else:
+            if segments:
+                if text[at] != ".":
+                    raise KeyPathError(f'expected "." or "[" at position {at + 1} of key path {text!r}')
+                at += 1
+            at = _name(text, at, segments)
+    if not segments:
+        raise KeyPathError("the key path is empty; write something like gateway.port")
+    return tuple(segments)
+
+
+def _bracket(text: str, at: int, segments: list[str | int]) -> int:
+    if index := _INDEX.match(text, at):
+        segments.append(int(index[1]))
+        return index.end()
+    if quoted := _BRACKETED.match(text, at):
+        segments.append(_unquote(quoted[1], text))
+        return quoted.end()
+    raise KeyPathError(f'expected a number or a quoted name in the brackets of key path {text!r}, like [0] or ["a.b"]')
+
+
+def _name(text: str, at: int, segments: list[str | int]) -> int:
+    if quoted := _QUOTED.match(text, at):
+        segments.append(_unquote(quoted[0], text))
+        return quoted.end()
+    if bare := _BARE.match(text, at):
+        segments.append(bare[0])
+        return bare.end()
+    raise KeyPathError(f"a name is missing at position {at + 1} of key path {text!r}")
+
+
+def _unquote(quoted: str, text: str) -> str:
+    try:
+        return json.loads(quoted)
+    except ValueError:
+        raise KeyPathError(f"the quoted name {quoted} in key path {text!r} is not valid") from None
+
+
+def format_path(path: Sequence[str | int]) -> str:
+    """The path as text that ``parse_path`` reads back."""
+    parts: list[str] = []
+    for segment in path:
+        if isinstance(segment, int):
+            parts.append(f"[{segment}]")
+        else:
+            name = segment if _BARE.fullmatch(segment) else json.dumps(segment, ensure_ascii=False)
+            parts.append(f".{name}" if parts else name)
+    return "".join(parts)
+
+
+def step(container: Any, segment: str | int) -> str | int | None:
+    """The key or index that a segment means in this container; None when the container has no such place.
+
+    ``list.0`` and ``list[0]`` mean the same, and so do ``map.7`` and ``map[7]``.
+    """
+    if isinstance(container, list):
+        if isinstance(segment, str) and segment.isascii() and segment.isdigit():
+            segment = int(segment)
+        return segment if isinstance(segment, int) and segment <= len(container) else None
+    if isinstance(container, dict):
+        return str(segment)
+    return None
+
+
+def get_path(data: Any, path: str | Sequence[str | int], default: Any = None) -> Any:
+    """The value at a path of a parsed configuration, or the default."""
+    for segment in parse_path(path) if isinstance(path, str) else path:
+        key = step(data, segment)
+        try:
+            data = data[key]
+        except (LookupError, TypeError):
+            return default
+    return data

@@ -1,0 +1,430 @@
+"""``agents``: what every agent has in common, and the list of agents."""
+
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta
+
+from openclaw.config.schema.base import Amount, Count, Name, OpenMap, Positive, Ratio, Record
+from openclaw.config.schema.messages import GroupChat, TypingMode
+from openclaw.config.schema.tools import AgentTools
+from openclaw.messages import ThinkingLevel
+
+OnOff: TypeAlias = Literal["on", "off"]
+
+
+class ModelChoice(Record):
+    primary: str | None = None
+    """The model to use, as provider/model."""
+    fallbacks: list[str] = []
+    """Models tried in turn when the primary fails."""
+
+
+ModelSetting: TypeAlias = str | ModelChoice
+
+
+class ModelUse(Record):
+    """What a person says about a model they use (as opposed to what a provider offers)."""
+
+    alias: str | None = None
+    """Short name for /model."""
+    params: OpenMap = {}
+    """Request parameters: temperature, maxTokens, cacheRetention and others."""
+    streaming: bool | None = None
+    """Turn streaming off for endpoints that cannot."""
+
+
+class MemoryFlush(Record):
+    enabled: bool = True
+    """Before compaction, ask the agent in a silent turn to write down what must last."""
+    soft_threshold_tokens: Count = 4000
+    """How many tokens before the compaction threshold this happens."""
+    prompt: str = ""
+    """Text of that turn; blank means the built-in one."""
+    system_prompt: str = ""
+    """Addition to the system prompt of that turn; blank means the built-in one."""
+
+
+class AgentCompaction(Record):
+    mode: Literal["default", "safeguard"] = "default"
+    """How the summary is made; safeguard works in stages for very long histories."""
+    reserve_tokens: Count | None = None
+    """Tokens kept free; unset means compaction.reserveTokens."""
+    keep_recent_tokens: Positive | None = None
+    """Tokens of recent messages kept word for word; unset means compaction.keepRecentTokens."""
+    reserve_tokens_floor: Count = 20_000
+    """Raises the reserve to at least this; 0 switches the floor off."""
+    max_history_share: Annotated[float, Meta(ge=0.1, le=0.9)] = 0.5
+    """Part of the window that history may take in safeguard mode."""
+    custom_instructions: str | None = None
+    """Added to the request for a summary."""
+    model: str | None = None
+    """Model for summaries; unset means the session's."""
+    memory_flush: MemoryFlush = MemoryFlush()
+    """The silent turn before compaction."""
+
+
+class PruningTools(Record):
+    allow: list[str] = []
+    """Tools whose results may be pruned; empty means all."""
+    deny: list[str] = []
+    """Tools whose results are never pruned."""
+
+
+class SoftTrim(Record):
+    max_chars: Count = 4000
+    """Results longer than this are trimmed."""
+    head_chars: Count = 1500
+    """Kept from the beginning."""
+    tail_chars: Count = 1500
+    """Kept from the end."""
+
+
+class HardClear(Record):
+    enabled: bool = True
+    """Replace old results by a placeholder when trimming is not enough."""
+    placeholder: str = "[Old tool result content cleared]"
+    """The placeholder."""
+
+
+class ContextPruning(Record):
+    mode: Literal["off", "cache-ttl"] = "off"
+    """Drop old tool results from the prompt once the provider's cache has expired. Never touches the transcript."""
+    ttl: str | int = "5m"
+    """Age of the cache, such as 5m or 1h; a bare number is minutes."""
+    keep_last_assistants: Count = 3
+    """Results after this many last answers are kept."""
+    soft_trim_ratio: Ratio = 0.3
+    """Fullness of the window from which results are trimmed."""
+    hard_clear_ratio: Ratio = 0.5
+    """Fullness of the window from which results are cleared."""
+    min_prunable_tool_chars: Count = 50_000
+    """Clearing needs at least this much to gain."""
+    tools: PruningTools = PruningTools()
+    """Tools it applies to."""
+    soft_trim: SoftTrim = SoftTrim()
+    """Trimming."""
+    hard_clear: HardClear = HardClear()
+    """Clearing."""
+
+
+class SandboxPrune(Record):
+    idle_hours: Count = 24
+    """Remove a container idle for this long."""
+    max_age_days: Count = 7
+    """Remove a container older than this."""
+
+
+class Sandbox(Record):
+    mode: Literal["off", "non-main", "all"] = "off"
+    """Which sessions run their tools in a container."""
+    scope: Literal["session", "agent", "shared"] = "agent"
+    """What shares a container."""
+    per_session: bool | None = None
+    """Old form of scope: true is session, false is shared."""
+    workspace_access: Literal["none", "ro", "rw"] = "none"
+    """What the container sees of the agent's workspace."""
+    workspace_root: str = "~/.openclaw/sandboxes"
+    """Where the containers' own workspaces live."""
+    session_tools_visibility: Literal["spawned", "all"] = "spawned"
+    """Sessions a sandboxed session can see: those it spawned, or all."""
+    docker: OpenMap = {}
+    """Container settings: image, network, memory, cpus, binds, setupCommand and others."""
+    browser: OpenMap = {}
+    """Browser in the sandbox."""
+    prune: SandboxPrune = SandboxPrune()
+    """Removal of unused containers."""
+
+
+class SubagentDefaults(Record):
+    model: ModelSetting | None = None
+    """Model of sub-agents; unset means the requester's."""
+    thinking: str | None = None
+    """Thinking level of sub-agents."""
+    max_concurrent: Positive | None = None
+    """Sub-agents at work at the same time; unset means 8."""
+    max_spawn_depth: Annotated[int, Meta(ge=1, le=5)] = 1
+    """Nesting of sub-agents."""
+    max_children_per_agent: Annotated[int, Meta(ge=1, le=20)] = 5
+    """Active sub-agents of one session."""
+    archive_after_minutes: Count = 60
+    """Archive a finished sub-agent's session after this; 0 is never."""
+    run_timeout_seconds: Count = 0
+    """Stop a sub-agent after this; 0 is no limit."""
+    announce_mode: Literal["announce", "summarize"] = "announce"
+    """Post a sub-agent's result as it is, or let the requester put it in words."""
+    announce_timeout_ms: Positive | None = None
+    """Time for the announcement of a result."""
+
+
+class AgentSubagents(Record):
+    allow_agents: list[str] = []
+    """Agents that may be spawned besides itself; "*" means any."""
+    model: ModelSetting | None = None
+    """Model of this agent's sub-agents."""
+    thinking: str | None = None
+    """Thinking level of this agent's sub-agents."""
+
+
+class ActiveHours(Record):
+    start: str | None = None
+    """First moment, HH:MM."""
+    end: str | None = None
+    """First moment no longer included, HH:MM; 24:00 is the end of the day."""
+    timezone: str | None = None
+    """user, local, or an IANA name."""
+
+
+class Heartbeat(Record):
+    every: str | int = "30m"
+    """Interval; a bare number is minutes, 0m switches heartbeats off."""
+    active_hours: ActiveHours = ActiveHours()
+    """Only within these hours."""
+    model: str | None = None
+    """Model for heartbeats."""
+    session: str = "main"
+    """Session in which they run."""
+    target: str = "last"
+    """Where an alert goes: last, none, or a channel."""
+    to: str | None = None
+    """Recipient on that channel."""
+    account_id: str | None = None
+    """Account on that channel."""
+    prompt: str | None = None
+    """Text of the turn; unset means the built-in one."""
+    ack_max_chars: Count = 300
+    """A reply of HEARTBEAT_OK with at most this much more is not delivered."""
+    include_reasoning: bool = False
+    """Deliver reasoning as well."""
+    suppress_tool_error_warnings: bool = False
+    """Keep tool failures of heartbeats quiet."""
+    direct_policy: Literal["allow", "block"] = "allow"
+    """Whether alerts may go to direct chats."""
+
+
+class MemorySearch(Record):
+    enabled: bool = True
+    """Offer memory_search and memory_get."""
+    sources: list[Literal["memory", "sessions"]] | None = None
+    """What is searched; unset means memory files."""
+    extra_paths: list[str] = []
+    """Files and folders searched besides the workspace's memory."""
+    provider: str | None = None
+    """Where embeddings come from: local, openai, gemini and others."""
+    fallback: str | None = None
+    """Provider used when that one fails."""
+    model: str | None = None
+    """Embedding model."""
+    remote: OpenMap = {}
+    """Remote embeddings: baseUrl, apiKey, headers, batch."""
+    local: OpenMap = {}
+    """Local embeddings: modelPath, modelCacheDir."""
+    store: OpenMap = {}
+    """Index: driver, path, vector."""
+    chunking: OpenMap = {}
+    """Pieces: tokens, overlap."""
+    sync: OpenMap = {}
+    """When the index is refreshed."""
+    query: OpenMap = {}
+    """Results: maxResults, minScore, hybrid."""
+    cache: OpenMap = {}
+    """Cache of embeddings: enabled, maxEntries."""
+    experimental: OpenMap = {}
+    """Unfinished features."""
+
+
+class BlockChunk(Record):
+    min_chars: Positive = 800
+    """A block is sent once it has this much."""
+    max_chars: Positive = 1200
+    """A block is cut at this."""
+    break_preference: Literal["paragraph", "newline", "sentence"] = "paragraph"
+    """Where to cut."""
+
+
+class BlockCoalesce(Record):
+    min_chars: Positive | None = None
+    """Blocks are merged up to this; unset means the channel's default."""
+    max_chars: Positive | None = None
+    """A merged block is sent at this; unset means the channel's limit."""
+    idle_ms: Count | None = None
+    """Send what is there after this silence; unset means 1000, 0 never."""
+
+
+class HumanDelay(Record):
+    mode: Literal["off", "natural", "custom"] = "off"
+    """Pause between blocks: none, a natural one, or within the two limits below."""
+    min_ms: Count = 800
+    """Shortest pause."""
+    max_ms: Count = 2500
+    """Longest pause."""
+
+
+class Budget(Record):
+    """Limits on spending; what is unset has no limit."""
+
+    run_tokens: Positive | None = None
+    """Tokens, prompt and answer, that one run may use."""
+    run_usd: Amount | None = None
+    """US dollars that one run may cost."""
+    day_usd: Amount | None = None
+    """US dollars that all runs of an agent may cost in a day."""
+
+
+class AgentDefaults(Record):
+    workspace: str | None = None
+    """Workspace of the default agent; unset means workspace in the state directory."""
+    model: ModelSetting | None = None
+    """The model, or {primary, fallbacks}."""
+    image_model: ModelSetting | None = None
+    """Model that looks at images when the main one cannot."""
+    models: dict[str, ModelUse] = {}
+    """Aliases and parameters per provider/model; when not empty also the list /model offers."""
+    thinking_default: ThinkingLevel | None = None
+    """Thinking level of new sessions; unset means low for models that can think."""
+    verbose_default: Literal["off", "on", "full"] = "off"
+    """Verbosity of new sessions."""
+    elevated_default: Literal["off", "on", "ask", "full"] = "on"
+    """Elevated level of new sessions."""
+    timeout_seconds: Positive = 600
+    """A run is stopped after this."""
+    max_concurrent: Positive | None = None
+    """Runs at the same time; unset means the Gateway decides."""
+    user_timezone: str | None = None
+    """The user's IANA time zone; unset means the host's."""
+    time_format: Literal["auto", "12", "24"] = "auto"
+    """Clock format in the prompt."""
+    envelope_timezone: str = "local"
+    """Zone of message time stamps: local, utc, user, or an IANA name."""
+    envelope_timestamp: OnOff = "on"
+    """Time stamps on inbound messages."""
+    envelope_elapsed: OnOff = "on"
+    """Elapsed time on inbound messages."""
+    context_tokens: Positive | None = None
+    """Upper limit on the context window, whatever the model offers."""
+    bootstrap_max_chars: Positive = 20_000
+    """A bootstrap file longer than this is cut in the prompt."""
+    skip_bootstrap: bool = False
+    """Do not create bootstrap files in new workspaces."""
+    repo_root: str | None = None
+    """Repository root named in the prompt; unset means detected."""
+    compaction: AgentCompaction = AgentCompaction()
+    """Summarising old history."""
+    context_pruning: ContextPruning = ContextPruning()
+    """Leaving old tool results out of the prompt."""
+    sandbox: Sandbox = Sandbox()
+    """Running tools in containers."""
+    subagents: SubagentDefaults = SubagentDefaults()
+    """Sub-agents."""
+    heartbeat: Heartbeat = Heartbeat()
+    """Regular turns without a message."""
+    memory_search: MemorySearch = MemorySearch()
+    """Search in the agent's notes."""
+    block_streaming_default: OnOff = "off"
+    """Send finished blocks before the reply is complete."""
+    block_streaming_break: Literal["text_end", "message_end"] = "text_end"
+    """When a block counts as finished."""
+    block_streaming_chunk: BlockChunk = BlockChunk()
+    """Size of blocks."""
+    block_streaming_coalesce: BlockCoalesce = BlockCoalesce()
+    """Merging of small blocks."""
+    human_delay: HumanDelay = HumanDelay()
+    """Pauses between blocks."""
+    typing_mode: TypingMode | None = None
+    """When the typing indicator starts; unset means at once in direct chats, else with the first text."""
+    typing_interval_seconds: Positive = 6
+    """Refresh of the typing indicator."""
+    media_max_mb: Amount | None = None
+    """Size of inbound media at most."""
+    image_max_dimension_px: Positive | None = None
+    """Images are scaled down to this."""
+    max_length_continuations: Count = 1
+    """Follow-up requests when an answer was cut by the output limit."""
+    budget: Budget = Budget()
+    """Limits on spending."""
+    cli_backends: dict[str, OpenMap] = {}
+    """Command-line programs that answer in place of a model API."""
+
+
+class Identity(Record):
+    name: str | None = None
+    """Name of the agent."""
+    emoji: str | None = None
+    """Its emoji, also used for acknowledgements."""
+    avatar: str | None = None
+    """Picture: a path in the workspace, a URL or a data URI."""
+    theme: str | None = None
+    """Character in a few words."""
+
+
+class AgentConfig(Record):
+    """One agent. Sections that exist in agents.defaults are filled up from there, key by key."""
+
+    id: Name
+    """Short name used in session keys and folders."""
+    default: bool = False
+    """The agent that gets what no binding claims."""
+    name: str | None = None
+    """Name to show."""
+    workspace: str | None = None
+    """Its folder; unset means workspace-<id> in the state directory."""
+    agent_dir: str | None = None
+    """Folder for its credentials and model list."""
+    model: ModelSetting | None = None
+    """Its model, in place of the default."""
+    identity: Identity = Identity()
+    """Who it is."""
+    skills: list[str] | None = None
+    """Only these skills; unset means all."""
+    tools: AgentTools = AgentTools()
+    """Its tools."""
+    subagents: AgentSubagents = AgentSubagents()
+    """Agents it may spawn."""
+    sandbox: Sandbox | None = None
+    """Its sandbox; unset means agents.defaults.sandbox."""
+    heartbeat: Heartbeat | None = None
+    """Its heartbeat. When any agent has one, only those agents have heartbeats."""
+    memory_search: MemorySearch | None = None
+    """Its memory search; unset means agents.defaults.memorySearch."""
+    human_delay: HumanDelay | None = None
+    """Its pauses; unset means agents.defaults.humanDelay."""
+    group_chat: GroupChat = GroupChat()
+    """Mentions in groups."""
+    budget: Budget | None = None
+    """Its limits; unset means agents.defaults.budget."""
+
+
+AgentList: TypeAlias = list[AgentConfig]
+
+
+class Agents(Record):
+    defaults: AgentDefaults = AgentDefaults()
+    """What every agent has in common."""
+    list: AgentList = []
+    """The agents; empty means one called main."""
+
+
+class BindingPeer(Record):
+    kind: Literal["direct", "group", "channel", "dm"]
+    """Kind of chat."""
+    id: Name
+    """Its id on the channel."""
+
+
+class BindingMatch(Record):
+    channel: Name
+    """Channel id."""
+    account_id: str | None = None
+    """Account; unset means the default one, "*" any."""
+    peer: BindingPeer | None = None
+    """One chat."""
+    guild_id: str | None = None
+    """One Discord server."""
+    team_id: str | None = None
+    """One Slack or Teams workspace."""
+
+
+class Binding(Record):
+    agent_id: Name
+    """The agent that gets these messages."""
+    match: BindingMatch
+    """Which messages."""

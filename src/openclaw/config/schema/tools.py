@@ -1,0 +1,156 @@
+"""``tools``: which tools the agent may use and how they behave."""
+
+from typing import Literal, TypeAlias
+
+from openclaw.config.schema.base import Count, OpenMap, Positive, Record, Sender
+
+ToolProfile: TypeAlias = Literal["minimal", "coding", "messaging", "full"]
+
+
+class ToolPolicy(Record):
+    allow: list[str] = []
+    """Tools or groups allowed; empty means all."""
+    also_allow: list[str] = []
+    """Tools added to what the profile allows."""
+    deny: list[str] = []
+    """Tools or groups refused; wins over allow."""
+
+
+class ProviderToolPolicy(ToolPolicy):
+    profile: ToolProfile | None = None
+    """A ready-made set to start from."""
+
+
+class ApplyPatch(Record):
+    enabled: bool = False
+    """Offer the apply_patch tool."""
+    workspace_only: bool = True
+    """Keep patches inside the workspace."""
+    allow_models: list[str] = []
+    """Only for these models; empty means all."""
+
+
+class ExecConfig(Record):
+    host: Literal["sandbox", "gateway", "node"] = "sandbox"
+    """Where commands run."""
+    security: Literal["deny", "allowlist", "full"] | None = None
+    """What may run; unset means deny in a sandbox and allowlist on the host."""
+    ask: Literal["off", "on-miss", "always"] = "on-miss"
+    """When a person is asked first."""
+    node: str | None = None
+    """Node for host "node"."""
+    path_prepend: list[str] = []
+    """Folders put in front of PATH."""
+    safe_bins: list[str] = []
+    """Programs that may run on standard input without being allow-listed."""
+    background_ms: Positive = 10_000
+    """A command running longer than this goes to the background."""
+    timeout_sec: Positive = 1800
+    """A command is stopped after this."""
+    cleanup_ms: Positive = 1_800_000
+    """How long a finished background command can be asked about."""
+    notify_on_exit: bool = True
+    """Tell the session when a background command ends."""
+    notify_on_exit_empty_success: bool = False
+    """Also when it succeeded without output."""
+    approval_running_notice_ms: Count = 10_000
+    """Say that an approved command is still running after this; 0 is never."""
+    apply_patch: ApplyPatch = ApplyPatch()
+    """The apply_patch tool."""
+
+
+class FsConfig(Record):
+    workspace_only: bool = True
+    """Keep file tools inside the workspace; false lets them open any file of the user."""
+
+
+class Elevated(Record):
+    enabled: bool = True
+    """Allow commands outside the sandbox for trusted senders."""
+    allow_from: dict[str, list[Sender]] = {}
+    """Trusted senders per channel."""
+
+
+class AgentToAgentAccess(Record):
+    enabled: bool = False
+    """Let agents see and message each other's sessions."""
+    allow: list[str] = []
+    """Agent ids (patterns) that take part."""
+
+
+class NestedTools(Record):
+    tools: ToolPolicy = ToolPolicy()
+    """Tools allowed there."""
+
+
+class CrossContext(Record):
+    allow_within_provider: bool = True
+    """Send to another chat of the same channel."""
+    allow_across_providers: bool = False
+    """Send to another channel."""
+    marker: OpenMap = {}
+    """Text put around such messages: enabled, prefix, suffix."""
+
+
+class MessageTool(Record):
+    allow_cross_context_send: bool = False
+    """Old name for allowing both kinds of sending elsewhere."""
+    cross_context: CrossContext = CrossContext()
+    """Sending to other chats than the current one."""
+    broadcast: OpenMap = {}
+    """Sending to several targets: enabled."""
+
+
+class SessionsTools(Record):
+    visibility: Literal["self", "tree", "agent", "all"] | None = None
+    """Which sessions the session tools can see."""
+
+
+class AgentTools(ToolPolicy):
+    """Per agent; narrows what the top level allows."""
+
+    profile: ToolProfile | None = None
+    """A ready-made set to start from."""
+    by_provider: dict[str, ProviderToolPolicy] = {}
+    """Policies for a provider or provider/model."""
+    elevated: Elevated | None = None
+    """Elevated commands; unset means as at the top level."""
+    exec: ExecConfig | None = None
+    """The exec tool; keys left out are as at the top level."""
+    fs: FsConfig | None = None
+    """File tools; unset means as at the top level."""
+    sandbox: NestedTools | None = None
+    """Tools inside the sandbox."""
+    loop_detection: OpenMap = {}
+    """Detection of repeated calls."""
+
+
+class Tools(ToolPolicy):
+    profile: ToolProfile | None = None
+    """A ready-made set to start from."""
+    by_provider: dict[str, ProviderToolPolicy] = {}
+    """Policies for a provider or provider/model."""
+    exec: ExecConfig = ExecConfig()
+    """Running commands."""
+    fs: FsConfig = FsConfig()
+    """Reading and writing files."""
+    elevated: Elevated = Elevated()
+    """Commands outside the sandbox."""
+    agent_to_agent: AgentToAgentAccess = AgentToAgentAccess()
+    """Sessions of other agents."""
+    subagents: NestedTools = NestedTools()
+    """Tools of sub-agents; the built-in refusals stay unless allowed here."""
+    sandbox: NestedTools = NestedTools()
+    """Tools inside the sandbox."""
+    message: MessageTool = MessageTool()
+    """The message tool."""
+    sessions: SessionsTools = SessionsTools()
+    """The session tools."""
+    web: OpenMap = {}
+    """Web search and fetch: search, fetch."""
+    media: OpenMap = {}
+    """Understanding of images, audio and video."""
+    links: OpenMap = {}
+    """Understanding of links."""
+    loop_detection: OpenMap = {}
+    """Detection of repeated calls."""

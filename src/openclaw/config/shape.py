@@ -1,0 +1,110 @@
+"""What the schema says about a place in the configuration, in a form that can be walked."""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from typing import Any
+
+import msgspec
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """The type of one value. A union may be a record, a list, a mapping and a plain value at the same time."""
+
+    type: Any
+    record: type[msgspec.Struct] | None = None
+    items: Shape | None = None
+    values: Shape | None = None
+    sensitive: bool = False
+
+
+class FieldShape(msgspec.Struct, frozen=True):
+    name: str
+    """In Python."""
+    key: str
+    """In the file."""
+    shape: Shape
+    required: bool
+    default: Any
+
+
+@functools.cache
+def fields_of(record: type[msgspec.Struct]) -> dict[str, FieldShape]:
+    """The fields by their key in the file, without the one that takes free keys."""
+    hidden = catch_all(record)
+    return {field.encode_name: _field(field) for field in msgspec.structs.fields(record) if field.name != hidden}
+
+
+@functools.cache
+def free_keys(record: type[msgspec.Struct]) -> FieldShape | None:
+    """The field that takes keys which are not fields, if the record has one."""
+    hidden = catch_all(record)
+    return next((_field(field) for field in msgspec.structs.fields(record) if field.name == hidden), None)
+
+
+def catch_all(record: type[msgspec.Struct]) -> str:
+    return getattr(record, "catch_all", "")
+
+
+def shape_of(type_: Any) -> Shape:
+    origin = typing.get_origin(type_)
+    if origin is typing.Annotated:
+        base, *metas = typing.get_args(type_)
+        return msgspec.structs.replace(shape_of(base), type=type_, sensitive=any(map(_is_sensitive, metas)))
+    if origin is typing.Union or origin is types.UnionType:
+        parts = [shape_of(part) for part in typing.get_args(type_) if part is not type(None)]
+        return Shape(
+            type=type_,
+            record=next((part.record for part in parts if part.record), None),
+            items=next((part.items for part in parts if part.items), None),
+            values=next((part.values for part in parts if part.values), None),
+            sensitive=any(part.sensitive for part in parts),
+        )
+    if origin is list:
+        return Shape(type=type_, items=shape_of(typing.get_args(type_)[0]))
+    if origin is dict:
+        return Shape(type=type_, values=shape_of(typing.get_args(type_)[1]))
+    if isinstance(type_, type) and issubclass(type_, msgspec.Struct):
+        return Shape(type=type_, record=type_)
+    return Shape(type=type_)
+
+
+def plain(config: msgspec.Struct) -> dict[str, Any]:
+    """The record as the file would write it: unset keys left out, free keys in their place."""
+    data: dict[str, Any] = {}
+    for field in msgspec.structs.fields(config):
+        value = getattr(config, field.name)
+        if value is None:
+            continue
+        if field.name == catch_all(type(config)):
+            data.update(_plain_value(value))
+        else:
+            data[field.encode_name] = _plain_value(value)
+    return data
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return plain(value)
+    if isinstance(value, list):
+        return [_plain_value(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain_value(item) for key, item in value.items()}
+    return value
+
+
+def _field(field: msgspec.structs.FieldInfo) -> FieldShape:
+    if field.default is not msgspec.NODEFAULT:
+        default = field.default
+    elif field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    else:
+        default = msgspec.UNSET
+    return FieldShape(field.name, field.encode_name, shape_of(field.type), field.required, default)
+
+
+def _is_sensitive(meta: Any) -> bool:
+    extra = getattr(meta, "extra_json_schema", None) or {}
+    return extra.get("format") == "password"

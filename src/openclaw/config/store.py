@@ -1,0 +1,295 @@
+"""The configuration of a running process: the last good one, kept current, and the only place that writes the file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from openclaw.clock import Clock, SystemClock
+from openclaw.config.change import (
+    editable,
+    filled_in,
+    generated_token,
+    improves,
+    merged_text,
+    minimal_text,
+    with_secrets,
+)
+from openclaw.config.edit import remove_value, set_value
+from openclaw.config.files import exclusive, keep_backups, write_private
+from openclaw.config.issues import ConfigConflict, ConfigError, ConfigInvalid
+from openclaw.config.keypath import MISSING, format_path, get_path, parse_path
+from openclaw.config.load import Snapshot, parse_config, read_config
+from openclaw.config.reload import ReloadAction, changed_paths, reload_action
+from openclaw.config.schema import Config
+from openclaw.config.source import parse_source
+
+log = logging.getLogger("openclaw.config")
+
+POLL_S = 0.5
+
+_Mark: TypeAlias = tuple[int, int, int] | None
+Subscriber: TypeAlias = Callable[[Config, Config, list[str]], Awaitable[None] | None]
+
+
+class ConfigStore:
+    """Reads, watches and writes one configuration file.
+
+    The writing methods block on the disk: call them in a thread. They change the file only; ``reload`` or the watcher
+    then makes the change effective, in the event loop, for everyone who subscribed.
+    """
+
+    def __init__(self, path: str, clock: Clock | None = None, environ: Mapping[str, str] = os.environ) -> None:
+        self.path = path
+        self._clock = clock or SystemClock()
+        self._environ = environ
+        self._snapshot = Snapshot(path=path, exists=False)
+        self._good = self._snapshot
+        self._subscribers: list[Subscriber] = []
+        self._seen: dict[str, _Mark] = {}
+        self._reported: object = None
+        self._reloading = asyncio.Lock()
+        self._writing = threading.Lock()
+
+    @property
+    def current(self) -> Config:
+        """The last configuration that was valid."""
+        return self._good.config
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The file as it was read last, valid or not."""
+        return self._snapshot
+
+    # Reading
+
+    def load_or_create(self) -> Snapshot:
+        """Reads the file at the start of a process; makes it, or the Gateway's secret in it, when missing.
+
+        A file that is not valid is passed over in favour of the last one that was. Without such a one: ConfigInvalid.
+        """
+        before = self._signature([])
+        snapshot = read_config(self.path, self._environ)
+        if not snapshot.exists or (snapshot.valid and self._lacks_secret(snapshot.config)):
+            snapshot = self._with_generated_token()
+            before = self._signature([])
+        self._seen = self._signature(snapshot.includes, before)
+        self._snapshot = snapshot
+        if snapshot.valid:
+            self._accept(snapshot)
+            return snapshot
+        rescue = read_config(self._last_good_path, self._environ)
+        if not (rescue.exists and rescue.valid):
+            raise ConfigInvalid(snapshot.issues)
+        self._good = rescue
+        self._report(snapshot, "the last good configuration is used")
+        return snapshot
+
+    async def reload(self) -> bool:
+        """Reads the file again and makes it effective. False when it is not valid: then nothing changes."""
+        async with self._reloading:
+            # Looked at before reading, so that a change in between is noticed later and not lost.
+            before = self._signature(self._snapshot.includes)
+            snapshot = await asyncio.to_thread(read_config, self.path, self._environ)
+            self._snapshot = snapshot
+            self._seen = self._signature(snapshot.includes, before)
+            # A file that is gone or empty is one that is being replaced, not a wish for no configuration at all.
+            if not snapshot.valid or not (snapshot.raw or "").strip():
+                self._report(snapshot, "the configuration in use stays")
+                return False
+            old = self._good
+            await asyncio.to_thread(self._accept, snapshot)
+            changed = changed_paths(old.resolved, snapshot.resolved)
+            if changed:
+                await self._tell(old.config, snapshot.config, changed)
+            return True
+
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
+        """Calls back with (old, new, changed key paths) after every effective change. Returns how to stop that."""
+        self._subscribers.append(callback)
+
+        def unsubscribe() -> None:
+            with contextlib.suppress(ValueError):
+                self._subscribers.remove(callback)
+
+        return unsubscribe
+
+    async def watch(self) -> None:
+        """Reloads whenever the file, or one it includes, has changed and come to rest. Runs until cancelled."""
+        while True:
+            await self._clock.sleep(POLL_S)
+            found = self._signature(self._snapshot.includes)
+            if found == self._seen or self.current.gateway.reload.mode == "off":
+                continue
+            while True:
+                await self._clock.sleep(self.current.gateway.reload.debounce_ms / 1000)
+                again = self._signature(self._snapshot.includes)
+                if again == found:
+                    break
+                found = again
+            await self.reload()
+
+    async def _tell(self, old: Config, new: Config, changed: list[str]) -> None:
+        for callback in list(self._subscribers):
+            try:
+                result = callback(old, new, changed)
+                if inspect.isawaitable(result):
+                    await result
+            except Exception:
+                log.exception(
+                    "a part of the Gateway failed to take over the new configuration (%s)", ", ".join(changed)
+                )
+
+    def _accept(self, snapshot: Snapshot) -> None:
+        self._good = snapshot
+        self._reported = None
+        for warning in snapshot.warnings:
+            log.warning("%s: %s", self.path, warning)
+        text = json.dumps(snapshot.merged, indent=2, ensure_ascii=False) if snapshot.includes else snapshot.raw or ""
+        try:
+            if not Path(self._last_good_path).is_file() or Path(self._last_good_path).read_text("utf-8") != text:
+                write_private(self._last_good_path, text)
+        except (OSError, UnicodeError) as error:
+            log.warning("cannot keep a copy of the good configuration: %s", error)
+
+    def _report(self, snapshot: Snapshot, consequence: str) -> None:
+        """Once per state of the file, not at every look."""
+        state = (snapshot.hash, tuple(map(str, snapshot.issues)))
+        if state == self._reported:
+            return
+        self._reported = state
+        problems = "; ".join(map(str, snapshot.issues[:5])) or ("it is empty" if snapshot.exists else "it is gone")
+        log.warning("%s cannot be used, %s: %s", self.path, consequence, problems)
+
+    def _signature(self, includes: list[str], known: dict[str, _Mark] | None = None) -> dict[str, _Mark]:
+        """What tells whether a file has changed, per file; ``known`` marks are taken over."""
+        marks: dict[str, _Mark] = {}
+        for path in (self.path, *includes):
+            if known and path in known:
+                marks[path] = known[path]
+                continue
+            try:
+                status = Path(path).stat()
+                marks[path] = (status.st_mtime_ns, status.st_ino, status.st_size)
+            except OSError:
+                marks[path] = None
+        return marks
+
+    @property
+    def _last_good_path(self) -> str:
+        return f"{self.path}.last-good"
+
+    # The Gateway's secret
+
+    def _has_secret_in_environment(self) -> bool:
+        return any(self._environ.get(name) for name in ("OPENCLAW_GATEWAY_TOKEN", "OPENCLAW_GATEWAY_PASSWORD"))
+
+    def _lacks_secret(self, config: Config) -> bool:
+        gateway = config.gateway
+        return not (
+            gateway.auth.token
+            or gateway.auth.password
+            or gateway.auth.mode not in (None, "token")
+            or gateway.mode == "remote"
+            or self._has_secret_in_environment()
+        )
+
+    def _with_generated_token(self) -> Snapshot:
+        def change(before: Snapshot) -> str:
+            if not (before.raw or "").strip():
+                return minimal_text(self._environ)
+            if not before.valid or not self._lacks_secret(before.config):
+                return before.raw or ""
+            return set_value(editable(before), ("gateway", "auth", "token"), generated_token())
+
+        return self._write(change)
+
+    # Writing
+
+    def write_raw(self, raw: str, base_hash: str | None) -> Snapshot:
+        """Replaces the whole file. Sentinels in it are replaced by the secrets they stand for."""
+
+        def change(before: Snapshot) -> str:
+            self._check_base(before, base_hash)
+            return with_secrets(raw, before.parsed)
+
+        return self._write(change)
+
+    def merge_patch(self, patch: dict[str, Any], base_hash: str | None) -> Snapshot:
+        """Merges as RFC 7386 says: null removes, objects merge, everything else replaces."""
+
+        def change(before: Snapshot) -> str:
+            self._check_base(before, base_hash)
+            return merged_text(before, filled_in(patch, before.parsed))
+
+        return self._write(change)
+
+    def set_path(self, path: str | Sequence[str | int], value: Any) -> Snapshot:
+        """Sets one key, and makes the objects on the way to it."""
+        where = parse_path(path) if isinstance(path, str) else tuple(path)
+
+        def change(before: Snapshot) -> str:
+            filled = filled_in(value, get_path(before.parsed, where, MISSING), where)
+            return set_value(editable(before), where, filled)
+
+        return self._write(change, repair=True)
+
+    def unset_path(self, path: str | Sequence[str | int]) -> Snapshot:
+        """Removes one key. KeyError when the file does not have it."""
+        where = parse_path(path) if isinstance(path, str) else tuple(path)
+
+        def change(before: Snapshot) -> str:
+            if get_path(before.parsed, where, MISSING) is MISSING:
+                if get_path(before.merged, where, MISSING) is not MISSING:
+                    raise ConfigError(f"{format_path(where)} comes from an included file; remove it there")
+                raise KeyError(format_path(where))
+            text = remove_value(editable(before), where)
+            in_object = isinstance(get_path(before.parsed, where[:-1]), dict)
+            while in_object and get_path(parse_source(text)[0], where, MISSING) is not MISSING:
+                text = remove_value(text, where)  # the key was written twice
+            return text
+
+        return self._write(change, repair=True)
+
+    def _check_base(self, before: Snapshot, base_hash: str | None) -> None:
+        if not before.exists:
+            return
+        if not base_hash:
+            raise ConfigConflict("config base hash required; read the configuration again and send its hash")
+        if base_hash != before.hash:
+            raise ConfigConflict("config changed since last load; read the configuration again and repeat the change")
+
+    def _write(self, change: Callable[[Snapshot], str], repair: bool = False) -> Snapshot:
+        """One change, from what is on disk now to something valid on disk, or nothing at all.
+
+        ``repair``: a file that is not valid may also become one with fewer faults, so that they can be mended in turn.
+        """
+        with self._writing, exclusive(self.path):
+            before = read_config(self.path, self._environ)
+            text = change(before)
+            after = parse_config(self.path, text, self._environ)
+            if not after.valid and not (repair and improves(before, after)):
+                raise ConfigInvalid(after.issues)
+            if text != before.raw:
+                keep_backups(self.path)
+                write_private(self.path, text)
+            return after
+
+
+__all__ = [
+    "ConfigConflict",
+    "ConfigError",
+    "ConfigInvalid",
+    "ConfigStore",
+    "ReloadAction",
+    "changed_paths",
+    "reload_action",
+]

@@ -1,0 +1,94 @@
+"""Every event a run emits: one closed union of plain records.
+
+``agent.loop`` yields them; ``agent.run`` makes transcript entries of some; the Gateway makes frames of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from openclaw.messages import AssistantMessage, Message, ToolResultMessage, UserMessage
+
+
+class RunStarted(msgspec.Struct, frozen=True):
+    started_at: int
+
+
+class AssistantStarted(msgspec.Struct, frozen=True):
+    """A new assistant message begins; text deltas that follow belong to it."""
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    delta: str
+
+
+class ThinkingDelta(msgspec.Struct, frozen=True):
+    delta: str
+
+
+class AssistantEnded(msgspec.Struct, frozen=True):
+    """The message is complete (also when its stop reason is ``error`` or ``aborted``)."""
+
+    message: AssistantMessage
+
+
+class SteeringInjected(msgspec.Struct, frozen=True):
+    """A user message that arrived during the run enters the context now."""
+
+    message: UserMessage
+    token: Any
+    """What the inbox handed out with it, so that its owner can tell which item was taken."""
+
+
+class ToolStarted(msgspec.Struct, frozen=True):
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class ToolUpdated(msgspec.Struct, frozen=True):
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    partial: Any
+
+
+class ToolEnded(msgspec.Struct, frozen=True):
+    message: ToolResultMessage
+    arguments: dict[str, Any]
+    failed: bool
+    """The tool reported a failure; ``message.is_error`` is kept for validation, abort and skip."""
+
+
+class RetryScheduled(msgspec.Struct, frozen=True):
+    attempt: int
+    max_attempts: int
+    delay_ms: int
+    error: str
+
+
+class RunEnded(msgspec.Struct, frozen=True):
+    """The one terminal event of the loop."""
+
+    outcome: str
+    """``ok``, ``error`` or ``aborted``."""
+    error: str | None
+    messages: list[Message]
+    """Everything the loop added, in order."""
+
+
+Event: TypeAlias = (
+    RunStarted
+    | AssistantStarted
+    | TextDelta
+    | ThinkingDelta
+    | AssistantEnded
+    | SteeringInjected
+    | ToolStarted
+    | ToolUpdated
+    | ToolEnded
+    | RetryScheduled
+    | RunEnded
+)

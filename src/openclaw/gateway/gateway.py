@@ -1,0 +1,225 @@
+"""The living parts of a Gateway in one place, for the methods and doors that need them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from openclaw.clock import Clock
+from openclaw.config.agents import default_agent_id, main_key, main_session_key
+from openclaw.gateway.broadcast import Broadcaster, Client
+from openclaw.gateway.devices import Devices
+from openclaw.gateway.health import Health
+from openclaw.gateway.hello import TICK_INTERVAL_MS
+from openclaw.gateway.presence import Presence
+from openclaw.gateway.rate_limit import FailedAuthLimiter
+from openclaw.gateway.restart import Restart
+from openclaw.gateway.system_events import SystemEvents
+from openclaw.sessions.keys import canonical_key
+from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
+
+if TYPE_CHECKING:
+    from openclaw.agent.runtime import Runtime
+    from openclaw.config.schema import Config
+    from openclaw.config.store import ConfigStore
+    from openclaw.models.catalogue import Catalogue
+    from openclaw.runs.hub import RunHub
+
+T = TypeVar("T")
+HEALTH_INTERVAL_S = 60.0
+PRESENCE_PAUSE_S = 0.05
+"""Presence changes of a burst of connections are told once."""
+
+log = logging.getLogger("openclaw.gateway")
+
+
+class Gateway:
+    """Holds the parts; decides nothing about messages. ``make_catalogue`` renews the models when the config changes."""
+
+    runtime: Runtime
+    """What runs share; attached by whoever puts the Gateway together, before it serves."""
+    hub: RunHub
+    """Active runs; attached likewise."""
+
+    def __init__(
+        self,
+        *,
+        state_dir: str,
+        config: ConfigStore,
+        clock: Clock,
+        sessions: SessionStore,
+        transcripts: TranscriptStore,
+        ledger: Ledger,
+        blobs: BlobStore,
+        catalogue: Catalogue,
+        make_catalogue: Callable[[Config], Catalogue] | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.state_dir = state_dir
+        self.config = config
+        self.clock = clock
+        self.sessions = sessions
+        self.transcripts = transcripts
+        self.ledger = ledger
+        self.blobs = blobs
+        self.catalogue = catalogue
+        self._make_catalogue = make_catalogue
+        self.environ = environ
+        self.started_at = clock.now_ms()
+        self.port = 0
+        self.ready = False
+        """Whether ``/readyz`` says yes; set once the services run."""
+        self.broadcaster = Broadcaster()
+        self.presence = Presence(clock)
+        self.devices = Devices(state_dir, clock)
+        self.health = Health(self)
+        self.auth_limiter = FailedAuthLimiter(clock)
+        self.system_events = SystemEvents(clock, self.user_zone)
+        self.restart = Restart(state_dir, clock)
+        self.calls: set[asyncio.Task[Any]] = set()
+        """Calls being answered; one whose client has left still runs to its end."""
+        self._services: list[asyncio.Task[None]] = []
+        self._presence_told: asyncio.Task[None] | None = None
+
+    # What the configuration says about sessions
+
+    @property
+    def config_path(self) -> str:
+        return self.config.snapshot.path
+
+    def main_session_key(self) -> str:
+        config = self.config.current
+        return main_session_key(config, default_agent_id(config))
+
+    def canonical_key(self, key: str | None) -> str:
+        config = self.config.current
+        return canonical_key(
+            key, default_agent=default_agent_id(config), main_key=main_key(config), scope=config.session.scope
+        )
+
+    def session_defaults(self) -> dict[str, Any]:
+        config = self.config.current
+        return {
+            "defaultAgentId": default_agent_id(config),
+            "mainKey": main_key(config),
+            "mainSessionKey": self.main_session_key(),
+            "scope": config.session.scope,
+        }
+
+    def user_zone(self) -> tzinfo | None:
+        """The zone people read times in; None is the machine's own."""
+        name = self.config.current.agents.defaults.user_timezone
+        try:
+            return ZoneInfo(name) if name else None
+        except (ZoneInfoNotFoundError, ValueError):
+            return None
+
+    # Clients
+
+    def client_came(self, client: Client, scopes: Sequence[str]) -> None:
+        info = client.client_info
+        if info.mode == "cli":
+            return
+        client.presence_key = client.device_id or info.instance_id or client.conn_id
+        entry: dict[str, Any] = {"host": info.display_name or info.id, "version": info.version}
+        entry |= {"ip": None if client.is_local else client.ip, "platform": info.platform, "mode": info.mode}
+        entry |= {"deviceFamily": info.device_family, "modelIdentifier": info.model_identifier}
+        entry |= {"deviceId": client.device_id, "instanceId": info.instance_id}
+        self.presence.connect(client.presence_key, {**entry, "roles": [client.role], "scopes": list(scopes)})
+        self.tell_presence_soon()
+
+    def client_left(self, client: Client) -> None:
+        self.broadcaster.remove(client)
+        if client.presence_key is not None:
+            self.presence.disconnect(client.presence_key)
+            self.tell_presence_soon()
+
+    def state_version(self) -> dict[str, int]:
+        return {"presence": self.presence.version, "health": self.health.version}
+
+    def tell_presence(self) -> None:
+        payload = {"presence": self.presence.listing()}
+        self.broadcaster.publish("presence", payload, drop_if_slow=True, state_version=self.state_version())
+
+    def tell_presence_soon(self) -> None:
+        if self._presence_told is None or self._presence_told.done():
+            self._presence_told = asyncio.create_task(self._tell_presence_after_pause())
+
+    async def _tell_presence_after_pause(self) -> None:
+        await self.clock.sleep(PRESENCE_PAUSE_S)
+        self.tell_presence()
+
+    def announce_pairing(self, request: Mapping[str, Any], decision: str) -> None:
+        payload = {"requestId": request["requestId"], "deviceId": request["deviceId"], "decision": decision}
+        payload["ts"] = self.clock.now_ms()
+        self.broadcaster.publish("device.pair.resolved", payload, drop_if_slow=True)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Answers a call in its own task, which stopping the server waits for."""
+        task = asyncio.create_task(work)
+        self.calls.add(task)
+        task.add_done_callback(self.calls.discard)
+        return task
+
+    # Life
+
+    async def start_services(self) -> None:
+        """Everything that goes on by itself. Raises nothing for a damaged device file; it is put aside."""
+        await self.devices.load()
+        self.config.subscribe(self._config_changed)
+        await self._deliver_restart_note()
+        await self.health.refresh()
+        self._services = [
+            asyncio.create_task(self._every(TICK_INTERVAL_MS / 1000, self._tick), name="gateway tick"),
+            asyncio.create_task(self._every(HEALTH_INTERVAL_S, self._refresh_health), name="gateway health"),
+            asyncio.create_task(self.config.watch(), name="config watch"),
+        ]
+        self.ready = True
+
+    async def stop(self) -> None:
+        """Ends what ``start_services`` began; the stores stay open for whoever opened them."""
+        self.ready = False
+        self.restart.stop()
+        self.health.stop()
+        tasks = [*self._services, *([self._presence_told] if self._presence_told else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._services = []
+
+    async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self.clock.sleep(seconds)
+            try:
+                await action()
+            except Exception:
+                log.exception("a regular task failed and will be tried again")
+
+    async def _tick(self) -> None:
+        self.broadcaster.publish("tick", {"ts": self.clock.now_ms()}, drop_if_slow=True)
+
+    async def _refresh_health(self) -> None:
+        await self.health.refresh()
+
+    async def _deliver_restart_note(self) -> None:
+        note = await self.restart.take_note()
+        if note is None:
+            return
+        key = note.get("sessionKey")
+        text = note.get("message") or f"The Gateway restarted ({note.get('kind', 'restart')})."
+        self.system_events.add(self.canonical_key(key if isinstance(key, str) else None), str(text))
+
+    def _config_changed(self, old: Config, new: Config, changed: Sequence[str]) -> None:
+        from openclaw.config.reload import reload_action
+
+        if self._make_catalogue is not None:
+            self.catalogue = self._make_catalogue(new)
+        mode = new.gateway.reload.mode
+        wants_restart = reload_action(list(changed)) == "restart" or mode == "restart"
+        if wants_restart and mode in ("hybrid", "restart"):
+            self.restart.schedule(f"config changed: {', '.join(changed[:5])}")

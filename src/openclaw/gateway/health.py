@@ -1,0 +1,114 @@
+"""The health of the whole: computed now and then, kept, and told to everyone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from openclaw.config.agents import agent_config, agent_ids, default_agent_id
+
+if TYPE_CHECKING:
+    from openclaw.config.schema import Config
+    from openclaw.gateway.gateway import Gateway
+
+MAX_AGE_MS = 60_000
+RECENT_SESSIONS = 5
+HEARTBEAT_PROMPT = (
+    "If the workspace has a HEARTBEAT.md, read it and do what it says, no more. "
+    "When nothing needs attention, answer HEARTBEAT_OK."
+)
+
+log = logging.getLogger("openclaw.gateway.health")
+
+
+class Health:
+    """The last health object, its version, and the one refresh that may be under way."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.cached: dict[str, Any] | None = None
+        self.version = 1
+        self._refreshing: asyncio.Task[dict[str, Any]] | None = None
+
+    async def current(self, *, probe: bool = False) -> dict[str, Any]:
+        """What is cached if it is young (and a refresh behind it), otherwise a fresh one."""
+        cached = self.cached
+        if cached is not None and not probe and self._gateway.clock.now_ms() - cached["ts"] < MAX_AGE_MS:
+            self.refresh_soon()
+            return cached
+        return await self.refresh()
+
+    async def refresh(self) -> dict[str, Any]:
+        return await asyncio.shield(self.refresh_soon())
+
+    def refresh_soon(self) -> asyncio.Task[dict[str, Any]]:
+        """Starts a refresh unless one runs; many clients that connect together cause one."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing.add_done_callback(_log_failure)
+        return self._refreshing
+
+    async def _refresh(self) -> dict[str, Any]:
+        self.cached = await build_health(self._gateway)
+        self.version += 1
+        self._gateway.broadcaster.publish("health", self.cached, state_version=self._gateway.state_version())
+        return self.cached
+
+    def stop(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+
+
+def _log_failure(task: asyncio.Task[dict[str, Any]]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        log.error("health could not be computed: %s", error, exc_info=error)
+
+
+async def build_health(gateway: Gateway) -> dict[str, Any]:
+    config = gateway.config.current
+    began, now = gateway.clock.monotonic(), gateway.clock.now_ms()
+    default = default_agent_id(config)
+    agents: list[dict[str, Any]] = []
+    for agent_id in agent_ids(config):
+        listed = agent_config(config, agent_id)
+        agent: dict[str, Any] = {"agentId": agent_id}
+        if listed is not None and listed.name:
+            agent["name"] = listed.name
+        agent["isDefault"] = agent_id == default
+        agent["heartbeat"] = heartbeat_summary(config, agent_id)
+        agent["sessions"] = await session_summary(gateway, agent_id, now)
+        agents.append(agent)
+    sessions = next(agent["sessions"] for agent in agents if agent["isDefault"])
+    return {
+        "ok": True,
+        "ts": now,
+        "durationMs": int((gateway.clock.monotonic() - began) * 1000),
+        "channels": {},
+        "channelOrder": [],
+        "channelLabels": {},
+        "heartbeatSeconds": 0,
+        "defaultAgentId": default,
+        "agents": agents,
+        "sessions": sessions,
+    }
+
+
+def heartbeat_summary(config: Config, agent_id: str) -> dict[str, Any]:
+    """The heartbeat as configured. ``enabled`` is false: nothing in this version runs one."""
+    listed = agent_config(config, agent_id)
+    beat = (listed.heartbeat if listed else None) or config.agents.defaults.heartbeat
+    summary: dict[str, Any] = {"enabled": False, "every": str(beat.every), "everyMs": None}
+    summary |= {"prompt": beat.prompt or HEARTBEAT_PROMPT, "target": beat.target}
+    if beat.model:
+        summary["model"] = beat.model
+    return {**summary, "ackMaxChars": beat.ack_max_chars}
+
+
+async def session_summary(gateway: Gateway, agent_id: str, now: int) -> dict[str, Any]:
+    rows = await gateway.sessions.rows(agent_id)
+    recent = [
+        {"key": row.key, "updatedAt": row.entry.get("updatedAt"), "age": now - (row.entry.get("updatedAt") or now)}
+        for row in rows[:RECENT_SESSIONS]
+    ]
+    return {"path": gateway.sessions.path(agent_id), "count": len(rows), "recent": recent}

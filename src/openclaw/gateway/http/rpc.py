@@ -1,0 +1,141 @@
+"""The methods over plain HTTP: one call, one answer; or one call and the stream of what it causes.
+
+For the command line and scripts: no WebSocket, no handshake, the same methods behind the same authoriser.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from openclaw import __version__
+from openclaw.gateway import frames, registry
+from openclaw.gateway.authorise import ADMIN
+from openclaw.gateway.broadcast import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, field_of
+from openclaw.gateway.http.bearer import HttpRefusal, bearer_refusal, page_refusal
+from openclaw.gateway.http.body import BodyTooLarge, read_body
+from openclaw.gateway.http.ndjson import NdjsonSink, NullSink, RunStream
+from openclaw.gateway.origin import Peer
+from openclaw.gateway.params import Params
+from openclaw.gateway.validate import InvalidParams, decode_params
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+CALL_ID = "1"
+
+
+class RpcBody(Params):
+    method: frames.Text
+    params: msgspec.Raw = msgspec.Raw()
+    stream: bool = False
+    caps: list[str] | None = None
+
+
+async def call(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+    if refused := page_refusal(gateway, peer) or bearer_refusal(gateway, request, peer):
+        return refusal_response(refused)
+    try:
+        body = decode_params("rpc", await read_body(request, frames.MAX_FRAME_BYTES), RpcBody)
+    except BodyTooLarge:
+        text = f"the body is larger than {frames.MAX_FRAME_BYTES} bytes"
+        return refusal_response(HttpRefusal(status=413, message=text))
+    except InvalidParams as error:
+        return refusal_response(HttpRefusal(status=400, message=str(error)))
+    if body.stream:
+        return await _stream(request, gateway, peer, body)
+    client = Client(NullSink(), **_identity(peer, body.caps))
+    # A caller that hangs up does not undo what it asked for.
+    answering = gateway.spawn(registry.answer(gateway, client, CALL_ID, body.method, body.params))
+    answer = await asyncio.shield(answering)
+    return web.Response(body=_without_frame(answer.frame), content_type="application/json")
+
+
+async def _stream(request: web.BaseRequest, gateway: Gateway, peer: Peer, body: RpcBody) -> web.StreamResponse:
+    sink = NdjsonSink()
+    client = RunStream(sink, **_identity(peer, body.caps))
+    client.follow_named(body.params)
+    gateway.broadcaster.add(client)
+    gateway.spawn(_answer_into(gateway, client, body))
+    try:
+        return await sink.serve(request)
+    finally:
+        client.closing = True
+        gateway.broadcaster.remove(client)
+
+
+async def _answer_into(gateway: Gateway, client: RunStream, body: RpcBody) -> None:
+    answer = await registry.answer(gateway, client, CALL_ID, body.method, body.params)
+    await client.send_answer(answer.frame)
+    client.answered(answer.ok)
+
+
+async def events(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+    """All broadcast events, or those of one session, for as long as the caller listens."""
+    if refused := page_refusal(gateway, peer) or bearer_refusal(gateway, request, peer):
+        return refusal_response(refused)
+    sink = NdjsonSink()
+    client = Client(sink, **_identity(peer, request.query.getall("cap", None)))
+    if key := request.query.get("sessionKey"):
+        wanted = gateway.canonical_key(key)
+
+        def of_session(_event: str, payload: Any) -> bool:
+            found = field_of(payload, "sessionKey")
+            return isinstance(found, str) and gateway.canonical_key(found) == wanted
+
+        client.event_filter = of_session
+    gateway.broadcaster.add(client)
+    try:
+        return await sink.serve(request)
+    finally:
+        client.closing = True
+        gateway.broadcaster.remove(client)
+
+
+def _identity(peer: Peer, caps: list[str] | None) -> dict[str, Any]:
+    return {
+        "conn_id": f"http-{uuid.uuid4()}",
+        "role": "operator",
+        "scopes": frozenset({ADMIN}),
+        "caps": frozenset(caps if caps is not None else (DELTA_EVENTS, TOOL_EVENTS)),
+        "client_info": ClientInfo(id="cli", version=__version__, platform="http", mode="cli"),
+        "is_local": peer.is_local,
+        "ip": peer.ip,
+    }
+
+
+class _Response(msgspec.Struct):
+    ok: bool
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_response_decoder = msgspec.json.Decoder(_Response)
+
+
+def _without_frame(frame: bytes) -> bytes:
+    """``{"ok", "payload"}`` or ``{"ok", "error"}``: the answer without the envelope of the socket."""
+    return frames.encode(_response_decoder.decode(frame))
+
+
+def refusal_response(refused: HttpRefusal) -> web.Response:
+    codes = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 429: "RATE_LIMITED"}
+    error = frames.ErrorShape(
+        code=codes.get(refused.status, "INVALID_REQUEST"),
+        message=refused.message,
+        retry_after_ms=refused.retry_after_ms,
+    )
+    headers: dict[str, str] = {}
+    if refused.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if refused.retry_after_ms:
+        headers["Retry-After"] = str(refused.retry_after_ms // 1000 + 1)
+    body = frames.encode({"ok": False, "error": error})
+    return web.Response(status=refused.status, body=body, content_type="application/json", headers=headers)
+
+
+ROUTES = [("POST", "/__openclaw__/rpc", call), ("GET", "/__openclaw__/events", events)]

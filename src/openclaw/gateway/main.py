@@ -1,0 +1,172 @@
+"""The Gateway as a process: one per state directory, started, told to stop, restarted in place."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from openclaw.clock import SystemClock
+from openclaw.config.schema import Config
+from openclaw.config.store import ConfigInvalid, ConfigStore
+from openclaw.gateway.assemble import close_gateway, open_gateway
+from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.lock import AlreadyRunning, GatewayLock
+from openclaw.gateway.server import Server, serve
+from openclaw.logs import Logs
+from openclaw.paths import DEFAULT_PORT, config_path, make_private_dir, state_dir
+
+log = logging.getLogger("openclaw.gateway")
+
+
+class Options(msgspec.Struct, kw_only=True):
+    port: int | None = None
+    bind: str | None = None
+    token: str | None = None
+    password: str | None = None
+    auth: str | None = None
+    verbose: bool = False
+
+
+class CannotStart(Exception):
+    """What is wrong and what to do about it, for the person at the terminal."""
+
+
+def run(
+    *,
+    port: int | None = None,
+    bind: str | None = None,
+    token: str | None = None,
+    password: str | None = None,
+    auth: str | None = None,
+    verbose: bool = False,
+    force: bool = False,
+    allow_unconfigured: bool = False,
+) -> int:
+    """Serves until told to stop; 0 after a clean stop, 1 when it could not start."""
+    options = Options(port=port, bind=bind, token=token, password=password, auth=auth, verbose=verbose)
+    state = make_private_dir(state_dir())
+    try:
+        lock = GatewayLock.acquire(state, os.environ)
+    except AlreadyRunning as running:
+        print(f"openclaw: {running}", file=sys.stderr)
+        return 1
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            while runner.run(_serve(state, options, lock)):
+                log.info("restarting in place")
+        return 0
+    except CannotStart as problem:
+        print(f"openclaw: {problem}", file=sys.stderr)
+        return 1
+    finally:
+        lock.release()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # Windows, or a build without it: the standard loop serves as well, only slower.
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
+    """One life of the Gateway; True when it ended to begin again."""
+    clock = SystemClock()
+    config = ConfigStore(config_path(), clock, environ_with(options))
+    try:
+        await asyncio.to_thread(config.load_or_create)
+    except ConfigInvalid as invalid:
+        raise CannotStart(_config_problems(config.path, invalid)) from None
+    host = bind_host(config.current, options)
+    logs = Logs.start(state, config.current.logging, verbose=options.verbose)
+    try:
+        gateway = await open_gateway(state, config, clock, environ_with(options))
+        try:
+            server = await _listen(gateway, host, port_of(config.current, options))
+            lock.describe(started_at=gateway.started_at, port=server.port, config_path=config.path)
+            await gateway.start_services()
+            resumed = await gateway.hub.recover()
+            if resumed:
+                log.info("taking up %d unfinished messages", resumed)
+            print(f"OpenClaw Gateway: {server.url(host)}", flush=True)
+            restart = await _until_told(gateway)
+            await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)
+        finally:
+            await close_gateway(gateway)
+    finally:
+        logs.stop()
+    return restart
+
+
+def environ_with(options: Options) -> dict[str, str]:
+    environ = dict(os.environ)
+    for name, value in (("OPENCLAW_GATEWAY_TOKEN", options.token), ("OPENCLAW_GATEWAY_PASSWORD", options.password)):
+        if value:
+            environ[name] = value
+    return environ
+
+
+def bind_host(config: Config, options: Options) -> str:
+    """The address to listen on. Beyond loopback only with a secret."""
+    if config.gateway.mode == "remote":
+        raise CannotStart("gateway.mode is `remote`: this machine uses another Gateway. Set gateway.mode to `local`.")
+    bind = options.bind or config.gateway.bind
+    if bind == "loopback":
+        return "127.0.0.1"
+    auth = config.gateway.auth
+    secret = auth.token or auth.password or options.token or options.password
+    if not secret and not any(os.environ.get(f"OPENCLAW_GATEWAY_{name}") for name in ("TOKEN", "PASSWORD")):
+        raise CannotStart(f"Refusing to bind gateway to {bind} without auth. Set gateway.auth.token first.")
+    if bind == "lan":
+        return "0.0.0.0"
+    if bind == "custom":
+        return config.gateway.custom_bind_host or "0.0.0.0"
+    return "127.0.0.1"
+
+
+def port_of(config: Config, options: Options) -> int:
+    if options.port is not None:
+        return options.port
+    from_environment = os.environ.get("OPENCLAW_GATEWAY_PORT", "").strip()
+    if from_environment.isdigit():
+        return int(from_environment)
+    return config.gateway.port or DEFAULT_PORT
+
+
+async def _listen(gateway: Gateway, host: str, port: int) -> Server:
+    try:
+        return await serve(gateway, host, port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise CannotStart(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        raise CannotStart(
+            f"another gateway instance is already listening on ws://{host}:{port}. "
+            "Stop it, or choose another port with --port or gateway.port."
+        ) from None
+
+
+async def _until_told(gateway: Gateway) -> bool:
+    """Waits for a signal or for a restart that the configuration asked for; True means begin again."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGUSR1, gateway.restart.requested.set)
+    waits = [asyncio.create_task(stop.wait()), asyncio.create_task(gateway.restart.requested.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    return not stop.is_set()
+
+
+def _config_problems(path: str, invalid: ConfigInvalid) -> str:
+    lines = "\n".join(f"  - {issue}" for issue in invalid.issues[:10])
+    return f"{path} is not valid, and there is no earlier good version:\n{lines}\nMend it, then start again."

@@ -1,0 +1,242 @@
+"""``agent`` and ``agent.wait``: a run on request, answered twice: when it is accepted and when it has ended."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from openclaw.config.agents import main_session_key
+from openclaw.gateway.params import NonEmpty, Params
+from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_agent, target_of
+from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
+from openclaw.inbound.intake import Incoming, take_in
+from openclaw.inbound.stamp import stamped
+from openclaw.models.thinking import parse_level
+from openclaw.paths import normalize_agent_id
+from openclaw.runs.hub import Submission
+from openclaw.runs.record import RunRecord
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import is_subagent
+from openclaw.storage.base import LedgerRow
+
+KNOWN_CHANNELS = frozenset(
+    {"whatsapp", "telegram", "discord", "slack", "signal", "imessage", "webchat", "last", "internal", "matrix", "irc"}
+)
+
+
+class AgentParams(Params):
+    message: NonEmpty
+    idempotency_key: NonEmpty
+    agent_id: NonEmpty | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    session_id: str | None = None
+    session_key: str | None = None
+    thinking: str | None = None
+    deliver: bool | None = None
+    attachments: list[Attachment] | None = None
+    channel: str | None = None
+    reply_channel: str | None = None
+    account_id: str | None = None
+    reply_account_id: str | None = None
+    thread_id: str | None = None
+    group_id: str | None = None
+    group_channel: str | None = None
+    group_space: str | None = None
+    timeout: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    lane: str | None = None
+    extra_system_prompt: str | None = None
+    label: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    spawned_by: str | None = None
+
+
+@method("agent", AgentParams)
+async def agent(call: Call) -> Any:
+    params: AgentParams = call.params
+    gateway = call.gateway
+    _check_channel(params)
+    target = await _target(call, params)
+    entry = await entry_of(gateway, target)
+    check_send_policy(gateway, target, entry, channel=params.channel)
+    try:
+        images, _ = read_images(params.attachments or [])
+    except BadAttachment as bad:
+        raise MethodError(f"Error: {bad}") from None
+    config = gateway.config.current
+    call.client.follow_run(params.idempotency_key)
+    submission = await take_in(
+        Incoming(
+            run_id=params.idempotency_key,
+            agent_id=target.agent_id,
+            session_key=target.key,
+            source="agent",
+            route=_route(params, entry, target),
+            prompt=stamped(params.message, gateway.clock.now_ms(), config.agents.defaults.user_timezone),
+            images=images,
+            thinking=_thinking(params),
+            timeout_s=params.timeout,
+            extra_system_prompt=params.extra_system_prompt or "",
+            entry_fields=_entry_fields(params, target),
+            watcher=call.client.conn_id,
+        ),
+        gateway.runtime,
+        gateway.hub,
+    )
+    accepted_at = submission.row.accepted_at
+    call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": accepted_at})
+    return await _final(call, submission)
+
+
+def _check_channel(params: AgentParams) -> None:
+    for channel in (params.channel, params.reply_channel):
+        if channel and channel.strip().lower() not in KNOWN_CHANNELS:
+            raise MethodError(f"unknown channel: {channel}")
+
+
+async def _target(call: Call, params: AgentParams) -> Target:
+    gateway = call.gateway
+    agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
+    if agent_id is not None:
+        await require_agent(gateway, agent_id)
+    if params.session_key:
+        target = target_of(gateway, params.session_key, agent_id)
+        if agent_id is not None and target.agent_id != agent_id:
+            raise MethodError(f'agent "{agent_id}" does not match session key agent "{target.agent_id}"')
+        return target
+    if params.session_id:
+        found = await gateway.sessions.find_session_id(params.session_id)
+        if found is None:
+            raise MethodError(f"No session found: {params.session_id}")
+        return Target(found.agent_id, found.key)
+    if agent_id is not None:
+        return target_of(gateway, main_session_key(gateway.config.current, agent_id), agent_id)
+    return target_of(gateway, "main")
+
+
+def _thinking(params: AgentParams) -> str | None:
+    if not params.thinking:
+        return None
+    level = parse_level(params.thinking)
+    if level is None:
+        raise MethodError("invalid thinking level (use off|minimal|low|medium|high|xhigh)")
+    return level
+
+
+def _route(params: AgentParams, entry: SessionEntry | None, target: Target) -> dict[str, Any]:
+    """Fixed here, when the message is accepted; without ``deliver`` the reply goes nowhere but to the caller."""
+    if not params.deliver:
+        return {"channel": "internal", "sessionKey": target.key}
+    last = (entry or {}).get("deliveryContext") or {}
+    channel = params.reply_channel or params.channel or last.get("channel") or "webchat"
+    route = {
+        "channel": channel,
+        "to": params.reply_to or params.to or last.get("to"),
+        "accountId": params.reply_account_id or params.account_id or last.get("accountId"),
+        "threadId": params.thread_id or last.get("threadId"),
+        "sessionKey": target.key,
+    }
+    return {name: value for name, value in route.items() if value}
+
+
+def _entry_fields(params: AgentParams, target: Target) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if params.label:
+        fields["label"] = params.label
+    if params.spawned_by and is_subagent(target.key):
+        fields["spawnedBy"] = params.spawned_by
+    for name, value in (
+        ("groupId", params.group_id),
+        ("groupChannel", params.group_channel),
+        ("space", params.group_space),
+    ):
+        if value:
+            fields[name] = value
+    return fields
+
+
+async def _final(call: Call, submission: Submission) -> Any:
+    record = submission.record
+    if record is not None:
+        await record.wait()
+        return _result(record)
+    row = submission.row
+    await call.gateway.hub.wait(row.run_id, 24 * 3600)
+    return _stored_result(await call.gateway.ledger.by_run(row.run_id) or row)
+
+
+def _result(record: RunRecord) -> dict[str, Any]:
+    result = record.result
+    if record.state == "error":
+        _fail(record.run_id, record.error or "the run failed")
+    assert result is not None
+    usage = result.usage
+    meta: dict[str, Any] = {
+        "durationMs": result.duration_ms,
+        "agentMeta": {
+            "sessionId": result.session_id,
+            "provider": result.provider,
+            "model": result.model,
+            **({"usage": _usage(usage)} if usage else {}),
+        },
+        "aborted": record.state == "aborted",
+        "systemPromptReport": result.report,
+    }
+    payloads = [{"text": text, "mediaUrl": None} for text in result.texts]
+    summary = "aborted" if record.state == "aborted" else "completed"
+    return {
+        "runId": record.run_id,
+        "status": "ok",
+        "summary": summary,
+        "result": {"payloads": payloads, "meta": meta},
+    }
+
+
+def _usage(usage: Any) -> dict[str, int]:
+    counts = {"input": usage.input, "output": usage.output}
+    if usage.cache_read:
+        counts["cacheRead"] = usage.cache_read
+    if usage.cache_write:
+        counts["cacheWrite"] = usage.cache_write
+    return {**counts, "total": usage.total_tokens}
+
+
+def _stored_result(row: LedgerRow) -> dict[str, Any]:
+    """What is known of a run that ended before this Gateway started or long ago."""
+    if row.state in ("failed", "expired"):
+        _fail(row.run_id, row.reason or row.state)
+    stored = row.result or {}
+    text = stored.get("text")
+    meta = {"agentMeta": {"sessionId": stored.get("sessionId")}, "aborted": row.state == "superseded"}
+    return {
+        "runId": row.run_id,
+        "status": "ok",
+        "summary": "aborted" if row.state == "superseded" else "completed",
+        "result": {"payloads": [{"text": text, "mediaUrl": None}] if text else [], "meta": meta},
+    }
+
+
+def _fail(run_id: str, error: str) -> None:
+    payload = {"runId": run_id, "status": "error", "summary": error}
+    raise MethodError(error, code="UNAVAILABLE", payload=payload)
+
+
+class AgentWait(Params):
+    run_id: NonEmpty
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 30_000
+
+
+@method("agent.wait", AgentWait)
+async def wait(call: Call) -> Any:
+    params: AgentWait = call.params
+    outcome = await call.gateway.hub.wait(params.run_id, params.timeout_ms / 1000)
+    answer: dict[str, Any] = {"runId": params.run_id, "status": outcome.status}
+    for name, value in (
+        ("startedAt", outcome.started_at),
+        ("endedAt", outcome.ended_at),
+        ("error", outcome.error),
+    ):
+        if value is not None:
+            answer[name] = value
+    return answer

@@ -1,0 +1,177 @@
+"""``chat.*``: talking to a session from the web, a terminal or any WebSocket client."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from openclaw.gateway.history import injected_message, read_history
+from openclaw.gateway.params import NonEmpty, Params
+from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.targets import check_send_policy, entry_of, target_of, transcript_ref
+from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
+from openclaw.inbound.intake import Incoming, take_in
+from openclaw.inbound.stamp import stamped
+from openclaw.models.thinking import parse_level
+from openclaw.runs.hub import Submission
+from openclaw.storage.base import END_STATES
+
+STOP_WORDS = frozenset({"/stop", "stop", "esc", "abort", "wait", "exit", "interrupt"})
+WEBCHAT_FIELDS: dict[str, Any] = {
+    "chatType": "direct",
+    "deliveryContext": {"channel": "webchat"},
+    "lastChannel": "webchat",
+    "origin": {"provider": "webchat", "surface": "webchat", "chatType": "direct"},
+}
+
+
+class ChatSend(Params):
+    session_key: NonEmpty
+    message: str
+    idempotency_key: NonEmpty
+    thinking: str | None = None
+    deliver: bool | None = None
+    attachments: list[Attachment] | None = None
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+@method("chat.send", ChatSend)
+async def send(call: Call) -> Any:
+    params: ChatSend = call.params
+    gateway = call.gateway
+    target = target_of(gateway, params.session_key)
+    entry = await entry_of(gateway, target)
+    attachments = params.attachments or []
+    if not params.message.strip() and not attachments:
+        raise MethodError("message or attachment required")
+    try:
+        images, warnings = read_images(attachments)
+    except BadAttachment as bad:
+        raise MethodError(f"Error: {bad}") from None
+    check_send_policy(gateway, target, entry, channel="webchat" if entry is None else None)
+    if params.message.strip().lower() in STOP_WORDS:
+        stopped = gateway.hub.abort(target.key, reason="stop")
+        return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
+    config = gateway.config.current
+    prompt = stamped(params.message, gateway.clock.now_ms(), config.agents.defaults.user_timezone)
+    call.client.follow_run(params.idempotency_key)
+    submission = await take_in(
+        Incoming(
+            run_id=params.idempotency_key,
+            agent_id=target.agent_id,
+            session_key=target.key,
+            source="webchat",
+            route={"channel": "webchat", "sessionKey": target.key},
+            prompt=f"{prompt}\n[message_id: {params.idempotency_key}]",
+            images=images,
+            thinking=_thinking(params),
+            timeout_s=None if params.timeout_ms is None else params.timeout_ms / 1000,
+            entry_fields=WEBCHAT_FIELDS if entry is None or not entry.get("chatType") else {},
+            watcher=call.client.conn_id,
+        ),
+        gateway.runtime,
+        gateway.hub,
+    )
+    if submission.new or not _ended(submission):
+        call.client.finish_after(params.idempotency_key)
+    answer = _acknowledgement(submission)
+    return {**answer, "warnings": warnings} if warnings else answer
+
+
+def _thinking(params: ChatSend) -> str | None:
+    if not params.thinking or params.message.lstrip().startswith("/"):
+        return None
+    level = parse_level(params.thinking)
+    if level is None:
+        raise MethodError("invalid thinking level (use off|minimal|low|medium|high|xhigh)")
+    return level
+
+
+def _ended(submission: Submission) -> bool:
+    return submission.record.ended if submission.record else submission.row.state in END_STATES
+
+
+def _acknowledgement(submission: Submission) -> dict[str, Any]:
+    run_id = submission.row.run_id
+    if submission.new:
+        queued = {"queued": True} if submission.queued else {}
+        return {"runId": run_id, "status": "started", **queued}
+    if not _ended(submission):
+        return {"runId": run_id, "status": "in_flight"}
+    record, row = submission.record, submission.row
+    failed = record.state == "error" if record else row.state == "failed"
+    if failed:
+        message = (record.error if record else row.reason) or "the run failed"
+        payload = {"runId": run_id, "status": "error", "summary": message}
+        raise MethodError(message, code="UNAVAILABLE", payload=payload)
+    return {"runId": run_id, "status": "ok"}
+
+
+class ChatAbort(Params):
+    session_key: NonEmpty
+    run_id: NonEmpty | None = None
+
+
+@method("chat.abort", ChatAbort)
+async def abort(call: Call) -> Any:
+    params: ChatAbort = call.params
+    target = target_of(call.gateway, params.session_key)
+    if params.run_id is not None:
+        record = call.gateway.hub.find(params.run_id)
+        if record is not None and record.session_key != target.key:
+            raise MethodError("runId does not match sessionKey")
+    stopped = call.gateway.hub.abort(target.key, params.run_id, "rpc")
+    return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
+
+
+class ChatHistory(Params):
+    session_key: NonEmpty
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 200
+    format: Literal["messages"] | None = None
+    """``messages``: the public shape (text, tool_use, tool_result); otherwise the stored one."""
+
+
+@method("chat.history", ChatHistory)
+async def history(call: Call) -> Any:
+    params: ChatHistory = call.params
+    target = target_of(call.gateway, params.session_key)
+    entry = await entry_of(call.gateway, target)
+    answer: dict[str, Any] = {"sessionKey": params.session_key}
+    if entry is None:
+        return {**answer, "messages": []}
+    answer["sessionId"] = entry["sessionId"]
+    entries = await call.gateway.transcripts.tail(transcript_ref(target, entry), params.limit)
+    answer["messages"] = read_history(entries, public=params.format == "messages")
+    levels = {name: entry.get(name) for name in ("thinkingLevel", "verboseLevel") if entry.get(name)}
+    return {**answer, **levels}
+
+
+class ChatInject(Params):
+    session_key: NonEmpty
+    message: NonEmpty
+    label: Annotated[str, msgspec.Meta(max_length=100)] | None = None
+
+
+@method("chat.inject", ChatInject)
+async def inject(call: Call) -> Any:
+    """An assistant message that no model wrote, e.g. a note from another program."""
+    params: ChatInject = call.params
+    gateway = call.gateway
+    target = target_of(gateway, params.session_key)
+    entry = await entry_of(gateway, target)
+    if entry is None:
+        raise MethodError("session not found")
+    text = f"[{params.label}]\n\n{params.message}" if params.label else params.message
+    message = injected_message(text, gateway.clock.now_ms())
+
+    async def append() -> str:
+        transcript = await gateway.transcripts.open(transcript_ref(target, entry))
+        assert transcript is not None
+        return await transcript.append({"type": "message", "message": message}, durable=True)
+
+    entry_id = await gateway.hub.exclusively(target.key, append)
+    shown = {"role": "assistant", "content": [{"type": "text", "text": text}], "timestamp": message.timestamp}
+    payload = {"runId": f"inject-{entry_id}", "sessionKey": target.key, "seq": 0, "state": "final", "message": shown}
+    gateway.broadcaster.publish("chat", payload)
+    return {"ok": True, "messageId": entry_id}

@@ -1,0 +1,146 @@
+"""``config.*``: reading the configuration without its secrets, and changing it without losing them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+
+from openclaw import __version__
+from openclaw.clock import iso_utc
+from openclaw.config.issues import ConfigConflict, ConfigError, ConfigInvalid
+from openclaw.config.json5text import Json5Error
+from openclaw.config.load import Snapshot
+from openclaw.config.redact import redact_raw, redacted
+from openclaw.config.reload import changed_paths, reload_action
+from openclaw.config.source import parse_source
+from openclaw.gateway.params import NonEmpty, Params
+from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
+
+
+class NoParams(Params):
+    pass
+
+
+class ConfigSet(Params):
+    raw: NonEmpty
+    base_hash: NonEmpty | None = None
+
+
+class ConfigChange(Params):
+    raw: NonEmpty
+    base_hash: NonEmpty | None = None
+    session_key: str | None = None
+    note: str | None = None
+    restart_delay_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+@method("config.get", NoParams)
+async def get(call: Call) -> Any:
+    store = call.gateway.config
+    await store.reload()
+    return await asyncio.to_thread(snapshot_view, store.snapshot)
+
+
+def snapshot_view(snapshot: Snapshot) -> dict[str, Any]:
+    """The file and what it means. Values at sensitive places are replaced by a sentinel, and nothing else is."""
+    values = msgspec.to_builtins(snapshot.config)
+    return {
+        "path": snapshot.path,
+        "exists": snapshot.exists,
+        "raw": None if snapshot.raw is None else redact_raw(snapshot.raw, snapshot.parsed),
+        "parsed": redacted(snapshot.parsed),
+        "valid": snapshot.valid,
+        "config": redacted(values),
+        "hash": snapshot.hash,
+        "issues": [_issue(issue) for issue in snapshot.issues],
+        "warnings": [_issue(issue) for issue in snapshot.warnings],
+        "legacyIssues": [],
+    }
+
+
+def _issue(issue: Any) -> dict[str, Any]:
+    shown: dict[str, Any] = {"path": issue.path, "message": issue.message}
+    return {**shown, "line": issue.line} if issue.line else shown
+
+
+@method("config.schema", NoParams)
+async def schema(call: Call) -> Any:
+    from openclaw.config.jsonschema import config_schema, ui_hints
+
+    answer = await asyncio.to_thread(lambda: {"schema": config_schema(), "uiHints": ui_hints()})
+    return {**answer, "version": __version__, "generatedAt": iso_utc(call.gateway.clock.now_ms())}
+
+
+@method("config.set", ConfigSet)
+async def set_config(call: Call) -> Any:
+    params: ConfigSet = call.params
+    store = call.gateway.config
+    written = await _write(lambda: store.write_raw(params.raw, params.base_hash))
+    await store.reload()
+    return {"ok": True, "path": written.path, "config": _shown(written)}
+
+
+@method("config.patch", ConfigChange)
+async def patch(call: Call) -> Any:
+    params: ConfigChange = call.params
+    change = _object_in(params.raw)
+    return await _change(call, lambda: call.gateway.config.merge_patch(change, params.base_hash))
+
+
+@method("config.apply", ConfigChange)
+async def apply(call: Call) -> Any:
+    params: ConfigChange = call.params
+    return await _change(call, lambda: call.gateway.config.write_raw(params.raw, params.base_hash))
+
+
+async def _change(call: Call, write: Callable[[], Snapshot]) -> dict[str, Any]:
+    """Writes, makes the change effective, and restarts only when something changed that cannot be applied live."""
+    params: ConfigChange = call.params
+    gateway = call.gateway
+    before = gateway.config.snapshot
+    written = await _write(write)
+    changed = changed_paths(before.resolved, written.resolved)
+    await gateway.config.reload()
+    answer: dict[str, Any] = {"ok": True, "path": written.path, "config": _shown(written)}
+    reason = call.method
+    if reload_action(changed) != "restart":
+        return {**answer, "restart": Restart.report(reason, 0, "hot"), "sentinel": None}
+    note: dict[str, Any] = {"kind": call.method.replace(".", "-"), "status": "ok", "ts": gateway.clock.now_ms()}
+    if params.session_key:
+        note["sessionKey"] = params.session_key
+    note |= {"message": params.note, "stats": {"mode": call.method, "root": written.path}}
+    await gateway.restart.leave_note(note)
+    delay = DEFAULT_DELAY_MS if params.restart_delay_ms is None else params.restart_delay_ms
+    restart = gateway.restart.schedule(reason, delay)
+    return {**answer, "restart": restart, "sentinel": {"path": gateway.restart.path, "payload": note}}
+
+
+def _object_in(raw: str) -> dict[str, Any]:
+    try:
+        value, _ = parse_source(raw)
+    except Json5Error as error:
+        raise MethodError(
+            f"invalid config: {error}", details={"issues": [{"path": "", "message": str(error)}]}
+        ) from None
+    if not isinstance(value, dict):
+        raise MethodError("config.patch raw must be an object")
+    return value
+
+
+def _shown(snapshot: Snapshot) -> dict[str, Any]:
+    return redacted(msgspec.to_builtins(snapshot.config))
+
+
+async def _write(write: Callable[[], Snapshot]) -> Snapshot:
+    try:
+        return await asyncio.to_thread(write)
+    except ConfigInvalid as error:
+        raise MethodError("invalid config", details={"issues": [_issue(issue) for issue in error.issues]}) from None
+    except (ConfigConflict, ConfigError) as error:
+        raise MethodError(str(error)) from None
+    except OSError as error:
+        raise MethodError(f"the configuration cannot be written: {error}", code="UNAVAILABLE") from None

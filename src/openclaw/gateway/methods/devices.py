@@ -1,0 +1,76 @@
+"""``device.*``: letting devices in, and taking their tokens away."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from openclaw.gateway.devices import summary
+from openclaw.gateway.params import NonEmpty, Params
+from openclaw.gateway.registry import Call, MethodError, method
+
+Role = Literal["operator", "node"]
+
+
+class NoParams(Params):
+    pass
+
+
+class PairRequest(Params):
+    request_id: NonEmpty
+
+
+class TokenRotate(Params):
+    device_id: NonEmpty
+    role: Role
+    scopes: list[NonEmpty] | None = None
+
+
+class TokenRevoke(Params):
+    device_id: NonEmpty
+    role: Role
+
+
+@method("device.pair.list", NoParams)
+async def list_devices(call: Call) -> Any:
+    return call.gateway.devices.listing()
+
+
+@method("device.pair.approve", PairRequest)
+async def approve(call: Call) -> Any:
+    request_id: str = call.params.request_id
+    device = await call.gateway.devices.approve(request_id)
+    if device is None:
+        raise MethodError("unknown requestId")
+    call.gateway.announce_pairing({"requestId": request_id, "deviceId": device["deviceId"]}, "approved")
+    return {"requestId": request_id, "device": summary(device)}
+
+
+@method("device.pair.reject", PairRequest)
+async def reject(call: Call) -> Any:
+    request = await call.gateway.devices.reject(call.params.request_id)
+    if request is None:
+        raise MethodError("unknown requestId")
+    call.gateway.announce_pairing(request, "rejected")
+    return {"requestId": request["requestId"], "deviceId": request["deviceId"]}
+
+
+@method("device.token.rotate", TokenRotate)
+async def rotate(call: Call) -> Any:
+    params: TokenRotate = call.params
+    token = await call.gateway.devices.rotate_token(params.device_id, params.role, params.scopes)
+    if token is None:
+        raise MethodError("unknown deviceId/role")
+    answer: dict[str, Any] = {"deviceId": params.device_id, "role": params.role, "token": token["token"]}
+    return {**answer, "scopes": token["scopes"], "rotatedAtMs": token.get("rotatedAtMs") or token["createdAtMs"]}
+
+
+@method("device.token.revoke", TokenRevoke)
+async def revoke(call: Call) -> Any:
+    params: TokenRevoke = call.params
+    token = await call.gateway.devices.revoke_token(params.device_id, params.role)
+    if token is None:
+        raise MethodError("unknown deviceId/role")
+    for client in list(call.gateway.broadcaster.clients.values()):
+        if client.by_device_token and client.device_id == params.device_id and client.role == params.role:
+            client.close(1008, "device token revoked")
+    return {"deviceId": params.device_id, "role": params.role, "revokedAtMs": token["revokedAtMs"]}

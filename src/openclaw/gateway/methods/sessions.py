@@ -1,0 +1,280 @@
+"""``sessions.*``: listing, finding, changing and ending sessions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+import msgspec
+
+from openclaw.config.agents import agent_ids
+from openclaw.gateway import session_rows
+from openclaw.gateway.params import NonEmpty, Params, Positive
+from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.session_patch import SessionsPatch, apply_patch, resolved_model
+from openclaw.gateway.targets import Target, entry_of, target_of, transcript_ref
+from openclaw.paths import normalize_agent_id
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.lifecycle import rotated_entry
+from openclaw.storage.base import SessionRow
+
+SETTLE_S = 15.0
+
+
+class SessionsList(Params):
+    limit: Positive | None = None
+    active_minutes: Positive | None = None
+    include_global: bool | None = None
+    include_unknown: bool | None = None
+    include_derived_titles: bool | None = None
+    include_last_message: bool | None = None
+    label: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] | None = None
+    spawned_by: NonEmpty | None = None
+    agent_id: NonEmpty | None = None
+    search: str | None = None
+
+
+@method("sessions.list", SessionsList)
+async def list_sessions(call: Call) -> Any:
+    params: SessionsList = call.params
+    gateway = call.gateway
+    rows = [row async for row in _selected(call, params)]
+    defaults = session_rows.model_defaults(gateway)
+    views = [session_rows.row_view(row, defaults) for row in rows]
+    if params.include_derived_titles or params.include_last_message:
+        for row, view in zip(rows, views, strict=True):
+            await _look_inside(call, params, row, view)
+    return {
+        "ts": gateway.clock.now_ms(),
+        "path": _store_path(call, params.agent_id),
+        "count": len(views),
+        "defaults": defaults,
+        "sessions": views,
+    }
+
+
+async def _selected(call: Call, params: SessionsList) -> AsyncIterator[SessionRow]:
+    """Newest first; stops as soon as enough rows are found, so that a long store costs nothing."""
+    agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
+    needle = (params.search or "").strip().lower()
+    since = call.gateway.clock.now_ms() - params.active_minutes * 60_000 if params.active_minutes else None
+    found = 0
+    rows = session_rows.matching(
+        await call.gateway.sessions.rows(agent_id),
+        include_global=bool(params.include_global) or call.gateway.config.current.session.scope == "global",
+        include_unknown=bool(params.include_unknown),
+    )
+    for row in rows:
+        if since is not None and row.entry.get("updatedAt", 0) < since:
+            break
+        if params.spawned_by and row.entry.get("spawnedBy") != params.spawned_by:
+            continue
+        if params.label and row.entry.get("label") != params.label:
+            continue
+        if needle and needle not in session_rows.search_text(row):
+            continue
+        yield row
+        found += 1
+        if params.limit is not None and found >= params.limit:
+            break
+
+
+def _store_path(call: Call, agent_id: str | None) -> str:
+    agents = agent_ids(call.gateway.config.current)
+    if agent_id:
+        return call.gateway.sessions.path(normalize_agent_id(agent_id))
+    return call.gateway.sessions.path(agents[0]) if len(agents) == 1 else "(multiple)"
+
+
+async def _look_inside(call: Call, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
+    messages = await session_rows.last_messages(call.gateway, row, 20)
+    if params.include_derived_titles:
+        view["derivedTitle"] = session_rows.derived_title(row, messages)
+    if params.include_last_message:
+        spoken = [text for message in reversed(messages) if (text := session_rows.preview_text(message).strip())]
+        if spoken:
+            view["lastMessagePreview"] = session_rows.shortened(spoken[0], 240)
+
+
+class SessionsPreview(Params):
+    keys: Annotated[list[NonEmpty], msgspec.Meta(min_length=1)]
+    limit: Positive = 12
+    max_chars: Annotated[int, msgspec.Meta(ge=20)] = 240
+
+
+@method("sessions.preview", SessionsPreview)
+async def preview(call: Call) -> Any:
+    params: SessionsPreview = call.params
+    limit, max_chars = min(params.limit, 50), min(params.max_chars, 2000)
+    previews = [await _preview_of(call, key, limit, max_chars) for key in params.keys[:64]]
+    return {"ts": call.gateway.clock.now_ms(), "previews": previews}
+
+
+async def _preview_of(call: Call, key: str, limit: int, max_chars: int) -> dict[str, Any]:
+    target = target_of(call.gateway, key)
+    entry = await entry_of(call.gateway, target)
+    if entry is None:
+        return {"key": key, "status": "missing", "items": []}
+    messages = await session_rows.last_messages(call.gateway, SessionRow(target.agent_id, target.key, entry), limit)
+    items = [
+        {"role": session_rows.preview_role(message), "text": session_rows.shortened(text, max_chars)}
+        for message in messages
+        if (text := session_rows.preview_text(message).strip())
+    ]
+    return {"key": key, "status": "ok" if items else "empty", "items": items}
+
+
+class SessionsResolve(Params):
+    key: str | None = None
+    session_id: str | None = None
+    label: str | None = None
+    agent_id: str | None = None
+    spawned_by: str | None = None
+    include_global: bool | None = None
+    include_unknown: bool | None = None
+
+
+@method("sessions.resolve", SessionsResolve)
+async def resolve(call: Call) -> Any:
+    params: SessionsResolve = call.params
+    given = [value.strip() for value in (params.key, params.session_id, params.label) if value and value.strip()]
+    if not given:
+        raise MethodError("Either key, sessionId, or label is required")
+    if len(given) > 1:
+        raise MethodError("Provide either key, sessionId, or label (not multiple)")
+    name = given[0]
+    if params.key:
+        target = target_of(call.gateway, name, params.agent_id)
+        if await entry_of(call.gateway, target) is None:
+            raise MethodError(f"No session found: {name}")
+        return {"ok": True, "key": target.key}
+    agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
+    rows = [
+        row
+        for row in await call.gateway.sessions.rows(agent_id)
+        if not params.spawned_by or row.entry.get("spawnedBy") == params.spawned_by
+    ]
+    if params.session_id:
+        found = [row for row in rows if row.entry.get("sessionId") == name]
+        if not found:
+            raise MethodError(f"No session found: {name}")
+        return {"ok": True, "key": found[0].key}
+    labelled = [row for row in rows if row.entry.get("label") == name]
+    if not labelled:
+        raise MethodError(f"No session found with label: {name}")
+    if len(labelled) > 1:
+        keys = ", ".join(row.key for row in labelled)
+        raise MethodError(f"Multiple sessions found with label: {name} ({keys})")
+    return {"ok": True, "key": labelled[0].key}
+
+
+@method("sessions.patch", SessionsPatch)
+async def patch(call: Call) -> Any:
+    params: SessionsPatch = call.params
+    gateway = call.gateway
+    target = target_of(gateway, params.key)
+    if params.label and await _label_taken(call, target, params.label.strip()):
+        raise MethodError(f"label already in use: {params.label.strip()}")
+    now = gateway.clock.now_ms()
+    entry = await gateway.sessions.update(
+        target.agent_id, target.key, lambda entry: apply_patch(entry, params, target, gateway, now)
+    )
+    assert entry is not None
+    return {
+        "ok": True,
+        "path": gateway.sessions.path(target.agent_id),
+        "key": target.key,
+        "entry": entry,
+        "resolved": resolved_model(entry, target.agent_id, gateway),
+    }
+
+
+async def _label_taken(call: Call, target: Target, label: str) -> bool:
+    rows = await call.gateway.sessions.rows(target.agent_id)
+    return any(row.entry.get("label") == label and row.key != target.key for row in rows)
+
+
+class SessionKey(Params):
+    key: NonEmpty
+
+
+@method("sessions.reset", SessionKey)
+async def reset(call: Call) -> Any:
+    """A new session id for the key. What is running is stopped first; the old transcript stays where it is."""
+    gateway = call.gateway
+    target = target_of(gateway, call.params.key)
+    await _stop_runs(call, target)
+
+    async def rotate() -> SessionEntry | None:
+        now = gateway.clock.now_ms()
+        return await gateway.sessions.update(target.agent_id, target.key, lambda entry: rotated_entry(entry, now))
+
+    entry = await gateway.hub.exclusively(target.key, rotate)
+    return {"ok": True, "key": target.key, "entry": entry}
+
+
+async def _stop_runs(call: Call, target: Target) -> None:
+    call.gateway.hub.abort(target.key, reason="stop")
+    if not await call.gateway.hub.settle(target.key, SETTLE_S):
+        raise MethodError(f"Session {target.key} is still active; try again in a moment.", code="UNAVAILABLE")
+
+
+class SessionsDelete(Params):
+    key: NonEmpty
+    delete_transcript: bool = True
+
+
+@method("sessions.delete", SessionsDelete)
+async def delete(call: Call) -> Any:
+    params: SessionsDelete = call.params
+    gateway = call.gateway
+    target = target_of(gateway, params.key)
+    if target == target_of(gateway, "main"):
+        raise MethodError(f"Cannot delete the main session ({target.key}).")
+    await _stop_runs(call, target)
+
+    async def remove() -> list[str] | None:
+        entry = await entry_of(gateway, target)
+        if entry is None:
+            return None
+        await gateway.sessions.update(target.agent_id, target.key, lambda _: None)
+        ref = transcript_ref(target, entry)
+        if params.delete_transcript:
+            return await gateway.transcripts.archive(ref, "deleted")
+        await gateway.transcripts.forget(ref.session_id)
+        return []
+
+    archived = await gateway.hub.exclusively(target.key, remove)
+    return {"ok": True, "key": target.key, "deleted": archived is not None, "archived": archived or []}
+
+
+class SessionsCompact(Params):
+    key: NonEmpty
+    max_lines: Positive = 400
+
+
+@method("sessions.compact", SessionsCompact)
+async def compact(call: Call) -> Any:
+    """Keeps the last lines of a transcript. The whole file stays beside it, and the header is never lost."""
+    params: SessionsCompact = call.params
+    gateway = call.gateway
+    target = target_of(gateway, params.key)
+    entry = await entry_of(gateway, target)
+    answer = {"ok": True, "key": target.key, "compacted": False}
+    if entry is None:
+        return {**answer, "reason": "no sessionId"}
+    ref = transcript_ref(target, entry)
+    if gateway.transcripts.locate(ref) is None:
+        return {**answer, "reason": "no transcript"}
+    shortened = await gateway.hub.exclusively(target.key, lambda: gateway.transcripts.shorten(ref, params.max_lines))
+    if shortened.archived is None:
+        return {**answer, "kept": shortened.kept}
+    await gateway.sessions.update(target.agent_id, target.key, _without_counters)
+    return {**answer, "compacted": True, "archived": shortened.archived, "kept": shortened.kept}
+
+
+def _without_counters(entry: SessionEntry | None) -> SessionEntry | None:
+    if entry is not None:
+        for name in ("inputTokens", "outputTokens", "totalTokens"):
+            entry.pop(name, None)
+    return entry

@@ -1,0 +1,109 @@
+"""Who is here: the Gateway itself, connected clients, and machines that announced themselves."""
+
+from __future__ import annotations
+
+import platform
+import re
+import socket
+from typing import Any, TypeAlias
+
+from openclaw import __version__
+from openclaw.clock import Clock
+
+TTL_MS = 5 * 60_000
+MAX_ENTRIES = 200
+PresenceEntry: TypeAlias = dict[str, Any]
+_ANNOUNCED = re.compile(
+    r"Node:\s*(?P<host>[^(]+?)\s*(?:\((?P<ip>[^)]*)\))?\s*·\s*app\s+(?P<version>\S+?)"
+    r"\s*·\s*last input\s+(?P<idle>\d+)s ago\s*·\s*mode\s+(?P<mode>[^·]+?)\s*·\s*reason\s+(?P<reason>.+)"
+)
+
+
+class Presence:
+    """The list and its version. Entries of connected clients stay; others fade after five minutes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._entries: dict[str, PresenceEntry] = {}
+        self._connected: dict[str, int] = {}
+        self._self = _self_entry()
+        self.version = 1
+
+    def connect(self, key: str, entry: PresenceEntry) -> None:
+        self._connected[key.lower()] = self._connected.get(key.lower(), 0) + 1
+        self.upsert(key, {**entry, "reason": "connect"})
+
+    def disconnect(self, key: str) -> None:
+        """The last connection under this key has gone."""
+        name = key.lower()
+        left = self._connected.get(name, 0) - 1
+        if left > 0:
+            self._connected[name] = left
+            return
+        self._connected.pop(name, None)
+        if name in self._entries:
+            self.upsert(key, {"reason": "disconnect"})
+
+    def upsert(self, key: str, entry: PresenceEntry) -> None:
+        name = key.lower()
+        merged = {**self._entries.pop(name, {}), **{k: v for k, v in entry.items() if v is not None}}
+        merged["ts"] = self._clock.now_ms()
+        merged["text"] = entry.get("text") or _describe(merged)
+        self._entries[name] = merged
+        self.version += 1
+        self._prune()
+
+    def announce(self, text: str, facts: PresenceEntry) -> bool:
+        """Takes a ``Node: …`` line as the presence of a machine; False when the text is not one."""
+        found = _ANNOUNCED.fullmatch(text.strip())
+        if found is None:
+            return False
+        parsed: PresenceEntry = {name: found[name] for name in ("host", "ip", "version", "mode", "reason")}
+        parsed["lastInputSeconds"] = int(found["idle"])
+        entry = {**parsed, **{k: v for k, v in facts.items() if v is not None}, "text": text}
+        key = entry.get("deviceId") or entry.get("instanceId") or entry["host"] or entry.get("ip") or text[:64]
+        self.upsert(str(key), entry)
+        return True
+
+    def listing(self) -> list[PresenceEntry]:
+        """Newest first; the Gateway's own entry is always fresh."""
+        self._prune()
+        own = {**self._self, "ts": self._clock.now_ms()}
+        return sorted([own, *self._entries.values()], key=lambda entry: -entry["ts"])
+
+    def _prune(self) -> None:
+        oldest = self._clock.now_ms() - TTL_MS
+        for name in [n for n, e in self._entries.items() if e["ts"] < oldest and n not in self._connected]:
+            del self._entries[name]
+        for name in list(self._entries)[: max(0, len(self._entries) - MAX_ENTRIES)]:
+            del self._entries[name]
+
+
+def _describe(entry: PresenceEntry) -> str:
+    parts = [f"Node: {entry.get('host', 'unknown')}"]
+    if entry.get("ip"):
+        parts[0] += f" ({entry['ip']})"
+    if entry.get("mode"):
+        parts.append(f"mode {entry['mode']}")
+    return " · ".join(parts)
+
+
+def _self_entry() -> PresenceEntry:
+    host = socket.gethostname()
+    ip = _own_ip()
+    shown = f"{host} ({ip})" if ip else host
+    entry: PresenceEntry = {"host": host, "ip": ip, "version": __version__}
+    entry |= {"platform": f"{platform.system().lower()} {platform.release()}", "deviceFamily": platform.system()}
+    entry |= {"modelIdentifier": platform.machine(), "mode": "gateway", "reason": "self"}
+    entry["text"] = f"Gateway: {shown} · app {__version__} · mode gateway · reason self"
+    return {key: value for key, value in entry.items() if value}
+
+
+def _own_ip() -> str:
+    """The address of the interface that leads outside; nothing is sent to find it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return probe.getsockname()[0]
+        except OSError:
+            return ""

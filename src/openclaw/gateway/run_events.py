@@ -1,0 +1,215 @@
+"""A run as clients see it: ``agent`` and ``chat`` events, coalesced so that long replies stay cheap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from openclaw.clock import Clock
+from openclaw.events import (
+    AssistantEnded,
+    AssistantStarted,
+    Event,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+    ToolUpdated,
+)
+from openclaw.gateway.broadcast import Broadcaster
+from openclaw.gateway.tool_view import result_view, tool_meta
+from openclaw.runs.record import RunRecord
+
+CHAT_DELTA_S = 0.150
+AGENT_DELTA_S = 0.040
+CUMULATIVE_BYTES_PER_S = 64_000
+"""Events repeat the whole text so far for older clients: the longer it is, the rarer they come."""
+
+
+class RunStream:
+    """Publishes one run. Text is collected and flushed by a timer; the first words go out at once."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        broadcaster: Broadcaster,
+        clock: Clock,
+        verbose: Callable[[], str],
+        heartbeat: bool = False,
+    ) -> None:
+        self._record = record
+        self._broadcaster = broadcaster
+        self._clock = clock
+        self._verbose = verbose
+        self._seq = 0
+        self._parts: list[str] = []
+        self._text = ""
+        self._size = 0
+        self._unsent: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_flush = 0.0
+        self._last_chat = 0.0
+        self._chat_closed = False
+
+    def started(self) -> None:
+        self._agent("lifecycle", {"phase": "start", "startedAt": self._record.started_at})
+
+    def event(self, event: Event) -> None:
+        match event:
+            case TextDelta(delta):
+                self._parts.append(delta)
+                self._unsent.append(delta)
+                self._size += len(delta)
+                if self._timer is None:
+                    self._schedule()
+            case AssistantStarted():
+                self._flush()
+                self._parts, self._text, self._size = [], "", 0
+            case AssistantEnded():
+                self._flush()
+            case ToolStarted(call_id, name, arguments):
+                self._flush()
+                self._tool({"phase": "start", "name": name, "toolCallId": call_id, "args": arguments})
+            case ToolUpdated(call_id, name, _, partial):
+                data = {"phase": "update", "name": name, "toolCallId": call_id}
+                self._tool(data, ("partialResult", lambda: result_view(partial.content, partial.details)))
+            case ToolEnded(message, arguments, failed):
+                data = {
+                    "phase": "result",
+                    "name": message.tool_name,
+                    "toolCallId": message.tool_call_id,
+                    "meta": tool_meta(message.tool_name, arguments),
+                    "isError": failed,
+                }
+                self._tool(data, ("result", lambda: result_view(message.content, message.details)))
+            case _:
+                pass
+
+    def aborted(self, reason: str) -> None:
+        self._flush()
+        if not self._chat_closed:
+            self._seq += 1
+            self._chat("aborted", seq=self._seq, stopReason=reason)
+            self._chat_closed = True
+
+    def finished(self) -> None:
+        self._flush()
+        record = self._record
+        if record.state == "error":
+            error = {"phase": "error", "error": record.error, "endedAt": record.ended_at}
+            self._agent("lifecycle", error)
+            if not self._chat_closed:
+                self._chat("error", errorMessage=record.error or "the run failed")
+            return
+        aborted = {"aborted": True} if record.state == "aborted" else {}
+        self._agent("lifecycle", {"phase": "end", "endedAt": record.ended_at, **aborted})
+        if self._chat_closed:
+            return
+        if record.state == "aborted":
+            self._chat("aborted", stopReason=record.error or "stop")
+            return
+        self._chat("final", **self._final_message())
+
+    def _final_message(self) -> dict[str, Any]:
+        result = self._record.result
+        text = result.final.text.strip() if result and result.final else ""
+        return {"message": self._message(text)} if text else {}
+
+    # Text
+
+    def _schedule(self) -> None:
+        """At once when the last flush is long enough ago, otherwise when it will be."""
+        interval = max(AGENT_DELTA_S, self._size / CUMULATIVE_BYTES_PER_S)
+        due = self._last_flush + interval - self._clock.monotonic()
+        if due <= 0:
+            self._flush()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(due, self._flush)
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._unsent:
+            return
+        delta = "".join(self._unsent)
+        self._unsent = []
+        self._last_flush = self._clock.monotonic()
+        self._agent_text(delta)
+        if self._last_flush - self._last_chat >= CHAT_DELTA_S and not self._chat_closed:
+            self._last_chat = self._last_flush
+            self._chat_delta()
+
+    def _so_far(self) -> str:
+        """The text of the current message, joined only when somebody needs it whole."""
+        if self._parts:
+            self._text += "".join(self._parts)
+            self._parts = []
+        return self._text
+
+    def _agent_text(self, delta: str) -> None:
+        self._seq += 1
+        seq, ts = self._seq, self._clock.now_ms()
+        self._broadcaster.publish_variants(
+            "agent",
+            lambda: self._agent_payload("assistant", {"text": self._so_far(), "delta": delta}, seq, ts),
+            lambda: self._agent_payload("assistant", {"delta": delta}, seq, ts),
+        )
+
+    def _chat_delta(self) -> None:
+        head = {
+            "runId": self._record.run_id,
+            "sessionKey": self._record.session_key,
+            "seq": self._seq,
+            "state": "delta",
+        }
+        self._broadcaster.publish_variants(
+            "chat", lambda: {**head, "message": self._message(self._so_far())}, lambda: head, drop_if_slow=True
+        )
+
+    # Frames
+
+    def _message(self, text: str) -> dict[str, Any]:
+        content = [{"type": "text", "text": text}]
+        return {"role": "assistant", "content": content, "timestamp": self._clock.now_ms()}
+
+    def _chat(self, state: str, *, seq: int | None = None, **more: Any) -> None:
+        head = {
+            "runId": self._record.run_id,
+            "sessionKey": self._record.session_key,
+            "seq": seq or self._seq,
+            "state": state,
+        }
+        self._broadcaster.publish("chat", {**head, **more})
+
+    def _agent(self, stream: str, data: dict[str, Any]) -> None:
+        self._seq += 1
+        self._broadcaster.publish("agent", self._agent_payload(stream, data, self._seq, self._clock.now_ms()))
+
+    def _agent_payload(self, stream: str, data: dict[str, Any], seq: int, ts: int) -> dict[str, Any]:
+        key = self._record.session_key
+        return {"runId": self._record.run_id, "stream": stream, "data": data, "sessionKey": key, "seq": seq, "ts": ts}
+
+    def _tool(self, data: dict[str, Any], body: tuple[str, Callable[[], Any]] | None = None) -> None:
+        """Tool events go only to the connections that asked for this run, as detailed as the session's verbosity.
+
+        Clients of ours (``delta-events``) show tool calls as progress lines at every verbosity.
+        """
+        self._seq += 1
+        if not self._record.watchers:
+            return
+        level = self._verbose()
+        watching = [self._broadcaster.clients.get(conn_id) for conn_id in self._record.watchers]
+        ids = [
+            client.conn_id
+            for client in watching
+            if client is not None
+            and "tool-events" in client.caps
+            and (level in ("on", "full") or "delta-events" in client.caps)
+        ]
+        if not ids:
+            return
+        if body is not None and level == "full":
+            data = {**data, body[0]: body[1]()}
+        payload = self._agent_payload("tool", data, self._seq, self._clock.now_ms())
+        self._broadcaster.send_to(ids, "agent", payload)

@@ -1,0 +1,144 @@
+"""One port for both doors: WebSocket on any path, HTTP for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import pkgutil
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from openclaw.gateway.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
+from openclaw.gateway.origin import Peer, peer_of
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+STOP_LIMIT_S = 5.0
+MAX_CONNECTIONS = 1000
+"""Open WebSockets, let in or not yet."""
+
+log = logging.getLogger("openclaw.gateway")
+
+HttpHandler = Callable[[web.BaseRequest, "Gateway", Peer], Awaitable[web.StreamResponse]]
+Route = tuple[str, str, HttpHandler]
+"""Verb, path, handler. A path that ends in ``*`` stands for everything below it."""
+
+
+def load_routes() -> list[Route]:
+    """The ``ROUTES`` of every module in ``gateway/http``."""
+    from openclaw.gateway import http
+
+    routes: list[Route] = []
+    for module in pkgutil.iter_modules(http.__path__):
+        loaded = importlib.import_module(f"{http.__name__}.{module.name}")
+        routes += getattr(loaded, "ROUTES", [])
+    return routes
+
+
+class Server:
+    """Listens for a Gateway. ``http_routes`` come before those found in ``gateway/http``."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        http_routes: Iterable[Route] = (),
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+    ) -> None:
+        self.gateway = gateway
+        self.port = 0
+        self.http_routes: list[Route] = [*http_routes, *load_routes()]
+        self._handshake_timeout_s = handshake_timeout_s
+        self._listeners: list[asyncio.Server] = []
+        self._web: web.Server | None = None
+        self._sockets = 0
+        self._stopping = False
+
+    async def start(self, host: str, port: int) -> int:
+        """Begins to listen and returns the port. On loopback ``::1`` is served as well where there is one."""
+        loop = asyncio.get_running_loop()
+        self._web = web.Server(self._handle, access_log=None, handler_cancellation=True)
+        listener = await loop.create_server(self._web, host, port, reuse_address=True)
+        self._listeners.append(listener)
+        self.port = self.gateway.port = listener.sockets[0].getsockname()[1]
+        if host == "127.0.0.1":
+            try:
+                self._listeners.append(await loop.create_server(self._web, "::1", self.port))
+            except OSError as error:
+                log.debug("not listening on ::1: %s", error)
+        log.info("listening on %s", self.url(host))
+        return self.port
+
+    def url(self, host: str = "127.0.0.1") -> str:
+        return f"http://{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{self.port}"
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        peer = peer_of(request.remote or "", request.headers, self.gateway.config.current.gateway.trusted_proxies)
+        if request.headers.get("upgrade", "").lower().strip() == "websocket":
+            return await self._handle_websocket(request, peer)
+        allowed: list[str] = []
+        for verb, path, handler in self.http_routes:
+            if path == request.path or (path.endswith("*") and request.path.startswith(path[:-1])):
+                if verb == request.method:
+                    return await handler(request, self.gateway, peer)
+                allowed.append(verb)
+        if allowed:
+            return web.Response(status=405, text="Method Not Allowed", headers={"Allow": ", ".join(sorted(allowed))})
+        if request.path.startswith("/v1/"):
+            error = {"error": {"message": f"no such endpoint: {request.path[:200]}", "type": "invalid_request_error"}}
+            return web.json_response(error, status=404)
+        return web.Response(status=404, text="Not Found")
+
+    async def _handle_websocket(self, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
+        if self._stopping or self._sockets >= MAX_CONNECTIONS:
+            reason = "the Gateway is stopping" if self._stopping else "too many connections"
+            return web.Response(status=503, text=f"Service Unavailable: {reason}", headers={"Retry-After": "1"})
+        self._sockets += 1
+        try:
+            return await Connection(self.gateway, peer, self._handshake_timeout_s).serve(request)
+        finally:
+            self._sockets -= 1
+
+    async def stop(self, reason: str = "gateway stopping", restart_expected_ms: int | None = None) -> None:
+        """Tells every client, closes politely, and after five seconds regardless."""
+        self._stopping = True
+        for listener in self._listeners:
+            listener.close()
+        payload = {"reason": reason, "restartExpectedMs": restart_expected_ms}
+        self.gateway.broadcaster.publish("shutdown", payload)
+        clients = list(self.gateway.broadcaster.clients.values())
+        for client in clients:
+            client.closing = True
+        try:
+            async with asyncio.timeout(STOP_LIMIT_S):
+                await asyncio.gather(*(client.sink.closed(1012, "service restart") for client in clients))
+                if self.gateway.calls:
+                    await asyncio.wait(set(self.gateway.calls))
+        except TimeoutError:
+            log.warning("%d calls did not end in %g s and are cancelled", len(self.gateway.calls), STOP_LIMIT_S)
+        for call in list(self.gateway.calls):
+            call.cancel()
+        if self._web is not None:
+            self._web.pre_shutdown()
+            await self._web.shutdown(CLOSE_GRACE_S / 5)
+        for listener in self._listeners:
+            await listener.wait_closed()
+        self._listeners.clear()
+
+
+async def serve(
+    gateway: Gateway,
+    host: str,
+    port: int,
+    *,
+    http_routes: Iterable[Route] = (),
+    handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+) -> Server:
+    """A listening server for this Gateway."""
+    server = Server(gateway, http_routes=http_routes, handshake_timeout_s=handshake_timeout_s)
+    await server.start(host, port)
+    return server

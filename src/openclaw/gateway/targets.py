@@ -1,0 +1,67 @@
+"""From whatever a client calls a session to the agent and the store key it means. Done once, at the method boundary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from openclaw.config.agents import agent_ids, default_agent_id, main_key
+from openclaw.gateway.registry import MethodError
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import agent_of, canonical_key
+from openclaw.sessions.send_policy import send_decision
+from openclaw.storage.base import SessionRow, TranscriptRef
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+
+class Target(msgspec.Struct, frozen=True):
+    agent_id: str
+    key: str
+
+
+def target_of(gateway: Gateway, key: str, agent_id: str | None = None) -> Target:
+    """``agent_id`` says whose session a key without an agent prefix means; the default agent's otherwise."""
+    config = gateway.config.current
+    default = agent_id or default_agent_id(config)
+    canonical = canonical_key(key, default_agent=default, main_key=main_key(config), scope=config.session.scope)
+    return Target(agent_of(canonical, default_agent=default), canonical)
+
+
+async def entry_of(gateway: Gateway, target: Target) -> SessionEntry | None:
+    return await gateway.sessions.get(target.agent_id, target.key)
+
+
+def transcript_ref(target: Target, entry: SessionEntry) -> TranscriptRef:
+    return TranscriptRef(agent_id=target.agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
+
+
+async def require_agent(gateway: Gateway, agent_id: str) -> None:
+    """Agents that only exist on disk (an older configuration) still own their sessions."""
+    config = gateway.config.current
+    if agent_id in agent_ids(config) or not config.agents.list:
+        return
+    raise MethodError(f'unknown agent id "{agent_id}"')
+
+
+def check_send_policy(gateway: Gateway, target: Target, entry: SessionEntry | None, channel: str | None = None) -> None:
+    policy = gateway.config.current.session.send_policy
+    rules = policy.rules if policy else ()
+    default = policy.default if policy else None
+    if send_decision(target.key, entry, rules, default, channel=channel) == "deny":
+        raise MethodError("send blocked by session policy")
+
+
+async def find_row(gateway: Gateway, text: str) -> SessionRow | None:
+    """A session by key, then by session id, then by label (when only one has it)."""
+    target = target_of(gateway, text)
+    entry = await entry_of(gateway, target)
+    if entry is not None:
+        return SessionRow(target.agent_id, target.key, entry)
+    found = await gateway.sessions.find_session_id(text.strip())
+    if found is not None:
+        return found
+    labelled = [row for row in await gateway.sessions.rows() if row.entry.get("label") == text.strip()]
+    return labelled[0] if len(labelled) == 1 else None

@@ -1,0 +1,83 @@
+"""Taking a message in: the session it belongs to, its pictures put away, the ledger row, the lane."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+
+from openclaw.agent.runtime import Runtime
+from openclaw.inbound.attachments import Image
+from openclaw.messages import ToolResultMessage
+from openclaw.models.base import ToolSpec
+from openclaw.runs.hub import RunHub, Submission
+from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.base import Accept
+
+
+class Incoming(msgspec.Struct, kw_only=True):
+    """A message that passed every check and only needs to be written down."""
+
+    run_id: str
+    agent_id: str
+    session_key: str
+    source: str
+    route: dict[str, Any]
+    prompt: str
+    images: list[Image] = []
+    thinking: str | None = None
+    timeout_s: float | None = None
+    extra_system_prompt: str = ""
+    client_tools: list[ToolSpec] = []
+    tool_outputs: list[ToolResultMessage] = []
+    entry_fields: dict[str, Any] = {}
+    """What the message says about its session: channel, label, who spawned it."""
+    watcher: str | None = None
+
+
+async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submission:
+    """Returns once the message is on disk. The same run id again starts nothing."""
+    entry = await touch_session(message.agent_id, message.session_key, message.entry_fields, runtime)
+    body: dict[str, Any] = {"prompt": message.prompt}
+    if message.images:
+        body["images"] = [
+            {"blob": await runtime.blobs.put(image.data), "mimeType": image.mime_type} for image in message.images
+        ]
+    if message.thinking:
+        body["thinking"] = message.thinking
+    if message.timeout_s is not None:
+        body["timeoutSeconds"] = message.timeout_s
+    if message.client_tools:
+        body["clientTools"] = msgspec.to_builtins(message.client_tools)
+    if message.tool_outputs:
+        body["toolOutputs"] = msgspec.to_builtins(message.tool_outputs)
+    if message.extra_system_prompt:
+        body["extraSystemPrompt"] = message.extra_system_prompt
+    accept = Accept(
+        run_id=message.run_id,
+        dedupe_key=f"{message.source}|{message.run_id}",
+        agent_id=message.agent_id,
+        session_key=message.session_key,
+        session_id=entry["sessionId"],
+        source=message.source,
+        route=message.route,
+        body=body,
+    )
+    return await hub.submit(accept, message.watcher)
+
+
+async def touch_session(agent_id: str, session_key: str, fields: dict[str, Any], runtime: Runtime) -> SessionEntry:
+    """The session's entry, made if there is none, with what the new message tells about it."""
+    now = runtime.clock.now_ms()
+
+    def change(entry: SessionEntry | None) -> SessionEntry:
+        updated: dict[str, Any] = dict(entry or {})
+        updated.setdefault("sessionId", str(uuid.uuid4()))
+        updated["updatedAt"] = now
+        updated.update(fields)
+        return SessionEntry(**updated)  # type: ignore[typeddict-item]
+
+    entry = await runtime.sessions.update(agent_id, session_key, change, durable=False)
+    assert entry is not None
+    return entry

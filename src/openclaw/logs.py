@@ -1,0 +1,256 @@
+"""Logs: JSON lines in a file per day, readable lines on the console, secrets masked, and no waiting for the disk.
+
+Code logs through the standard library (``logging.getLogger("openclaw.gateway.ws")``; facts go in
+``extra={"fields": {...}}``). A record is queued and one thread writes it, so that a slow disk never stops the loop.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import os
+import queue
+import re
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol, TextIO
+
+from openclaw import redact
+from openclaw.paths import make_private_dir
+
+KEEP_DAYS = 7
+MAX_FILE_BYTES = 100 * 1024 * 1024
+"""A file that reaches this is set aside as ``.1``, replacing an earlier one: a noisy day cannot fill the disk."""
+MAX_QUEUED = 10_000
+TRACE = 5
+LEVELS = {
+    "silent": logging.CRITICAL + 10,
+    "fatal": logging.CRITICAL,
+    "error": logging.ERROR,
+    "warn": logging.WARNING,
+    "info": logging.INFO,
+    "debug": logging.DEBUG,
+    "trace": TRACE,
+}
+_NAMES = {logging.CRITICAL: "fatal", logging.WARNING: "warn", TRACE: "trace"}
+DAILY_NAME = re.compile(r"openclaw-(\d{4}-\d{2}-\d{2})\.log(\.1)?")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class LogSettings(Protocol):
+    """The part of the configuration that concerns logs."""
+
+    @property
+    def level(self) -> str: ...
+    @property
+    def file(self) -> str | None: ...
+    @property
+    def console_level(self) -> str | None: ...
+    @property
+    def console_style(self) -> str: ...
+    @property
+    def redact_sensitive(self) -> str: ...
+    @property
+    def redact_patterns(self) -> list[str] | None: ...
+
+
+def log_path(state_dir: str, file: str | None, at: float | None = None) -> Path:
+    """Where lines of that moment (default: now) go."""
+    if file:
+        return Path(file).expanduser()
+    day = time.strftime("%Y-%m-%d", time.localtime(at))
+    return Path(state_dir) / "logs" / f"openclaw-{day}.log"
+
+
+def subsystem_of(logger_name: str) -> str:
+    """``openclaw.gateway.ws`` is the subsystem ``gateway/ws``."""
+    return logger_name.removeprefix("openclaw.").replace(".", "/")
+
+
+def level_name(level: int) -> str:
+    return _NAMES.get(level) or logging.getLevelName(level).lower()
+
+
+def as_json(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
+    level, message = level_name(record.levelno), redact.redact(record.getMessage())
+    line: dict[str, Any] = {"time": moment, "level": level, "subsystem": subsystem_of(record.name), "message": message}
+    if fields := _fields(record):
+        line["fields"] = fields
+    line["0"] = message
+    line["_meta"] = {"logLevelName": level.upper(), "name": line["subsystem"], "date": moment}
+    return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    given = getattr(record, "fields", None)
+    fields = {str(key): _masked(value) for key, value in given.items()} if isinstance(given, dict) else {}
+    if record.exc_text:
+        fields["trace"] = redact.redact(record.exc_text)
+    return fields
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact.redact(value)
+    return value if isinstance(value, int | float | bool) or value is None else redact.redact(str(value))
+
+
+class DailyFile(logging.Handler):
+    """Appends JSON lines to the day's file (0600) and removes files older than a week."""
+
+    def __init__(self, state_dir: str, file: str | None) -> None:
+        super().__init__()
+        self._state_dir = state_dir
+        self._file = file
+        self._path: Path | None = None
+        self._stream: TextIO | None = None
+        self._size = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            stream = self._stream_at(record.created)
+            line = as_json(record) + "\n"
+            stream.write(line)
+            stream.flush()
+            self._size += len(line)
+        except (OSError, ValueError):
+            self.handleError(record)
+
+    def _stream_at(self, at: float) -> TextIO:
+        path = log_path(self._state_dir, self._file, at)
+        if self._stream is None or path != self._path or self._size > MAX_FILE_BYTES:
+            self._open(path)
+        assert self._stream is not None
+        return self._stream
+
+    def _open(self, path: Path) -> None:
+        self.close_stream()
+        make_private_dir(str(path.parent))
+        if path.exists() and path.stat().st_size > MAX_FILE_BYTES:
+            path.replace(path.with_name(path.name + ".1"))
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._stream = os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
+        self._path, self._size = path, os.fstat(descriptor).st_size
+        if self._file is None:
+            prune(path.parent, today=path.name)
+
+    def close_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def close(self) -> None:
+        self.close_stream()
+        super().close()
+
+
+def prune(folder: Path, *, today: str) -> None:
+    """Removes daily files more than a week older than ``today``'s."""
+    current = DAILY_NAME.fullmatch(today)
+    if current is None:
+        return
+    newest = datetime.strptime(current[1], "%Y-%m-%d")
+    for path in folder.iterdir():
+        found = DAILY_NAME.fullmatch(path.name)
+        if not found:
+            continue
+        try:
+            too_old = (newest - datetime.strptime(found[1], "%Y-%m-%d")).days > KEEP_DAYS
+        except ValueError:
+            continue
+        if too_old:
+            path.unlink(missing_ok=True)
+
+
+class Console(logging.Handler):
+    """``<ISO> [subsystem] text``, one line per record: what a stranger named cannot forge a second one."""
+
+    def __init__(self, stream: TextIO, style: str) -> None:
+        super().__init__()
+        self._stream = stream
+        self._json = style == "json"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._stream.write((as_json(record) if self._json else console_line(record)) + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            pass
+
+
+def console_line(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
+    subsystem = subsystem_of(record.name).removeprefix("gateway/").removeprefix("channels/")
+    text = redact.redact(record.getMessage())
+    if record.levelno >= logging.WARNING:
+        text = f"{level_name(record.levelno)}: {text}"
+    if record.exc_text:
+        text += f" ({record.exc_text.strip().splitlines()[-1]}; the log file has the trace)"
+    return f"{moment} [{subsystem}] {_CONTROL.sub('�', redact.redact(text)).replace(chr(10), ' ⏎ ').expandtabs()}"
+
+
+class BoundedQueue(logging.handlers.QueueHandler):
+    """Never waits: when the writer cannot keep up lines are dropped, counted, and the count is told."""
+
+    def __init__(self, lines: queue.Queue[Any]) -> None:
+        super().__init__(lines)
+        self._lines = lines
+        self.dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Settles what the record says now; its arguments may change before the thread writes it."""
+        if record.exc_info and not record.exc_text:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        record.msg, record.args, record.exc_info = record.getMessage(), None, None
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            if self.dropped:
+                record.msg = f"{record.msg} ({self.dropped} lines before this one were dropped)"
+            self._lines.put_nowait(record)
+            self.dropped = 0
+        except queue.Full:
+            self.dropped += 1
+
+
+class Logs:
+    """Logging as configured, from ``start`` until ``stop``."""
+
+    def __init__(self, handler: BoundedQueue, listener: logging.handlers.QueueListener, file: DailyFile) -> None:
+        self._handler = handler
+        self._listener = listener
+        self._file = file
+
+    @classmethod
+    def start(
+        cls, state_dir: str, settings: LogSettings, *, console: TextIO | None = sys.stderr, verbose: bool = False
+    ) -> Logs:
+        """``verbose`` opens up the console only, never the file."""
+        redact.configure(settings.redact_patterns, enabled=settings.redact_sensitive != "off")
+        file = DailyFile(state_dir, settings.file)
+        file.setLevel(LEVELS[settings.level])
+        outputs: list[logging.Handler] = [file]
+        if console is not None:
+            shown = Console(console, settings.console_style)
+            shown.setLevel(logging.DEBUG if verbose else LEVELS[settings.console_level or "info"])
+            outputs.append(shown)
+        lines: queue.Queue[Any] = queue.Queue(MAX_QUEUED)
+        handler = BoundedQueue(lines)
+        listener = logging.handlers.QueueListener(lines, *outputs, respect_handler_level=True)
+        root = logging.getLogger()
+        root.addHandler(handler)
+        root.setLevel(logging.WARNING)
+        logging.getLogger("openclaw").setLevel(min(output.level for output in outputs))
+        listener.start()
+        return cls(handler, listener, file)
+
+    def stop(self) -> None:
+        """Writes what is queued and lets go of the file."""
+        logging.getLogger().removeHandler(self._handler)
+        self._listener.stop()
+        self._file.close()

@@ -1,0 +1,260 @@
+"""Anthropic Messages: what we send."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from openclaw.clock import Clock, SystemClock
+from openclaw.messages import (
+    AssistantBlock,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultMessage,
+    UserBlock,
+    UserMessage,
+)
+from openclaw.models import convert, thinking
+from openclaw.models.anthropic_stream import AnthropicStream
+from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
+from openclaw.models.http import WireRequest, stream_reply
+
+API_VERSION = "2023-06-01"
+DEFAULT_BASE_URL = "https://api.anthropic.com"
+MAX_ID = 64
+CONTINUE = "(continue)"
+"""Ends a request whose history ends with the assistant: newer models refuse to continue their own message."""
+_SCHEMA_KEYS = ("type", "properties", "required", "$defs", "definitions")
+# A string with which the vendor tests refusals; in a prompt it would end every conversation.
+_REFUSAL_TEST = re.compile(r"ANTHROPIC_MAGIC_STRING_TRIGGER_REFUSAL\w*")
+
+
+class AnthropicProvider(Provider):
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+
+    async def stream(self, request: ModelRequest, api_key: str) -> AsyncIterator[StreamEvent]:
+        wire = build_request(request, api_key)
+        state = AnthropicStream(request.model, self._clock.now_ms())
+        async for event in stream_reply(wire, state, model=request.model, api_key=api_key):
+            yield event
+
+
+def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
+    model = request.model
+    base = (model.base_url or DEFAULT_BASE_URL).rstrip("/")
+    url = f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages"
+    return WireRequest(url=url, headers=_headers(model, api_key), body=build_body(request))
+
+
+def _headers(model: Model, api_key: str) -> dict[str, str]:
+    headers = {"anthropic-version": API_VERSION}
+    betas: Any = model.compat.get("betas")
+    names = [str(name) for name in betas] if isinstance(betas, list | tuple) else []
+    if api_key.startswith("sk-ant-oat"):
+        headers["authorization"] = f"Bearer {api_key}"
+        names.append("oauth-2025-04-20")
+    elif model.compat.get("authHeader"):
+        headers["authorization"] = f"Bearer {api_key}"
+    elif api_key:
+        headers["x-api-key"] = api_key
+    if names:
+        headers["anthropic-beta"] = ",".join(names)
+    return {**headers, **{name.lower(): value for name, value in model.headers.items()}}
+
+
+def build_body(request: ModelRequest) -> dict[str, Any]:
+    model = request.model
+    history = convert.transform(request.messages, model, _legal_id, max_id=MAX_ID)
+    messages = _messages(history, model)
+    marker = _cache_marker(model)
+    _mark_last_user_block(messages, marker)
+    body: dict[str, Any] = {"model": model.id, "messages": messages, "stream": True}
+    if system := _system(request, marker):
+        body["system"] = system
+    _add_tools(body, request, history, marker)
+    _add_thinking(body, request)
+    return body
+
+
+def _legal_id(call_id: str, same_model: bool) -> str:
+    return convert.sanitised(call_id)[:MAX_ID]
+
+
+def _system(request: ModelRequest, marker: dict[str, str] | None) -> list[dict[str, Any]]:
+    """The stable part carries the cache marker; what changes from turn to turn stands after it."""
+    blocks: list[dict[str, Any]] = []
+    if request.system.strip():
+        blocks.append(_marked({"type": "text", "text": _without_refusal_test(request.system)}, marker))
+    if request.system_suffix.strip():
+        blocks.append({"type": "text", "text": _without_refusal_test(request.system_suffix)})
+    return blocks
+
+
+def _messages(history: list[Message], model: Model) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] | None = None
+    for message in history:
+        if isinstance(message, ToolResultMessage):
+            if results is None:
+                results = []
+                out.append({"role": "user", "content": results})
+            results.append(_result_block(message, model))
+            continue
+        results = None
+        if isinstance(message, UserMessage):
+            content = [_user_block(block) for block in convert.user_blocks(message, model)]
+            role = "user"
+        else:
+            content = [_assistant_block(block) for block in message.content]
+            role = "assistant"
+        if content:
+            out.append({"role": role, "content": content})
+    if not out:
+        raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
+    if out[0]["role"] == "assistant":
+        out.insert(0, {"role": "user", "content": [{"type": "text", "text": convert.BOOTSTRAP}]})
+    if out[-1]["role"] == "assistant":
+        out.append({"role": "user", "content": [{"type": "text", "text": CONTINUE}]})
+    return out
+
+
+def _user_block(block: UserBlock) -> dict[str, Any]:
+    if isinstance(block, ImageBlock):
+        return {"type": "image", "source": {"type": "base64", "media_type": block.mime_type, "data": block.data}}
+    return {"type": "text", "text": _without_refusal_test(block.text)}
+
+
+def _assistant_block(block: AssistantBlock) -> dict[str, Any]:
+    match block:
+        case TextBlock():
+            return {"type": "text", "text": block.text}
+        case ThinkingBlock(redacted=True):
+            return {"type": "redacted_thinking", "data": block.thinking_signature}
+        case ThinkingBlock():
+            if not block.thinking_signature:
+                # Unsigned reasoning (a cut stream, a compatible server) is refused as such.
+                return {"type": "text", "text": block.thinking}
+            return {"type": "thinking", "thinking": block.thinking, "signature": block.thinking_signature}
+        case _:
+            return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.arguments}
+
+
+def _result_block(message: ToolResultMessage, model: Model) -> dict[str, Any]:
+    blocks = convert.user_blocks(message, model)
+    content: Any = convert.result_text(blocks)
+    if any(isinstance(block, ImageBlock) for block in blocks):
+        texts = any(isinstance(block, TextBlock) for block in blocks)
+        content = [_user_block(block) for block in blocks]
+        if not texts:
+            content.insert(0, {"type": "text", "text": convert.SEE_IMAGE})
+    return {
+        "type": "tool_result",
+        "tool_use_id": message.tool_call_id,
+        "content": content,
+        "is_error": message.is_error,
+    }
+
+
+def _cache_marker(model: Model) -> dict[str, str] | None:
+    """``compat.cacheRetention``: ``none``, ``short`` (default) or ``long``, which only the vendor itself offers."""
+    retention = model.compat.get("cacheRetention", "short")
+    if retention == "none":
+        return None
+    host = urlsplit(model.base_url or DEFAULT_BASE_URL).hostname
+    if retention == "long" and host == "api.anthropic.com":
+        return {"type": "ephemeral", "ttl": "1h"}
+    return {"type": "ephemeral"}
+
+
+def _marked(block: dict[str, Any], marker: dict[str, str] | None) -> dict[str, Any]:
+    return {**block, "cache_control": marker} if marker else block
+
+
+def _mark_last_user_block(messages: list[dict[str, Any]], marker: dict[str, str] | None) -> None:
+    content = messages[-1]["content"]
+    content[-1] = _marked(content[-1], marker)
+
+
+def _add_tools(
+    body: dict[str, Any], request: ModelRequest, history: list[Message], marker: dict[str, str] | None
+) -> None:
+    tools = [_tool(spec) for spec in request.tools]
+    choice = _tool_choice(request.tool_choice)
+    if not tools:
+        # Calls in history need their tools declared, even when none is on offer now.
+        empty = {"type": "object", "properties": {}}
+        names = convert.used_tool_names(history)
+        tools = [{"name": name, "description": "Not available now.", "input_schema": empty} for name in names]
+        choice = {"type": "none"}
+    if not tools:
+        return
+    if marker and "system" not in body:
+        tools[-1] = _marked(tools[-1], marker)
+    body["tools"] = tools
+    if choice is not None:
+        body["tool_choice"] = choice
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    kept = {key: spec.parameters[key] for key in _SCHEMA_KEYS if key in spec.parameters}
+    return {
+        "name": spec.name,
+        "description": spec.description,
+        "input_schema": {**kept, "type": "object", "properties": kept.get("properties") or {}},
+    }
+
+
+def _tool_choice(choice: Any) -> dict[str, Any] | None:
+    match choice:
+        case None | "auto":
+            return None
+        case "none":
+            return {"type": "none"}
+        case "required" | "any":
+            return {"type": "any"}
+        case {"name": str(name)}:
+            return {"type": "tool", "name": name}
+        case _:
+            raise ModelError(
+                f'Unknown tool choice {choice!r}; use "auto", "none", "required" or {{"name": ...}}.', kind="format"
+            )
+
+
+def _add_thinking(body: dict[str, Any], request: ModelRequest) -> None:
+    model = request.model
+    level = thinking.clamp_to_model(request.thinking, model)
+    forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
+    limit = thinking.output_limit(model, request.max_tokens)
+    thinks = False
+    if level != "off" and not forced and _may_think(body["messages"]):
+        if thinking.is_adaptive(model):
+            body["thinking"] = {"type": "adaptive"}
+            body["output_config"] = {"effort": thinking.ADAPTIVE_EFFORT[level]}
+            thinks = True
+        else:
+            budget, limit = thinking.budget_and_limit(level, model, request.max_tokens)
+            if budget:
+                body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+                thinks = True
+    body["max_tokens"] = limit
+    if request.temperature is not None and not thinks:
+        body["temperature"] = min(1.0, max(0.0, request.temperature))
+
+
+def _may_think(messages: list[dict[str, Any]]) -> bool:
+    """In the middle of a tool loop that began without (or with another model's) reasoning, none may be switched on."""
+    results = False
+    for message in reversed(messages):
+        if message["role"] == "assistant":
+            return not results or message["content"][0]["type"] in ("thinking", "redacted_thinking")
+        results = results or any(block["type"] == "tool_result" for block in message["content"])
+    return True
+
+
+def _without_refusal_test(text: str) -> str:
+    return _REFUSAL_TEST.sub("[redacted]", text) if "ANTHROPIC_MAGIC_STRING" in text else text

@@ -1,0 +1,247 @@
+"""Every model we can name, with its window and limits, and the choice of one when a person made none."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from openclaw import paths
+from openclaw.config.agents import model_aliases, primary_model
+from openclaw.models.base import Model, ModelError
+from openclaw.models.catalogue_data import LOCAL_PROVIDER, MODEL_ALIASES, PROVIDERS, local_model
+from openclaw.models.catalogue_rows import LOCAL_WINDOW, builtin_models, configured_models, unlisted_model
+from openclaw.models.gguf import context_length
+from openclaw.models.install import INSTALL_COMMAND, is_installed, weights_path
+from openclaw.models.keys import canonical_provider, find_source, is_loopback, provider_config, read_profiles
+
+if TYPE_CHECKING:
+    from openclaw.config.schema import Config
+    from openclaw.models.detect import FoundServer
+
+
+class UnknownModel(ModelError):
+    """A name that is no model; the text names near ones and how to configure another."""
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A default model and one sentence on why it was chosen."""
+
+    model: Model
+    why: str
+
+
+class Catalogue:
+    """Immutable; build a new one when the config or what runs on this machine changes."""
+
+    def __init__(
+        self,
+        config: Config,
+        environ: Mapping[str, str],
+        *,
+        found: Sequence[FoundServer] = (),
+        state_dir: str | None = None,
+    ) -> None:
+        self._config = config
+        self._environ = environ
+        self._state_dir = paths.state_dir() if state_dir is None else state_dir
+        self._found = tuple(found)
+        self._profile_providers = _providers_with_profiles(self._state_dir)
+        self._cap = config.agents.defaults.context_tokens
+        self._models = {model.ref.lower(): model for model in self._assemble()}
+        self._aliases = {**MODEL_ALIASES, **model_aliases(config)}
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Config,
+        environ: Mapping[str, str],
+        *,
+        found: Sequence[FoundServer] = (),
+        state_dir: str | None = None,
+    ) -> Catalogue:
+        """``found`` comes from ``detect.find_servers``; ``state_dir`` shows what is installed and stored."""
+        return cls(config, environ, found=found, state_dir=state_dir)
+
+    def all(self) -> list[Model]:
+        """Configured models first, then those found running here, the well-known ones and the embedded one."""
+        return list(self._models.values())
+
+    def available(self) -> list[Model]:
+        """Those that could be called now: there is a key, or none is needed."""
+        return [model for model in self._models.values() if self.is_usable(model.provider)]
+
+    def aliases(self) -> dict[str, str]:
+        return dict(self._aliases)
+
+    def resolve(self, ref: str) -> Model:
+        """The model a person means by ``provider/model``, an alias, or a bare id. Raises ``UnknownModel``."""
+        text = ref.strip()
+        text = self._aliases.get(text.lower(), text)
+        provider, slash, model_id = text.partition("/")
+        provider = canonical_provider(provider)
+        if slash and model_id:
+            model_id = _vendor_id(provider, model_id)
+            if known := self._models.get(f"{provider}/{model_id}".lower()):
+                return known
+            if provider != LOCAL_PROVIDER and self.is_usable(provider):
+                accepted = unlisted_model(provider, model_id, self._config, self._environ)
+                if accepted is not None:
+                    return self._capped(accepted)
+        return self._by_bare_id(text)
+
+    def is_usable(self, provider: str) -> bool:
+        """Whether the provider is configured, has a key in the environment or a profile, or runs on this machine."""
+        name = canonical_provider(provider)
+        if name == LOCAL_PROVIDER or name in self._profile_providers:
+            return True
+        section = provider_config(self._config, name)
+        if section is not None and (section.api_key or section.base_url or section.models):
+            return True
+        facts = PROVIDERS.get(name)
+        if facts is None:
+            return False
+        probe = Model(provider=name, id="", base_url=facts.base_url)
+        return find_source(probe, section, self._environ).kind != "missing"
+
+    def default_for(self, config: Config, agent_id: str) -> Model:
+        """What an agent uses: its configured model, else the best that is at hand."""
+        return self.choose(config, agent_id).model
+
+    def why_default(self, agent_id: str = "main") -> str:
+        """One sentence a person understands."""
+        return self.choose(self._config, agent_id).why
+
+    def choose(self, config: Config, agent_id: str) -> Choice:
+        if explicit := primary_model(config, agent_id):
+            model = self.resolve(explicit)
+            return Choice(model, f"using {model.ref} because the config names it for the agent {agent_id}")
+        return self._configured_choice() or self._key_choice() or self._ollama_choice() or self._local_choice()
+
+    def _configured_choice(self) -> Choice | None:
+        for name, section in self._config.models.providers.items():
+            if section.models:
+                model = self.resolve(f"{name}/{section.models[0].id}")
+                return Choice(
+                    model, f"using {model.ref} because it is the first model of models.providers in the config"
+                )
+        return None
+
+    def _key_choice(self) -> Choice | None:
+        for name, facts in PROVIDERS.items():
+            if not facts.default_model:
+                continue
+            probe = Model(provider=name, id="", base_url=facts.base_url)
+            source = find_source(probe, provider_config(self._config, name), self._environ)
+            if source.kind == "env":
+                why = f"{source.where} is set"
+            elif source.kind in ("config", "file", "command"):
+                why = f"models.providers.{name}.apiKey is set in the config"
+            elif name in self._profile_providers:
+                why = f"a stored credential for {facts.label} was found"
+            else:
+                continue
+            model = self.resolve(f"{name}/{facts.default_model}")
+            return Choice(model, f"using {model.ref} because {why}")
+        return None
+
+    def _ollama_choice(self) -> Choice | None:
+        """Other local servers are listed but never chosen unasked: anything may listen on their common ports."""
+        models = [model for model in self._models.values() if model.provider == "ollama"]
+        found_here = any(server.provider == "ollama" for server in self._found)
+        if not models or not found_here:
+            return None
+        model = next((candidate for candidate in models if candidate.tools), models[0])
+        return Choice(model, f"using {model.ref} because an Ollama server with this model runs at {model.base_url}")
+
+    def _local_choice(self) -> Choice:
+        model = self._models[local_model().ref.lower()]
+        why = f"using {model.ref}, the embedded model, because no key and no local server was found"
+        if not is_installed(self._state_dir):
+            why += f"; it is not installed yet: run {INSTALL_COMMAND}"
+        return Choice(model, why)
+
+    def _assemble(self) -> Iterator[Model]:
+        """In order of authority; the first to name a reference keeps it."""
+        seen: set[str] = set()
+        builtin = () if self._config.models.mode == "replace" else builtin_models(self._config, self._environ)
+        configured = configured_models(self._config, self._environ)
+        for model in (*configured, *self._running_here(), *builtin, self._embedded()):
+            if model.ref.lower() not in seen:
+                seen.add(model.ref.lower())
+                yield self._capped(model)
+
+    def _running_here(self) -> Iterator[Model]:
+        if not self._found:
+            return
+        from openclaw.models.detect import catalogue_models
+
+        for server in self._found:
+            yield from catalogue_models(server)
+
+    def _embedded(self) -> Model:
+        window = context_length(weights_path(self._state_dir))
+        return local_model(context_window=min(window or LOCAL_WINDOW, LOCAL_WINDOW))
+
+    def _by_bare_id(self, text: str) -> Model:
+        same = [model for model in self._models.values() if model.id.lower() == text.lower()]
+        reachable = [model for model in same if self.is_usable(model.provider)]
+        candidates = reachable or same
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            names = ", ".join(model.ref for model in candidates)
+            raise UnknownModel(f"Several providers offer {text!r}: write one of {names}.")
+        raise UnknownModel(self._unknown_text(text))
+
+    def _unknown_text(self, text: str) -> str:
+        names = {ref: model.ref for ref, model in self._models.items()}
+        bare = {model.id.lower(): model.ref for model in self._models.values()}
+        near = [names[hit] for hit in difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6)]
+        near += [bare[hit] for hit in difflib.get_close_matches(text.lower(), bare, n=3, cutoff=0.6)]
+        nearest = list(dict.fromkeys(near))[:3] or [model.ref for model in self.available()[:3]]
+        provider = canonical_provider(text.partition("/")[0]) if "/" in text else "<provider>"
+        return (
+            f"Unknown model {text!r}. Near it: {', '.join(nearest)}. To use another, set the key of its provider, "
+            f"or add models.providers.{provider} with baseUrl, apiKey and models to the config."
+        )
+
+    def _capped(self, model: Model) -> Model:
+        window = min(model.context_window, self._cap) if self._cap else model.context_window
+        return msgspec.structs.replace(model, context_window=window, max_tokens=min(model.max_tokens, window))
+
+
+def public_row(model: Model) -> dict[str, Any]:
+    """A row of ``models.list``."""
+    return {
+        "id": model.id,
+        "name": model.name or model.id,
+        "provider": model.provider,
+        "contextWindow": model.context_window,
+        "reasoning": model.reasoning,
+        "input": list(model.input),
+    }
+
+
+def runs_here(model: Model) -> bool:
+    """Whether nothing leaves this machine when the model is used."""
+    return model.api == "local" or is_loopback(model.base_url)
+
+
+def _vendor_id(provider: str, model_id: str) -> str:
+    """Spellings people use that the vendor's API does not know."""
+    if provider == "anthropic":
+        return re.sub(r"(?<=\d)\.(?=\d)", "-", model_id)
+    if provider == "openrouter" and model_id == "auto":
+        return "openrouter/auto"
+    return model_id
+
+
+def _providers_with_profiles(state_dir: str) -> frozenset[str]:
+    files = Path(state_dir, "agents").glob("*/agent/auth-profiles.json")
+    stored = [profile for path in files for profile in read_profiles(str(path))]
+    return frozenset(canonical_provider(profile.provider) for profile in stored)

@@ -1,0 +1,34 @@
+"""What a call cost, from its tokens and the model's price."""
+
+from __future__ import annotations
+
+from openclaw.messages import Cost, Usage
+from openclaw.models.base import Price
+
+_PER_TOKEN = 1_000_000
+
+
+def cost_of(usage: Usage, price: Price | None) -> Cost:
+    """US dollars per class of tokens. An unknown price leaves zeros."""
+    if price is None:
+        return Cost()
+    cost = Cost(
+        input=price.input / _PER_TOKEN * usage.input,
+        output=price.output / _PER_TOKEN * usage.output,
+        cache_read=price.cache_read / _PER_TOKEN * usage.cache_read,
+        cache_write=price.cache_write / _PER_TOKEN * usage.cache_write,
+    )
+    cost.total = cost.input + cost.output + cost.cache_read + cost.cache_write
+    return cost
+
+
+def priced_usage(
+    price: Price | None, *, input: int = 0, output: int = 0, cache_read: int = 0, cache_write: int = 0
+) -> Usage:
+    """Usage of one call with its total and cost filled in. ``input`` excludes cached tokens."""
+    usage = Usage(
+        input=max(0, input), output=max(0, output), cache_read=max(0, cache_read), cache_write=max(0, cache_write)
+    )
+    usage.total_tokens = usage.input + usage.output + usage.cache_read + usage.cache_write
+    usage.cost = cost_of(usage, price)
+    return usage

@@ -1,0 +1,241 @@
+"""The way out to model servers: one pooled session per event loop, streaming POSTs, failures as ModelError."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import msgspec
+
+from openclaw.models.base import Model, ModelError, StreamEvent
+from openclaw.models.draft import StreamState, encode_body
+from openclaw.models.http_errors import redact, status_error
+from openclaw.models.sse import SseParser, SseTooLarge
+
+CONNECT_TIMEOUT_S = 20.0
+IDLE_TIMEOUT_S = 120.0
+MAX_CONNECTIONS = 1000
+MAX_ERROR_BODY = 64 * 1024
+MAX_WHOLE_BODY = 32 * 1024 * 1024
+_DRAIN_S = 1.0
+_USER_AGENT = "openclaw-python"
+
+_sessions: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession] = weakref.WeakKeyDictionary()
+_drains: set[asyncio.Task[None]] = set()
+
+
+class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider's request, complete but not sent."""
+
+    url: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+def shared_session() -> aiohttp.ClientSession:
+    """The session of the running loop, made on first use. Its pool keeps connections warm between turns."""
+    loop = asyncio.get_running_loop()
+    session = _sessions.get(loop)
+    if session is None or session.closed:
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, ttl_dns_cache=60, keepalive_timeout=60),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"user-agent": _USER_AGENT},
+        )
+        _sessions[loop] = session
+    return session
+
+
+async def close() -> None:
+    """Closes the running loop's session; the next call would make a new one."""
+    session = _sessions.pop(asyncio.get_running_loop(), None)
+    if session is not None:
+        await session.close()
+
+
+async def stream_reply(
+    wire: WireRequest, state: StreamState, *, model: Model, api_key: str
+) -> AsyncIterator[StreamEvent]:
+    """Sends the request and yields the reply's events. Every failure is a ModelError that carries what had come.
+
+    Cancelling the consumer closes the connection at once.
+    """
+    response: aiohttp.ClientResponse | None = None
+    secrets = secrets_of(wire, api_key)
+    try:
+        response = await _open(wire, model)
+        if response.status >= 300:
+            body = await _read_bounded(response, MAX_ERROR_BODY)
+            raise status_error(model.provider, response.status, response.headers, body, secrets)
+        async for event in _read_events(response, state):
+            yield event
+        _keep_connection(response)
+        response = None
+    except ModelError as error:
+        raise _without_secrets(error, secrets) from None
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        raise transport_error(error, wire, state, model) from None
+    finally:
+        if response is not None:
+            response.close()
+
+
+async def _open(wire: WireRequest, model: Model) -> aiohttp.ClientResponse:
+    timeout = aiohttp.ClientTimeout(
+        total=None, connect=CONNECT_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_timeout_s(model)
+    )
+    headers = {"content-type": "application/json", "accept": "text/event-stream", **wire.headers}
+    # A redirect would carry the key to a host nobody configured: it is reported instead of followed.
+    return await shared_session().post(
+        wire.url,
+        data=encode_body(wire.body),
+        headers=headers,
+        timeout=timeout,
+        allow_redirects=False,
+        proxy=_proxy_for(wire.url),
+    )
+
+
+async def _read_events(response: aiohttp.ClientResponse, state: StreamState) -> AsyncIterator[StreamEvent]:
+    kind = response.content_type
+    if kind == "application/json":
+        for event in state.feed_whole(await _read_bounded(response, MAX_WHOLE_BODY)):
+            yield event
+        return
+    if kind == "text/html":
+        page = (await _read_bounded(response, 300)).decode("utf-8", "replace").strip()
+        raise ModelError(
+            f"{response.url.host} answered with a web page instead of a model's reply; check the provider's baseUrl. "
+            f"It begins: {page[:200]!r}",
+            kind="other",
+        )
+    parser = SseParser()
+    draft = state.draft
+    try:
+        while not draft.complete:
+            chunk = await response.content.readany()
+            if not chunk:
+                break
+            for event in state.feed(parser.feed(chunk)):
+                yield event
+        if not draft.complete:
+            for event in _last_events(parser, state):
+                yield event
+    except ModelError:
+        # What stood before the failure in the same read has not been handed out yet.
+        for event in draft.take():
+            yield event
+        raise
+
+
+def _last_events(parser: SseParser, state: StreamState) -> list[StreamEvent]:
+    """After the last byte: an event whose blank line is missing still counts, half an event does not."""
+    tail = parser.finish()
+    out: list[StreamEvent] = []
+    if tail is not None:
+        try:
+            out = state.feed([tail])
+        except ModelError as error:
+            if error.kind != "other":
+                raise
+    return out if state.draft.complete else out + state.finish()
+
+
+async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    body = bytearray()
+    while len(body) < limit and (chunk := await response.content.readany()):
+        body += chunk
+    return bytes(body[:limit])
+
+
+def _keep_connection(response: aiohttp.ClientResponse) -> None:
+    """Returns the connection to the pool. The server's end-of-body often comes a packet after its last event."""
+    if response.content.at_eof():
+        response.release()
+        return
+    task = asyncio.get_running_loop().create_task(_drain(response))
+    _drains.add(task)
+    task.add_done_callback(_drains.discard)
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    try:
+        async with asyncio.timeout(_DRAIN_S):
+            while await response.content.readany():
+                pass
+        response.release()
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        pass
+    finally:
+        response.close()
+
+
+def idle_timeout_s(model: Model) -> float:
+    """How long a server may stay silent: ``compat.idleTimeoutMs``, two minutes when it says nothing usable."""
+    configured = model.compat.get("idleTimeoutMs")
+    if isinstance(configured, int | float) and configured > 0:
+        return configured / 1000
+    return IDLE_TIMEOUT_S
+
+
+def transport_error(error: Exception, wire: WireRequest, state: StreamState, model: Model) -> ModelError:
+    """What went wrong below HTTP, in words for the person who runs the Gateway."""
+    host = urlsplit(wire.url).netloc.rpartition("@")[2] or wire.url
+    kind: Any = "network"
+    retryable = True
+    match error:
+        case aiohttp.InvalidURL():
+            kind, retryable = "other", False
+            text = f"The provider's baseUrl {model.base_url!r} is not a valid address."
+        case aiohttp.ConnectionTimeoutError():
+            kind = "timeout"
+            text = f"Connecting to {host} timed out after {CONNECT_TIMEOUT_S:g} s."
+        case TimeoutError():
+            kind = "timeout"
+            text = f"{host} sent nothing for {idle_timeout_s(model):g} s; the call timed out."
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
+            retryable = False
+            text = f"The TLS certificate of {host} was not accepted: {error}"
+        case aiohttp.ClientConnectorError():
+            text = f"Connection error: cannot reach {host}: {error.os_error.strerror or error.os_error}."
+        case SseTooLarge():
+            kind, retryable = "other", False
+            text = f"{host} sent an unreadable stream: {error}"
+        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | aiohttp.ClientOSError():
+            text = f"Connection error: {host} closed the connection before the reply was complete."
+        case _:
+            text = f"Connection error with {host}: {error}"
+    return ModelError(text, kind=kind, retryable=retryable, partial=state.draft.partial(text))
+
+
+def secrets_of(wire: WireRequest, api_key: str) -> list[str]:
+    """Strings that must not appear in an error: the key and every header that looks like one."""
+    words = ("auth", "key", "token", "secret", "cookie")
+    values = [value for name, value in wire.headers.items() if any(word in name.lower() for word in words)]
+    bare = [value.removeprefix("Bearer ") for value in values]
+    return [secret for secret in (api_key, *values, *bare) if len(secret) >= 4]
+
+
+def _without_secrets(error: ModelError, secrets: list[str]) -> ModelError:
+    text = redact(str(error), secrets)
+    if text == str(error):
+        return error
+    if error.partial is not None and isinstance(error.partial.error_message, str):
+        error.partial.error_message = redact(error.partial.error_message, secrets)
+    error.args = (text,)
+    return error
+
+
+def _proxy_for(url: str) -> str | None:
+    """The environment's proxy; never for this machine, which a proxy could not reach anyway."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host == "localhost" or host == "::1" or host.startswith("127."):
+        return None
+    proxy = getproxies().get(parts.scheme)
+    return None if proxy is None or proxy_bypass(host) else proxy

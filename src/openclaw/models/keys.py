@@ -1,0 +1,304 @@
+"""Where a provider's key comes from, and the key itself: config, environment, file, command or a stored profile.
+
+Keys are never logged and never part of an error's text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+
+from openclaw import paths
+from openclaw.clock import Clock, SystemClock
+from openclaw.models.base import Model, ModelError
+from openclaw.models.catalogue_data import PROVIDER_ALIASES, PROVIDERS
+
+if TYPE_CHECKING:
+    from openclaw.config.schema import Config, ProviderConfig, SecretRef
+
+log = logging.getLogger(__name__)
+
+COMMAND_TTL_S = 300.0
+MAX_PROFILES_CHARS = 1 << 20
+MAX_CACHED = 64
+_REFERENCE = re.compile(r"\$\{([A-Z_][A-Z0-9_]*)\}")
+_ENV_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
+
+SourceKind: TypeAlias = Literal["unneeded", "config", "env", "file", "command", "profile", "missing"]
+
+
+class MissingKey(ModelError):
+    """No usable key; the text names the variable or config path to set."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, kind="auth")
+
+
+class KeySource(msgspec.Struct, frozen=True):
+    """Where a key would be taken from; safe to show."""
+
+    kind: SourceKind
+    where: str = ""
+    """The variable, file, program or profile."""
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """One credential of ``auth-profiles.json``."""
+
+    id: str
+    provider: str
+    kind: str
+    secret: str
+    expires_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Profile({self.id!r})"
+
+
+class Keys:
+    """Resolves keys; what commands print is remembered for five minutes, in memory only."""
+
+    def __init__(self, environ: Mapping[str, str], *, state_dir: str | None = None, clock: Clock | None = None) -> None:
+        self._environ = environ
+        self._state_dir = state_dir
+        self._clock = clock or SystemClock()
+        self._printed: dict[tuple[str, ...], tuple[float, str]] = {}
+        self._running = asyncio.Lock()
+        self._warned: set[str] = set()
+
+    async def resolve_key(self, model: Model, config: Config, *, agent_id: str = "main") -> str:
+        """The key for a model; empty where none is needed. Raises ``MissingKey``."""
+        provider = provider_config(config, model.provider)
+        profiles: list[Profile] = []
+        if self._state_dir is not None:
+            path = profiles_path(config, self._state_dir, agent_id)
+            stored = await asyncio.to_thread(read_profiles, path)
+            if not stored:
+                # An agent without credentials of its own uses the main agent's.
+                stored = await asyncio.to_thread(read_profiles, profiles_path(config, self._state_dir, "main"))
+            order = getattr(config.auth, "order", {}).get(model.provider, [])
+            profiles = usable_profiles(stored, model.provider, now_ms=self._clock.now_ms(), order=order)
+        source = find_source(model, provider, self._environ, profiles)
+        key = await self._read(source, model, provider, profiles)
+        return _checked(key, source, model.provider)
+
+    def forget(self) -> None:
+        """Drops what commands printed, for instance after a provider refused a key."""
+        self._printed.clear()
+
+    async def _read(
+        self, source: KeySource, model: Model, provider: ProviderConfig | None, profiles: Sequence[Profile]
+    ) -> str:
+        match source.kind:
+            case "unneeded":
+                return ""
+            case "config":
+                return str(provider.api_key) if provider else ""
+            case "env":
+                return self._environ.get(source.where, "").strip()
+            case "file" | "command":
+                ref: Any = provider.api_key if provider else None
+                path = f"models.providers.{model.provider}.apiKey"
+                return await (self._from_file(ref, path) if source.kind == "file" else self._from_command(ref, path))
+            case "profile":
+                return next(profile.secret for profile in profiles if profile.id == source.where)
+            case "missing":
+                raise MissingKey(_how_to_set(model))
+
+    async def _from_file(self, ref: SecretRef, path: str) -> str:
+        key = await _fetch(ref, self._environ, path)
+        name = ref.file or ""
+        if name not in self._warned and await asyncio.to_thread(_everyone_can_read, name):
+            self._warned.add(name)
+            log.warning("The key file %s can be read by every user of this machine; run: chmod 600 %s", name, name)
+        return key
+
+    async def _from_command(self, ref: SecretRef, path: str) -> str:
+        argv = tuple(ref.command or ())
+        async with self._running:
+            now = self._clock.monotonic()
+            kept = self._printed.get(argv)
+            if kept is not None and now - kept[0] < COMMAND_TTL_S:
+                return kept[1]
+            key = await _fetch(ref, self._environ, path)
+            if len(self._printed) >= MAX_CACHED:
+                self._printed.clear()
+            self._printed[argv] = (now, key)
+            return key
+
+
+def find_source(
+    model: Model, provider: ProviderConfig | None, environ: Mapping[str, str], profiles: Sequence[Profile] = ()
+) -> KeySource:
+    """The first of: the config, the provider's environment variables, a stored profile; local servers need none."""
+    if model.api == "local":
+        return KeySource("unneeded")
+    if provider is not None and provider.api_key:
+        return _config_source(provider.api_key, environ)
+    for name in env_names(model.provider):
+        if environ.get(name, "").strip():
+            return KeySource("env", name)
+    for profile in profiles:
+        if profile.provider == model.provider:
+            return KeySource("profile", profile.id)
+    return KeySource("unneeded") if is_loopback(model.base_url) else KeySource("missing")
+
+
+def env_names(provider: str) -> tuple[str, ...]:
+    """Variables that may hold the provider's key: the vendor's own names, else ``<PROVIDER>_API_KEY``."""
+    facts = PROVIDERS.get(canonical_provider(provider))
+    if facts is not None:
+        return facts.key_env
+    return (re.sub(r"[^A-Z0-9]+", "_", provider.upper()).strip("_") + "_API_KEY",)
+
+
+def canonical_provider(name: str) -> str:
+    lowered = name.strip().lower()
+    return PROVIDER_ALIASES.get(lowered, lowered)
+
+
+def provider_config(config: Config, provider: str) -> ProviderConfig | None:
+    """The provider's section, however its name is spelled there."""
+    wanted = canonical_provider(provider)
+    for name, section in config.models.providers.items():
+        if canonical_provider(name) == wanted:
+            return section
+    return None
+
+
+def is_loopback(url: str) -> bool:
+    """Whether the address is this machine: such servers need no key."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def profiles_path(config: Config, state_dir: str, agent_id: str) -> str:
+    wanted = paths.normalize_agent_id(agent_id)
+    for agent in config.agents.list:
+        if paths.normalize_agent_id(agent.id) == wanted and agent.agent_dir:
+            return str(Path(agent.agent_dir).expanduser() / "auth-profiles.json")
+    return str(Path(paths.agent_dir(state_dir, agent_id), "agent", "auth-profiles.json"))
+
+
+def read_profiles(path: str) -> list[Profile]:
+    """The credentials stored there, the last one that worked first; a missing or unreadable file holds none."""
+    try:
+        data = msgspec.json.decode(_read_small(Path(path)))
+    except (OSError, msgspec.MsgspecError):
+        return []
+    if not isinstance(data, dict) or not isinstance(data.get("profiles"), dict):
+        return []
+    profiles = [profile for key, raw in data["profiles"].items() if (profile := _profile(str(key), raw)) is not None]
+    last_good = data.get("lastGood")
+    preferred = set(last_good.values()) if isinstance(last_good, dict) else set[Any]()
+    return sorted(profiles, key=lambda profile: (profile.id not in preferred, not profile.id.endswith(":default")))
+
+
+def usable_profiles(
+    profiles: Sequence[Profile], provider: str, *, now_ms: int, order: Sequence[str] = ()
+) -> list[Profile]:
+    """Those of the provider that have not expired, in the order the config asks for."""
+    wanted = canonical_provider(provider)
+    live = [
+        msgspec.structs.replace(profile, provider=provider)
+        for profile in profiles
+        if canonical_provider(profile.provider) == wanted
+        and (profile.expires_ms is None or profile.expires_ms > now_ms)
+    ]
+    if not order:
+        return live
+    return sorted((profile for profile in live if profile.id in order), key=lambda profile: order.index(profile.id))
+
+
+def _profile(key: str, raw: Any) -> Profile | None:
+    if not isinstance(raw, dict):
+        return None
+    field = {"api_key": "key", "token": "token", "oauth": "access"}.get(str(raw.get("type")))
+    secret = raw.get(field) if field else None
+    if not isinstance(secret, str) or not secret.strip():
+        return None
+    provider = str(raw.get("provider") or key.partition(":")[0])
+    expires = raw.get("expires")
+    return Profile(
+        id=key,
+        provider=provider,
+        kind=str(raw["type"]),
+        secret=secret.strip(),
+        expires_ms=int(expires) if isinstance(expires, int | float) and expires > 0 else None,
+    )
+
+
+def _config_source(secret: Any, environ: Mapping[str, str]) -> KeySource:
+    if isinstance(secret, str):
+        text = secret.strip()
+        if match := _REFERENCE.fullmatch(text):
+            return KeySource("env", match[1])
+        # Existing configs also name a variable without the braces.
+        if _ENV_NAME.fullmatch(text) and text in environ:
+            return KeySource("env", text)
+        return KeySource("config")
+    if secret.env:
+        return KeySource("env", secret.env)
+    if secret.file:
+        return KeySource("file", secret.file)
+    return KeySource("command", secret.command[0] if secret.command else "")
+
+
+def _checked(key: str, source: KeySource, provider: str) -> str:
+    if source.kind == "unneeded":
+        return key
+    path = f"models.providers.{provider}.apiKey"
+    key = key.strip()
+    if not key:
+        what = f"the environment variable {source.where}" if source.kind == "env" else source.where or path
+        raise MissingKey(f"No key for {provider}: {what} is empty or not set. Set it, or change {path}.")
+    if any(not 32 < ord(char) < 127 for char in key):
+        where = source.where or path
+        raise MissingKey(
+            f"The key for {provider} from {where} contains spaces, line breaks or other characters no key has."
+        )
+    return key
+
+
+def _how_to_set(model: Model) -> str:
+    names = [name for name in env_names(model.provider) if "OAUTH" not in name]
+    variable = f"set the environment variable {' or '.join(names)}, or " if names else "set "
+    return f"No API key for {model.provider}: {variable}models.providers.{model.provider}.apiKey in the config."
+
+
+def _read_small(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(MAX_PROFILES_CHARS)
+
+
+def _everyone_can_read(name: str) -> bool:
+    try:
+        return bool(Path(name).expanduser().stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
+
+
+async def _fetch(ref: SecretRef, environ: Mapping[str, str], path: str) -> str:
+    from openclaw.config.secrets import SecretUnavailable, resolve_secret
+
+    try:
+        return await asyncio.to_thread(resolve_secret, ref, environ, path) or ""
+    except SecretUnavailable as error:
+        raise MissingKey(f"No key could be had from {error}.") from None

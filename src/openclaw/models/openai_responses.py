@@ -1,0 +1,203 @@
+"""OpenAI Responses: what we send. Nothing is stored at the vendor; reasoning is returned to it encrypted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+
+from openclaw.clock import Clock, SystemClock
+from openclaw.messages import (
+    AssistantMessage,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolCall,
+    ToolResultMessage,
+    UserBlock,
+    UserMessage,
+)
+from openclaw.models import convert, thinking
+from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
+from openclaw.models.compat import endpoint, openai_headers, quirks_of, tool_choice
+from openclaw.models.http import WireRequest, stream_reply
+from openclaw.models.openai_responses_stream import ResponsesStream
+
+MAX_ID = 64
+MIN_OUTPUT_TOKENS = 16
+
+
+class OpenAIResponsesProvider(Provider):
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+
+    async def stream(self, request: ModelRequest, api_key: str) -> AsyncIterator[StreamEvent]:
+        wire = build_request(request, api_key)
+        state = ResponsesStream(request.model, self._clock.now_ms())
+        async for event in stream_reply(wire, state, model=request.model, api_key=api_key):
+            yield event
+
+
+def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
+    try:
+        body = build_body(request)
+        headers = openai_headers(request.model, api_key)
+    except ValueError as error:
+        raise ModelError(str(error), kind="format") from None
+    return WireRequest(url=endpoint(request.model, "/responses"), headers=headers, body=body)
+
+
+def build_body(request: ModelRequest) -> dict[str, Any]:
+    model = request.model
+    history = convert.transform(request.messages, model, _legal_id, max_id=MAX_ID)
+    items = _items(history, model)
+    if not items:
+        raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
+    body: dict[str, Any] = {
+        "model": model.id,
+        "input": _system(request) + items,
+        "stream": True,
+        "store": False,
+        "max_output_tokens": max(MIN_OUTPUT_TOKENS, thinking.output_limit(model, request.max_tokens)),
+    }
+    if request.session_id:
+        body["prompt_cache_key"] = request.session_id[:64]
+    if request.temperature is not None:
+        body["temperature"] = request.temperature
+    if request.tools:
+        body["tools"] = [_tool(spec) for spec in request.tools]
+        choice = tool_choice(request.tool_choice, nested=False)
+        if choice is not None:
+            body["tool_choice"] = choice
+    if model.reasoning:
+        body["include"] = ["reasoning.encrypted_content"]
+        effort = thinking.reasoning_effort(request.thinking, model)
+        if effort:
+            body["reasoning"] = {"effort": effort, "summary": "auto"}
+    return body
+
+
+def _legal_id(call_id: str, same_model: bool) -> str:
+    """Stored ids are ``call_id|item_id``. Both parts are kept legal; the item's is only good for the same model."""
+    call, _, item = call_id.partition("|")
+    call = convert.sanitised(call)[:MAX_ID]
+    item = convert.sanitised(item)[:MAX_ID]
+    return f"{call}|{item}" if call and same_model and item.startswith("fc") else call
+
+
+def _system(request: ModelRequest) -> list[dict[str, Any]]:
+    parts = [part for part in (request.system, request.system_suffix) if part.strip()]
+    developer = request.model.reasoning and quirks_of(request.model).supports_developer_role
+    return [{"role": "developer" if developer else "system", "content": part} for part in parts]
+
+
+def _items(history: list[Message], model: Model) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    sent: set[str] = set()
+    for message in history:
+        match message:
+            case UserMessage():
+                if blocks := convert.user_blocks(message, model):
+                    items.append({"role": "user", "content": [_part(block) for block in blocks]})
+            case AssistantMessage():
+                items += _assistant_items(message, model, sent)
+            case ToolResultMessage():
+                call_id = message.tool_call_id.partition("|")[0]
+                items.append({"type": "function_call_output", "call_id": call_id, "output": _output(message, model)})
+    return items
+
+
+def _assistant_items(message: AssistantMessage, model: Model, sent: set[str]) -> list[dict[str, Any]]:
+    """The reply's items in order. ``sent`` are the ids already used: the API refuses one twice."""
+    items: list[dict[str, Any]] = []
+    same = convert.is_same_model(message, model)
+    reasoned = False
+    for block in message.content:
+        match block:
+            case ThinkingBlock():
+                item = _reasoning_item(block, sent) if same else None
+                if item is not None:
+                    items.append(item)
+                    reasoned = True
+            case TextBlock():
+                items.append(_text_item(block, sent, with_id=reasoned))
+            case ToolCall():
+                items.append(_call_item(block, sent, with_id=reasoned))
+    # Reasoning must be followed by what it led to.
+    while items and items[-1].get("type") == "reasoning":
+        items.pop()
+    return items
+
+
+def _reasoning_item(block: ThinkingBlock, sent: set[str]) -> dict[str, Any] | None:
+    """The item as the API gave it; without its encrypted content the vendor would look for it and not find it."""
+    try:
+        item = msgspec.json.decode(block.thinking_signature or "")
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    match item:
+        case {"type": "reasoning", "id": str(item_id), "encrypted_content": str(encrypted)} if encrypted:
+            if item_id in sent:
+                return None
+            sent.add(item_id)
+            summary = item.get("summary")
+            return {
+                "type": "reasoning",
+                "id": item_id,
+                "summary": summary if isinstance(summary, list) else [],
+                "encrypted_content": encrypted,
+            }
+        case _:
+            return None
+
+
+def _text_item(block: TextBlock, sent: set[str], *, with_id: bool) -> dict[str, Any]:
+    item_id = block.text_signature or ""
+    if not with_id or not item_id.startswith("msg") or len(item_id) > MAX_ID or item_id in sent:
+        return {"role": "assistant", "content": block.text}
+    sent.add(item_id)
+    content = [{"type": "output_text", "text": block.text, "annotations": []}]
+    return {"type": "message", "role": "assistant", "id": item_id, "status": "completed", "content": content}
+
+
+def _call_item(call: ToolCall, sent: set[str], *, with_id: bool) -> dict[str, Any]:
+    """An item id ties the call to its reasoning; sent without that reasoning it would be refused."""
+    call_id, _, item_id = call.id.partition("|")
+    item = {
+        "type": "function_call",
+        "call_id": call_id,
+        "name": call.name,
+        "arguments": convert.json_text(call.arguments),
+    }
+    if with_id and item_id and item_id not in sent:
+        sent.add(item_id)
+        item["id"] = item_id
+    return item
+
+
+def _part(block: UserBlock) -> dict[str, Any]:
+    if isinstance(block, ImageBlock):
+        url = f"data:{block.mime_type};base64,{block.data}"
+        return {"type": "input_image", "detail": "auto", "image_url": url}
+    return {"type": "input_text", "text": block.text}
+
+
+def _output(message: ToolResultMessage, model: Model) -> Any:
+    blocks = convert.user_blocks(message, model)
+    if any(isinstance(block, ImageBlock) for block in blocks):
+        return [_part(block) for block in blocks]
+    return convert.result_text(blocks)
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    # Not strict: that mode, the API's default, rewrites schemas and refuses many.
+    parameters = {"properties": {}, **spec.parameters, "type": "object"}
+    return {
+        "type": "function",
+        "name": spec.name,
+        "description": spec.description,
+        "parameters": parameters,
+        "strict": False,
+    }

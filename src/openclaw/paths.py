@@ -1,0 +1,54 @@
+"""Where things live. Standard library only and cheap to import: every command of the CLI needs it."""
+
+import os
+import re
+
+LEGACY_STATE_DIRS = (".clawdbot", ".moltbot", ".moldbot")
+DEFAULT_PORT = 18789
+_AGENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.IGNORECASE)
+
+
+def state_dir() -> str:
+    """``OPENCLAW_STATE_DIR``, else ``~/.openclaw`` (``~/.openclaw-<profile>`` with ``OPENCLAW_PROFILE``)."""
+    explicit = os.environ.get("OPENCLAW_STATE_DIR", "").strip() or os.environ.get("CLAWDBOT_STATE_DIR", "").strip()
+    if explicit:
+        return os.path.abspath(os.path.expanduser(explicit))
+    home = os.path.expanduser("~")
+    profile = os.environ.get("OPENCLAW_PROFILE", "").strip()
+    if profile and profile != "default":
+        return os.path.join(home, f".openclaw-{profile}")
+    current = os.path.join(home, ".openclaw")
+    if not os.path.isdir(current):
+        for name in LEGACY_STATE_DIRS:
+            if os.path.isdir(legacy := os.path.join(home, name)):
+                return legacy
+    return current
+
+
+def config_path() -> str:
+    explicit = os.environ.get("OPENCLAW_CONFIG_PATH", "").strip()
+    if explicit:
+        return os.path.abspath(os.path.expanduser(explicit))
+    return os.path.join(state_dir(), "openclaw.json")
+
+
+def normalize_agent_id(value: str | None) -> str:
+    """Lower case, other characters as ``-``, at most 64; blank is ``main``."""
+    trimmed = (value or "").strip()
+    if _AGENT_ID.fullmatch(trimmed):
+        return trimmed.lower()
+    return re.sub(r"[^a-z0-9_-]+", "-", trimmed.lower()).strip("-")[:64] or "main"
+
+
+def agent_dir(state: str, agent_id: str) -> str:
+    return os.path.join(state, "agents", normalize_agent_id(agent_id))
+
+
+def sessions_dir(state: str, agent_id: str) -> str:
+    return os.path.join(agent_dir(state, agent_id), "sessions")
+
+
+def make_private_dir(path: str) -> str:
+    """The directory, made for its owner only (0700) where it did not exist."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    return path

@@ -1,0 +1,103 @@
+"""The one redactor: secrets in text that is about to be logged or shown become a mask.
+
+Ordinary text costs a handful of substring tests; the expressions run only where one of them hits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+MIN_SHOWN = 18
+"""A shorter secret is hidden whole; of a longer one the ends stay, so that two can be told apart."""
+MASK = "***"
+
+_NAMES = r"(?:api|access|private|secret|auth|signing|encryption)[_-]?key|(?:[a-z]+[_-]?)?token|secret|passwd|password"
+_VALUE = r"""["']?(?P<secret>[^\s"'\\,;&)}\]]{1,4096})"""
+_DEFAULTS: tuple[str, ...] = (
+    rf"(?-i:\b[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD))\b\s*[=:]\s*{_VALUE}",
+    rf"\b(?:[a-z0-9]+[_-])*(?:{_NAMES})\b\s*[=:]\s*{_VALUE}",
+    rf'"(?:[a-z0-9]+[_-]?)*?(?:{_NAMES})"\s*:\s*"(?P<secret>(?:[^"\\]|\\.){{1,4096}})"',
+    rf"--(?:[a-z0-9]+-)*(?:{_NAMES})(?:\s+|=){_VALUE}",
+    r"\bauthorization\s*[:=]\s*(?:bearer|basic|token)\s+(?P<secret>[A-Za-z0-9._~+/=-]{1,4096})",
+    r"\bbearer\s+(?P<secret>[A-Za-z0-9._~+/=-]{18,4096})",
+    r"\b(?P<secret>sk-[A-Za-z0-9_-]{8,512})",
+    r"\b(?P<secret>gh[opsu]_[A-Za-z0-9]{20,512})",
+    r"\b(?P<secret>github_pat_[A-Za-z0-9_]{20,512})",
+    r"\b(?P<secret>xox[a-z]-[A-Za-z0-9-]{10,512})",
+    r"\b(?P<secret>xapp-[A-Za-z0-9-]{10,512})",
+    r"\b(?P<secret>gsk_[A-Za-z0-9_-]{10,512})",
+    r"\b(?P<secret>AIza[0-9A-Za-z_-]{20,512})",
+    r"\b(?P<secret>pplx-[A-Za-z0-9_-]{10,512})",
+    r"\b(?P<secret>npm_[A-Za-z0-9]{10,512})",
+    r"(?<!\d)(?P<secret>\d{6,12}:[A-Za-z0-9_-]{20,512})",
+)
+_HINTS = (
+    *("key", "token", "secret", "passw", "bearer", "authorization", "sk-", "ghp_", "gho_", "ghs_", "ghu_"),
+    *("github_pat_", "xox", "xapp-", "gsk_", "aiza", "pplx-", "npm_"),
+)
+_PEM = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.{1,20000}?-----END \1-----", re.DOTALL)
+_BOT_TOKEN = re.compile(r"\d{6}:")
+_SLASHED = re.compile(r"/(?P<body>.+)/(?P<flags>[a-z]*)", re.DOTALL)
+
+
+def mask(secret: str) -> str:
+    return MASK if len(secret) < MIN_SHOWN else f"{secret[:6]}…{secret[-4:]}"
+
+
+class Redactor:
+    """Own ``patterns`` replace the built-in ones: ``/re/flags``, or a plain expression without regard to case."""
+
+    def __init__(self, patterns: Sequence[str] | None = None) -> None:
+        self._own = patterns is not None
+        self._patterns = [_compiled(pattern) for pattern in (patterns if patterns is not None else _DEFAULTS)]
+
+    def __call__(self, text: str) -> str:
+        if not self._own and not _may_hold_secret(text):
+            return text
+        text = _PEM.sub(r"-----BEGIN \1-----…redacted…-----END \1-----", text)
+        for pattern in self._patterns:
+            text = pattern.sub(_hidden, text)
+        return text
+
+
+def _may_hold_secret(text: str) -> bool:
+    lowered = text.lower()
+    return any(hint in lowered for hint in _HINTS) or _BOT_TOKEN.search(text) is not None
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    found = _SLASHED.fullmatch(pattern)
+    if found is None:
+        return re.compile(pattern, re.IGNORECASE)
+    flags = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL}
+    return re.compile(found["body"], sum(flags.get(flag, 0) for flag in set(found["flags"])))
+
+
+def _hidden(found: re.Match[str]) -> str:
+    """The match with its secret masked: the named group, else the last group, else all of it."""
+    whole = found[0]
+    names = found.re.groupindex
+    group: str | int = "secret" if "secret" in names else (found.re.groups if found.re.groups else 0)
+    secret = found[group]
+    if not secret:
+        return MASK
+    begin = found.start(group) - found.start()
+    return whole[:begin] + mask(secret) + whole[begin + len(secret) :]
+
+
+_current: Callable[[str], str] = Redactor()
+
+
+def configure(patterns: Sequence[str] | None, *, enabled: bool = True) -> None:
+    """Chooses the patterns for the process. An expression that does not compile raises ``re.error``."""
+    global _current
+    _current = Redactor(patterns) if enabled else _as_it_is
+
+
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def redact(text: str) -> str:
+    return _current(text)

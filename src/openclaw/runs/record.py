@@ -1,0 +1,53 @@
+"""A run as the Gateway remembers it: what it is doing, how it ended, who is waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal
+
+from openclaw.agent.abort import AbortSignal
+from openclaw.agent.run import RunResult
+from openclaw.events import Event
+from openclaw.storage.base import LedgerRow
+
+RunState = Literal["queued", "running", "ok", "error", "aborted"]
+
+
+class RunRecord:
+    def __init__(self, row: LedgerRow) -> None:
+        self.row = row
+        self.run_id = row.run_id
+        self.session_key = row.session_key
+        self.agent_id = row.agent_id
+        self.state: RunState = "queued"
+        self.started_at: int | None = None
+        self.ended_at: int | None = None
+        self.error: str | None = None
+        self.result: RunResult | None = None
+        self.abort = AbortSignal()
+        self.verbose: str | None = None
+        """The session's own setting when the run began."""
+        self.watchers: set[str] = set()
+        """Connections that asked for this run and may see its tool events."""
+        self.listeners: list[Callable[[Event], None]] = []
+        """In-process followers of the run's events, e.g. an HTTP response that streams it."""
+        self._ended = asyncio.Event()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
+
+    def begin(self, now_ms: int) -> None:
+        self.state, self.started_at = "running", now_ms
+
+    def end(self, state: RunState, now_ms: int, error: str | None = None, result: RunResult | None = None) -> None:
+        self.state, self.ended_at, self.error, self.result = state, now_ms, error, result
+        self._ended.set()
+
+    def tell(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
+
+    async def wait(self) -> None:
+        await self._ended.wait()

@@ -1,0 +1,249 @@
+"""Session keys: how conversations are named, recognised, shown and turned into file names. Pure functions only."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+from urllib.parse import quote
+
+from openclaw.paths import normalize_agent_id
+
+DEFAULT_AGENT = "main"
+DEFAULT_MAIN_KEY = "main"
+DEFAULT_ACCOUNT = "default"
+RESERVED_KEYS = frozenset({"global", "unknown"})
+
+KeyShape: TypeAlias = Literal["missing", "agent", "malformed_agent", "legacy_or_alias"]
+SessionKind: TypeAlias = Literal["main", "group", "cron", "hook", "node", "other"]
+Scope: TypeAlias = Literal["per-sender", "global"]
+
+_GROUP_MARKS = (":group:", ":channel:", ":room:")
+_GROUP_CHATS = frozenset({"group", "channel", "room"})
+_INTERNAL_KINDS = frozenset({"cron", "hook", "node"})
+_KIND_PREFIXES: dict[str, SessionKind] = {"cron:": "cron", "hook:": "hook", "node-": "node", "node:": "node"}
+_BARE_PREFIXES = ("cron:", "hook:", "node-", "node:", "acp:")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_LONGEST_NAME = 160
+
+
+class AgentKey(NamedTuple):
+    agent_id: str
+    rest: str
+
+
+def normalize_account_id(value: str | None) -> str:
+    """Like an agent id; blank is ``default``."""
+    if not (value or "").strip():
+        return DEFAULT_ACCOUNT
+    cleaned = normalize_agent_id(value)
+    # The shared rule ends in "main" when nothing is left; for an account that is "default".
+    survives = re.search(r"[a-z0-9_]", (value or "").lower()) is not None
+    return cleaned if survives else DEFAULT_ACCOUNT
+
+
+def normalize_main_key(value: str | None) -> str:
+    return (value or "").strip().lower() or DEFAULT_MAIN_KEY
+
+
+def parse_agent_key(key: str | None) -> AgentKey | None:
+    """``agent:<agentId>:<rest>`` taken apart; empty segments vanish, nothing is lower-cased."""
+    segments = [segment for segment in (key or "").strip().split(":") if segment]
+    if len(segments) < 3 or segments[0] != "agent":
+        return None
+    return AgentKey(segments[1], ":".join(segments[2:]))
+
+
+def agent_of(key: str | None, *, default_agent: str = DEFAULT_AGENT) -> str:
+    parsed = parse_agent_key((key or "").lower())
+    return normalize_agent_id(parsed.agent_id if parsed else default_agent)
+
+
+def rest_of(key: str) -> str:
+    """The key without its ``agent:<agentId>:`` prefix, lower-cased."""
+    lowered = key.strip().lower()
+    parsed = parse_agent_key(lowered)
+    return parsed.rest if parsed else lowered
+
+
+def classify_shape(key: str | None) -> KeyShape:
+    trimmed = (key or "").strip()
+    if not trimmed:
+        return "missing"
+    if parse_agent_key(trimmed):
+        return "agent"
+    return "malformed_agent" if trimmed.lower().startswith("agent:") else "legacy_or_alias"
+
+
+def is_subagent(key: str | None) -> bool:
+    return rest_of(key or "").startswith("subagent:")
+
+
+def is_acp(key: str | None) -> bool:
+    return rest_of(key or "").startswith("acp:")
+
+
+def is_cron_run_alias(key: str) -> bool:
+    """``cron:<jobId>:run:<sessionId>``: written by each run of a job and hidden from listings."""
+    rest = rest_of(key)
+    return rest.startswith("cron:") and ":run:" in rest
+
+
+def thread_parent(key: str | None) -> str | None:
+    """The key of the conversation a thread or topic belongs to, or None when the key names no thread."""
+    trimmed = (key or "").strip()
+    lowered = trimmed.lower()
+    cut = max(lowered.rfind(":thread:"), lowered.rfind(":topic:"))
+    return (trimmed[:cut].strip() or None) if cut > 0 else None
+
+
+def main_session_key(agent_id: str, *, main_key: str = DEFAULT_MAIN_KEY, scope: str = "per-sender") -> str:
+    if scope == "global":
+        return "global"
+    return f"agent:{normalize_agent_id(agent_id)}:{normalize_main_key(main_key)}"
+
+
+def to_store_key(key: str | None, *, agent_id: str, main_key: str = DEFAULT_MAIN_KEY) -> str:
+    lowered = (key or "").strip().lower()
+    if lowered in ("", DEFAULT_MAIN_KEY):
+        return main_session_key(agent_id, main_key=main_key)
+    if lowered.startswith("agent:"):
+        return lowered
+    return f"agent:{normalize_agent_id(agent_id)}:{lowered}"
+
+
+def canonicalize_main_alias(
+    agent_id: str, key: str, *, main_key: str = DEFAULT_MAIN_KEY, scope: str = "per-sender"
+) -> str:
+    """Any of the names of an agent's main chat becomes its one store key; other keys stay as they are."""
+    agent, main = normalize_agent_id(agent_id), normalize_main_key(main_key)
+    if key.strip().lower() in (DEFAULT_MAIN_KEY, main, f"agent:{agent}:{main}", f"agent:{agent}:{DEFAULT_MAIN_KEY}"):
+        return main_session_key(agent, main_key=main, scope=scope)
+    return key
+
+
+def canonical_key(
+    key: str | None,
+    *,
+    default_agent: str = DEFAULT_AGENT,
+    main_key: str = DEFAULT_MAIN_KEY,
+    scope: str = "per-sender",
+) -> str:
+    """The store key for whatever a person, a tool or an older file calls a session."""
+    lowered = (key or "").strip().lower()
+    if lowered in RESERVED_KEYS:
+        return lowered
+    alias = canonicalize_main_alias(default_agent, lowered or DEFAULT_MAIN_KEY, main_key=main_key, scope=scope)
+    if alias == "global":
+        return alias
+    stored = to_store_key(alias, agent_id=default_agent, main_key=main_key)
+    parsed = parse_agent_key(stored)
+    if parsed is None:
+        return stored
+    renamed = f"agent:{parsed.agent_id}:{_with_direct(parsed.rest)}"
+    return canonicalize_main_alias(parsed.agent_id, renamed, main_key=main_key, scope=scope)
+
+
+def _with_direct(rest: str) -> str:
+    """Documents and older keys say ``dm`` where the store says ``direct``."""
+    segments = rest.split(":")
+    for place, segment in enumerate(segments[:3]):
+        if segment in _GROUP_CHATS or segment == "direct":
+            return rest
+        if segment == "dm" and place + 1 < len(segments):
+            return ":".join([*segments[:place], "direct", *segments[place + 1 :]])
+    return rest
+
+
+def display_key(
+    key: str,
+    *,
+    agent_id: str = DEFAULT_AGENT,
+    main_key: str = DEFAULT_MAIN_KEY,
+    scope: str = "per-sender",
+) -> str:
+    """What users and tools of ``agent_id`` see: ``main`` for its primary chat, bare keys for cron, hook and node."""
+    lowered = key.strip().lower()
+    if lowered == "global":
+        return "main" if scope == "global" else "global"
+    if canonicalize_main_alias(agent_id, lowered, main_key=main_key) == main_session_key(agent_id, main_key=main_key):
+        return "main"
+    parsed = parse_agent_key(lowered)
+    if parsed and parsed.agent_id == normalize_agent_id(agent_id) and parsed.rest.startswith(_BARE_PREFIXES):
+        return parsed.rest
+    return key
+
+
+def kind_of(
+    key: str,
+    entry: Mapping[str, Any] | None = None,
+    *,
+    main_key: str = DEFAULT_MAIN_KEY,
+    scope: str = "per-sender",
+) -> SessionKind:
+    rest = rest_of(key)
+    if rest in (DEFAULT_MAIN_KEY, normalize_main_key(main_key)) or (rest == "global" and scope == "global"):
+        return "main"
+    for prefix, kind in _KIND_PREFIXES.items():
+        if rest.startswith(prefix):
+            return kind
+    chat_type = str((entry or {}).get("chatType", "")).lower()
+    if chat_type in _GROUP_CHATS or any(mark in f":{rest}" for mark in _GROUP_MARKS):
+        return "group"
+    return "other"
+
+
+def channel_of(entry: Mapping[str, Any] | None, key: str, *, main_key: str = DEFAULT_MAIN_KEY) -> str:
+    """The channel a listed session belongs to: ``internal`` for machinery, ``unknown`` where nothing says."""
+    kind = kind_of(key, entry, main_key=main_key)
+    if kind in _INTERNAL_KINDS:
+        return "internal"
+    found: Any = None
+    if entry and kind == "group":
+        found = entry.get("channel") or entry.get("lastChannel")
+    elif entry:
+        delivery = entry.get("deliveryContext")
+        found = entry.get("lastChannel") or (delivery.get("channel") if isinstance(delivery, dict) else None)
+    if not found and kind == "group":
+        segments = rest_of(key).split(":")
+        found = segments[0] if len(segments) >= 3 and segments[1] in _GROUP_CHATS else None
+    return str(found).strip().lower() or "unknown" if found else "unknown"
+
+
+def looks_like_key(value: str) -> bool:
+    """False for text that should rather be tried as a session id."""
+    lowered = value.strip().lower()
+    if lowered == "main" or lowered in RESERVED_KEYS:
+        return True
+    return lowered.startswith((*_BARE_PREFIXES, "agent:", "subagent:")) or any(mark in lowered for mark in _GROUP_MARKS)
+
+
+def is_uuid(value: str) -> bool:
+    return _UUID.fullmatch(value.strip()) is not None
+
+
+def session_file_name(session_id: str, thread_id: str | int | None = None) -> str:
+    """``<sessionId>.jsonl`` or ``<sessionId>-topic-<threadId>.jsonl``; no two different pairs share a name."""
+    # "a-topic-5" without a thread must not meet "a" with thread 5.
+    stem = safe_file_name(session_id).replace("-topic-", "%2Dtopic-")
+    if thread_id is None:
+        return f"{stem}.jsonl"
+    topic = str(thread_id) if isinstance(thread_id, int) else _short(quote(thread_id, safe="!~*'()"))
+    return f"{stem}-topic-{topic}.jsonl"
+
+
+def safe_file_name(text: str) -> str:
+    """A file name for outside text: plain names stay, the rest is percent-encoded; different texts never collide."""
+    if _PLAIN_NAME.fullmatch(text):
+        return _short(text)
+    encoded = quote(text, safe="", errors="surrogatepass").replace(".", "%2E").replace("~", "%7E")
+    return _short(encoded or "%")
+
+
+def _short(name: str) -> str:
+    if len(name) <= _LONGEST_NAME:
+        return name
+    # "%~" cannot occur in percent-encoding, so a shortened name never equals a whole one.
+    return f"{name[:80]}%~{hashlib.sha256(name.encode()).hexdigest()}"

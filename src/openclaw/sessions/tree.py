@@ -1,0 +1,202 @@
+"""From the entries of a transcript's active branch to the messages a model should see. No file is touched here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from openclaw.messages import (
+    AssistantMessage,
+    Message,
+    TextBlock,
+    UserMessage,
+    decode_message,
+)
+from openclaw.sessions import json_text
+from openclaw.storage.base import Context
+
+COMPACTION_INTRO = "The earlier part of this conversation was condensed. This is what it said:"
+BRANCH_INTRO = "This is what happened on another branch of this conversation, before returning to this point:"
+DEFAULT_THINKING = "off"
+
+
+class _MessageLine(msgspec.Struct):
+    message: Message
+
+
+class _RawMessageLine(msgspec.Struct):
+    message: msgspec.Raw
+
+
+_typed_line = msgspec.json.Decoder(_MessageLine)
+_raw_line = msgspec.json.Decoder(_RawMessageLine)
+
+
+class Window(msgspec.Struct, frozen=True):
+    """Which entries of a branch count: places are positions on the path from root to leaf."""
+
+    compaction: int | None
+    places: list[int]
+
+
+def select_window(types: Sequence[str], ids: Sequence[str], first_kept: Callable[[int], str | None]) -> Window:
+    """Everything, or the last compaction with what it kept and what came after it.
+
+    ``first_kept`` tells the first kept entry's id for the compaction at a place. An id that is not on the path before
+    it keeps nothing.
+    """
+    compaction = next((place for place in range(len(types) - 1, -1, -1) if types[place] == "compaction"), None)
+    if compaction is None:
+        return Window(None, list(range(len(types))))
+    wanted = first_kept(compaction)
+    start = next((place for place in range(compaction - 1, -1, -1) if ids[place] == wanted), compaction)
+    return Window(compaction, [*range(start, compaction), *range(compaction + 1, len(types))])
+
+
+class BranchContext:
+    """The context of one branch, grown entry by entry."""
+
+    def __init__(self) -> None:
+        self._messages: list[Message] = []
+        self._entry_ids: list[str] = []
+        self.model: tuple[str, str] | None = None
+        self.thinking_level: str | None = None
+        self._compaction_id: str | None = None
+        self._made: Context | None = None
+
+    def summarize(self, entry_id: str, raw: bytes) -> None:
+        """The compaction this branch starts from."""
+        fields = fields_of(raw)
+        self._compaction_id = entry_id
+        summary = f"{COMPACTION_INTRO}\n\n<summary>\n{fields.get('summary') or ''}\n</summary>"
+        self._take(entry_id, UserMessage(content=[TextBlock(text=summary)], timestamp=_moment(fields)))
+
+    def add(self, entry_id: str, entry_type: str, raw: bytes, known: Message | None = None) -> None:
+        """The next entry of the path. ``known`` spares decoding a message that was decoded before."""
+        match entry_type:
+            case "message" | "custom_message" | "branch_summary":
+                message = known or message_of(entry_type, raw)
+                if message is not None:
+                    self._take(entry_id, message)
+            case "model_change" | "thinking_level_change":
+                self._made = None
+                self.note_setting(entry_type, raw)
+            case _:
+                pass
+
+    def note_setting(self, entry_type: str, raw: bytes) -> None:
+        fields = fields_of(raw)
+        if entry_type == "thinking_level_change":
+            self.thinking_level = str(fields.get("thinkingLevel") or DEFAULT_THINKING)
+        elif isinstance(fields.get("provider"), str) and isinstance(fields.get("modelId"), str):
+            self.model = (fields["provider"], fields["modelId"])
+
+    def known(self) -> dict[str, Message]:
+        return dict(zip(self._entry_ids, self._messages, strict=True))
+
+    def context(self) -> Context:
+        """A value of its own: entries added later do not show in it."""
+        if self._made is None:
+            self._made = Context(
+                messages=self._messages.copy(),
+                entry_ids=self._entry_ids.copy(),
+                model=self.model,
+                thinking_level=self.thinking_level or DEFAULT_THINKING,
+                compaction_id=self._compaction_id,
+            )
+        return self._made
+
+    def _take(self, entry_id: str, message: Message) -> None:
+        self._made = None
+        self._messages.append(message)
+        self._entry_ids.append(entry_id)
+        if isinstance(message, AssistantMessage) and message.model:
+            self.model = (message.provider, message.model)
+
+
+def message_of(entry_type: str, raw: bytes) -> Message | None:
+    """The message an entry brings into the context, if it brings one."""
+    if entry_type == "message":
+        try:
+            return _typed_line.decode(raw).message
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return _unusual_message(raw)
+    fields = fields_of(raw)
+    if entry_type == "custom_message":
+        return _user_message(fields.get("content"), _moment(fields))
+    summary = fields.get("summary")
+    if entry_type == "branch_summary" and isinstance(summary, str) and summary.strip():
+        text = f"{BRANCH_INTRO}\n\n<summary>\n{summary}</summary>"
+        return UserMessage(content=[TextBlock(text=text)], timestamp=_moment(fields))
+    return None
+
+
+def assistant_model(raw: bytes) -> tuple[str, str] | None:
+    message = message_of("message", raw)
+    return (message.provider, message.model) if isinstance(message, AssistantMessage) and message.model else None
+
+
+def fields_of(raw: bytes) -> dict[str, Any]:
+    try:
+        data = json_text.decode_loosely(raw)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def is_displayed(raw: bytes) -> bool:
+    """Whether a ``custom_message`` is meant for people too."""
+    return fields_of(raw).get("display") is True
+
+
+def _unusual_message(raw: bytes) -> Message | None:
+    """Messages other programs wrote: unknown blocks, older roles, broken text."""
+    try:
+        message = decode_message(_raw_line.decode(raw).message)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        message = None
+    if message is not None:
+        return message
+    data = fields_of(raw).get("message")
+    if not isinstance(data, dict):
+        return None
+    moment = data.get("timestamp")
+    at = moment if isinstance(moment, int) else 0
+    match data.get("role"):
+        case "custom" | "hookMessage":
+            return _user_message(data.get("content"), at)
+        case "bashExecution":
+            return None if data.get("excludeFromContext") else _user_message(_shell_text(data), at)
+        case _:
+            return decode_message(json_text.encode(data))
+
+
+def _user_message(content: Any, at: int) -> UserMessage | None:
+    if isinstance(content, str):
+        return UserMessage(content=[TextBlock(text=content)], timestamp=at)
+    if not isinstance(content, list):
+        return None
+    message = decode_message(json_text.encode({"role": "user", "content": content, "timestamp": at}))
+    return message if isinstance(message, UserMessage) else None
+
+
+def _shell_text(data: dict[str, Any]) -> str:
+    output = str(data.get("output") or "")
+    parts = [f"The user ran `{data.get('command') or ''}`", f"```\n{output}\n```" if output else "(it printed nothing)"]
+    if data.get("cancelled"):
+        parts.append("(it was cancelled)")
+    elif data.get("exitCode") not in (None, 0):
+        parts.append(f"(it ended with exit code {data['exitCode']})")
+    if data.get("truncated"):
+        parts.append(f"(output cut; all of it: {data.get('fullOutputPath') or 'not kept'})")
+    return "\n".join(parts)
+
+
+def _moment(fields: dict[str, Any]) -> int:
+    try:
+        return int(datetime.fromisoformat(str(fields.get("timestamp"))).timestamp() * 1000)
+    except ValueError:
+        return 0

@@ -1,0 +1,342 @@
+"""The storage seam: what the rest of the system may ask of a store, and nothing about how it is kept.
+
+Three protocols (``SessionStore``, ``TranscriptStore``, ``Ledger``) plus ``BlobStore``. ``storage/files`` implements
+them on one machine; every method that may touch a disk or a network is async, so that a database can implement them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from openclaw.messages import Message
+from openclaw.sessions.entry import SessionEntry
+
+# Sessions
+
+
+class SessionRow(msgspec.Struct, frozen=True):
+    agent_id: str
+    key: str
+    entry: SessionEntry
+
+
+Change: TypeAlias = Callable[[SessionEntry | None], SessionEntry | None]
+"""Gets a private copy of the entry (None: there is none) and returns the new entry (None: remove it)."""
+
+
+class SessionStore(Protocol):
+    """``sessionKey -> SessionEntry`` for every agent. Entries handed out are copies or must be treated as frozen."""
+
+    async def get(self, agent_id: str, key: str) -> SessionEntry | None: ...
+
+    async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
+        """Applies one change atomically with respect to other updates. ``durable``: return only once it is on disk."""
+        ...
+
+    async def rows(self, agent_id: str | None = None) -> Sequence[SessionRow]:
+        """Newest ``updatedAt`` first; of one agent or of all. O(rows), no disk, no sorting per call."""
+        ...
+
+    async def find_session_id(self, session_id: str) -> SessionRow | None: ...
+
+    async def count(self, agent_id: str) -> int: ...
+
+    def path(self, agent_id: str) -> str:
+        """Where a person finds this agent's store (shown in status and listings)."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+# Transcripts
+
+
+class TranscriptRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Names one transcript. ``file`` is the entry's ``sessionFile`` and wins over the derived path."""
+
+    agent_id: str
+    session_id: str
+    file: str | None = None
+    thread_id: str | int | None = None
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One line of a transcript, parsed as far as anyone asked for."""
+
+    id: str
+    parent_id: str | None
+    type: str
+    raw: bytes
+    """The line exactly as stored, without its newline."""
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What the tree says the model should see from the current leaf."""
+
+    messages: list[Message]
+    """Summary of the last compaction first (as a user message), then everything kept. Never mutate it."""
+    entry_ids: list[str]
+    """The entry each message came from, position by position."""
+    model: tuple[str, str] | None
+    """Provider and model id of the last ``model_change`` or assistant message on the path."""
+    thinking_level: str
+    compaction_id: str | None
+
+
+class Transcript(Protocol):
+    """A live transcript: its index and active branch are in memory, the file is the durable copy.
+
+    One owner (the session's actor) appends; any number of readers may look at the same time.
+    """
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def session_id(self) -> str: ...
+
+    @property
+    def leaf_id(self) -> str | None: ...
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was odd when the file was opened (corrupt lines by number, torn tail, missing header)."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of entries, header not counted."""
+        ...
+
+    def __contains__(self, entry_id: str) -> bool: ...
+
+    async def append(self, fields: dict[str, Any], *, entry_id: str | None = None, durable: bool = False) -> str:
+        """Adds an entry at the leaf and returns its id.
+
+        ``fields`` holds ``type`` and the payload (values may be msgspec records); id, parentId and timestamp are
+        added. An ``entry_id`` that already exists is not appended again: a resumed run may repeat itself safely.
+        The line is written before this returns; ``durable`` also waits for it to reach the disk.
+        """
+        ...
+
+    async def sync(self) -> None:
+        """Returns once everything appended so far is on disk."""
+        ...
+
+    def context(self) -> Context:
+        """The model's context at the current leaf; cached and extended in place of being rebuilt."""
+        ...
+
+    def branch(self, entry_id: str | None) -> None:
+        """Moves the leaf (None: before the first entry); sticks once something is appended. KeyError: no such id."""
+        ...
+
+    async def label(self, entry_id: str, text: str | None) -> str:
+        """Names an entry, or clears its name; itself an appended entry."""
+        ...
+
+    def labels(self) -> dict[str, str]: ...
+
+    def tree(self) -> list[tuple[str, str | None, str]]:
+        """(id, parentId, type) of every entry in file order."""
+        ...
+
+    async def entry(self, entry_id: str) -> Entry | None: ...
+
+    async def path_entries(self, *, limit: int | None = None) -> list[Entry]:
+        """The active branch, oldest first; with ``limit`` only its last entries (read from the tail)."""
+        ...
+
+
+class Shortened(msgspec.Struct, frozen=True, kw_only=True):
+    archived: str | None
+    """Where the whole file is kept; None when there was nothing to shorten."""
+    kept: int
+    """Lines kept, header not counted."""
+
+
+class TranscriptStore(Protocol):
+    async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> Transcript | None:
+        """The live transcript; the same object while it stays in memory. ``create=False``: None if there is none."""
+        ...
+
+    async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
+        """The last entries of the active branch that carry a message or a compaction, oldest first.
+
+        Uses the live transcript when there is one, otherwise reads only the end of the file.
+        """
+        ...
+
+    def locate(self, ref: TranscriptRef) -> str | None:
+        """The existing file that holds this transcript (current or older locations), or None."""
+        ...
+
+    def default_path(self, ref: TranscriptRef) -> str: ...
+
+    async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
+        """Renames the file(s) to ``<file>.<reason>.<ISO with ':' as '-'>`` and returns the new paths."""
+        ...
+
+    async def shorten(self, ref: TranscriptRef, max_lines: int) -> Shortened:
+        """Leaves the header and the last lines, the first of them re-rooted; the whole file is kept beside it."""
+        ...
+
+    async def forget(self, session_id: str) -> None:
+        """Drops the live object (after a reset or delete)."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+# Ledger: the life of a message
+
+MessageState: TypeAlias = Literal[
+    "accepted", "queued", "running", "answered", "silent", "failed", "superseded", "expired"
+]
+END_STATES: frozenset[str] = frozenset({"answered", "silent", "failed", "superseded", "expired"})
+
+
+class Accept(msgspec.Struct, kw_only=True):
+    """A message as it is written down before anyone is told it was received."""
+
+    run_id: str
+    """Idempotency key and run id: unique for ever."""
+    dedupe_key: str
+    """``channel|account|peer|session|message id``; a second message with the same key is a redelivery."""
+    agent_id: str
+    session_key: str
+    session_id: str
+    source: str
+    """``webchat``, ``agent``, ``cron``, a channel id."""
+    route: dict[str, Any]
+    """Where the reply goes; fixed now, never changed."""
+    body: dict[str, Any]
+    """Everything needed to run it after a crash: text, attachments (blob references), options."""
+
+
+class LedgerRow(msgspec.Struct, kw_only=True):
+    id: int
+    run_id: str
+    dedupe_key: str
+    agent_id: str
+    session_key: str
+    session_id: str
+    source: str
+    route: dict[str, Any]
+    body: dict[str, Any]
+    state: MessageState
+    reason: str
+    attempts: int
+    accepted_at: int
+    started_at: int | None
+    ended_at: int | None
+    result: dict[str, Any] | None
+
+
+class StateChange(msgspec.Struct, kw_only=True):
+    at: int
+    state: str
+    reason: str
+
+
+class ToolCallRow(msgspec.Struct, kw_only=True):
+    ledger_id: int
+    call_id: str
+    name: str
+    arguments: str
+    """JSON."""
+    started_at: int
+    finished_at: int | None
+    ok: bool | None
+
+
+class OutboxPart(msgspec.Struct, kw_only=True):
+    """One thing to deliver. ``part`` counts from 0 within the message."""
+
+    part: int
+    channel: str
+    payload: dict[str, Any]
+
+
+class OutboxRow(msgspec.Struct, kw_only=True):
+    id: int
+    ledger_id: int
+    run_id: str
+    part: int
+    channel: str
+    route: dict[str, Any]
+    payload: dict[str, Any]
+    state: Literal["pending", "sending", "sent", "dead"]
+    attempts: int
+    next_at: int
+    created_at: int
+    error: str
+
+
+class Ledger(Protocol):
+    """Every call is one transaction, on disk when it returns. Calls made together share one commit."""
+
+    async def accept(self, message: Accept) -> tuple[LedgerRow, bool]:
+        """The row and whether it is new. A known run id or dedupe key returns the row that was there."""
+        ...
+
+    async def advance(self, ledger_id: int, state: MessageState, reason: str = "") -> None:
+        """A step that is not an end. Going back from an end state is refused with ValueError."""
+        ...
+
+    async def finish(
+        self,
+        ledger_id: int,
+        state: MessageState,
+        *,
+        reason: str = "",
+        result: dict[str, Any] | None = None,
+        outbox: Sequence[OutboxPart] = (),
+    ) -> bool:
+        """Ends the message and stores what must be delivered, in one transaction. False if it had already ended."""
+        ...
+
+    async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None: ...
+
+    async def tool_finished(self, ledger_id: int, call_id: str, ok: bool) -> None: ...
+
+    async def tool_calls(self, ledger_id: int) -> list[ToolCallRow]: ...
+
+    async def by_run(self, run_id: str) -> LedgerRow | None: ...
+
+    async def get(self, ledger_id: int) -> LedgerRow | None: ...
+
+    async def story(self, ledger_id: int) -> list[StateChange]: ...
+
+    async def unfinished(self) -> list[LedgerRow]:
+        """Rows without an end, oldest first."""
+        ...
+
+    async def recent(self, *, session_key: str | None = None, limit: int = 50) -> list[LedgerRow]: ...
+
+    async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]: ...
+
+    async def outbox_of(self, ledger_id: int) -> list[OutboxRow]: ...
+
+    async def outbox_mark(
+        self, outbox_id: int, state: Literal["pending", "sending", "sent", "dead"], *, next_at: int = 0, error: str = ""
+    ) -> None: ...
+
+    async def prune(self, before_ms: int) -> int:
+        """Removes ended rows older than that (their outbox sent or dead); returns how many."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+# Blobs
+
+
+class BlobStore(Protocol):
+    """Large tool output and media, stored once by SHA-256."""
+
+    async def put(self, data: bytes) -> str: ...
+
+    async def get(self, digest: str) -> bytes | None: ...

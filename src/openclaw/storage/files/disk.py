@@ -1,0 +1,216 @@
+"""Getting bytes onto the disk: append-only files that share their fdatasync calls, and atomic replacement."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import secrets
+import threading
+from pathlib import Path
+
+from openclaw.paths import make_private_dir
+
+# Darwin has no fdatasync; fsync asks for more and is always right.
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+class Disk:
+    """One thread that makes appended files durable. Whoever asks while a sync runs shares the next one."""
+
+    def __init__(self) -> None:
+        self._wanted: queue.SimpleQueue[tuple[AppendFile, asyncio.Future[None]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    async def sync(self, file: AppendFile) -> None:
+        """Returns once everything appended to ``file`` before this call is on disk."""
+        if self._closed:
+            raise RuntimeError("the store is closed; nothing more can be made durable")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="openclaw-disk", daemon=True)
+            self._thread.start()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wanted.put((file, done))
+        await done
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._thread is not None:
+            self._wanted.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+
+    def _work(self) -> None:
+        while True:
+            batch = [self._wanted.get()]
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    batch.append(self._wanted.get_nowait())
+            waiting: dict[AppendFile, list[asyncio.Future[None]]] = {}
+            for item in batch:
+                if item is not None:
+                    waiting.setdefault(item[0], []).append(item[1])
+            for file, futures in waiting.items():
+                _tell(futures, file.sync_now())
+            if None in batch:
+                return
+
+
+def _tell(futures: list[asyncio.Future[None]], error: OSError | None) -> None:
+    def settle() -> None:
+        for future in futures:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+    # A closed loop has nobody left who waits.
+    with contextlib.suppress(RuntimeError):
+        futures[0].get_loop().call_soon_threadsafe(settle)
+
+
+class AppendFile:
+    """A file that only grows. Opened at the first append; one line is one write; a torn end is closed off, never cut.
+
+    Appends come from one thread (the event loop); ``sync_now`` runs in the disk's thread.
+    """
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self.path = path
+        self._disk = disk
+        self._fd = -1
+        self._size = 0
+        self._torn = False
+        self._written = 0
+        self._synced = 0
+        self._named_on_disk = False
+        self._syncing = 0
+        self._guard = threading.Lock()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def busy(self) -> bool:
+        return self._syncing > 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd >= 0
+
+    def append(self, data: bytes) -> int:
+        """Writes ``data`` at the end and returns its offset. On an error nothing of it counts as written."""
+        fd = self._ready()
+        closing_off = b"\n" if self._torn else b""
+        self._write(fd, closing_off + data)
+        self._torn = not data.endswith(b"\n")
+        self._written += 1
+        # Another program may have appended in between: ask where we really are.
+        self._size = os.lseek(fd, 0, os.SEEK_CUR)
+        return self._size - len(data)
+
+    async def sync(self) -> None:
+        if self._synced >= self._written:
+            return
+        self._syncing += 1
+        try:
+            await self._disk.sync(self)
+        finally:
+            self._syncing -= 1
+
+    def sync_now(self) -> OSError | None:
+        written = self._written
+        try:
+            with self._guard:
+                if self._fd >= 0:
+                    _sync_data(self._fd)
+                else:
+                    # Given back meanwhile: any descriptor of the file flushes all of it.
+                    with self.path.open("rb") as file:
+                        os.fsync(file.fileno())
+                if not self._named_on_disk:
+                    sync_dir(self.path.parent)
+                    self._named_on_disk = True
+        except OSError as error:
+            return error
+        self._synced = max(self._synced, written)
+        return None
+
+    def vanished(self) -> bool:
+        """Whether someone removed the file while we had it open."""
+        return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
+
+    def close(self) -> None:
+        with self._guard:
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
+
+    def _ready(self) -> int:
+        if self.vanished():
+            self.close()
+            self._named_on_disk = False
+        if self._fd < 0:
+            make_private_dir(str(self.path.parent))
+            self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._size = -1
+        size = os.fstat(self._fd).st_size
+        if size != self._size:
+            self._size = size
+            self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+        return self._fd
+
+    def _write(self, fd: int, data: bytes) -> None:
+        written = os.write(fd, data)
+        try:
+            while written < len(data):
+                written += os.write(fd, memoryview(data)[written:])
+        except OSError:
+            self._torn = True
+            self._size = -1
+            raise
+
+
+def atomic_replace(path: Path, data: bytes) -> None:
+    """Readers see the old file or the new one, never a part; on disk when this returns."""
+    prepared = write_beside(path, data)
+    try:
+        put_in_place(prepared, path)
+    except OSError:
+        prepared.unlink(missing_ok=True)
+        raise
+
+
+def write_beside(path: Path, data: bytes) -> Path:
+    """``data`` in a new private file next to ``path``, on disk."""
+    make_private_dir(str(path.parent))
+    prepared = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    fd = os.open(prepared, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    except OSError:
+        prepared.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+    return prepared
+
+
+def put_in_place(prepared: Path, path: Path) -> None:
+    prepared.replace(path)
+    sync_dir(path.parent)
+
+
+def sync_dir(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

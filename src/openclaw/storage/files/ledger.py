@@ -1,0 +1,285 @@
+"""``Ledger`` in SQLite (``ledger.db``, WAL, fully synchronous): the life of every accepted message."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from openclaw.clock import Clock
+from openclaw.sessions.json_text import encode
+from openclaw.storage.base import (
+    END_STATES,
+    Accept,
+    LedgerRow,
+    MessageState,
+    OutboxPart,
+    OutboxRow,
+    StateChange,
+    ToolCallRow,
+)
+from openclaw.storage.files.ledger_thread import LedgerThread
+
+_STEPS = frozenset({"accepted", "queued", "running"})
+_MESSAGE = (
+    "SELECT id, run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state, reason, attempts,"
+    " accepted_at, started_at, ended_at, result FROM messages"
+)
+_OUTBOX = (
+    "SELECT id, ledger_id, run_id, part, channel, route, payload, state, attempts, next_at, created_at, error"
+    " FROM outbox"
+)
+
+
+class FileLedger:
+    def __init__(self, state_dir: str, *, clock: Clock) -> None:
+        self.path = Path(state_dir) / "ledger.db"
+        self._clock = clock
+        self._thread = LedgerThread(self.path)
+
+    @classmethod
+    async def open(cls, state_dir: str, *, clock: Clock) -> FileLedger:
+        """Opens or creates the ledger. Parts found half sent wait again, with ``error`` saying ``interrupted``."""
+        ledger = cls(state_dir, clock=clock)
+        await ledger._thread.start(clock.now_ms())
+        return ledger
+
+    async def accept(self, message: Accept) -> tuple[LedgerRow, bool]:
+        now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
+        return await self._thread.run(lambda db: _accept(db, message, route, body, now))
+
+    async def advance(self, ledger_id: int, state: MessageState, reason: str = "") -> None:
+        if state not in _STEPS:
+            raise ValueError(f"'{state}' ends a message: use finish")
+        now = self._clock.now_ms()
+        await self._thread.run(lambda db: _advance(db, ledger_id, state, reason, now))
+
+    async def finish(
+        self,
+        ledger_id: int,
+        state: MessageState,
+        *,
+        reason: str = "",
+        result: dict[str, Any] | None = None,
+        outbox: Sequence[OutboxPart] = (),
+    ) -> bool:
+        if state not in END_STATES:
+            raise ValueError(f"'{state}' does not end a message: use advance")
+        now, encoded = self._clock.now_ms(), None if result is None else encode(result)
+        parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
+        return await self._thread.run(lambda db: _finish(db, ledger_id, state, reason, encoded, parts, now))
+
+    async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None:
+        values = (ledger_id, call_id, name, arguments, self._clock.now_ms())
+        statement = (
+            "INSERT INTO tool_calls (ledger_id, call_id, name, arguments, started_at) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT DO NOTHING"
+        )
+        await self._thread.run(lambda db: db.execute(statement, values).rowcount)
+
+    async def tool_finished(self, ledger_id: int, call_id: str, ok: bool) -> None:
+        values = (self._clock.now_ms(), ok, ledger_id, call_id)
+        statement = "UPDATE tool_calls SET finished_at = ?, ok = ? WHERE ledger_id = ? AND call_id = ?"
+        await self._thread.run(lambda db: db.execute(statement, values).rowcount)
+
+    async def tool_calls(self, ledger_id: int) -> list[ToolCallRow]:
+        statement = (
+            "SELECT ledger_id, call_id, name, arguments, started_at, finished_at, ok FROM tool_calls"
+            " WHERE ledger_id = ? ORDER BY rowid"
+        )
+        rows = await self._thread.run(lambda db: db.execute(statement, (ledger_id,)).fetchall())
+        return [
+            ToolCallRow(
+                ledger_id=row[0],
+                call_id=row[1],
+                name=row[2],
+                arguments=row[3],
+                started_at=row[4],
+                finished_at=row[5],
+                ok=None if row[6] is None else bool(row[6]),
+            )
+            for row in rows
+        ]
+
+    async def by_run(self, run_id: str) -> LedgerRow | None:
+        return await self._one(f"{_MESSAGE} WHERE run_id = ?", run_id)
+
+    async def get(self, ledger_id: int) -> LedgerRow | None:
+        return await self._one(f"{_MESSAGE} WHERE id = ?", ledger_id)
+
+    async def story(self, ledger_id: int) -> list[StateChange]:
+        statement = "SELECT at, state, reason FROM story WHERE ledger_id = ? ORDER BY step"
+        rows = await self._thread.run(lambda db: db.execute(statement, (ledger_id,)).fetchall())
+        return [StateChange(at=at, state=state, reason=reason) for at, state, reason in rows]
+
+    async def unfinished(self) -> list[LedgerRow]:
+        return await self._many(f"{_MESSAGE} WHERE ended_at IS NULL ORDER BY id")
+
+    async def recent(self, *, session_key: str | None = None, limit: int = 50) -> list[LedgerRow]:
+        """The latest messages, newest first."""
+        if session_key is None:
+            return await self._many(f"{_MESSAGE} ORDER BY id DESC LIMIT ?", max(0, limit))
+        return await self._many(
+            f"{_MESSAGE} WHERE session_key = ? ORDER BY id DESC LIMIT ?", session_key, max(0, limit)
+        )
+
+    async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
+        """Pending parts whose time has come, in the order they were due and written."""
+        statement = f"{_OUTBOX} WHERE state = 'pending' AND next_at <= ? ORDER BY next_at, id LIMIT ?"
+        return await self._parts(statement, now_ms, max(0, limit))
+
+    async def outbox_of(self, ledger_id: int) -> list[OutboxRow]:
+        return await self._parts(f"{_OUTBOX} WHERE ledger_id = ? ORDER BY part", ledger_id)
+
+    async def outbox_mark(
+        self, outbox_id: int, state: Literal["pending", "sending", "sent", "dead"], *, next_at: int = 0, error: str = ""
+    ) -> None:
+        """``sending`` counts as one more attempt."""
+        values = (state, state == "sending", next_at, error, outbox_id)
+        statement = "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ? WHERE id = ?"
+        changed = await self._thread.run(lambda db: db.execute(statement, values).rowcount)
+        if not changed:
+            raise KeyError(f"the outbox has no part {outbox_id}")
+
+    async def prune(self, before_ms: int) -> int:
+        return await self._thread.run(lambda db: _prune(db, before_ms))
+
+    async def close(self) -> None:
+        await self._thread.close()
+
+    async def _one(self, statement: str, *values: Any) -> LedgerRow | None:
+        row = await self._thread.run(lambda db: db.execute(statement, values).fetchone())
+        return _message(row) if row else None
+
+    async def _many(self, statement: str, *values: Any) -> list[LedgerRow]:
+        return [_message(row) for row in await self._thread.run(lambda db: db.execute(statement, values).fetchall())]
+
+    async def _parts(self, statement: str, *values: Any) -> list[OutboxRow]:
+        return [_part(row) for row in await self._thread.run(lambda db: db.execute(statement, values).fetchall())]
+
+
+# The operations, run in the ledger's thread. Each refuses before it writes.
+
+
+def _accept(db: sqlite3.Connection, message: Accept, route: bytes, body: bytes, now: int) -> tuple[LedgerRow, bool]:
+    known = db.execute(f"{_MESSAGE} WHERE run_id = ?", (message.run_id,)).fetchone()
+    if known is None and message.dedupe_key:
+        # The index covers only real keys; saying so lets SQLite use it.
+        statement = f"{_MESSAGE} WHERE dedupe_key = ? AND dedupe_key <> ''"
+        known = db.execute(statement, (message.dedupe_key,)).fetchone()
+    if known is not None:
+        return _message(known), False
+    names = (message.run_id, message.dedupe_key, message.agent_id, message.session_key, message.session_id)
+    inserted = db.execute(
+        "INSERT INTO messages (run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state,"
+        " accepted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'accepted', ?)",
+        (*names, message.source, route, body, now),
+    )
+    ledger_id = inserted.lastrowid or 0
+    _tell_story(db, ledger_id, now, "accepted", "")
+    return _message(db.execute(f"{_MESSAGE} WHERE id = ?", (ledger_id,)).fetchone()), True
+
+
+def _advance(db: sqlite3.Connection, ledger_id: int, state: str, reason: str, now: int) -> None:
+    if ended := _end_of(db, ledger_id):
+        raise ValueError(f"message {ledger_id} has ended ({ended}) and cannot become '{state}'")
+    starting = state == "running"
+    db.execute(
+        "UPDATE messages SET state = ?, reason = ?, attempts = attempts + ?,"
+        " started_at = CASE WHEN ? THEN coalesce(started_at, ?) ELSE started_at END WHERE id = ?",
+        (state, reason, starting, starting, now, ledger_id),
+    )
+    _tell_story(db, ledger_id, now, state, reason)
+
+
+def _finish(
+    db: sqlite3.Connection,
+    ledger_id: int,
+    state: str,
+    reason: str,
+    result: bytes | None,
+    parts: list[tuple[int, str, bytes]],
+    now: int,
+) -> bool:
+    if _end_of(db, ledger_id):
+        return False
+    if len({part for part, _, _ in parts}) < len(parts):
+        raise ValueError(f"message {ledger_id}: two parts to deliver have the same number")
+    db.execute(
+        "UPDATE messages SET state = ?, reason = ?, ended_at = ?, result = ? WHERE id = ?",
+        (state, reason, now, result, ledger_id),
+    )
+    _tell_story(db, ledger_id, now, state, reason)
+    db.executemany(
+        "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
+        " SELECT id, run_id, ?, ?, route, ?, 'pending', ? FROM messages WHERE id = ?",
+        [(part, channel, payload, now, ledger_id) for part, channel, payload in parts],
+    )
+    return True
+
+
+def _end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
+    row = db.execute("SELECT state, ended_at FROM messages WHERE id = ?", (ledger_id,)).fetchone()
+    if row is None:
+        raise KeyError(f"the ledger has no message {ledger_id}")
+    return row[0] if row[1] is not None else None
+
+
+def _tell_story(db: sqlite3.Connection, ledger_id: int, now: int, state: str, reason: str) -> None:
+    db.execute(
+        "INSERT INTO story (ledger_id, step, at, state, reason)"
+        " SELECT ?, coalesce(max(step), 0) + 1, ?, ?, ? FROM story WHERE ledger_id = ?",
+        (ledger_id, now, state, reason, ledger_id),
+    )
+
+
+def _prune(db: sqlite3.Connection, before: int) -> int:
+    waiting = "SELECT ledger_id FROM outbox WHERE state IN ('pending', 'sending')"
+    rows = db.execute(
+        f"SELECT id FROM messages WHERE ended_at IS NOT NULL AND ended_at < ? AND id NOT IN ({waiting})", (before,)
+    ).fetchall()
+    for table in ("story", "tool_calls", "outbox"):
+        db.executemany(f"DELETE FROM {table} WHERE ledger_id = ?", rows)
+    db.executemany("DELETE FROM messages WHERE id = ?", rows)
+    return len(rows)
+
+
+def _message(row: tuple[Any, ...]) -> LedgerRow:
+    return LedgerRow(
+        id=row[0],
+        run_id=row[1],
+        dedupe_key=row[2],
+        agent_id=row[3],
+        session_key=row[4],
+        session_id=row[5],
+        source=row[6],
+        route=msgspec.json.decode(row[7]),
+        body=msgspec.json.decode(row[8]),
+        state=row[9],
+        reason=row[10],
+        attempts=row[11],
+        accepted_at=row[12],
+        started_at=row[13],
+        ended_at=row[14],
+        result=None if row[15] is None else msgspec.json.decode(row[15]),
+    )
+
+
+def _part(row: tuple[Any, ...]) -> OutboxRow:
+    return OutboxRow(
+        id=row[0],
+        ledger_id=row[1],
+        run_id=row[2],
+        part=row[3],
+        channel=row[4],
+        route=msgspec.json.decode(row[5]),
+        payload=msgspec.json.decode(row[6]),
+        state=row[7],
+        attempts=row[8],
+        next_at=row[9],
+        created_at=row[10],
+        error=row[11],
+    )

@@ -1,0 +1,120 @@
+"""One thread that owns the ledger's connection. Operations that wait together are committed together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from openclaw.storage.files.ledger_schema import LedgerError, open_ledger
+
+Result = TypeVar("Result")
+Operation: TypeAlias = Callable[[sqlite3.Connection], Any]
+_Job: TypeAlias = tuple[Operation, "asyncio.Future[Any]"]
+_MOST_TOGETHER = 256
+
+
+class LedgerThread:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def start(self, now_ms: int) -> None:
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._thread = threading.Thread(target=self._work, args=(now_ms, opened), name="openclaw-ledger", daemon=True)
+        self._thread.start()
+        await opened
+
+    async def run(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
+        """The operation's result, once what it wrote is on disk."""
+        if self._thread is None:
+            raise LedgerError(f"the ledger {self._path} is closed")
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._jobs.put((operation, done))
+        return await done
+
+    async def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            await asyncio.to_thread(thread.join)
+
+    # In the thread
+
+    def _work(self, now_ms: int, opened: asyncio.Future[None]) -> None:
+        try:
+            connection = open_ledger(self._path, now_ms)
+        except (OSError, sqlite3.Error) as error:
+            _settle([(opened, None, error)])
+            return
+        _settle([(opened, None, None)])
+        with contextlib.closing(connection):
+            closing = False
+            while not closing:
+                jobs, closing = self._next_jobs()
+                if jobs:
+                    _settle(self._commit_together(connection, jobs))
+
+    def _next_jobs(self) -> tuple[list[_Job], bool]:
+        waiting = [self._jobs.get()]
+        with contextlib.suppress(queue.Empty):
+            while len(waiting) < _MOST_TOGETHER and waiting[-1] is not None:
+                waiting.append(self._jobs.get_nowait())
+        return [job for job in waiting if job is not None], waiting[-1] is None
+
+    def _commit_together(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
+        """All in one transaction. When the database refuses one, each gets a transaction of its own."""
+        try:
+            return self._transact(connection, jobs)
+        except sqlite3.Error as error:
+            if len(jobs) == 1:
+                return [(jobs[0][1], None, self._explain(error))]
+        except Exception as error:
+            # The thread outlives every operation; whoever asked is told what went wrong.
+            if len(jobs) == 1:
+                return [(jobs[0][1], None, error)]
+        return [outcome for job in jobs for outcome in self._commit_together(connection, [job])]
+
+    def _transact(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
+        outcomes: list[_Outcome] = []
+        try:
+            connection.execute("BEGIN")
+            for operation, done in jobs:
+                try:
+                    outcomes.append((done, operation(connection), None))
+                except (ValueError, LookupError) as refusal:
+                    # Operations refuse before they write anything, so the others are not touched.
+                    outcomes.append((done, None, refusal))
+            connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                connection.rollback()
+            raise
+        return outcomes
+
+    def _explain(self, error: sqlite3.Error) -> LedgerError:
+        return LedgerError(f"the ledger {self._path} could not be written or read: {error}")
+
+
+_Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"
+
+
+def _settle(outcomes: list[_Outcome]) -> None:
+    def tell() -> None:
+        for future, result, error in outcomes:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+    # A closed loop has nobody left who waits.
+    with contextlib.suppress(RuntimeError):
+        outcomes[0][0].get_loop().call_soon_threadsafe(tell)

@@ -1,0 +1,77 @@
+"""Where a transcript is: the current place, the places older versions used, and what an entry may point at."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from openclaw.paths import normalize_agent_id, sessions_dir
+from openclaw.sessions.keys import session_file_name
+from openclaw.storage.base import TranscriptRef
+
+log = logging.getLogger(__name__)
+
+
+class Locations:
+    """Paths of one state directory. ``store_path`` tells where an agent's ``sessions.json`` is, if not at home."""
+
+    def __init__(self, state_dir: str, store_path: Callable[[str], str] | None = None) -> None:
+        self._state = Path(state_dir)
+        self._store_path = store_path
+        self._warned: set[str] = set()
+
+    def default(self, ref: TranscriptRef) -> Path:
+        """Where a new transcript is written: where the entry says, if it may say so, else in the agent's folder."""
+        return self._pointed_at(ref) or self._home(ref) / session_file_name(ref.session_id, ref.thread_id)
+
+    def find(self, ref: TranscriptRef) -> Path | None:
+        return next((path for path in self._candidates(ref) if path.is_file()), None)
+
+    def all_found(self, ref: TranscriptRef) -> list[Path]:
+        found = {path.resolve(): path for path in self._candidates(ref) if path.is_file()}
+        return list(found.values())
+
+    def _candidates(self, ref: TranscriptRef) -> Iterator[Path]:
+        pointed = self._pointed_at(ref)
+        if pointed is not None:
+            yield pointed
+        names = [session_file_name(ref.session_id, ref.thread_id)]
+        if ref.thread_id is not None:
+            names.append(session_file_name(ref.session_id))
+        if ref.file:
+            # A state directory that was moved: the entry's absolute path is stale, the file's name is not.
+            names.insert(0, Path(ref.file.strip()).name)
+        agent = normalize_agent_id(ref.agent_id)
+        older = self._state / "sessions"
+        for folder in (self._beside_store(ref), self._home(ref), older / agent, older):
+            for name in names:
+                if folder is not None and name not in ("", ".", ".."):
+                    yield folder / name
+
+    def _home(self, ref: TranscriptRef) -> Path:
+        return Path(sessions_dir(str(self._state), ref.agent_id))
+
+    def _beside_store(self, ref: TranscriptRef) -> Path | None:
+        return Path(self._store_path(ref.agent_id)).parent if self._store_path else None
+
+    def _pointed_at(self, ref: TranscriptRef) -> Path | None:
+        """``sessionFile``, as long as it stays inside the state directory (or beside the store)."""
+        text = (ref.file or "").strip()
+        if not text:
+            return None
+        path = Path(text).expanduser()
+        path = path if path.is_absolute() else self._home(ref) / path
+        roots = [root.resolve() for root in (self._state, self._beside_store(ref)) if root is not None]
+        resolved = path.resolve()
+        inside = any(resolved.is_relative_to(root) for root in roots)
+        usable = inside and resolved.suffix == ".jsonl" and (resolved.is_file() or not resolved.exists())
+        if not usable:
+            self._warn_once(text)
+            return None
+        return path
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned and len(self._warned) < 1000:
+            self._warned.add(text)
+            log.warning("sessionFile %s is not a transcript inside %s; the default place is used", text, self._state)

@@ -1,0 +1,214 @@
+"""``SessionStore`` on files: one ``sessions.json`` with its journal per agent (or one for all, if so configured)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from openclaw.clock import Clock
+from openclaw.paths import normalize_agent_id, sessions_dir
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import DEFAULT_AGENT, agent_of, is_cron_run_alias
+from openclaw.storage.base import Change, SessionRow
+from openclaw.storage.files.disk import Disk
+from openclaw.storage.files.row_index import RowIndex, updated_at
+from openclaw.storage.files.store_file import StoreFile, private_copy
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""How often outside edits are looked for and changes are folded."""
+
+
+def store_path(state_dir: str, agent_id: str, template: str | None = None) -> Path:
+    """Where an agent's ``sessions.json`` is; ``session.store`` may say otherwise, ``{agentId}`` filled in."""
+    agent = normalize_agent_id(agent_id)
+    if template and template.strip():
+        return Path(template.strip().replace("{agentId}", agent)).expanduser().absolute()
+    return Path(sessions_dir(state_dir, agent)) / "sessions.json"
+
+
+class FileSessionStore:
+    def __init__(self, state_dir: str, *, clock: Clock, store_template: str | None, default_agent: str) -> None:
+        self._state_dir = state_dir
+        self._clock = clock
+        self._template = store_template
+        self._default_agent = default_agent
+        self._disk = Disk()
+        self._files: dict[Path, StoreFile] = {}
+        self._all_rows = RowIndex()
+        self._agent_rows: dict[str, RowIndex] = {}
+        self._row: dict[tuple[str, str], SessionRow] = {}
+        self._by_session: dict[str, dict[tuple[str, str], None]] = {}
+        self._opening = asyncio.Lock()
+        self._folds: set[asyncio.Task[None]] = set()
+        self._tender: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls, state_dir: str, *, clock: Clock, store_template: str | None = None, agent_ids: Sequence[str] = ()
+    ) -> FileSessionStore:
+        """Reads every agent's store; agents that only exist on disk are found too. The first id is the default."""
+        configured = [normalize_agent_id(agent) for agent in agent_ids]
+        store = cls(
+            state_dir,
+            clock=clock,
+            store_template=store_template,
+            default_agent=configured[0] if configured else DEFAULT_AGENT,
+        )
+        for agent in dict.fromkeys([*configured, *_agents_on_disk(state_dir)]):
+            await store._file(agent)
+        store._tender = asyncio.create_task(store._tend(), name="session-store")
+        return store
+
+    async def get(self, agent_id: str, key: str) -> SessionEntry | None:
+        file = self._files.get(self._path(agent_id))
+        entry = file.get(key) if file else None
+        return cast("SessionEntry", dict(entry)) if entry is not None else None
+
+    async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
+        file = self._files.get(self._path(agent_id)) or await self._file(agent_id)
+        current = file.get(key)
+        wanted = change(cast("SessionEntry", private_copy(current)) if current is not None else None)
+        # Private again on the way in: the caller may go on using what it returned.
+        entry: dict[str, Any] | None = private_copy(wanted)
+        if entry is None and current is None:
+            return None
+        stored = await file.put(key, entry, durable=durable)
+        if file.wants_fold and not self._folds:
+            self._bring_up_to_date(file)
+        return cast("SessionEntry", dict(stored)) if stored is not None else None
+
+    async def rows(self, agent_id: str | None = None) -> Sequence[SessionRow]:
+        if agent_id is None:
+            return self._all_rows.rows()
+        index = self._agent_rows.get(normalize_agent_id(agent_id))
+        return index.rows() if index else []
+
+    async def find_session_id(self, session_id: str) -> SessionRow | None:
+        """The row of that session; of several the latest, a cron job's own row before the alias of one run."""
+        rows = [self._row[place] for place in self._by_session.get(session_id, ())]
+        return min(rows, key=lambda row: (is_cron_run_alias(row.key), -updated_at(row.entry), row.key), default=None)
+
+    async def count(self, agent_id: str) -> int:
+        index = self._agent_rows.get(normalize_agent_id(agent_id))
+        return len(index) if index else 0
+
+    def path(self, agent_id: str) -> str:
+        return str(self._path(agent_id))
+
+    @property
+    def agent_ids(self) -> list[str]:
+        """Agents that have at least one session."""
+        return [agent for agent, index in self._agent_rows.items() if len(index)]
+
+    async def flush(self) -> None:
+        """Returns once every ``sessions.json`` is up to date."""
+        for file in list(self._files.values()):
+            await file.fold()
+
+    async def close(self) -> None:
+        if self._tender is not None:
+            self._tender.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._tender
+        await asyncio.gather(*self._folds)
+        for file in self._files.values():
+            try:
+                await file.close()
+            except OSError as error:
+                # The journal has it all; the snapshot is made at the next start.
+                log.warning("session store %s could not be folded at close: %s", file.path, error)
+        await self._disk.close()
+
+    # Opening and tending
+
+    def _path(self, agent_id: str) -> Path:
+        return store_path(self._state_dir, agent_id, self._template)
+
+    async def _file(self, agent_id: str) -> StoreFile:
+        agent, path = normalize_agent_id(agent_id), self._path(agent_id)
+        async with self._opening:
+            if path in self._files:
+                return self._files[path]
+            shared = bool(self._template) and "{agentId}" not in (self._template or "")
+
+            def owner(key: str) -> str:
+                return agent_of(key, default_agent=self._default_agent) if shared else agent
+
+            file = StoreFile(path, self._disk, self._clock, lambda key, value: self._observe(owner(key), key, value))
+            values = await file.open()
+            self._take_in([self._link(owner(key), key, value) for key, value in values.items() if _is_entry(value)])
+            self._files[path] = file
+            return file
+
+    def _take_in(self, rows: list[SessionRow]) -> None:
+        self._all_rows.fill(rows)
+        by_agent: dict[str, list[SessionRow]] = {}
+        for row in rows:
+            by_agent.setdefault(row.agent_id, []).append(row)
+        for agent, own in by_agent.items():
+            self._agent_rows.setdefault(agent, RowIndex()).fill(own)
+
+    async def _tend(self) -> None:
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            for file in list(self._files.values()):
+                # A task of its own: closing cancels this loop but never a fold half done.
+                await asyncio.wait([self._bring_up_to_date(file)])
+
+    def _bring_up_to_date(self, file: StoreFile) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._fold_or_look(file), name=f"fold {file.path}")
+        self._folds.add(task)
+        task.add_done_callback(self._folds.discard)
+        return task
+
+    async def _fold_or_look(self, file: StoreFile) -> None:
+        try:
+            await (file.fold() if file.dirty else file.look())
+        except OSError as error:
+            log.error("session store %s cannot be written (%s); changes are kept in its journal", file.path, error)
+        except Exception:
+            log.exception("session store %s could not be brought up to date", file.path)
+
+    # Indexes
+
+    def _observe(self, agent: str, key: str, value: Any) -> None:
+        if (row := self._row.pop((agent, key), None)) is not None:
+            self._all_rows.remove(row)
+            self._agent_rows[agent].remove(row)
+            self._unlink(row)
+        if _is_entry(value):
+            row = self._link(agent, key, value)
+            self._all_rows.add(row)
+            self._agent_rows.setdefault(agent, RowIndex()).add(row)
+
+    def _link(self, agent: str, key: str, entry: dict[str, Any]) -> SessionRow:
+        row = self._row[(agent, key)] = SessionRow(agent, key, cast("SessionEntry", entry))
+        if isinstance(session_id := entry.get("sessionId"), str):
+            self._by_session.setdefault(session_id, {})[(agent, key)] = None
+        return row
+
+    def _unlink(self, row: SessionRow) -> None:
+        session_id = row.entry.get("sessionId")
+        if isinstance(session_id, str) and (places := self._by_session.get(session_id)) is not None:
+            places.pop((row.agent_id, row.key), None)
+            if not places:
+                del self._by_session[session_id]
+
+
+def _is_entry(value: Any) -> bool:
+    """Anything else a person put there stays in the file and is not listed."""
+    return isinstance(value, dict)
+
+
+def _agents_on_disk(state_dir: str) -> list[str]:
+    return sorted(
+        normalize_agent_id(found.parent.name)
+        for found in (Path(state_dir) / "agents").glob("*/sessions")
+        if found.is_dir()
+    )

@@ -1,0 +1,237 @@
+"""One ``sessions.json``: its map in memory, its journal, and the folding of the one into the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from openclaw.clock import Clock
+from openclaw.sessions import json_text
+from openclaw.sessions.delivery import normalize_entry
+from openclaw.storage.files.disk import Disk, put_in_place, write_beside
+from openclaw.storage.files.journal import Journal, Recovered, parse_store, set_aside
+
+log = logging.getLogger(__name__)
+
+FOLD_RECORDS = 500
+_FOLD_ATTEMPTS = 3
+
+Signature: TypeAlias = tuple[int, int, int] | None
+Observer: TypeAlias = Callable[[str, Any], None]
+"""Told (key, new value or None) for every change of the map."""
+
+
+class StoreFile:
+    """The truth is ``_values``; values in it are replaced, never mutated."""
+
+    def __init__(self, path: Path, disk: Disk, clock: Clock, observer: Observer) -> None:
+        # A symlinked store stays a symlink: what is replaced is the file it leads to.
+        self.path = path.resolve() if path.is_symlink() else path
+        self._clock = clock
+        self._observer = observer
+        self._journal = Journal(self.path, disk)
+        self._values: dict[str, Any] = {}
+        self._changed: dict[str, int] = {}
+        self._seq = 0
+        self._seen: Signature = None
+        self._unreadable: Signature = None
+        self._missing_looks = 0
+        self._rewrite = False
+        self._pretty: dict[str, tuple[Any, bytes]] = {}
+        self._folding = asyncio.Lock()
+
+    async def open(self) -> dict[str, Any]:
+        """Recovers what the files hold and returns it; the observer hears only of later changes."""
+        recovered, self._seen = await asyncio.to_thread(self._recover)
+        self._changed, self._seq = recovered.changed, recovered.seq
+        self._rewrite = recovered.damaged
+        self._values = {key: _normalized(value) for key, value in recovered.values.items()}
+        for warning in recovered.warnings:
+            log.warning("session store %s: %s", self.path, warning)
+        return self._values
+
+    def _recover(self) -> tuple[Recovered, Signature]:
+        before = _signature(self.path)
+        recovered = self._journal.recover(self._clock)
+        return recovered, before if _signature(self.path) == before else None
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self._changed) or self._rewrite
+
+    @property
+    def wants_fold(self) -> bool:
+        return len(self._changed) >= FOLD_RECORDS
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        value = self._values.get(key)
+        return value if isinstance(value, dict) else None
+
+    async def put(self, key: str, entry: dict[str, Any] | None, *, durable: bool) -> dict[str, Any] | None:
+        """Sets or removes one entry. In memory and in the journal when the first await is reached."""
+        previous = self._values.get(key)
+        if entry is not None:
+            entry = normalize_entry(entry, previous if isinstance(previous, dict) else None)
+        if entry == previous:
+            return entry
+        file = self._journal.append(self._seq + 1, key, entry)
+        self._seq += 1
+        self._changed[key] = self._seq
+        self._set(key, entry)
+        if durable:
+            await file.sync()
+        return entry
+
+    def _set(self, key: str, value: Any) -> None:
+        if value is None:
+            self._values.pop(key, None)
+            self._pretty.pop(key, None)
+        else:
+            self._values[key] = value
+        self._observer(key, value)
+
+    # Folding
+
+    async def fold(self) -> None:
+        """Brings ``sessions.json`` up to date, outside edits merged in."""
+        async with self._folding:
+            for _ in range(_FOLD_ATTEMPTS):
+                if not await self._take_in_outside_edits() or not self.dirty:
+                    return
+                if await self._write_snapshot():
+                    return
+
+    async def look(self) -> None:
+        """Notices and merges what someone else wrote into ``sessions.json``."""
+        if _signature(self.path) != self._seen:
+            async with self._folding:
+                await self._take_in_outside_edits()
+
+    async def close(self) -> None:
+        try:
+            await self.fold()
+        finally:
+            await self._journal.close()
+
+    async def _write_snapshot(self) -> bool:
+        """False when someone wrote the file meanwhile: their edit has to be merged first."""
+        self._journal.rotate()
+        seq, values = self._seq, self._values.copy()
+        prepared = await asyncio.to_thread(self._prepare, values)
+        if _signature(self.path) != self._seen:
+            prepared.unlink(missing_ok=True)
+            return False
+        try:
+            await self._journal.note_fold(seq, prepared)
+            self._seen = await asyncio.to_thread(self._commit, prepared)
+        except OSError:
+            await self._abandon(prepared)
+            raise
+        self._journal.forget_folded()
+        self._changed = {key: changed for key, changed in self._changed.items() if changed > seq}
+        self._rewrite, self._missing_looks = False, 0
+        return True
+
+    async def _abandon(self, prepared: Path) -> None:
+        """A noted fold counts as done once its prepared file is gone, so the note is taken back first."""
+        with contextlib.suppress(OSError):
+            if prepared.exists():
+                await self._journal.note_unfold(prepared)
+                prepared.unlink(missing_ok=True)
+
+    def _prepare(self, values: dict[str, Any]) -> Path:
+        return write_beside(self.path, self._encode(values))
+
+    def _commit(self, prepared: Path) -> Signature:
+        self._journal.keep_backup()
+        put_in_place(prepared, self.path)
+        return _signature(self.path)
+
+    def _encode(self, values: dict[str, Any]) -> bytes:
+        """The whole file; only entries that changed since the last time are formatted anew."""
+        parts: list[bytes] = []
+        for key, value in values.items():
+            known = self._pretty.get(key)
+            if known is None or known[0] is not value:
+                text = json_text.encode(key) + b": " + json_text.encode_indented(value).replace(b"\n", b"\n  ")
+                known = self._pretty[key] = (value, text)
+            parts.append(known[1])
+        if not parts:
+            return b"{}"
+        return b"{\n  " + b",\n  ".join(parts) + b"\n}"
+
+    # Outside edits
+
+    async def _take_in_outside_edits(self) -> bool:
+        """Merges per key; keys the Gateway changed since its snapshot stay. False: not now, the file is unsettled."""
+        now = _signature(self.path)
+        if now == self._seen:
+            return True
+        if now is None:
+            return self._settled_missing()
+        try:
+            raw = await asyncio.to_thread(self.path.read_bytes)
+        except FileNotFoundError:
+            return False
+        if _signature(self.path) != now:
+            return False
+        theirs = parse_store(raw)
+        if theirs is None:
+            return self._settled_unreadable(now)
+        self._merge(theirs)
+        self._seen, self._unreadable, self._missing_looks = now, None, 0
+        return True
+
+    def _settled_missing(self) -> bool:
+        """Editors that save by renaming leave a short gap; only a lasting one is a removal, and is written anew."""
+        self._missing_looks += 1
+        if self._missing_looks < 2:
+            return False
+        self._seen, self._rewrite = None, True
+        return True
+
+    def _settled_unreadable(self, now: Signature) -> bool:
+        """A half-saved file gets until the next look; one that stays unreadable is kept aside and written anew."""
+        if self._unreadable != now:
+            self._unreadable = now
+            return False
+        aside = set_aside(self.path, self._clock)
+        log.warning("%s was edited into something that is not a JSON object; kept as %s", self.path, aside.name)
+        self._seen, self._unreadable, self._rewrite = None, None, True
+        return True
+
+    def _merge(self, theirs: dict[str, Any]) -> None:
+        for key in [key for key in self._values if key not in theirs and key not in self._changed]:
+            log.info("session %s was removed from %s by hand", key, self.path)
+            self._set(key, None)
+        for key, value in theirs.items():
+            if key not in self._changed and (normal := _normalized(value)) != self._values.get(key):
+                log.info("session %s was edited in %s by hand", key, self.path)
+                self._set(key, normal)
+
+
+def _normalized(value: Any) -> Any:
+    return normalize_entry(value) if isinstance(value, dict) else value
+
+
+def _signature(path: Path) -> Signature:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def private_copy(value: Any) -> Any:
+    """JSON values copied to the ground."""
+    if isinstance(value, dict):
+        return {key: private_copy(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [private_copy(item) for item in value]
+    return value if not isinstance(value, msgspec.Struct) else msgspec.to_builtins(value)

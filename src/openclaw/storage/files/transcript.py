@@ -1,0 +1,284 @@
+"""A live transcript: index and active branch in memory, every entry appended to its file as one line."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from openclaw.clock import Clock, iso_utc
+from openclaw.messages import Message
+from openclaw.sessions import json_text
+from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
+from openclaw.storage.base import Context, Entry
+from openclaw.storage.files.disk import AppendFile, Disk
+from openclaw.storage.files.transcript_index import Envelope, TranscriptIndex, read_spans, scan
+
+FORMAT_VERSION = 3
+SHOWN_TYPES = frozenset({"message", "compaction", "custom_message"})
+_INDEX_BYTES = 250
+"""Roughly what one indexed entry costs in memory."""
+
+
+class FileTranscript:
+    """``Transcript`` on a JSONL file. Existing bytes are never changed, whatever state they are in."""
+
+    def __init__(self, path: Path, session_id: str, *, cwd: str, parent: str | None, disk: Disk, clock: Clock) -> None:
+        self._session_id = session_id
+        self._cwd = cwd
+        self._parent_session = parent
+        self._clock = clock
+        self._file = AppendFile(path, disk)
+        self._index = TranscriptIndex()
+        self._leaf = -1
+        self._branch: BranchContext | None = BranchContext()
+        self._decoded_bytes = 0
+
+    def load(self) -> None:
+        """Reads the file, if there is one. Runs in a thread, before anyone else knows this object."""
+        if self._file.path.exists():
+            self._index = scan(self._file.path)
+            self._leaf = len(self._index) - 1
+            self._branch = self._rebuild({})
+
+    @property
+    def path(self) -> str:
+        return str(self._file.path)
+
+    @property
+    def session_id(self) -> str:
+        return self._session_id
+
+    @property
+    def leaf_id(self) -> str | None:
+        return self._index.ids[self._leaf] if self._leaf >= 0 else None
+
+    @property
+    def header(self) -> dict[str, Any] | None:
+        return self._index.header
+
+    @property
+    def warnings(self) -> list[str]:
+        return list(self._index.warnings)
+
+    @property
+    def weight(self) -> int:
+        """Roughly the bytes of memory it takes."""
+        return self._decoded_bytes + len(self._index) * _INDEX_BYTES
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __contains__(self, entry_id: str) -> bool:
+        return entry_id in self._index.by_id
+
+    # Writing
+
+    async def append(self, fields: dict[str, Any], *, entry_id: str | None = None, durable: bool = False) -> str:
+        if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
+            raise ValueError(f"a transcript entry needs a type other than 'session', got {kind!r}")
+        self._notice_removal()
+        own = entry_id or self._new_id()
+        if own not in self._index.by_id:
+            self._write(own, kind, fields)
+        if durable:
+            await self._file.sync()
+        return own
+
+    async def sync(self) -> None:
+        await self._file.sync()
+
+    def branch(self, entry_id: str | None) -> None:
+        leaf = -1 if entry_id is None else self._index.by_id[entry_id]
+        if leaf != self._leaf:
+            self._leaf = leaf
+            self._branch = None
+
+    async def label(self, entry_id: str, text: str | None) -> str:
+        if entry_id not in self._index.by_id:
+            raise KeyError(entry_id)
+        name = (text or "").strip()
+        return await self.append({"type": "label", "targetId": entry_id, **({"label": name} if name else {})})
+
+    def _write(self, own: str, kind: str, fields: dict[str, Any]) -> None:
+        parent = self.leaf_id
+        envelope = {"type": kind, "id": own, "parentId": parent, "timestamp": iso_utc(self._clock.now_ms())}
+        payload = {name: value for name, value in fields.items() if name not in envelope}
+        line = json_text.encode({**envelope, **payload})
+        header = self._header_line() if self._index.header is None and not self._index.ids else b""
+        start = self._file.append(header + line + b"\n") + len(header)
+        if header:
+            self._index.header = fields_of(header)
+        self._leaf = self._index.add(Envelope(type=kind, id=own, parentId=parent), start, len(line))
+        if kind == "label":
+            self._index.note_label(fields)
+        self._extend(own, kind, line)
+
+    def _extend(self, own: str, kind: str, line: bytes) -> None:
+        branch = self._branch
+        if branch is None:
+            return
+        if kind == "compaction":
+            self._branch = self._rebuild(branch.known())
+        else:
+            branch.add(own, kind, line)
+            self._decoded_bytes += len(line)
+
+    def _header_line(self) -> bytes:
+        header: dict[str, Any] = {
+            "type": "session",
+            "version": FORMAT_VERSION,
+            "id": self._session_id,
+            "timestamp": iso_utc(self._clock.now_ms()),
+            "cwd": self._cwd,
+        }
+        if self._parent_session:
+            header["parentSession"] = self._parent_session
+        return json_text.encode(header) + b"\n"
+
+    def _new_id(self) -> str:
+        for _ in range(100):
+            if (drawn := secrets.token_hex(4)) not in self._index.by_id:
+                return drawn
+        return str(uuid.uuid4())
+
+    def _notice_removal(self) -> None:
+        """Someone deleted the file: what it held is gone, and the next entry starts it anew."""
+        gone = self._file.vanished() or (not self._file.is_open and not self._file.path.exists())
+        if gone and (self._index.header is not None or self._index.ids):
+            self._index = TranscriptIndex()
+            self._index.warn("the file was removed while it was in use; it was begun anew")
+            self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
+
+    def begin_with(self, entries: Sequence[Entry]) -> None:
+        """Fills a new transcript with a branch of another one, lines as they are, in one write."""
+        header = self._header_line()
+        lines = [_with_own_id(entry) for entry in entries]
+        offset = self._file.append(b"".join([header, *(line + b"\n" for line in lines)]))
+        self._index.take_line(1, header.rstrip(), offset)
+        offset += len(header)
+        for number, line in enumerate(lines, start=2):
+            self._index.take_line(number, line, offset)
+            offset += len(line) + 1
+        self._leaf, self._branch = len(self._index) - 1, None
+
+    # Reading
+
+    def context(self) -> Context:
+        if self._branch is None:
+            self._branch = self._rebuild({})
+        return self._branch.context()
+
+    async def warm(self) -> None:
+        """After ``branch``: reads in a thread what ``context`` needs, so that it does not have to."""
+        if self._branch is None:
+            leaf = self._leaf
+            rebuilt = await asyncio.to_thread(self._rebuild, {})
+            if self._leaf == leaf and self._branch is None:
+                self._branch = rebuilt
+
+    def labels(self) -> dict[str, str]:
+        return dict(self._index.labels)
+
+    def tree(self) -> list[tuple[str, str | None, str]]:
+        index = self._index
+        return [(index.ids[place], index.parent_id(place), index.types[place]) for place in range(len(index))]
+
+    async def entry(self, entry_id: str) -> Entry | None:
+        place = self._index.by_id.get(entry_id)
+        return None if place is None else (await self._entries([place]))[0]
+
+    async def path_entries(self, *, limit: int | None = None) -> list[Entry]:
+        return await self._entries(self._index.path(self._leaf, limit))
+
+    async def shown_entries(self, limit: int) -> list[Entry]:
+        """The last entries of the branch that people see, oldest first."""
+        places: list[int] = []
+        place, counted = self._leaf, 0
+        while place >= 0 and counted < limit:
+            kind = self._index.types[place]
+            if kind in SHOWN_TYPES:
+                places.append(place)
+                counted += kind != "custom_message"
+            place = self._index.parents[place]
+        entries = await self._entries(places[::-1])
+        return [entry for entry in entries if entry.type != "custom_message" or is_displayed(entry.raw)][-limit:]
+
+    async def _entries(self, places: Sequence[int]) -> list[Entry]:
+        index = self._index
+        named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
+        raws = await asyncio.to_thread(list, read_spans(self._file.path, index.spans(places)))
+        return [Entry(*names, raw) for names, raw in zip(named, raws, strict=True)]
+
+    def _rebuild(self, known: dict[str, Message]) -> BranchContext:
+        """The context at the leaf: only the entries that count are read, those in ``known`` not even that."""
+        index = self._index
+        path = index.path(self._leaf)
+        types, ids = [index.types[place] for place in path], [index.ids[place] for place in path]
+        window = select_window(types, ids, lambda at: self._first_kept(path[at]))
+        branch = BranchContext()
+        self._settings_before(path[: window.places[0] if window.places else len(path)], branch)
+        if window.compaction is not None:
+            branch.summarize(ids[window.compaction], self._raw(path[window.compaction]))
+        places = [path[at] for at in window.places]
+        wanted = [place for place in places if index.ids[place] not in known]
+        lines = read_spans(self._file.path, index.spans(wanted))
+        for place in places:
+            own = index.ids[place]
+            branch.add(own, index.types[place], b"" if own in known else next(lines), known.get(own))
+        self._decoded_bytes = sum(index.lengths[place] for place in places)
+        return branch
+
+    def _first_kept(self, place: int) -> str | None:
+        fields = fields_of(self._raw(place))
+        if isinstance(kept := fields.get("firstKeptEntryId"), str):
+            return kept
+        # The first format counted lines, its header among them.
+        number = fields.get("firstKeptEntryIndex")
+        at = number - (self._index.header is not None) if isinstance(number, int) else -1
+        return self._index.ids[at] if 0 <= at < len(self._index) else None
+
+    def _settings_before(self, earlier: list[int], branch: BranchContext) -> None:
+        """Model and thinking level as they were when the window begins, searched from its edge backwards."""
+        level = next(
+            (place for place in reversed(earlier) if self._index.types[place] == "thinking_level_change"), None
+        )
+        if level is not None:
+            branch.note_setting("thinking_level_change", self._raw(level))
+        for place in reversed(earlier):
+            kind = self._index.types[place]
+            if kind == "model_change":
+                branch.note_setting(kind, self._raw(place))
+            elif kind == "message":
+                branch.model = assistant_model(self._raw(place))
+            if branch.model is not None:
+                return
+
+    def _raw(self, place: int) -> bytes:
+        return next(read_spans(self._file.path, self._index.spans([place])))
+
+    # Life
+
+    @property
+    def busy(self) -> bool:
+        return self._file.busy
+
+    def moved_to(self, path: Path) -> None:
+        """The file was renamed (archived): late entries follow it instead of starting a new one."""
+        self._file.path = path
+
+    def rest(self) -> None:
+        """Gives the file descriptor back; the next append opens the file again."""
+        if not self._file.busy:
+            self._file.close()
+
+
+def _with_own_id(entry: Entry) -> bytes:
+    """Lines of the first format leave id and parent to their place in the file; elsewhere they must say both."""
+    fields = fields_of(entry.raw)
+    if fields.get("id") == entry.id:
+        return entry.raw
+    return json_text.encode({**fields, "id": entry.id, "parentId": entry.parent_id})

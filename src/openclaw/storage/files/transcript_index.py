@@ -1,0 +1,223 @@
+"""What a transcript file holds and where: one pass over the envelopes, bodies left alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openclaw.sessions import json_text
+from openclaw.sessions.tree import fields_of
+
+_BLOCK = 1 << 20
+_WARNINGS = 50
+_LARGEST_READ = 4 << 20
+_READ_THROUGH = 64 << 10
+
+
+class Envelope(msgspec.Struct):
+    type: str = ""
+    id: str | None = None
+    parentId: str | None = None
+
+
+_decode_envelope = msgspec.json.Decoder(Envelope).decode
+
+
+def read_envelope(line: bytes) -> Envelope | None:
+    """The envelope of a line, or None when it is not a JSON object."""
+    try:
+        return _decode_envelope(line)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        pass
+    try:
+        data = json_text.decode_loosely(line)
+    except ValueError:
+        return None
+    if not isinstance(data, dict):
+        return None
+    kind, own, parent = data.get("type"), data.get("id"), data.get("parentId")
+    return Envelope(
+        type=kind if isinstance(kind, str) else "",
+        id=own if isinstance(own, str) else None,
+        parentId=parent if isinstance(parent, str) else None,
+    )
+
+
+def trim(line: bytes) -> tuple[bytes, int]:
+    """The line without what a crash or another editor left around it, and how many bytes went at the front."""
+    if line[:1] == b"{" and line[-1:] == b"}":
+        return line, 0
+    kept = line.lstrip(b"\0 \t\r\xef\xbb\xbf")
+    return kept.rstrip(b"\0 \t\r"), len(line) - len(kept)
+
+
+class TranscriptIndex:
+    """Entries in file order; a place is a position in that order. A parent always stands before its child.
+
+    Lines without an id (the first format) get one from their place and follow the line before them.
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.types: list[str] = []
+        self.parents: array[int] = array("q")
+        self.offsets: array[int] = array("Q")
+        self.lengths: array[int] = array("Q")
+        self.by_id: dict[str, int] = {}
+        self.missing_parents: dict[int, str] = {}
+        self.labels: dict[str, str] = {}
+        self.header: dict[str, Any] | None = None
+        self.warnings: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, envelope: Envelope, offset: int, length: int) -> int:
+        place, parent = len(self.ids), -1
+        own, above = envelope.id or f"{place:08x}", envelope.parentId
+        if above is not None and above != own:
+            # The latest line with that id before this one: also right where ids occur twice, and never a circle.
+            parent = self.by_id.get(above, -1)
+            if parent < 0:
+                self.missing_parents[place] = above
+        elif envelope.id is None:
+            parent = place - 1
+        self.ids.append(own)
+        self.types.append(sys.intern(envelope.type))
+        self.parents.append(parent)
+        self.offsets.append(offset)
+        self.lengths.append(length)
+        self.by_id[own] = place
+        return place
+
+    def take_line(self, number: int, raw: bytes, offset: int) -> None:
+        line, shift = trim(raw)
+        if not line:
+            if raw.strip():
+                self.warn(f"line {number} holds only NUL bytes")
+            return
+        envelope = read_envelope(line)
+        if envelope is None:
+            self.warn(f"line {number} is damaged and was passed over")
+        elif envelope.type == "session":
+            self.header = self.header or fields_of(line)
+        else:
+            self.add(envelope, offset + shift, len(line))
+            if envelope.type == "label":
+                self.note_label(fields_of(line))
+
+    def note_label(self, fields: dict[str, Any]) -> None:
+        target, text = fields.get("targetId"), fields.get("label")
+        if isinstance(target, str) and isinstance(text, str) and text.strip():
+            self.labels[target] = text
+        elif isinstance(target, str):
+            self.labels.pop(target, None)
+
+    def warn(self, text: str) -> None:
+        if len(self.warnings) < _WARNINGS:
+            self.warnings.append(text)
+
+    def parent_id(self, place: int) -> str | None:
+        parent = self.parents[place]
+        return self.ids[parent] if parent >= 0 else self.missing_parents.get(place)
+
+    def path(self, leaf: int, limit: int | None = None) -> list[int]:
+        """Places from the root (or the last ``limit``) to ``leaf``."""
+        walked: list[int] = []
+        parents = self.parents
+        while leaf >= 0 and (limit is None or len(walked) < limit):
+            walked.append(leaf)
+            leaf = parents[leaf]
+        walked.reverse()
+        return walked
+
+    def spans(self, places: Sequence[int]) -> list[tuple[int, int]]:
+        return [(self.offsets[place], self.lengths[place]) for place in places]
+
+
+def scan(path: Path) -> TranscriptIndex:
+    """Reads the whole file once. Whatever is wrong with it becomes a warning; nothing is changed and nothing raised."""
+    index = TranscriptIndex()
+    number = start = 0
+    for start, block in _blocks(path):
+        number = _take_block(index, block, start, number)
+        start += len(block)
+    if start and index.header is None:
+        index.warn("the header line is missing or damaged; the entries are used as they are")
+    return index
+
+
+def _take_block(index: TranscriptIndex, block: memoryview, start: int, number: int) -> int:
+    """Indexes whole lines; returns the number of the last one. Most lines are sound and never copied."""
+    data = block.obj
+    assert isinstance(data, bytearray)
+    begin, size = 0, len(block)
+    while begin < size:
+        end = data.find(b"\n", begin, size)
+        finished, end = end >= 0, end if end >= 0 else size
+        number += 1
+        try:
+            envelope = _decode_envelope(block[begin:end])
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            envelope = None
+        if envelope is None or envelope.type in ("session", "label"):
+            warned = len(index.warnings)
+            index.take_line(number, bytes(block[begin:end]), start + begin)
+            if not finished and len(index.warnings) > warned:
+                index.warnings[-1] = f"line {number} was cut short; the next entry starts on a new line"
+        else:
+            index.add(envelope, start + begin, end - begin)
+        begin = end + 1
+    return number
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, memoryview]]:
+    """(offset, bytes) of blocks that end at the end of a line or of the file; valid until the next one is asked for."""
+    buffer, filled, offset = bytearray(_BLOCK), 0, 0
+    with path.open("rb", buffering=0) as file:
+        while True:
+            with memoryview(buffer) as view:
+                got = file.readinto(view[filled:])
+                filled += got
+                whole = buffer.rfind(b"\n", filled - got, filled) + 1 if got else filled
+                if whole:
+                    yield offset, view[:whole]
+            if not got:
+                return
+            offset += whole
+            buffer[: filled - whole] = buffer[whole:filled]
+            filled -= whole
+            if filled == len(buffer):
+                # A line longer than the buffer. (A new one: the old may still be looked at.)
+                buffer = buffer + bytes(len(buffer))
+
+
+def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+    """The bytes at each (offset, length), in order; neighbours are fetched with one read."""
+    if not spans:
+        return
+    with path.open("rb", buffering=0) as file:
+        fd = file.fileno()
+        start, block = 0, b""
+        for place, (offset, length) in enumerate(spans):
+            if not (start <= offset and offset + length <= start + len(block)):
+                start, block = offset, os.pread(fd, _stretch(spans, place), offset)
+            yield block[offset - start : offset - start + length]
+
+
+def _stretch(spans: Sequence[tuple[int, int]], place: int) -> int:
+    """How much to read at once from here: through small gaps, up to a bound."""
+    start, length = spans[place]
+    end = start + length
+    for offset, more in islice(spans, place + 1, None):
+        if not (end <= offset <= end + _READ_THROUGH) or offset + more - start > _LARGEST_READ:
+            break
+        end = offset + more
+    return end - start

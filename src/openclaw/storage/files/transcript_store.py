@@ -1,0 +1,181 @@
+"""``TranscriptStore`` on files: finds transcripts, keeps the live ones, archives the old ones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from openclaw.clock import Clock, iso_utc
+from openclaw.sessions.keys import safe_file_name
+from openclaw.storage.base import Entry, Shortened, TranscriptRef
+from openclaw.storage.files.disk import Disk, sync_dir
+from openclaw.storage.files.locations import Locations
+from openclaw.storage.files.shorten import shorten_file
+from openclaw.storage.files.transcript import FileTranscript
+from openclaw.storage.files.transcript_tail import read_tail
+
+log = logging.getLogger(__name__)
+
+LONGEST_TAIL = 1000
+
+
+class FileTranscriptStore:
+    """Keeps at most ``most_live`` idle transcripts in memory; one that somebody still holds stays the same object."""
+
+    def __init__(
+        self,
+        state_dir: str,
+        *,
+        clock: Clock,
+        store_path: Callable[[str], str] | None = None,
+        most_live: int = 64,
+        most_bytes: int = 256 << 20,
+    ) -> None:
+        self._locations = Locations(state_dir, store_path)
+        self._clock = clock
+        self._disk = Disk()
+        self._most_live = most_live
+        self._most_bytes = most_bytes
+        self._live: WeakValueDictionary[Path, FileTranscript] = WeakValueDictionary()
+        self._recent: OrderedDict[Path, FileTranscript] = OrderedDict()
+        self._opening: dict[Path, asyncio.Task[FileTranscript]] = {}
+
+    async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> FileTranscript | None:
+        path = self._place(ref)
+        if path is None and not create:
+            return None
+        return await self._open(path or self._locations.default(ref), ref, cwd)
+
+    async def fork(self, source: FileTranscript, ref: TranscriptRef, *, cwd: str = "") -> FileTranscript:
+        """A new transcript that begins with ``source``'s active branch, same ids, labels carried over."""
+        path = self._locations.default(ref)
+        if path.exists():
+            raise FileExistsError(f"{path} exists already; a fork needs a new session id")
+        entries = await source.path_entries()
+        forked = FileTranscript(path, ref.session_id, cwd=cwd, parent=source.path, disk=self._disk, clock=self._clock)
+        forked.begin_with(entries)
+        self._keep(path.resolve(), forked)
+        # A name given while another branch was active is not on this one.
+        for entry_id, text in source.labels().items():
+            if entry_id in forked and forked.labels().get(entry_id) != text:
+                await forked.label(entry_id, text)
+        await forked.sync()
+        return forked
+
+    async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
+        limit = min(limit, LONGEST_TAIL)
+        path = self._place(ref)
+        if path is None or limit <= 0:
+            return []
+        live = self._live.get(path.resolve())
+        if live is not None:
+            return await live.shown_entries(limit)
+        try:
+            return await asyncio.to_thread(read_tail, path, limit)
+        except FileNotFoundError:
+            return []
+
+    def locate(self, ref: TranscriptRef) -> str | None:
+        path = self._locations.find(ref)
+        return str(path) if path is not None else None
+
+    def default_path(self, ref: TranscriptRef) -> str:
+        return str(self._locations.default(ref))
+
+    async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
+        stamp = f"{safe_file_name(reason)}.{iso_utc(self._clock.now_ms()).replace(':', '-')}"
+        archived: list[str] = []
+        for path in self._locations.all_found(ref):
+            place = path.resolve()
+            target = await asyncio.to_thread(_rename_free, path, stamp)
+            live = self._live.pop(place, None)
+            self._recent.pop(place, None)
+            if live is not None:
+                live.moved_to(target)
+            archived.append(str(target))
+        return archived
+
+    async def shorten(self, ref: TranscriptRef, max_lines: int) -> Shortened:
+        path = self._place(ref)
+        if path is None:
+            return Shortened(archived=None, kept=0)
+        live = self._live.get(path.resolve())
+        if live is not None:
+            await live.sync()
+        stamp = iso_utc(self._clock.now_ms()).replace(":", "-")
+        shortened = await asyncio.to_thread(shorten_file, path, max_lines, path.with_name(f"{path.name}.bak.{stamp}"))
+        if shortened.archived is not None:
+            # Whoever opens it next reads the new file; the old object would write to a file that is gone.
+            await self.forget(ref.session_id)
+            if live is not None:
+                live.rest()
+        return shortened
+
+    async def forget(self, session_id: str) -> None:
+        for path, transcript in list(self._live.items()):
+            if transcript.session_id == session_id:
+                del self._live[path]
+                self._recent.pop(path, None)
+
+    async def close(self) -> None:
+        for task in list(self._opening.values()):
+            await asyncio.wait([task])
+        for transcript in list(self._live.values()):
+            try:
+                await transcript.sync()
+            except OSError as error:
+                log.error("transcript %s may not be wholly on disk: %s", transcript.path, error)
+        await self._disk.close()
+        for transcript in list(self._live.values()):
+            transcript.rest()
+        self._recent.clear()
+
+    def _place(self, ref: TranscriptRef) -> Path | None:
+        """Its file, or the place it will be written to when someone has it open already."""
+        path = self._locations.find(ref)
+        if path is None and (default := self._locations.default(ref)).resolve() in self._live:
+            return default
+        return path
+
+    async def _open(self, path: Path, ref: TranscriptRef, cwd: str) -> FileTranscript:
+        # By the resolved path: two spellings of one file must not become two writers.
+        place = path.resolve()
+        if (live := self._live.get(place)) is not None:
+            self._keep(place, live)
+            return live
+        task = self._opening.get(place)
+        if task is None:
+            task = self._opening[place] = asyncio.create_task(self._load(path, ref.session_id, cwd))
+            task.add_done_callback(lambda _: self._opening.pop(place, None))
+        # Shielded: one caller giving up must not take the file away from the others.
+        return await asyncio.shield(task)
+
+    async def _load(self, path: Path, session_id: str, cwd: str) -> FileTranscript:
+        transcript = FileTranscript(path, session_id, cwd=cwd, parent=None, disk=self._disk, clock=self._clock)
+        await asyncio.to_thread(transcript.load)
+        for warning in transcript.warnings:
+            log.warning("transcript %s: %s", path, warning)
+        self._keep(path.resolve(), transcript)
+        return transcript
+
+    def _keep(self, place: Path, transcript: FileTranscript) -> None:
+        self._live[place] = self._recent[place] = transcript
+        self._recent.move_to_end(place)
+        weight = sum(held.weight for held in self._recent.values())
+        while len(self._recent) > self._most_live or (weight > self._most_bytes and len(self._recent) > 1):
+            _, oldest = self._recent.popitem(last=False)
+            weight -= oldest.weight
+            oldest.rest()
+
+
+def _rename_free(path: Path, stamp: str) -> Path:
+    target, count = path.with_name(f"{path.name}.{stamp}"), 1
+    while target.exists():
+        target, count = path.with_name(f"{path.name}.{stamp}-{count}"), count + 1
+    path.rename(target)
+    sync_dir(path.parent)
+    return target

@@ -1,0 +1,122 @@
+"""Images for a model: recognised by their first bytes, made small enough for every provider."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from openclaw.messages import ImageBlock
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+MAX_SIDE = 2000
+MAX_BASE64_BYTES = int(4.5 * 1024 * 1024)
+"""Providers refuse 5 MB, counted on the base64 text."""
+MAX_SOURCE_BYTES = 64 * 1024 * 1024
+MAX_SOURCE_PIXELS = 100_000_000
+_SCALES = (1.0, 0.75, 0.5, 0.35, 0.25)
+_QUALITIES = (85, 70, 55, 40)
+
+
+class ImageProblem(Exception):
+    """Why the picture cannot be shown, for the model to read."""
+
+
+class FittedImage(msgspec.Struct, frozen=True):
+    block: ImageBlock
+    note: str = ""
+    """How the picture differs from the file, when it does."""
+
+
+def sniff_image(head: bytes) -> str | None:
+    """The MIME type by magic number; file names lie."""
+    if head.startswith(b"\xff\xd8\xff") and head[3:4] != b"\xf7":
+        return "image/jpeg"
+    if head.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if head.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return "image/webp"
+    return None
+
+
+def fit_image(data: bytes, mime_type: str) -> FittedImage:
+    """The picture within ``MAX_SIDE`` and ``MAX_BASE64_BYTES``; blocking, and slow for large pictures."""
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    if len(data) > MAX_SOURCE_BYTES:
+        raise ImageProblem(f"the file has {len(data)} bytes, more than the {MAX_SOURCE_BYTES} an image may have")
+    try:
+        with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "GIF", "WEBP")) as opened:
+            width, height = opened.size
+            if width * height > MAX_SOURCE_PIXELS:
+                raise ImageProblem(f"{width}x{height} is more than {MAX_SOURCE_PIXELS} pixels")
+            if max(width, height) <= MAX_SIDE and _base64_length(len(data)) <= MAX_BASE64_BYTES:
+                return FittedImage(_block(data, mime_type))
+            upright = ImageOps.exif_transpose(opened)
+            return _shrink(upright, upright.size)
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+        raise ImageProblem(f"the picture cannot be decoded ({error})") from None
+
+
+def _shrink(image: Image, original: tuple[int, int]) -> FittedImage:
+    fit = min(1.0, MAX_SIDE / max(original))
+    for scale in _SCALES:
+        size = max(1, round(original[0] * fit * scale)), max(1, round(original[1] * fit * scale))
+        small = image.convert("RGBA" if _has_alpha(image) else "RGB").resize(size)
+        for data, mime_type in _encodings(small):
+            if _base64_length(len(data)) <= MAX_BASE64_BYTES:
+                return FittedImage(_block(data, mime_type), _note(original, size))
+    raise ImageProblem("the picture stays too large however far it is reduced")
+
+
+def _encodings(image: Image) -> list[tuple[bytes, str]]:
+    """Smallest of lossless and good quality first, then ever lower quality."""
+    png = _encoded(image, "PNG"), "image/png"
+    flat = image
+    if image.mode == "RGBA":
+        from PIL import Image as images
+
+        flat = images.new("RGB", image.size, "white")
+        flat.paste(image, mask=image.getchannel("A"))
+    jpegs = [(_encoded(flat, "JPEG", quality), "image/jpeg") for quality in _QUALITIES[:1]]
+    best = sorted([png, *jpegs], key=lambda encoding: len(encoding[0]))
+    if _base64_length(len(best[0][0])) <= MAX_BASE64_BYTES:
+        return best
+    return [(_encoded(flat, "JPEG", quality), "image/jpeg") for quality in _QUALITIES[1:]]
+
+
+def _encoded(image: Image, kind: str, quality: int | None = None) -> bytes:
+    buffer = io.BytesIO()
+    if quality is None:
+        image.save(buffer, kind)
+    else:
+        image.save(buffer, kind, quality=quality)
+    return buffer.getvalue()
+
+
+def _has_alpha(image: Image) -> bool:
+    return image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+
+
+def _note(original: tuple[int, int], shown: tuple[int, int]) -> str:
+    if original == shown:
+        return f"[Image re-encoded to save space; size {shown[0]}x{shown[1]} unchanged.]"
+    factor = original[0] / shown[0]
+    return (
+        f"[Image: original {original[0]}x{original[1]}, displayed at {shown[0]}x{shown[1]}. "
+        f"Multiply coordinates by {factor:.2f} to map to the original.]"
+    )
+
+
+def _block(data: bytes, mime_type: str) -> ImageBlock:
+    return ImageBlock(data=base64.b64encode(data).decode("ascii"), mime_type=mime_type)
+
+
+def _base64_length(size: int) -> int:
+    return (size + 2) // 3 * 4

@@ -1,0 +1,284 @@
+"""The one way file tools reach the disk: resolves what a model wrote as a path, and opens it without races.
+
+Confined, a path is walked one component at a time with ``openat``-style calls that never follow a link by
+themselves. Links are read, and their targets walked again from inside the root; so a link swapped in between check
+and use leads nowhere but to another try.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat as stat_modes
+import threading
+import unicodedata
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from openclaw.tools.base import ToolError
+
+T = TypeVar("T")
+
+MAX_LINKS = 40
+MAX_TRIES = 16
+_ODD_SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
+_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# Two agents may edit one file at the same time; a fixed set of locks keeps the table from growing with the files.
+_EDIT_LOCKS = tuple(threading.Lock() for _ in range(64))
+
+
+class FileMissing(ToolError):
+    """Nothing is at that path."""
+
+
+class _Changed(Exception):
+    """A component turned into a link between looking and opening: walk again."""
+
+
+class PathOpener:
+    """Blocking: call it from a worker thread."""
+
+    def __init__(self, workspace: Path, *, confine: bool, extra_roots: Sequence[Path] = ()) -> None:
+        """``extra_roots`` may be read, never written, when confined (e.g. skills)."""
+        self.workspace = Path(os.path.normpath(workspace.absolute()))
+        self.confine = confine
+        self._extra_roots = [os.path.normpath(root.absolute()) for root in extra_roots]
+
+    def resolve(self, path: str) -> str:
+        """The absolute path a model's words mean; links are not looked at."""
+        wanted = _ODD_SPACES.sub(" ", path.strip("\n"))
+        wanted = wanted.removeprefix("@")
+        if not wanted.strip():
+            raise ToolError("The path is empty; give a file path, relative to the workspace or absolute")
+        if "\0" in wanted:
+            raise ToolError("The path holds a NUL character")
+        if wanted == "~" or wanted.startswith("~/"):
+            wanted = f"{Path.home()}{wanted[1:]}"
+        return os.path.normpath(self.workspace / wanted)
+
+    def open_read(self, path: str) -> BinaryIO:
+        """A regular file, opened for reading."""
+
+        def open_at(parent: int, name: str, shown: str) -> BinaryIO:
+            _refuse_special(os.stat(name, dir_fd=parent, follow_symlinks=False), shown)
+            fd = _open_final(name, _READ, parent)
+            try:
+                _refuse_special(os.fstat(fd), shown)
+                return os.fdopen(fd, "rb")
+            except BaseException:
+                os.close(fd)
+                raise
+
+        return self._read_at(path, open_at)
+
+    def stat(self, path: str) -> os.stat_result:
+        def stat_at(parent: int, name: str, _shown: str) -> os.stat_result:
+            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if stat_modes.S_ISLNK(found.st_mode):
+                raise _Changed
+            return found
+
+        return self._read_at(path, stat_at)
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.stat(path)
+        except FileMissing:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def open_write_atomic(self, path: str) -> Generator[BinaryIO]:
+        """A file that takes the place of ``path`` when the block ends without an error; parents are made."""
+        resolved = self.resolve(path)
+        temporary = f".openclaw-{secrets.token_hex(8)}.tmp"
+        with _explained(resolved):
+            parent, name, existing = self._at(resolved, _replaceable, writing=True)
+            try:
+                with os.fdopen(os.open(temporary, _CREATE, 0o600, dir_fd=parent), "wb") as file:
+                    yield file
+                    file.flush()
+                    if existing is not None:
+                        _copy_mode(existing, file.fileno())
+                    os.fsync(file.fileno())
+                # A rename puts the file in place of whatever has that name now; it does not follow a link.
+                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=parent)
+                raise
+            finally:
+                os.close(parent)
+
+    @contextlib.contextmanager
+    def editing(self, path: str) -> Generator[None]:
+        """Keeps a read-change-write of one file apart from others in this process."""
+        with _EDIT_LOCKS[hash(os.path.realpath(self.resolve(path))) % len(_EDIT_LOCKS)]:
+            yield
+
+    def _read_at(self, path: str, action: Callable[[int, str, str], T]) -> T:
+        """Tries the path, then the spellings macOS gives to names."""
+        resolved = self.resolve(path)
+        with _explained(resolved):
+            for spelling in _spellings(resolved):
+                with contextlib.suppress(FileNotFoundError):
+                    return self._at(spelling, action, writing=False, shown=resolved)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), resolved)
+
+    def _at(self, path: str, action: Callable[[int, str, str], T], *, writing: bool, shown: str = "") -> T:
+        """Runs ``action(parent, name, path)`` on the open parent directory, again when a link was swapped in."""
+        for _ in range(MAX_TRIES):
+            with contextlib.suppress(_Changed):
+                parent, name = self._walk(path, writing) if self.confine else _unconfined(path, make_parents=writing)
+                try:
+                    return action(parent, name, shown or path)
+                finally:
+                    os.close(parent)
+        raise ToolError(f"The path keeps changing while it is opened: {shown or path}")
+
+    def _walk(self, resolved: str, writing: bool) -> tuple[int, str]:
+        root, parts = self._split(resolved, writing, resolved)
+        if writing:
+            _make_directories(self.workspace)
+        trail = [os.open(root, _DIRECTORY)]
+        pending, links = parts[::-1], 0
+        try:
+            while pending:
+                part = pending.pop()
+                if part in ("", "."):
+                    continue
+                if part == "..":
+                    if len(trail) == 1:
+                        raise _leaves(resolved)
+                    os.close(trail.pop())
+                elif (target := _link_target(part, trail[-1])) is not None:
+                    links += 1
+                    if links > MAX_LINKS:
+                        raise ToolError(f"Too many symbolic links on the way to {resolved}")
+                    if target.startswith("/"):
+                        root, parts = self._split(target, writing, resolved)
+                        trail.append(os.open(root, _DIRECTORY))
+                        while len(trail) > 1:
+                            os.close(trail.pop(0))
+                    else:
+                        parts = target.split("/")
+                    pending.extend(parts[::-1])
+                elif not pending:
+                    return trail.pop(), part
+                else:
+                    trail.append(_enter(part, trail[-1], make=writing))
+            return trail.pop(), "."
+        finally:
+            for fd in trail:
+                os.close(fd)
+
+    def _split(self, path: str, writing: bool, shown: str) -> tuple[str, list[str]]:
+        """The root a path starts in, and the components below it."""
+        for root in [str(self.workspace), *([] if writing else self._extra_roots)]:
+            for spelling in (root, os.path.realpath(root)):
+                if path == spelling:
+                    return root, []
+                if path.startswith(spelling.rstrip("/") + "/"):
+                    return root, path[len(spelling.rstrip("/")) + 1 :].split("/")
+        raise _leaves(shown)
+
+
+def _leaves(path: str) -> ToolError:
+    return ToolError(f"path leaves the workspace: {path}")
+
+
+def _unconfined(resolved: str, *, make_parents: bool) -> tuple[int, str]:
+    parent, name = os.path.split(os.path.realpath(resolved))
+    if make_parents:
+        _make_directories(Path(parent))
+    return os.open(parent, _DIRECTORY), name or "."
+
+
+def _make_directories(path: Path) -> None:
+    """Every missing directory private; ``mkdir(parents=True)`` would make the ones between by the umask."""
+    if not path.is_dir():
+        _make_directories(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+def _link_target(name: str, parent: int) -> str | None:
+    try:
+        return os.readlink(name, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return None
+        raise
+
+
+def _enter(name: str, parent: int, *, make: bool) -> int:
+    if make:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=parent)
+    return _open_final(name, _DIRECTORY | os.O_NOFOLLOW, parent)
+
+
+def _open_final(name: str, flags: int, parent: int) -> int:
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and _link_target(name, parent) is not None:
+            raise _Changed from None
+        raise
+
+
+def _refuse_special(found: os.stat_result, path: str) -> None:
+    """Opening a FIFO or a device may hang for ever or have effects of its own."""
+    if stat_modes.S_ISLNK(found.st_mode):
+        raise _Changed
+    if stat_modes.S_ISDIR(found.st_mode):
+        raise ToolError(f"{path} is a directory, not a file")
+    if not stat_modes.S_ISREG(found.st_mode):
+        raise ToolError(f"{path} is not a regular file")
+
+
+def _replaceable(parent: int, name: str, path: str) -> tuple[int, str, os.stat_result | None]:
+    """A parent of one's own, the name, and the file that is there now, if it may be replaced."""
+    try:
+        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return os.dup(parent), name, None
+    _refuse_special(found, path)
+    # The rename would go through even for a file its owner marked read-only.
+    if not os.access(name, os.W_OK, dir_fd=parent):
+        raise ToolError(f"Permission denied: {path} is read-only")
+    return os.dup(parent), name, found
+
+
+def _copy_mode(existing: os.stat_result, fd: int) -> None:
+    os.fchmod(fd, stat_modes.S_IMODE(existing.st_mode))
+    if (existing.st_uid, existing.st_gid) != (os.geteuid(), os.getegid()):
+        with contextlib.suppress(PermissionError):
+            os.fchown(fd, existing.st_uid, existing.st_gid)
+
+
+def _spellings(path: str) -> list[str]:
+    """macOS stores names decomposed, screenshots with a narrow space before AM/PM, and curly apostrophes."""
+    narrow = re.sub(r" (AM|PM)\b", "\u202f\\1", path)
+    curly = path.replace("'", "\u2019")
+    forms = [path, narrow, curly]
+    forms += [unicodedata.normalize(form, text) for text in (path, curly) for form in ("NFD", "NFC")]
+    return list(dict.fromkeys(forms))
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Generator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileMissing(f"ENOENT: no such file or directory, access '{path}'") from None
+    except PermissionError:
+        raise ToolError(f"Permission denied: {path}") from None
+    except OSError as error:
+        raise ToolError(f"{error.strerror or error}: {path}") from None

@@ -1,0 +1,208 @@
+"""Every command that runs or ran lately: who may see it, how it ended, and when it is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Mapping
+
+from openclaw.clock import Clock, SystemClock
+from openclaw.tools.base import ToolError
+from openclaw.tools.output import Output
+from openclaw.tools.shell import ShellProcess
+from openclaw.tools.slugs import new_slug
+
+log = logging.getLogger("openclaw.tools.processes")
+
+MAX_RUNNING = 64
+MAX_FINISHED = 64
+NOTIFY_TAIL_CHARS = 400
+
+
+class ProcessSession:
+    """One command, from its start until it is forgotten."""
+
+    def __init__(
+        self,
+        slug: str,
+        *,
+        scope: str,
+        command: str,
+        cwd: str,
+        timeout: float | None,
+        process: ShellProcess,
+        now_ms: int,
+    ) -> None:
+        self.id = slug
+        self.scope = scope
+        self.command = command
+        self.cwd = cwd
+        self.timeout = timeout
+        self.process = process
+        self.started_at = now_ms
+        self.ended_at: int | None = None
+        self.backgrounded = False
+        self.timed_out = False
+        self.killed = False
+        """Ended on request, so its end is no news."""
+        self.notify: Callable[[str], None] | None = None
+        self.ended = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def output(self) -> Output:
+        return self.process.output
+
+    @property
+    def status(self) -> str:
+        if not self.ended.is_set():
+            return "running"
+        return "completed" if self.process.exit_code == 0 and not self.timed_out else "failed"
+
+    @property
+    def exit_signal(self) -> str | None:
+        code = self.process.exit_code
+        if code is None or code >= 0:
+            return None
+        try:
+            return signal.Signals(-code).name
+        except ValueError:
+            return f"signal {-code}"
+
+    def how_it_ended(self) -> str:
+        if self.exit_signal:
+            return f"signal {self.exit_signal}"
+        return "code ?" if self.process.exit_code is None else f"code {self.process.exit_code}"
+
+
+class ProcessRegistry:
+    """Owned by the Gateway; ``close`` leaves nothing running."""
+
+    def __init__(self, *, clock: Clock | None = None, cleanup_ms: int = 1_800_000) -> None:
+        self.clock = clock or SystemClock()
+        self.cleanup_ms = cleanup_ms
+        self._running: dict[str, ProcessSession] = {}
+        self._finished: dict[str, ProcessSession] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting = 0
+        self._closed = False
+
+    async def start(
+        self,
+        command: str,
+        *,
+        scope: str,
+        cwd: str,
+        env: Mapping[str, str],
+        use_pty: bool = False,
+        timeout: float | None = None,
+        max_output_chars: int = 200_000,
+    ) -> ProcessSession:
+        """Raises ``ToolError`` when too much is running, ``OSError`` when the command cannot be started."""
+        self._sweep()
+        if self._closed:
+            raise ToolError("The Gateway is shutting down; no command can be started")
+        if len(self._running) + self._starting >= MAX_RUNNING:
+            raise ToolError(f"{MAX_RUNNING} commands are running already; end some with process kill first")
+        self._starting += 1
+        try:
+            output = Output(max_output_chars)
+            process = await ShellProcess.start(
+                command, cwd=cwd, env=env, use_pty=use_pty, output=output, clock=self.clock
+            )
+        finally:
+            self._starting -= 1
+        slug = new_slug(self._running.keys() | self._finished.keys())
+        now = self.clock.now_ms()
+        session = ProcessSession(
+            slug, scope=scope, command=command, cwd=cwd, timeout=timeout, process=process, now_ms=now
+        )
+        self._running[slug] = session
+        self._keep(asyncio.create_task(self._supervise(session)))
+        if self._closed:
+            await self.stop(session)
+            raise ToolError("The Gateway is shutting down; the command was ended")
+        return session
+
+    def get(self, scope: str, slug: str) -> ProcessSession | None:
+        """Only what was put in the background, and only for the agent that started it."""
+        self._sweep()
+        session = self._running.get(slug) or self._finished.get(slug)
+        return session if session and session.backgrounded and session.scope == scope else None
+
+    def list(self, scope: str) -> list[ProcessSession]:
+        """Newest first."""
+        self._sweep()
+        every = [*self._running.values(), *self._finished.values()]
+        visible = [session for session in every if session.backgrounded and session.scope == scope]
+        return sorted(visible, key=lambda session: session.started_at, reverse=True)
+
+    def move_to_background(self, session: ProcessSession, notify: Callable[[str], None] | None) -> None:
+        session.backgrounded = True
+        session.notify = notify
+        if session.ended.is_set():
+            self._remember(session)
+
+    async def stop(self, session: ProcessSession) -> None:
+        """Ends the command and everything it started."""
+        session.killed = True
+        await session.process.stop()
+        await session.ended.wait()
+
+    def forget(self, session: ProcessSession) -> None:
+        self._finished.pop(session.id, None)
+
+    async def close(self) -> None:
+        self._closed = True
+        await asyncio.gather(*(self.stop(session) for session in [*self._running.values()]))
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _supervise(self, session: ProcessSession) -> None:
+        timer = asyncio.create_task(self._expire(session, session.timeout)) if session.timeout else None
+        try:
+            await session.process.finished.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+            session.ended_at = self.clock.now_ms()
+            self._running.pop(session.id, None)
+            session.ended.set()
+        if session.backgrounded:
+            self._remember(session)
+            self._announce(session)
+
+    async def _expire(self, session: ProcessSession, timeout: float) -> None:
+        await self.clock.sleep(timeout)
+        session.timed_out = True
+        await session.process.stop()
+
+    def _announce(self, session: ProcessSession) -> None:
+        if session.notify is None or session.killed:
+            return
+        outcome = "completed" if session.status == "completed" else "failed"
+        tail = " ".join(session.output.tail(NOTIFY_TAIL_CHARS).split())
+        text = f"Exec {outcome} ({session.id[:8]}, {session.how_it_ended()})"
+        try:
+            session.notify(f"{text} :: {tail}" if tail else text)
+        except Exception:
+            log.exception("the end of background process %s could not be announced", session.id)
+
+    def _remember(self, session: ProcessSession) -> None:
+        self._finished[session.id] = session
+        while len(self._finished) > MAX_FINISHED:
+            self._finished.pop(next(iter(self._finished)))
+
+    def _sweep(self) -> None:
+        horizon = self.clock.now_ms() - self.cleanup_ms
+        for slug, session in [*self._finished.items()]:
+            if (session.ended_at or 0) < horizon:
+                del self._finished[slug]
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,81 @@
+"""A provider that plays a script, and a clock that only moves when told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall
+from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text, ToolSpec
+from openclaw.tools.base import ToolContext, ToolResult, text_result
+
+MODEL = Model(provider="mock", id="mock-1", api="anthropic-messages")
+
+
+class HeldClock:
+    def __init__(self) -> None:
+        self.ms = 1_794_766_939_000
+        self.slept: list[float] = []
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.ms += int(seconds * 1000)
+
+
+def says(text: str, *calls: ToolCall) -> AssistantMessage:
+    content: list[Any] = [TextBlock(text=text)] if text else []
+    return AssistantMessage(
+        content=[*content, *calls], provider="mock", model="mock-1", stop_reason="toolUse" if calls else "stop"
+    )
+
+
+def call(call_id: str, name: str = "echo", **arguments: Any) -> ToolCall:
+    return ToolCall(id=call_id, name=name, arguments=arguments)
+
+
+class Script:
+    """Plays one step per model call: a message (streamed word by word), an error, or an async generator function."""
+
+    def __init__(self, *steps: Any) -> None:
+        self.steps = list(steps)
+        self.seen: list[list[Message]] = []
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+        self.seen.append(list(request.messages))
+        step = self.steps.pop(0)
+        if isinstance(step, ModelError):
+            raise step
+        if callable(step):
+            async for event in step():
+                yield event
+            return
+        for word in step.text.split(" ") if step.text else []:
+            yield Text(word if word == step.text.split(" ")[0] else f" {word}")
+        yield Done(step)
+
+
+class Echo:
+    """A tool that answers with its ``text`` argument, after whatever the test put in ``before``."""
+
+    spec = ToolSpec(
+        name="echo",
+        description="Says it again.",
+        parameters={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+    )
+    summary = "says it again"
+
+    def __init__(self, before: Any = None) -> None:
+        self.before = before
+        self.calls: list[str] = []
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        self.calls.append(arguments["text"])
+        if self.before is not None:
+            await self.before(context)
+        return text_result(arguments["text"])

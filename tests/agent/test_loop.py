@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from openclaw.agent.abort import AbortSignal
+from openclaw.agent.loop import SKIPPED_FOR_USER, LoopOptions, Steered, run_loop
+from openclaw.events import (
+    AssistantEnded,
+    Event,
+    RetryScheduled,
+    RunEnded,
+    SteeringInjected,
+    TextDelta,
+    ToolEnded,
+    ToolUpdated,
+)
+from openclaw.messages import Message, ToolResultMessage, UserMessage
+from openclaw.models.base import ModelError, ModelRequest, Text
+from openclaw.models.retry import RetrySettings, next_retry_ms
+from openclaw.tools.base import ToolContext, ToolError, text_result
+from tests.agent.scripted import MODEL, Echo, HeldClock, Script, call, says
+
+FAST = RetrySettings(base_delay_ms=5)
+
+
+class Inbox:
+    def __init__(self) -> None:
+        self.steer: list[UserMessage] = []
+        self.after: list[UserMessage] = []
+
+    def steering(self) -> list[Steered]:
+        taken, self.steer = self.steer[:1], self.steer[1:]
+        return [Steered(message, "token") for message in taken]
+
+    def follow_ups(self) -> list[Steered]:
+        taken, self.after = self.after[:1], self.after[1:]
+        return [Steered(message, "after") for message in taken]
+
+
+def options(script: Script, **more: Any) -> LoopOptions:
+    fields: dict[str, Any] = {
+        "model": MODEL,
+        "stream": script.stream,
+        "request": lambda messages: ModelRequest(model=MODEL, system="", messages=messages),
+        "tools": {"echo": Echo()},
+        "tool_context": ToolContext(agent_id="main", session_key="agent:main:main", workspace=Path("/tmp")),
+        "clock": HeldClock(),
+        "abort": AbortSignal(),
+        "retry_delay_ms": lambda attempt, error: next_retry_ms(error, attempt, FAST),
+    }
+    return LoopOptions(**(fields | more))
+
+
+def prompt(text: str = "hello") -> list[Message]:
+    return [UserMessage(content=text)]
+
+
+async def run(script: Script, messages: list[Message] | None = None, **more: Any) -> list[Event]:
+    return [event async for event in run_loop(messages or prompt(), options(script, **more))]
+
+
+def the_end(events: list[Event]) -> RunEnded:
+    ends = [event for event in events if isinstance(event, RunEnded)]
+    assert len(ends) == 1
+    assert events[-1] is ends[0]
+    return ends[0]
+
+
+def results(events: list[Event]) -> list[ToolResultMessage]:
+    return [event.message for event in events if isinstance(event, ToolEnded)]
+
+
+async def test_a_plain_answer_streams_and_ends_once() -> None:
+    events = await run(Script(says("Hi there, friend")))
+    assert [event.delta for event in events if isinstance(event, TextDelta)] == ["Hi", " there,", " friend"]
+    assert the_end(events).outcome == "ok"
+    assert the_end(events).messages == [says("Hi there, friend")]
+
+
+async def test_tool_results_reach_the_model_before_it_answers() -> None:
+    script = Script(says("Let me see", call("c1", text="x")), says("done"))
+    events = await run(script)
+    assert [type(message).__name__ for message in script.seen[1]] == [
+        "UserMessage",
+        "AssistantMessage",
+        "ToolResultMessage",
+    ]
+    assert results(events)[0].text == "x"
+    assert the_end(events).outcome == "ok"
+
+
+async def test_calls_run_one_after_the_other_in_order() -> None:
+    echo = Echo()
+    await run(Script(says("", call("a", text="1"), call("b", text="2")), says("ok")), tools={"echo": echo})
+    assert echo.calls == ["1", "2"]
+
+
+async def test_an_unknown_tool_and_bad_arguments_are_results_not_exceptions() -> None:
+    script = Script(says("", call("c1", "nope"), call("c2"), call("c3", text=1)), says("ok"))
+    unknown, missing, coerced = results(await run(script))
+    assert (unknown.text, unknown.is_error) == ("Tool nope not found", True)
+    assert missing.is_error
+    assert "text" in missing.text
+    assert (coerced.text, coerced.is_error) == ("1", False)
+
+
+async def test_a_failing_tool_is_told_to_the_model_in_the_known_shape() -> None:
+    async def fail(context: ToolContext) -> None:
+        raise ToolError("no such file")
+
+    events = await run(Script(says("", call("c1", text="x")), says("ok")), tools={"echo": Echo(fail)})
+    result = results(events)[0]
+    assert result.details == {"status": "error", "tool": "echo", "error": "no such file"}
+    assert result.is_error is False
+    assert '"error": "no such file"' in result.text
+    assert next(event for event in events if isinstance(event, ToolEnded)).failed
+
+
+async def test_a_bug_in_a_tool_does_not_end_the_run() -> None:
+    async def break_down(context: ToolContext) -> None:
+        raise RuntimeError("boom")
+
+    events = await run(Script(says("", call("c1", text="x")), says("ok")), tools={"echo": Echo(break_down)})
+    assert "boom" in results(events)[0].text
+    assert the_end(events).outcome == "ok"
+
+
+async def test_progress_of_a_tool_is_shown_while_it_runs() -> None:
+    seen: list[ToolUpdated] = []
+
+    async def progress(context: ToolContext) -> None:
+        assert context.update is not None
+        context.update(text_result("half"))
+        assert [update.partial.content[0].text for update in seen] == ["half"]
+
+    script = Script(says("", call("c1", text="x")), says("ok"))
+    await run(script, tools={"echo": Echo(progress)}, tool_update=seen.append)
+    assert len(seen) == 1
+
+
+async def test_words_from_the_user_skip_the_remaining_calls() -> None:
+    inbox = Inbox()
+
+    async def user_speaks(context: ToolContext) -> None:
+        if context.call_id == "c1":
+            inbox.steer.append(UserMessage(content="stop that, do this"))
+
+    script = Script(says("", call("c1", text="1"), call("c2", text="2"), call("c3", text="3")), says("ok"))
+    events = await run(script, tools={"echo": Echo(user_speaks)}, inbox=inbox)
+    assert [result.text for result in results(events)] == ["1", SKIPPED_FOR_USER, SKIPPED_FOR_USER]
+    kinds = [type(message).__name__ for message in script.seen[1]]
+    assert kinds == ["UserMessage", "AssistantMessage", *["ToolResultMessage"] * 3, "UserMessage"]
+    assert [event.token for event in events if isinstance(event, SteeringInjected)] == ["token"]
+
+
+async def test_a_follow_up_is_taken_only_when_the_run_would_end() -> None:
+    inbox = Inbox()
+    inbox.after = [UserMessage(content="and then?")]
+    script = Script(says("", call("c1", text="x")), says("first"), says("second"))
+    events = await run(script, inbox=inbox)
+    assert script.seen[2][-1] == UserMessage(content="and then?")
+    assert the_end(events).outcome == "ok"
+    assert not script.steps
+
+
+async def test_passing_failures_are_retried_and_each_stays_visible() -> None:
+    overloaded = ModelError("overloaded_error", kind="overloaded", retryable=True)
+    events = await run(Script(overloaded, ModelError("503", kind="other", retryable=True), says("ok")))
+    assert [(event.attempt, event.delay_ms) for event in events if isinstance(event, RetryScheduled)] == [
+        (1, 5),
+        (2, 10),
+    ]
+    stops = [event.message.stop_reason for event in events if isinstance(event, AssistantEnded)]
+    assert stops == ["error", "error", "stop"]
+    assert the_end(events).outcome == "ok"
+
+
+async def test_a_failed_attempt_is_not_shown_to_the_model() -> None:
+    script = Script(ModelError("500", retryable=True), says("ok"))
+    await run(script)
+    assert [len(seen) for seen in script.seen] == [1, 1]
+
+
+async def test_retries_end_after_three() -> None:
+    failures = [ModelError("500", retryable=True) for _ in range(4)]
+    events = await run(Script(*failures))
+    assert the_end(events).outcome == "error"
+    assert the_end(events).error == "500"
+    assert len([event for event in events if isinstance(event, RetryScheduled)]) == 3
+
+
+async def test_the_servers_own_wait_is_honoured() -> None:
+    clock = HeldClock()
+    await run(Script(ModelError("429", retryable=True, retry_after_s=7), says("ok")), clock=clock)
+    assert clock.slept == [7]
+
+
+async def test_a_refusal_is_not_retried() -> None:
+    events = await run(Script(ModelError("invalid key", kind="auth")))
+    assert the_end(events).error == "invalid key"
+
+
+async def test_aborting_while_streaming_keeps_what_was_said() -> None:
+    signal, hang = AbortSignal(), asyncio.Event()
+
+    async def hangs() -> AsyncIterator[Any]:
+        yield Text("so far ")
+        yield Text("so good")
+        signal.abort("rpc")
+        await hang.wait()
+
+    events = await run(Script(hangs), abort=signal)
+    message = the_end(events).messages[0]
+    assert (the_end(events).outcome, the_end(events).error) == ("aborted", "rpc")
+    assert (message.text, message.stop_reason) == ("so far so good", "aborted")  # type: ignore[union-attr]
+
+
+async def test_aborting_in_a_tool_stops_it_and_answers_every_call() -> None:
+    signal, stopped = AbortSignal(), asyncio.Event()
+
+    async def long_work(context: ToolContext) -> None:
+        asyncio.get_running_loop().call_soon(signal.abort, "stop")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    script = Script(says("", call("c1", text="1"), call("c2", text="2")))
+    events = await run(script, abort=signal, tools={"echo": Echo(long_work)})
+    assert stopped.is_set()
+    assert [result.tool_call_id for result in results(events)] == ["c1", "c2"]
+    assert all(result.is_error for result in results(events))
+    assert the_end(events).outcome == "aborted"
+
+
+async def test_aborting_during_the_pause_before_a_retry_ends_the_run() -> None:
+    signal = AbortSignal()
+
+    class StopsWhileWaiting(HeldClock):
+        async def sleep(self, seconds: float) -> None:
+            signal.abort("stop")
+            await asyncio.Event().wait()
+
+    events = await run(Script(ModelError("500", retryable=True)), abort=signal, clock=StopsWhileWaiting())
+    assert the_end(events).outcome == "aborted"
+
+
+async def test_a_run_aborted_before_it_begins_calls_no_model() -> None:
+    signal = AbortSignal()
+    signal.abort("rpc")
+    script = Script(says("never"))
+    events = await run(script, abort=signal)
+    assert the_end(events).outcome == "aborted"
+    assert not [event for event in events if isinstance(event, TextDelta)]
+
+
+async def test_cancelling_the_task_is_not_taken_for_an_abort() -> None:
+    started = asyncio.Event()
+
+    async def hangs() -> AsyncIterator[Any]:
+        started.set()
+        await asyncio.Event().wait()
+        yield Text("never")
+
+    task = asyncio.create_task(run(Script(hangs)))
+    await started.wait()
+    task.cancel()
+    done, _ = await asyncio.wait([task])
+    assert done.pop().cancelled()
+
+
+async def test_partial_text_of_a_cut_stream_is_kept() -> None:
+    partial = says("half an ans")
+
+    async def cut() -> AsyncIterator[Any]:
+        yield Text("half an ans")
+        raise ModelError("connection lost", kind="network", partial=partial)
+
+    events = await run(Script(cut))
+    message = the_end(events).messages[0]
+    assert (message.text, message.stop_reason) == ("half an ans", "error")  # type: ignore[union-attr]

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openclaw import __version__
+from openclaw.cli.main import COMMANDS, command_module
+
+from .conftest import Cli
+from .fake_gateway import FakeGateway, spoken
+
+HEAVY = (
+    "asyncio",
+    "dataclasses",
+    "logging",
+    "typing",
+    "msgspec",
+    "aiohttp",
+    "rich",
+    "prompt_toolkit",
+    "pathlib",
+    "ssl",
+)
+
+
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_version_is_one_line(cli: Cli, flag: str) -> None:
+    done = cli(flag)
+    assert (done.returncode, done.stdout) == (0, f"openclaw {__version__}\n")
+
+
+def test_bare_command_without_a_terminal_prints_the_help(cli: Cli) -> None:
+    done = cli()
+    assert done.returncode == 0
+    for name, _, _ in COMMANDS:
+        assert f"\n  {name} " in done.stdout
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("stauts", "status"), ("sesions", "sessions"), ("masage", "message")])
+def test_unknown_command_names_the_nearest_one(cli: Cli, typed: str, meant: str) -> None:
+    done = cli(typed)
+    assert done.returncode == 2
+    assert f"openclaw {meant}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_unknown_sub_command_names_the_nearest_one(cli: Cli) -> None:
+    done = cli("gateway", "strat")
+    assert done.returncode == 2
+    assert "openclaw gateway start" in done.stderr
+
+
+def _every_parser() -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for name, _, _ in COMMANDS:
+        module = command_module(name)
+        found.append((name,))
+        found += [(name, action) for action in getattr(module, "ACTIONS", {})]
+    return found
+
+
+def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    from openclaw.cli.main import main
+
+    for words in _every_parser():
+        assert main([*words, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert "example:\n  openclaw " in shown, words
+
+
+def test_a_wrong_option_is_a_usage_error(cli: Cli) -> None:
+    done = cli("sessions", "--nope")
+    assert done.returncode == 2
+    assert "--nope" in done.stderr
+
+
+def test_a_profile_has_a_state_directory_of_its_own(cli: Cli, tmp_path: Path) -> None:
+    done = cli("--profile", "work", "config", "path")
+    assert done.stdout.strip() == str(tmp_path / ".openclaw-work" / "openclaw.json")
+    done = cli("--dev", "dashboard", "--json")
+    assert json.loads(done.stdout)["url"] == "http://127.0.0.1:19001/"
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", "", "ünï"])
+def test_a_profile_name_cannot_leave_the_home_directory(cli: Cli, name: str) -> None:
+    done = cli("--profile", name, "config", "path")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unexpected_error_shows_no_traceback_unless_asked(cli: Cli, state: Path) -> None:
+    (state / "openclaw.json").write_text('{"gateway": {"port": [1]}}')
+    done = cli("status")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in cli("status", OPENCLAW_DEBUG="1").stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error(cli: Cli) -> None:
+    script = f"{sys.executable} -m openclaw --help | head -c 1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=cli.environ)
+    assert done.stderr == ""
+
+
+FAST = [
+    ["--version"],
+    ["status", "--json"],
+    ["sessions", "--json"],
+    ["health", "--json"],
+    ["gateway", "call", "status"],
+    ["gateway", "status", "--json"],
+    ["message", "send", "hi"],
+    ["agent", "--agent", "main", "-m", "hi"],
+    ["logs"],
+]
+
+
+@pytest.mark.parametrize("words", FAST, ids=lambda words: " ".join(words[:2]))
+def test_simple_commands_import_nothing_heavy(cli: Cli, gateway: FakeGateway, words: list[str]) -> None:
+    gateway.replies |= {"status": {}, "health": {"ok": True}, "sessions.list": {"sessions": []}}
+    gateway.replies["logs.tail"] = {"file": "f", "cursor": 0, "size": 0, "lines": []}
+    gateway.streams["agent"] = spoken("hello")
+    program = (
+        "import sys; from openclaw.cli.main import main; code = main(sys.argv[1:]);"
+        f"print(code, [m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        text=True,
+        env=cli.environ,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.stderr.splitlines()[-1] == "0 []", done.stderr

@@ -1,0 +1,304 @@
+"""Commands that only ask the Gateway something."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.cli.logs import parse_line
+from openclaw.cli.sessions import flags, middle_cut, token_text
+
+from .conftest import Cli
+from .fake_gateway import SECRET, FakeGateway
+
+ROW = {
+    "key": "agent:main:main",
+    "kind": "direct",
+    "updatedAt": 1_000_000,
+    "sessionId": "4ea14bd6",
+    "systemSent": True,
+    "abortedLastRun": False,
+    "thinkingLevel": "high",
+    "inputTokens": 120,
+    "outputTokens": 12,
+    "totalTokens": 120,
+    "model": "mock-1",
+    "contextTokens": 200_000,
+}
+LISTED = {
+    "ts": 1_000_000 + 16 * 60_000,
+    "path": "/s/sessions.json",
+    "paths": ["/s/sessions.json", "/t/sessions.json"],
+    "count": 1,
+    "defaults": {"modelProvider": "mock", "model": "mock-1", "contextTokens": 200_000},
+    "sessions": [{**ROW, "origin": {"label": "x"}}],
+}
+
+
+def test_sessions_json_has_the_documented_shape(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["sessions.list"] = LISTED
+    report = json.loads(cli("sessions", "--json").stdout)
+    assert list(report) == ["path", "paths", "count", "activeMinutes", "sessions"]
+    assert (report["path"], report["count"], report["activeMinutes"]) == ("/s/sessions.json", 1, None)
+    [row] = report["sessions"]
+    assert row == {**ROW, "ageMs": 960_000}
+
+
+def test_sessions_text_shows_age_model_tokens_and_flags(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["sessions.list"] = LISTED
+    lines = cli("sessions").stdout.splitlines()
+    assert lines[0] == "Session store: /s/sessions.json"
+    assert lines[1] == "Sessions listed: 1"
+    assert lines[-1].split() == (
+        "direct agent:main:main 16m ago mock-1 0.1k/200k (0%) think:high system id:4ea14bd6".split()
+    )
+
+
+def test_active_minutes_are_asked_of_the_gateway(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["sessions.list"] = {**LISTED, "sessions": []}
+    assert json.loads(cli("sessions", "--active", "90", "--json").stdout)["activeMinutes"] == 90
+    assert gateway.params_of("sessions.list")[0]["activeMinutes"] == 90
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", ""])
+def test_active_must_be_a_positive_integer(cli: Cli, gateway: FakeGateway, value: str) -> None:
+    done = cli("sessions", f"--active={value}")
+    assert (done.returncode, done.stderr) == (1, "--active must be a positive integer (minutes)\n")
+
+
+@pytest.mark.parametrize("words", [("sessions",), ("status",), ("health",), ("logs", "-f"), ("models", "list")])
+def test_a_query_starts_no_gateway_and_says_how_to(cli: Cli, state: Path, words: tuple[str, ...]) -> None:
+    done = cli(*words, OPENCLAW_GATEWAY_PORT="1")
+    assert done.returncode == 1
+    assert "No Gateway is running" in done.stderr
+    assert "openclaw gateway start" in done.stderr
+    for name in ("Gateway target: ws://127.0.0.1:1", "Source: ", "Config: ", "Bind: "):
+        assert f"\n{name}" in done.stderr
+    assert os.listdir(state) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"totalTokens": 120, "contextTokens": 200_000}, "0.1k/200k (0%)"),
+        ({"totalTokens": 164_000, "contextTokens": 200_000}, "164k/200k (82%)"),
+        ({"totalTokens": None, "contextTokens": 200_000}, "?/200k (?%)"),
+        ({"totalTokens": 5000}, "5.0k/?"),
+        ({}, "?/?"),
+    ],
+)
+def test_unknown_tokens_are_shown_as_unknown(row: dict[str, Any], text: str) -> None:
+    assert token_text(row) == text
+
+
+def test_flags_stand_in_their_order() -> None:
+    row = {
+        "sessionId": "i",
+        "abortedLastRun": True,
+        "systemSent": True,
+        "groupActivation": "always",
+        "responseUsage": "full",
+        "elevatedLevel": "on",
+        "reasoningLevel": "on",
+        "verboseLevel": "on",
+        "thinkingLevel": "low",
+    }
+    shown = "think:low verbose:on reasoning:on elev:on usage:full activation:always system aborted id:i"
+    assert flags(row) == shown.split()
+
+
+def test_long_keys_keep_both_ends() -> None:
+    assert middle_cut("agent:main:telegram:group:123456789", 26) == "agent:main:teleg...456789"
+    assert middle_cut("agent:main:main", 26) == "agent:main:main"
+
+
+def test_control_codes_in_a_key_never_reach_the_terminal(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["sessions.list"] = {**LISTED, "sessions": [{**ROW, "key": "agent:\x1b]0;evil\x07x"}]}
+    assert "\x1b" not in cli("sessions").stdout
+
+
+HEALTH = {
+    "ok": True,
+    "ts": 1,
+    "channels": {"signal": {"configured": True, "running": False, "lastError": "gone"}},
+    "channelOrder": ["signal"],
+    "channelLabels": {"signal": "Signal"},
+    "defaultAgentId": "main",
+    "agents": [
+        {
+            "agentId": "main",
+            "isDefault": True,
+            "sessions": {"path": "/s", "count": 1, "recent": [{"key": "k", "updatedAt": 5, "age": 7}]},
+        }
+    ],
+    "sessions": {"path": "/s", "count": 1, "recent": [{"key": "k", "updatedAt": 5, "age": 7}]},
+}
+STATUS = {
+    "heartbeat": {"defaultAgentId": "main", "agents": [{"agentId": "main", "enabled": False, "every": "0m"}]},
+    "channelSummary": [],
+    "queuedSystemEvents": [],
+    "sessions": {
+        "paths": ["/s/sessions.json"],
+        "count": 1,
+        "defaults": {"model": "mock-1", "contextTokens": 200_000},
+        "recent": [{**ROW, "age": 960_000}],
+        "byAgent": [],
+    },
+}
+
+
+def test_status_json_is_the_gateways_status_and_its_surroundings(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies |= {"status": STATUS, "health": HEALTH}
+    report = json.loads(cli("status", "--json").stdout)
+    assert report["sessions"] == STATUS["sessions"]
+    assert report["gateway"]["reachable"] is True
+    assert report["gateway"]["url"] == f"ws://127.0.0.1:{gateway.port}"
+    assert report["agents"]["totalSessions"] == 1
+    assert report["agents"]["agents"][0]["lastActiveAgeMs"] == 7
+    assert "health" not in report
+    assert json.loads(cli("status", "--json", "--deep").stdout)["health"] == HEALTH
+
+
+def test_status_json_without_a_gateway_is_still_json(cli: Cli) -> None:
+    done = cli("status", "--json", OPENCLAW_GATEWAY_PORT="1")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["gateway"]["reachable"] is False
+
+
+def test_status_text_names_the_session_store_and_the_same_tokens_as_sessions(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies |= {"status": STATUS, "health": HEALTH, "sessions.list": LISTED}
+    page = cli("status").stdout
+    assert "/s/sessions.json" in page
+    assert "Signal: not connected (gone)" in page
+    assert cli("sessions").stdout.splitlines()[-1] in page
+
+
+def test_health_fails_when_the_gateway_is_not_well(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["health"] = HEALTH
+    done = cli("health")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Gateway: ok")
+    gateway.replies["health"] = {**HEALTH, "ok": False}
+    assert cli("health", "--json").returncode == 1
+
+
+def test_a_wrong_token_is_explained(cli: Cli, gateway: FakeGateway) -> None:
+    done = cli("health", OPENCLAW_GATEWAY_TOKEN="stale")
+    assert done.returncode == 1
+    assert "OPENCLAW_GATEWAY_TOKEN" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_explicit_address_needs_explicit_credentials(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["health"] = HEALTH
+    url = f"ws://127.0.0.1:{gateway.port}"
+    done = cli("health", "--url", url)
+    assert done.returncode == 1
+    assert done.stderr.startswith("gateway url override requires explicit credentials\n")
+    assert cli("health", "--url", url, "--token", SECRET).returncode == 0
+
+
+def test_agents_list_marks_the_default(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["agents.list"] = {"defaultId": "a", "agents": [{"id": "a", "name": "Ann"}, {"id": "b"}]}
+    assert cli("agents", "list").stdout == "a (Ann)  default\nb\n"
+    assert [row["isDefault"] for row in json.loads(cli("agents", "--json").stdout)] == [True, False]
+
+
+def test_models_list_marks_the_default(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["sessions.list"] = LISTED
+    gateway.replies["models.list"] = {
+        "models": [
+            {"id": "mock-1", "name": "Mock", "provider": "mock", "contextWindow": 200_000, "input": ["text"]},
+            {"id": "big/one", "name": "Big", "provider": "other", "reasoning": True},
+        ]
+    }
+    report = json.loads(cli("models", "list", "--json").stdout)
+    assert [(row["key"], row["tags"]) for row in report["models"]] == [
+        ("mock/mock-1", ["default"]),
+        ("other/big/one", ["reasoning"]),
+    ]
+    assert cli("models", "list", "--plain", "--provider", "other").stdout == "other/big/one\n"
+
+
+def test_gateway_call_prints_the_payload(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["sessions.list"] = LISTED
+    done = cli("gateway", "call", "sessions.list", "--params", '{"limit": 5}')
+    head, _, body = done.stdout.partition("\n")
+    assert head == "Gateway call: sessions.list"
+    assert json.loads(body) == LISTED
+    assert json.loads(cli("gateway", "call", "sessions.list", "--json").stdout) == LISTED
+
+
+@pytest.mark.parametrize("params", ["{", "[]", "1"])
+def test_gateway_call_wants_an_object(cli: Cli, gateway: FakeGateway, params: str) -> None:
+    done = cli("gateway", "call", "status", "--params", params)
+    assert done.returncode == 2
+    assert "--params" in done.stderr
+
+
+def test_devices_are_listed_approved_and_rotated(cli: Cli, gateway: FakeGateway) -> None:
+    pending = {"requestId": "r1", "deviceId": "d1", "platform": "linux", "role": "operator", "ts": 1}
+    gateway.replies |= {
+        "device.pair.list": {"pending": [pending], "paired": []},
+        "device.pair.approve": {"requestId": "r1", "device": {"deviceId": "d1"}},
+        "device.token.rotate": {"deviceId": "d1", "role": "operator", "token": "new"},
+        "device.token.revoke": {"deviceId": "d1", "role": "operator", "revokedAtMs": 1},
+        "device.pair.reject": {"requestId": "r1"},
+    }
+    assert "r1" in cli("devices").stdout
+    assert cli("devices", "approve", "r1").stdout == "Approved d1.\n"
+    assert "new" in cli("devices", "rotate", "--device", "d1", "--role", "operator").stdout
+    assert cli("devices", "revoke", "--device", "d1", "--role", "operator").returncode == 0
+    assert cli("devices", "reject", "r1", "--json").returncode == 0
+
+
+def test_dashboard_puts_the_token_only_into_the_fragment(cli: Cli, gateway: FakeGateway) -> None:
+    report = json.loads(cli("dashboard", "--json").stdout)
+    assert report["url"] == f"http://127.0.0.1:{gateway.port}/"
+    assert report["urlWithToken"] == f"{report['url']}#token={SECRET}"
+
+
+LINE = json.dumps({"time": "T", "level": "warn", "subsystem": "gateway/ws", "message": "slow \x1b[31m"})
+
+
+def test_logs_are_readable_lines_or_json(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["logs.tail"] = {"file": "/l", "cursor": 9, "size": 9, "lines": [LINE, "not json"]}
+    assert cli("logs").stdout == "Log file: /l\nT warn  [gateway/ws] slow [31m\nnot json\n"
+    rows = [json.loads(line) for line in cli("logs", "--json").stdout.splitlines()]
+    assert [row["type"] for row in rows] == ["meta", "log", "raw"]
+    assert rows[1]["subsystem"] == "gateway/ws"
+
+
+def test_following_logs_goes_on_from_the_cursor_until_interrupted(cli: Cli, gateway: FakeGateway) -> None:
+    import signal
+
+    pages = [
+        {"file": "/l", "cursor": 1, "size": 1, "lines": ["one"]},
+        {"file": "/l", "cursor": 2, "size": 2, "lines": ["two"]},
+    ]
+    gateway.replies["logs.tail"] = lambda _: pages.pop(0) if pages else {"cursor": 2, "lines": []}
+    process = cli.start("logs", "-f", "--interval", "50")
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(3)] == ["Log file: /l\n", "one\n", "two\n"]
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    assert [params.get("cursor") for params in gateway.params_of("logs.tail")][:2] == [None, 1]
+
+
+def test_logs_of_a_gateway_that_broke_are_read_from_the_file(cli: Cli, state: Path) -> None:
+    (state / "logs").mkdir()
+    (state / "logs" / "openclaw-2026-01-01.log").write_text("old\n")
+    (state / "logs" / "openclaw-2026-01-02.log").write_text(f"{LINE}\n")
+    done = cli("logs", OPENCLAW_GATEWAY_PORT="1")
+    assert done.returncode == 0
+    assert "slow" in done.stdout
+    assert "No Gateway is running" in done.stderr
+
+
+def test_log_lines_of_the_original_are_understood() -> None:
+    raw = json.dumps({"0": '{"subsystem":"gateway/ws"}', "1": "hello", "_meta": {"logLevelName": "INFO", "date": "D"}})
+    assert parse_line(raw) == {"time": "D", "level": "info", "message": "hello", "subsystem": "gateway/ws"}
+    assert parse_line("[1]") is None

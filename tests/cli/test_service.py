@@ -1,0 +1,111 @@
+"""Starting and stopping a Gateway process. The process is the stand-in, run through the same command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from openclaw.cli import systemd
+
+from .conftest import ROOT, Cli
+
+LAUNCHER = """\
+import sys
+# `python -m openclaw gateway run` is replaced by the stand-in; every other command is the real one.
+if sys.argv[1:3] == ["gateway", "run"]:
+    from tests.cli.fake_gateway import main
+    main()
+else:
+    from openclaw.cli.main import main
+    sys.exit(main())
+"""
+
+
+@pytest.fixture
+def cli(environ: dict[str, str], tmp_path: Path) -> Iterator[Cli]:
+    """The real command, in an environment where ``openclaw.__main__`` can become the stand-in Gateway."""
+    shadow = tmp_path / "shadow" / "openclaw"
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").write_text(
+        f"__path__.append({str(ROOT / 'src' / 'openclaw')!r})\n" + (ROOT / "src/openclaw/__init__.py").read_text()
+    )
+    (shadow / "__main__.py").write_text(LAUNCHER)
+    # No user manager of systemd: an empty bus address makes systemctl fail at once.
+    hidden = {"PYTHONPATH": f"{tmp_path / 'shadow'}:{ROOT}", "DBUS_SESSION_BUS_ADDRESS": "", "XDG_RUNTIME_DIR": ""}
+    command = Cli({**environ, **hidden}, tmp_path)
+    yield command
+    command("gateway", "stop")
+
+
+def test_sending_a_message_starts_a_gateway_when_none_runs(cli: Cli, state: Path) -> None:
+    done = cli("message", "send", "hello")
+    assert (done.returncode, done.stdout) == (0, "started and answered\n")
+    assert "starting one" in done.stderr
+    again = cli("message", "send", "hello")
+    assert (again.stdout, again.stderr) == ("started and answered\n", "")
+    assert stat.S_IMODE((state / "logs" / "gateway-console.log").stat().st_mode) == 0o600
+
+
+def test_start_status_stop_and_their_exit_codes(cli: Cli) -> None:
+    assert cli("gateway", "status").returncode == 1
+    started = json.loads(cli("gateway", "start", "--json").stdout)
+    assert started["started"] is True
+    os.kill(started["pid"], 0)
+    again = json.loads(cli("gateway", "start", "--json").stdout)
+    assert (again["started"], again["pid"]) == (False, started["pid"])
+    done = cli("gateway", "status", "--json")
+    report = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert report["service"]["runtime"]["pid"] == started["pid"]
+    assert report["rpc"]["ok"] is True
+    assert set(report) == {"service", "config", "gateway", "port", "rpc", "extraServices"}
+    stopped = json.loads(cli("gateway", "stop", "--json").stdout)
+    assert (stopped["stopped"], stopped["pid"]) == (True, started["pid"])
+    assert json.loads(cli("gateway", "stop", "--json").stdout)["stopped"] is False
+
+
+def test_restart_gives_a_new_process(cli: Cli) -> None:
+    first = json.loads(cli("gateway", "start", "--json").stdout)["pid"]
+    second = json.loads(cli("gateway", "restart", "--json").stdout)["pid"]
+    assert first != second
+    assert cli("gateway", "status").returncode == 0
+
+
+def test_a_gateway_that_cannot_start_shows_its_last_words(cli: Cli) -> None:
+    done = cli("gateway", "start", FAKE_GATEWAY_FAILS="1")
+    assert done.returncode == 1
+    assert "exit code 3" in done.stderr
+    assert "the disk is full" in done.stderr
+
+
+def test_a_recycled_process_id_is_never_signalled(cli: Cli, state: Path) -> None:
+    """The lock file names a living process, but nobody holds the lock: it is not a Gateway."""
+    (state / "gateway.lock").write_text(json.dumps({"pid": os.getpid(), "port": 1}))
+    assert json.loads(cli("gateway", "stop", "--json").stdout) == {"ok": True, "stopped": False, "pid": None}
+
+
+def test_install_writes_a_private_unit_and_says_what_to_run(cli: Cli, tmp_path: Path, state: Path) -> None:
+    done = cli("gateway", "install", "--port", "20123", "--json")
+    report = json.loads(done.stdout)
+    unit = tmp_path / ".config/systemd/user/openclaw-gateway.service"
+    assert report["path"] == str(unit)
+    text = unit.read_text()
+    assert f"ExecStart={sys.executable} -m openclaw gateway run --port 20123\n" in text
+    assert f"Environment=OPENCLAW_STATE_DIR={state}\n" in text
+    assert stat.S_IMODE(unit.stat().st_mode) == 0o600
+    if not report["enabled"]:
+        assert any("enable --now" in command for command in report["run"])
+    assert cli("gateway", "install").returncode == 1
+    assert json.loads(cli("gateway", "uninstall", "--json").stdout)["removed"] is True
+    assert not unit.exists()
+
+
+def test_unit_quotes_what_systemd_would_read_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENCLAW_STATE_DIR", '/home/a b/100%/"x"')
+    assert 'Environment="OPENCLAW_STATE_DIR=/home/a b/100%%/\\"x\\""\n' in systemd.unit_text(None)

@@ -1,0 +1,250 @@
+"""Listing, finding, changing and ending sessions through a real Gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, text_of
+from tests.support.model_server import ModelServer, Reply
+
+KEY = "agent:main:work"
+
+
+async def listed(client: WireClient, **params: Any) -> list[str]:
+    return [row["key"] for row in (await client.call("sessions.list", params))["sessions"]]
+
+
+async def test_the_list_is_newest_first_and_filters(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        for name in ("one", "two", "three"):
+            await client.chat("hi [[reply:hello back]]", f"agent:main:{name}")
+        assert await listed(client) == ["agent:main:three", "agent:main:two", "agent:main:one"]
+        assert await listed(client, limit=2) == ["agent:main:three", "agent:main:two"]
+        assert await listed(client, search="TW") == ["agent:main:two"]
+        answer = await client.call(
+            "sessions.list", {"limit": 1, "includeDerivedTitles": True, "includeLastMessage": True}
+        )
+    row = answer["sessions"][0]
+    assert answer["defaults"] == {"modelProvider": "mock", "model": "mock-1", "contextTokens": 200_000}
+    assert (row["derivedTitle"], row["lastMessagePreview"]) == ("hi [[reply:hello back]]", "hello back")
+    assert row["deliveryContext"] == {"channel": "webchat"}
+
+
+async def test_main_means_the_main_session_however_it_is_spelt(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        for key in ("main", "agent:main:main", " MAIN "):
+            await client.chat("hi", key)
+        assert await listed(client) == ["agent:main:main"]
+        answer = await client.call("chat.history", {"sessionKey": "main"})
+        assert len(answer["messages"]) == 6
+
+
+async def test_a_session_is_found_by_key_id_or_label(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        await client.chat("hi", KEY)
+        entry = (await client.call("sessions.patch", {"key": KEY, "label": "lab1"}))["entry"]
+        for wanted in ({"key": KEY}, {"sessionId": entry["sessionId"]}, {"label": "lab1"}):
+            assert await client.call("sessions.resolve", wanted) == {"ok": True, "key": KEY}
+        for params, words in (
+            ({}, "Either key, sessionId, or label is required"),
+            ({"key": "a", "label": "b"}, "Provide either key, sessionId, or label (not multiple)"),
+            ({"key": "zzz"}, "No session found: zzz"),
+            ({"label": "zzz"}, "No session found with label: zzz"),
+        ):
+            with pytest.raises(RequestFailed) as failed:
+                await client.call("sessions.resolve", params)
+            assert str(failed.value) == words
+
+
+@pytest.mark.parametrize(
+    ("patch", "stored"),
+    [
+        ({"thinkingLevel": "low"}, {"thinkingLevel": "low"}),
+        ({"thinkingLevel": "off"}, {}),
+        ({"verboseLevel": "off"}, {"verboseLevel": "off"}),
+        ({"reasoningLevel": "off"}, {}),
+        ({"responseUsage": "on"}, {"responseUsage": "tokens"}),
+        ({"sendPolicy": "deny"}, {"sendPolicy": "deny"}),
+        ({"label": "  x "}, {"label": "x"}),
+        ({"label": None}, {}),
+        ({"model": "mock/mock-1"}, {}),
+    ],
+)
+async def test_settings_are_stored_as_others_read_them(
+    gateway: GatewayProcess, patch: dict[str, Any], stored: dict[str, Any]
+) -> None:
+    async with gateway.client() as client:
+        entry = (await client.call("sessions.patch", {"key": KEY, **patch}))["entry"]
+    assert {name: value for name, value in entry.items() if name not in ("sessionId", "updatedAt")} == stored
+
+
+async def test_values_a_setting_cannot_take_are_refused_by_name(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        for patch, words in (
+            ({"thinkingLevel": "bogus"}, "invalid thinkingLevel (use off|minimal|low|medium|high)"),
+            ({"sendPolicy": "maybe"}, "invalid sendPolicy (use allow|deny)"),
+            ({"spawnedBy": "main"}, "spawnedBy is only supported for subagent:* sessions"),
+            ({"label": "x" * 65}, "invalid label: too long (max 64)"),
+        ):
+            with pytest.raises(RequestFailed) as failed:
+                await client.call("sessions.patch", {"key": KEY, **patch})
+            assert str(failed.value) == words
+        await client.call("sessions.patch", {"key": KEY, "label": "mine"})
+        with pytest.raises(RequestFailed, match="label already in use: mine"):
+            await client.call("sessions.patch", {"key": "agent:main:other", "label": "mine"})
+
+
+async def test_a_session_that_may_not_be_sent_to_takes_nothing(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        await client.call("sessions.patch", {"key": KEY, "sendPolicy": "deny"})
+        for method in ("chat.send", "agent"):
+            with pytest.raises(RequestFailed, match="send blocked by session policy"):
+                await client.call(method, {"sessionKey": KEY, "message": "hi", "idempotencyKey": method})
+        await client.call("sessions.patch", {"key": KEY, "sendPolicy": None})
+        assert text_of(await client.chat("hi", KEY)) == "ok"
+    assert len(models.requests) == 1
+
+
+async def test_a_reset_starts_a_new_session_and_keeps_the_settings(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        await client.chat("remember me", KEY)
+        old = (await client.call("sessions.patch", {"key": KEY, "thinkingLevel": "low", "label": "lab1"}))["entry"]
+        new = (await client.call("sessions.reset", {"key": KEY}))["entry"]
+        assert new["sessionId"] != old["sessionId"]
+        assert (new["thinkingLevel"], new["label"], new["totalTokens"]) == ("low", "lab1", 0)
+        await client.chat("who am I?", KEY)
+    assert "remember me" not in json.dumps(models.requests[-1].body["messages"])
+    assert len(gateway.transcript(old["sessionId"])) > 1
+
+
+async def test_a_reset_stops_what_is_running(gateway: GatewayProcess, models: ModelServer) -> None:
+    models.queue(Reply("never", hold=asyncio.Event(), hold_after=0))
+    async with gateway.client() as client:
+        await client.call("chat.send", {"sessionKey": KEY, "message": "hi", "idempotencyKey": "r"})
+        await models.wait_for_requests(1)
+        await client.call("sessions.reset", {"key": KEY})
+        assert (await client.ending("r"))["state"] == "aborted"
+
+
+async def test_deleting_archives_the_transcript_and_never_the_main_session(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        await client.chat("hi", KEY)
+        answer = await client.call("sessions.delete", {"key": KEY})
+        assert (answer["ok"], answer["deleted"]) == (True, True)
+        assert ".jsonl.deleted." in answer["archived"][0]
+        assert await listed(client) == []
+        again = await client.call("sessions.delete", {"key": "zzz"})
+        assert again == {"ok": True, "key": "agent:main:zzz", "deleted": False, "archived": []}
+        with pytest.raises(RequestFailed, match=r"Cannot delete the main session \(agent:main:main\)\."):
+            await client.call("sessions.delete", {"key": "main"})
+
+
+async def test_keeping_the_last_lines_damages_nothing(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        for number in range(4):
+            await client.chat(f"{number} [[reply:answer {number}]]", KEY)
+        before = await client.call("chat.history", {"sessionKey": KEY})
+        whole = gateway.transcript(before["sessionId"])
+        answer = await client.call("sessions.compact", {"key": KEY, "maxLines": 3})
+        assert (answer["compacted"], answer["kept"]) == (True, 3)
+        header, first, *_ = short = gateway.transcript(before["sessionId"])
+        assert (header, first["parentId"], len(short)) == (whole[0], None, 4)
+        assert text_of(await client.chat("and now? [[reply:still here]]", KEY)) == "still here"
+        after = await client.call("chat.history", {"sessionKey": KEY})
+    assert after["sessionId"] == before["sessionId"]
+    assert [message["content"][0]["text"] for message in after["messages"]][:3] == [
+        "answer 2",
+        "3 [[reply:answer 3]]",
+        "answer 3",
+    ]
+    with open(answer["archived"]) as archived:
+        assert [json.loads(line) for line in archived] == whole
+
+
+async def test_previews_are_short_and_say_what_is_missing(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        await client.chat("hi [[reply:one]]", KEY)
+        answer = await client.call("sessions.preview", {"keys": [KEY, "zzz"]})
+    items = [{"role": "user", "text": "hi [[reply:one]]"}, {"role": "assistant", "text": "one"}]
+    assert answer["previews"] == [
+        {"key": KEY, "status": "ok", "items": items},
+        {"key": "zzz", "status": "missing", "items": []},
+    ]
+
+
+async def test_an_edit_of_sessions_json_by_hand_is_taken_over(gateway: GatewayProcess) -> None:
+    path = gateway.sessions_dir() / "sessions.json"
+    async with gateway.client() as client:
+        await client.chat("hi", KEY)
+        await client.chat("hi", "agent:main:other")
+        await gateway.stop()
+    store = json.loads(path.read_text())
+    store[KEY]["label"] = "by hand"
+    store[KEY]["somethingNew"] = {"kept": True}
+    del store["agent:main:other"]
+    path.write_text(json.dumps(store))
+    await gateway.start()
+    async with gateway.client() as client:
+        rows = (await client.call("sessions.list", {}))["sessions"]
+        assert [(row["key"], row["label"]) for row in rows] == [(KEY, "by hand")]
+        await client.chat("again", KEY)
+        await gateway.stop()
+    assert json.loads(path.read_text())[KEY]["somethingNew"] == {"kept": True}
+
+
+async def test_the_agent_method_answers_twice(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        request = await client.send(
+            "agent", {"sessionKey": KEY, "message": "[[reply:agent says hi]]", "idempotencyKey": "ag-1"}
+        )
+        accepted, final = await client.answer(request), await client.answer(request)
+        assert accepted["status"] == "accepted"
+        assert final["result"]["payloads"] == [{"text": "agent says hi", "mediaUrl": None}]
+        assert (final["status"], final["summary"]) == ("ok", "completed")
+        assert final["result"]["meta"]["agentMeta"]["model"] == "mock-1"
+        waited = await client.call("agent.wait", {"runId": "ag-1", "timeoutMs": 5000})
+        assert (waited["status"], waited["endedAt"] >= waited["startedAt"]) == ("ok", True)
+        assert await client.call("agent.wait", {"runId": "nope", "timeoutMs": 50}) == {
+            "runId": "nope",
+            "status": "timeout",
+        }
+
+
+async def test_a_failed_agent_run_says_so_in_its_second_answer(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        request = await client.send("agent", {"message": "[[error:400 bad thing]]", "idempotencyKey": "ag-2"})
+        await client.answer(request)
+        with pytest.raises(RequestFailed, match="bad thing") as failed:
+            await client.answer(request)
+        assert (failed.value.code, failed.value.payload["status"]) == ("UNAVAILABLE", "error")
+        assert (await client.call("agent.wait", {"runId": "ag-2"}))["status"] == "error"
+
+
+async def test_a_run_can_be_waited_for_from_another_connection(gateway: GatewayProcess, models: ModelServer) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("done", hold=held, hold_after=0))
+    async with gateway.client() as client:
+        await client.call("chat.send", {"sessionKey": KEY, "message": "hi", "idempotencyKey": "r"})
+    async with gateway.client() as another:
+        request = await another.send("agent.wait", {"runId": "r", "timeoutMs": 10_000})
+        held.set()
+        assert (await another.answer(request))["status"] == "ok"
+
+
+async def test_agents_keep_separate_histories(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        with pytest.raises(RequestFailed, match="unknown channel: foo"):
+            await client.call("agent", {"message": "x", "idempotencyKey": "1", "channel": "foo"})
+        with pytest.raises(RequestFailed, match='agent "main" does not match session key agent "beta"'):
+            params = {"message": "x", "idempotencyKey": "2", "agentId": "main", "sessionKey": "agent:beta:main"}
+            await client.call("agent", params)
+        await client.chat("secret of main", "agent:main:main")
+        await client.chat("hello beta", "agent:beta:main")
+    assert "secret of main" not in json.dumps(models.requests[-1].body["messages"])
+    assert list(gateway.sessions_dir("beta").glob("*.jsonl"))

@@ -1,0 +1,129 @@
+"""``config.*`` over the wire."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.gateway.restart import Restart
+from tests.gateway.support import TOKEN, HeldClock, Running, running_gateway
+
+SENTINEL = "__OPENCLAW_REDACTED__"
+PROVIDER = {
+    "baseUrl": "http://127.0.0.1:9/v1",
+    "apiKey": "sk-very-secret-value-123456",
+    "models": [{"id": "m", "name": "M", "contextWindow": 1000, "maxTokens": 321}],
+}
+
+
+async def payload(running: Running, method: str, params: Any = None) -> dict[str, Any]:
+    _, answer = await running.rpc(method, params)
+    assert answer["ok"], answer
+    return answer["payload"]
+
+
+async def error(running: Running, method: str, params: Any) -> dict[str, Any]:
+    _, answer = await running.rpc(method, params)
+    assert not answer["ok"], answer
+    return answer["error"]
+
+
+async def test_get_shows_everything_but_the_secrets(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, config={"models": {"providers": {"p": PROVIDER}}}) as running:
+        shown = await payload(running, "config.get")
+        assert list(shown) == [
+            *("path", "exists", "raw", "parsed", "valid", "config", "hash", "issues", "warnings", "legacyIssues")
+        ]
+        assert TOKEN not in json.dumps(shown)
+        assert "very-secret" not in json.dumps(shown)
+        assert shown["parsed"]["gateway"]["auth"]["token"] == SENTINEL
+        assert shown["parsed"]["models"]["providers"]["p"]["models"][0]["maxTokens"] == 321
+        assert shown["config"]["models"]["providers"]["p"]["models"][0]["maxTokens"] == 321
+        assert shown["config"]["gateway"]["port"] == 18789
+
+
+async def test_a_token_survives_a_get_and_set_round_trip(running: Running) -> None:
+    shown = await payload(running, "config.get")
+    answer = await payload(running, "config.set", {"raw": shown["raw"], "baseHash": shown["hash"]})
+    assert answer["ok"] is True
+    assert running.gateway.config.current.gateway.auth.token == TOKEN
+    assert (await running.rpc("health"))[0] == 200
+
+
+async def test_set_needs_the_hash_of_what_was_read(running: Running) -> None:
+    raw = (await payload(running, "config.get"))["raw"]
+    assert (await error(running, "config.set", {"raw": raw}))["message"].startswith("config base hash required; ")
+    stale = {"raw": raw, "baseHash": "0" * 64}
+    assert (await error(running, "config.set", stale))["message"].startswith("config changed since last load; ")
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [('{"gateway":{"port":"many"}}', "gateway.port"), ("{oops", ""), ("[]", "")],
+)
+async def test_what_is_not_valid_is_refused_with_its_issues(running: Running, raw: str, path: str) -> None:
+    before = Path(running.gateway.config.path).read_text()
+    base = (await payload(running, "config.get"))["hash"]
+    refused = await error(running, "config.set", {"raw": raw, "baseHash": base})
+    assert refused["message"] == "invalid config"
+    assert refused["details"]["issues"][0]["path"] == path
+    assert Path(running.gateway.config.path).read_text() == before
+
+
+async def test_a_sentinel_where_no_secret_is_stored_is_refused(running: Running) -> None:
+    base = (await payload(running, "config.get"))["hash"]
+    patch = {"raw": json.dumps({"gateway": {"remote": {"token": SENTINEL}}}), "baseHash": base}
+    assert (await error(running, "config.patch", patch))["message"] == "invalid config"
+
+
+async def test_a_patch_of_a_live_section_takes_effect_without_a_restart(running: Running) -> None:
+    base = (await payload(running, "config.get"))["hash"]
+    raw = json.dumps({"agents": {"defaults": {"timeoutSeconds": 77}}})
+    answer = await payload(running, "config.patch", {"raw": raw, "baseHash": base})
+    assert running.gateway.config.current.agents.defaults.timeout_seconds == 77
+    assert set(answer["restart"]) == {"ok", "pid", "signal", "delayMs", "reason", "mode"}
+    assert (answer["restart"]["mode"], answer["restart"]["delayMs"]) == ("hot", 0)
+    assert not running.gateway.restart.requested.is_set()
+    assert TOKEN in Path(running.gateway.config.path).read_text()
+
+
+async def test_a_patch_merges_and_null_deletes(running: Running) -> None:
+    for raw in ({"ui": {"assistant": {"name": "Ada", "avatar": "X"}}}, {"ui": {"assistant": {"avatar": None}}}):
+        base = (await payload(running, "config.get"))["hash"]
+        await payload(running, "config.patch", {"raw": json.dumps(raw), "baseHash": base})
+    stored = (await payload(running, "config.get"))["parsed"]
+    assert stored["ui"] == {"assistant": {"name": "Ada"}}
+    assert (await error(running, "config.patch", {"raw": "[1]"}))["message"] == "config.patch raw must be an object"
+
+
+async def test_new_models_are_offered_after_a_patch(running: Running) -> None:
+    base = (await payload(running, "config.get"))["hash"]
+    raw = json.dumps({"models": {"providers": {"p": PROVIDER}}})
+    await payload(running, "config.patch", {"raw": raw, "baseHash": base})
+    models = (await payload(running, "models.list"))["models"]
+    assert {"id": "m", "provider": "p"}.items() <= models[0].items()
+
+
+async def test_a_patch_of_the_gateway_section_schedules_a_restart_and_leaves_a_note(tmp_path: Path) -> None:
+    clock = HeldClock()
+    async with running_gateway(tmp_path, clock=clock) as running:
+        base = (await payload(running, "config.get"))["hash"]
+        change = {"raw": '{gateway:{port:19999}}', "baseHash": base, "note": "new port", "restartDelayMs": 500}
+        answer = await payload(running, "config.patch", change)
+        assert (answer["restart"]["mode"], answer["restart"]["delayMs"]) == ("emit", 500)
+        assert answer["sentinel"]["payload"]["kind"] == "config-patch"
+        assert not running.gateway.restart.requested.is_set()
+        while not running.gateway.restart.requested.is_set():
+            clock.advance(1)
+            await running.rpc("health")
+    async with running_gateway(tmp_path) as again:
+        assert again.gateway.system_events.peek("agent:main:main") == ["new port"]
+        assert await Restart(str(tmp_path), clock).take_note() is None
+
+
+async def test_the_schema_describes_every_section(running: Running) -> None:
+    answer = await payload(running, "config.schema")
+    assert "gateway" in answer["schema"]["properties"]
+    assert answer["uiHints"]["gateway.auth.token"]["sensitive"] is True
+    assert {"version", "generatedAt"} <= set(answer)

@@ -1,0 +1,52 @@
+"""Helpers of the adapter tests: build requests, run calls to their end, feed recorded bytes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+
+from openclaw.messages import AssistantMessage, UserMessage
+from openclaw.models.base import Done, Model, ModelRequest, Provider, StreamEvent, ToolSpec
+from openclaw.models.draft import StreamState
+from openclaw.models.sse import SseParser
+
+READ = ToolSpec(
+    name="read",
+    description="Reads a file.",
+    parameters={"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+)
+
+
+def ask(model: Model, text: str = "hello", **fields: Any) -> ModelRequest:
+    defaults: dict[str, Any] = {"system": "You are a test.", "messages": [UserMessage(content=text)]}
+    return ModelRequest(model=model, **{**defaults, **fields})
+
+
+async def collect(provider: Provider, request: ModelRequest, key: str) -> list[StreamEvent]:
+    return [event async for event in provider.stream(request, key)]
+
+
+def done_of(events: list[StreamEvent]) -> AssistantMessage:
+    assert isinstance(events[-1], Done)
+    assert sum(isinstance(event, Done) for event in events) == 1
+    return events[-1].message
+
+
+def feed(state: StreamState, raw: bytes, cuts: list[int] | None = None) -> list[StreamEvent]:
+    """The stream's bytes, split at the given places, through parser and state to the end."""
+    parser = SseParser()
+    edges = [0, *sorted(cuts or []), len(raw)]
+    out: list[StreamEvent] = []
+    for start, end in itertools.pairwise(edges):
+        out += state.feed(parser.feed(raw[start:end]))
+    if not state.draft.complete:
+        out += state.finish()
+    return out
+
+
+def sse(*events: Any) -> bytes:
+    """Data-only events; strings are sent as they are."""
+    lines = [event if isinstance(event, str) else msgspec.json.encode(event).decode() for event in events]
+    return "".join(f"data: {line}\n\n" for line in lines).encode()

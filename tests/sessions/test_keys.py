@@ -1,0 +1,229 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openclaw.paths import normalize_agent_id
+from openclaw.sessions import keys
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("agent:main:main", ("main", "main")),
+        (" agent:main:main ", ("main", "main")),
+        ("agent::main:x", ("main", "x")),
+        ("agent:Ops:Telegram:group:-100:topic:4", ("Ops", "Telegram:group:-100:topic:4")),
+        ("agent:main", None),
+        ("cron:1", None),
+        ("AGENT:main:main", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_agent_key_is_taken_apart(key, expected):
+    assert keys.parse_agent_key(key) == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "agent", "account"),
+    [
+        ("My Agent!", "my-agent", "my-agent"),
+        ("--x--", "x", "x"),
+        ("", "main", "default"),
+        ("  ", "main", "default"),
+        ("!!!", "main", "default"),
+        ("_x", "_x", "_x"),
+        ("BIZ", "biz", "biz"),
+        ("main", "main", "main"),
+    ],
+)
+def test_agent_and_account_ids_are_normalised(value, agent, account):
+    assert normalize_agent_id(value) == agent
+    assert keys.normalize_account_id(value) == account
+
+
+@pytest.mark.parametrize(
+    ("key", "shape"),
+    [
+        ("", "missing"),
+        (None, "missing"),
+        ("agent:main:main", "agent"),
+        ("agent:main", "malformed_agent"),
+        ("agent:", "malformed_agent"),
+        ("main", "legacy_or_alias"),
+        ("cron:x", "legacy_or_alias"),
+    ],
+)
+def test_shape_of_a_key_is_recognised(key, shape):
+    assert keys.classify_shape(key) == shape
+
+
+@pytest.mark.parametrize(
+    ("key", "agent"), [("Agent:Ops:Main", "ops"), ("cron:1", "work"), ("", "work"), ("agent:a:b", "a")]
+)
+def test_agent_of_a_key_falls_back_to_the_default_agent(key, agent):
+    assert keys.agent_of(key, default_agent="Work") == agent
+
+
+@pytest.mark.parametrize(
+    ("key", "parent"),
+    [
+        ("agent:main:slack:channel:c1:thread:123", "agent:main:slack:channel:c1"),
+        ("x:thread:1:topic:2", "x:thread:1"),
+        ("agent:main:telegram:group:-100:topic:42", "agent:main:telegram:group:-100"),
+        (":thread:1", None),
+        ("agent:main:main", None),
+        ("", None),
+    ],
+)
+def test_thread_belongs_to_the_conversation_before_its_last_mark(key, parent):
+    assert keys.thread_parent(key) == parent
+
+
+@pytest.mark.parametrize(
+    ("key", "stored"),
+    [
+        ("SUBAGENT:X", "agent:ops:subagent:x"),
+        ("agent:W:Y", "agent:w:y"),
+        ("cron:J", "agent:ops:cron:j"),
+        ("", "agent:ops:main"),
+        ("main", "agent:ops:main"),
+    ],
+)
+def test_bare_keys_are_stored_under_their_agent(key, stored):
+    assert keys.to_store_key(key, agent_id="Ops") == stored
+
+
+@pytest.mark.parametrize(
+    ("agent", "key", "main_key", "scope", "expected"),
+    [
+        ("ops", "agent:ops:main", "work", "per-sender", "agent:ops:work"),
+        ("ops", "main", "main", "global", "global"),
+        ("ops", "main", "main", "per-sender", "agent:ops:main"),
+        ("ops", "agent:ops:work", "work", "global", "global"),
+        ("ops", "agent:other:main", "work", "per-sender", "agent:other:main"),
+        ("ops", "agent:ops:telegram:group:1", "work", "global", "agent:ops:telegram:group:1"),
+    ],
+)
+def test_names_of_the_main_chat_become_one(agent, key, main_key, scope, expected):
+    assert keys.canonicalize_main_alias(agent, key, main_key=main_key, scope=scope) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "settings", "expected"),
+    [
+        (" Agent:Main:FOO ", {}, "agent:main:foo"),
+        ("main", {}, "agent:main:main"),
+        (None, {}, "agent:main:main"),
+        ("main", {"default_agent": "ops", "main_key": "Work"}, "agent:ops:work"),
+        ("agent:other:main", {"default_agent": "ops", "main_key": "work"}, "agent:other:work"),
+        ("main", {"scope": "global"}, "global"),
+        ("GLOBAL", {}, "global"),
+        ("unknown", {}, "unknown"),
+        ("hook:ABC", {"default_agent": "ops"}, "agent:ops:hook:abc"),
+        ("agent:main:dm:+1555", {}, "agent:main:direct:+1555"),
+        ("agent:main:telegram:dm:42", {}, "agent:main:telegram:direct:42"),
+        ("agent:main:telegram:tasks:dm:42", {}, "agent:main:telegram:tasks:direct:42"),
+        ("agent:main:slack:group:dm:1", {}, "agent:main:slack:group:dm:1"),
+    ],
+)
+def test_every_name_of_a_session_leads_to_its_store_key(key, settings, expected):
+    assert keys.canonical_key(key, **settings) == expected
+
+
+@given(st.text(max_size=40))
+def test_canonical_key_stays_when_canonicalised_again(text):
+    once = keys.canonical_key(text)
+    assert keys.canonical_key(once) == once
+
+
+@pytest.mark.parametrize(
+    ("key", "settings", "shown"),
+    [
+        ("agent:main:main", {}, "main"),
+        ("agent:ops:work", {"agent_id": "ops", "main_key": "work"}, "main"),
+        ("agent:other:main", {"agent_id": "ops"}, "agent:other:main"),
+        ("global", {"scope": "global"}, "main"),
+        ("agent:main:cron:daily", {}, "cron:daily"),
+        ("agent:main:hook:1", {}, "hook:1"),
+        ("agent:main:node-7", {}, "node-7"),
+        ("agent:main:telegram:group:1", {}, "agent:main:telegram:group:1"),
+        ("agent:other:cron:daily", {}, "agent:other:cron:daily"),
+    ],
+)
+def test_primary_chat_is_shown_as_main(key, settings, shown):
+    assert keys.display_key(key, **settings) == shown
+
+
+@pytest.mark.parametrize(
+    ("key", "entry", "kind", "channel"),
+    [
+        ("agent:main:main", {"lastChannel": "whatsapp"}, "main", "whatsapp"),
+        ("main", None, "main", "unknown"),
+        ("agent:main:cron:x", {"lastChannel": "telegram"}, "cron", "internal"),
+        ("hook:1", None, "hook", "internal"),
+        ("agent:main:node-3", None, "node", "internal"),
+        ("node:3", None, "node", "internal"),
+        ("agent:main:signal:group:g", {"channel": "signal", "lastChannel": "x"}, "group", "signal"),
+        ("agent:main:discord:channel:c", {}, "group", "discord"),
+        ("agent:main:matrix:room:r", None, "group", "matrix"),
+        ("agent:main:odd", {"chatType": "room", "channel": "matrix"}, "group", "matrix"),
+        ("agent:main:subagent:u", {}, "other", "unknown"),
+        ("agent:main:telegram:direct:1", {"deliveryContext": {"channel": "telegram"}}, "other", "telegram"),
+    ],
+)
+def test_kind_and_channel_of_a_listed_session(key, entry, kind, channel):
+    assert keys.kind_of(key, entry) == kind
+    assert keys.channel_of(entry, key) == channel
+
+
+@pytest.mark.parametrize("key", ["subagent:x", "SUBAGENT:x", "agent:main:subagent:x", "agent:main:SubAgent:x"])
+def test_subagent_keys_are_recognised_with_and_without_prefix(key):
+    assert keys.is_subagent(key)
+    assert not keys.is_acp(key)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("main", True),
+        ("global", True),
+        ("acp:1", True),
+        ("agent:x", True),
+        ("cron:1", True),
+        ("node-1", True),
+        ("telegram:group:1", True),
+        ("0b2f6a30-8f0e-4f5c-9b07-2f0a3c1d9e55", False),
+        ("sess-1", False),
+    ],
+)
+def test_what_does_not_look_like_a_key_is_tried_as_a_session_id(text, expected):
+    assert keys.looks_like_key(text) is expected
+
+
+def test_cron_run_alias_is_told_from_the_job():
+    assert keys.is_cron_run_alias("agent:main:cron:daily:run:abc")
+    assert not keys.is_cron_run_alias("agent:main:cron:daily")
+
+
+@pytest.mark.parametrize(
+    ("session", "thread", "name"),
+    [
+        ("sess-1", None, "sess-1.jsonl"),
+        ("sess-1", 123, "sess-1-topic-123.jsonl"),
+        ("sess-1", "a b/c", "sess-1-topic-a%20b%2Fc.jsonl"),
+        ("../../etc/passwd", None, "%2E%2E%2F%2E%2E%2Fetc%2Fpasswd.jsonl"),
+        ("..", None, "%2E%2E.jsonl"),
+        ("a-topic-5", None, "a%2Dtopic-5.jsonl"),
+    ],
+)
+def test_transcripts_are_named_after_their_session(session, thread, name):
+    assert keys.session_file_name(session, thread) == name
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_different_texts_never_share_a_file_name(one, other):
+    assert (keys.safe_file_name(one) == keys.safe_file_name(other)) == (one == other)
+    assert "/" not in keys.safe_file_name(one)
+    assert not keys.safe_file_name(one).startswith(".")
+    assert 0 < len(keys.safe_file_name(one).encode()) < 255

@@ -1,0 +1,293 @@
+import asyncio
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from openclaw.storage.files.session_store import FileSessionStore, store_path
+from openclaw.storage.files.store_file import FOLD_RECORDS
+from tests.storage.still_clock import StillClock
+
+MAIN = "agent:main:main"
+
+
+def sessions(state: Path, agent: str = "main") -> Path:
+    return state / "agents" / agent / "sessions" / "sessions.json"
+
+
+def on_disk(state: Path) -> dict:
+    return json.loads(sessions(state).read_text())
+
+
+def write_store(state: Path, values: object, agent: str = "main") -> None:
+    path = sessions(state, agent)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(values if isinstance(values, str) else json.dumps(values))
+
+
+def setting(**fields: object):
+    return lambda entry: {**(entry or {}), **fields}
+
+
+@pytest.fixture
+async def open_store(tmp_path):
+    opened: list[FileSessionStore] = []
+
+    async def open_it(state: Path = tmp_path, **options):
+        clock = options.pop("clock", None) or StillClock()
+        store = await FileSessionStore.open(str(state), clock=clock, **{"agent_ids": ["main"], **options})
+        opened.append(store)
+        return store
+
+    yield open_it
+    for store in opened:
+        await store.close()
+
+
+async def test_change_is_in_the_journal_when_update_returns_and_in_the_store_after_a_fold(tmp_path, open_store):
+    store = await open_store()
+    await store.update("main", MAIN, setting(sessionId="s1", updatedAt=5))
+    journal = sessions(tmp_path).with_name("sessions.journal")
+    assert json.loads(journal.read_text()) == [1, MAIN, {"sessionId": "s1", "updatedAt": 5}]
+    assert not sessions(tmp_path).exists()
+    await store.flush()
+    assert sessions(tmp_path).read_text() == json.dumps({MAIN: {"sessionId": "s1", "updatedAt": 5}}, indent=2)
+    for path in (sessions(tmp_path), journal):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(journal.parent.stat().st_mode) == 0o700
+
+
+async def test_changes_survive_a_restart_without_a_fold(tmp_path, open_store):
+    store = await open_store()
+    await store.update("main", MAIN, setting(sessionId="s1"))
+    await store.update("main", "agent:main:gone", setting(sessionId="s2"))
+    await store.update("main", "agent:main:gone", lambda entry: None)
+    crashed = tmp_path / "crashed"
+    shutil.copytree(tmp_path / "agents", crashed / "agents")
+    again = await open_store(crashed)
+    assert await again.get("main", MAIN) == {"sessionId": "s1"}
+    assert await again.get("main", "agent:main:gone") is None
+
+
+async def test_fold_happens_within_a_second_of_a_change(tmp_path, open_store):
+    clock = StillClock()
+    store = await open_store(clock=clock)
+    await store.update("main", MAIN, setting(sessionId="s1"))
+    await clock.pass_time(1)
+    assert on_disk(tmp_path) == {MAIN: {"sessionId": "s1"}}
+
+
+async def test_many_changes_fold_without_waiting_for_the_second(tmp_path, open_store):
+    store = await open_store()
+    for number in range(FOLD_RECORDS):
+        await store.update("main", f"agent:main:k{number}", setting(sessionId=str(number)), durable=False)
+    while not sessions(tmp_path).exists():
+        await asyncio.sleep(0.001)
+    assert len(on_disk(tmp_path)) == FOLD_RECORDS
+
+
+async def test_rows_are_listed_newest_first_per_agent_and_over_all(open_store):
+    store = await open_store(agent_ids=["main", "ops"])
+    for agent, key, at in [("main", "a", 3), ("ops", "b", 9), ("main", "c", 7), ("main", "a", 8), ("ops", "d", 1)]:
+        await store.update(agent, f"agent:{agent}:{key}", setting(updatedAt=at), durable=False)
+    assert [row.key[-1] for row in await store.rows()] == ["b", "a", "c", "d"]
+    assert [row.key for row in await store.rows("main")] == ["agent:main:a", "agent:main:c"]
+    assert await store.count("main") == 2
+    assert await store.count("nobody") == 0
+
+
+async def test_session_id_leads_to_its_latest_row_and_not_to_a_run_alias(open_store):
+    store = await open_store()
+    await store.update("main", "agent:main:cron:j:run:s", setting(sessionId="s", updatedAt=9))
+    await store.update("main", "agent:main:cron:j", setting(sessionId="s", updatedAt=1))
+    row = await store.find_session_id("s")
+    assert row is not None and row.key == "agent:main:cron:j"
+    await store.update("main", "agent:main:cron:j", setting(sessionId="t"))
+    row = await store.find_session_id("s")
+    assert row is not None and row.key == "agent:main:cron:j:run:s"
+    assert await store.find_session_id("unheard") is None
+
+
+async def test_entries_handed_out_are_the_callers_own(open_store):
+    store = await open_store()
+    given = {"sessionId": "s", "origin": {"label": "x"}}
+    returned = await store.update("main", MAIN, lambda entry: given)
+    given["origin"]["label"] = "changed"
+    returned["sessionId"] = "changed"
+
+    def spoil(entry):
+        entry["origin"]["label"] = "changed"
+        raise RuntimeError("gave up")
+
+    with pytest.raises(RuntimeError):
+        await store.update("main", MAIN, spoil)
+    assert await store.get("main", MAIN) == {"sessionId": "s", "origin": {"label": "x"}}
+
+
+async def test_concurrent_updates_all_count(open_store):
+    store = await open_store()
+    await store.update("main", MAIN, setting(n=0))
+    await asyncio.gather(*(store.update("main", MAIN, lambda e: {**e, "n": e["n"] + 1}) for _ in range(50)))
+    entry = await store.get("main", MAIN)
+    assert entry is not None and entry["n"] == 50
+
+
+async def test_unknown_fields_and_values_that_are_no_entries_survive(tmp_path, open_store):
+    write_store(tmp_path, {MAIN: {"sessionId": "s", "future": [1, {"a": None}]}, "note": "mine", "list": [1]})
+    store = await open_store()
+    assert [row.key for row in await store.rows()] == [MAIN]
+    assert await store.get("main", "note") is None
+    await store.update("main", MAIN, setting(updatedAt=1))
+    await store.flush()
+    assert on_disk(tmp_path) == {
+        MAIN: {"sessionId": "s", "future": [1, {"a": None}], "updatedAt": 1},
+        "note": "mine",
+        "list": [1],
+    }
+
+
+async def test_store_with_comments_and_trailing_commas_is_read(tmp_path, open_store):
+    write_store(tmp_path, '// mine\n{"agent:main:main": {sessionId: "s",},}')
+    store = await open_store()
+    assert await store.get("main", MAIN) == {"sessionId": "s"}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{broken", "null", "\0\0\0\0"])
+async def test_unreadable_store_is_kept_aside_and_the_gateway_starts(tmp_path, open_store, content):
+    write_store(tmp_path, content)
+    store = await open_store()
+    assert list(await store.rows()) == []
+    kept = list(sessions(tmp_path).parent.glob("sessions.json.corrupt-*"))
+    assert [path.read_text() for path in kept] == [content]
+    await store.update("main", MAIN, setting(sessionId="s"))
+    await store.flush()
+    assert on_disk(tmp_path) == {MAIN: {"sessionId": "s"}}
+
+
+async def test_store_broken_by_hand_is_rebuilt_from_what_came_before(tmp_path, open_store):
+    store = await open_store()
+    for number in range(3):
+        await store.update("main", f"agent:main:{number}", setting(sessionId=str(number)))
+        await store.flush()
+    await store.close()
+    sessions(tmp_path).write_text(sessions(tmp_path).read_text()[:-5])
+    again = await open_store()
+    assert sorted(row.key for row in await again.rows()) == ["agent:main:0", "agent:main:1", "agent:main:2"]
+
+
+async def test_edits_made_while_stopped_win(tmp_path, open_store):
+    store = await open_store()
+    await store.update("main", MAIN, setting(sessionId="s"))
+    await store.update("main", "agent:main:old", setting(sessionId="o"))
+    await store.close()
+    write_store(tmp_path, {MAIN: {"sessionId": "edited"}})
+    again = await open_store()
+    assert await again.get("main", MAIN) == {"sessionId": "edited"}
+    assert await again.get("main", "agent:main:old") is None
+
+
+async def test_edits_made_while_running_are_merged_key_by_key(tmp_path, open_store):
+    clock = StillClock()
+    store = await open_store(clock=clock)
+    for key in ("keep", "edit", "drop", "busy"):
+        await store.update("main", key, setting(sessionId=key))
+    await clock.pass_time(1)
+    edited = on_disk(tmp_path)
+    edited["edit"]["thinkingLevel"] = "high"
+    edited["busy"]["thinkingLevel"] = "high"
+    edited["new"] = {"sessionId": "new", "updatedAt": 1}
+    del edited["drop"]
+    await store.update("main", "busy", setting(sessionId="changed by the gateway"))
+    write_store(tmp_path, edited)
+    await clock.pass_time(1)
+    expected = {
+        "keep": {"sessionId": "keep"},
+        "edit": {"sessionId": "edit", "thinkingLevel": "high"},
+        "busy": {"sessionId": "changed by the gateway"},
+        "new": {"sessionId": "new", "updatedAt": 1},
+    }
+    assert {row.key: row.entry for row in await store.rows()} == expected
+    assert on_disk(tmp_path) == expected
+    row = await store.find_session_id("new")
+    assert row is not None and row.key == "new"
+
+
+async def test_half_saved_edit_is_left_alone_until_it_is_whole(tmp_path, open_store):
+    clock = StillClock()
+    store = await open_store(clock=clock)
+    await store.update("main", MAIN, setting(sessionId="s"))
+    await clock.pass_time(1)
+    write_store(tmp_path, '{"agent:main:main": {"sessionId": "ed')
+    await store.update("main", "other", setting(sessionId="o"))
+    await clock.pass_time(1)
+    assert sessions(tmp_path).read_text().endswith('"ed')
+    write_store(tmp_path, {MAIN: {"sessionId": "edited"}})
+    await clock.pass_time(1)
+    assert on_disk(tmp_path) == {MAIN: {"sessionId": "edited"}, "other": {"sessionId": "o"}}
+
+
+async def test_edit_that_stays_broken_is_kept_aside_and_the_store_written_anew(tmp_path, open_store):
+    clock = StillClock()
+    store = await open_store(clock=clock)
+    await store.update("main", MAIN, setting(sessionId="s"))
+    await clock.pass_time(1)
+    write_store(tmp_path, "oops")
+    for _ in range(3):
+        await clock.pass_time(1)
+    assert on_disk(tmp_path) == {MAIN: {"sessionId": "s"}}
+    assert [p.read_text() for p in sessions(tmp_path).parent.glob("*.corrupt-*")] == ["oops"]
+
+
+async def test_store_file_removed_while_running_is_written_again(tmp_path, open_store):
+    clock = StillClock()
+    store = await open_store(clock=clock)
+    await store.update("main", MAIN, setting(sessionId="s"))
+    await clock.pass_time(1)
+    sessions(tmp_path).unlink()
+    for _ in range(3):
+        await clock.pass_time(1)
+    assert on_disk(tmp_path) == {MAIN: {"sessionId": "s"}}
+
+
+async def test_agents_on_disk_are_found_and_unknown_ones_opened_when_written(tmp_path, open_store):
+    write_store(tmp_path, {"agent:found:main": {"sessionId": "f"}}, "found")
+    store = await open_store()
+    assert (await store.get("found", "agent:found:main")) == {"sessionId": "f"}
+    await store.update("late", "agent:late:main", setting(sessionId="l"))
+    assert sorted(store.agent_ids) == ["found", "late"]
+    assert store.path("late") == str(sessions(tmp_path, "late"))
+
+
+async def test_one_store_file_for_all_agents_when_configured(tmp_path, open_store):
+    path = tmp_path / "all.json"
+    store = await open_store(store_template=str(path), agent_ids=["main", "ops"])
+    await store.update("main", "agent:main:main", setting(sessionId="m"))
+    await store.update("ops", "agent:ops:main", setting(sessionId="o"))
+    await store.flush()
+    assert set(json.loads(path.read_text())) == {"agent:main:main", "agent:ops:main"}
+    assert [row.agent_id for row in await store.rows("ops")] == ["ops"]
+
+
+def test_store_path_fills_in_the_agent(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert str(store_path("/state", "Work", "~/x/{agentId}/s.json")) == "/home/me/x/work/s.json"
+    assert str(store_path("/custom/state", "main")) == "/custom/state/agents/main/sessions/sessions.json"
+
+
+async def test_text_that_utf8_cannot_hold_is_stored_with_a_replacement(tmp_path, open_store):
+    store = await open_store()
+    await store.update("main", MAIN, setting(displayName="a\ud800b"))
+    await store.close()
+    again = await open_store()
+    assert await again.get("main", MAIN) == {"displayName": "a\ufffdb"}
+
+
+async def test_unchanged_entry_writes_nothing(tmp_path, open_store):
+    store = await open_store()
+    await store.update("main", MAIN, setting(sessionId="s"))
+    size = sessions(tmp_path).with_name("sessions.journal").stat().st_size
+    await store.update("main", MAIN, setting(sessionId="s"))
+    await store.update("main", "nothing", lambda entry: None)
+    assert sessions(tmp_path).with_name("sessions.journal").stat().st_size == size

@@ -1,0 +1,525 @@
+import asyncio
+import gc
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from openclaw.messages import AssistantMessage, TextBlock, ToolCall, ToolResultMessage, UserMessage
+from openclaw.storage.base import TranscriptRef
+from openclaw.storage.files import disk
+from openclaw.storage.files.transcript_store import FileTranscriptStore
+from tests.storage.still_clock import StillClock
+
+GOLDEN = [
+    {"type": "session", "version": 3, "id": "s", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/w"},
+    {"type": "model_change", "id": "m1", "parentId": None, "timestamp": "t", "provider": "mock", "modelId": "mock-1"},
+    {"type": "thinking_level_change", "id": "t1", "parentId": "m1", "timestamp": "t", "thinkingLevel": "low"},
+    {"type": "custom", "customType": "model-snapshot", "data": {}, "id": "c1", "parentId": "t1", "timestamp": "t"},
+]
+REF = TranscriptRef(agent_id="main", session_id="s")
+
+
+def user(text: str) -> dict:
+    return {"type": "message", "message": UserMessage(content=[TextBlock(text=text)], timestamp=1)}
+
+
+def assistant(text: str, model: str = "m") -> dict:
+    message = AssistantMessage(content=[TextBlock(text=text)], provider="p", model=model, timestamp=2)
+    return {"type": "message", "message": message}
+
+
+def texts(transcript) -> list[str]:
+    return [message.content[0].text for message in transcript.context().messages]
+
+
+def file_of(state: Path, name: str = "s.jsonl", agent: str = "main") -> Path:
+    path = state / "agents" / agent / "sessions" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write_lines(path: Path, lines: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def entry(own: str, parent: str | None, text: str = "", role: str = "user") -> dict:
+    message = {"role": role, "content": [{"type": "text", "text": text or own}], "timestamp": 1}
+    return {"type": "message", "id": own, "parentId": parent, "timestamp": "t", "message": message}
+
+
+@pytest.fixture
+async def store(tmp_path):
+    made = FileTranscriptStore(str(tmp_path), clock=StillClock())
+    yield made
+    await made.close()
+
+
+async def reopened(tmp_path, ref=REF):
+    return await FileTranscriptStore(str(tmp_path), clock=StillClock()).open(ref)
+
+
+async def test_header_and_first_message_are_written_together_at_once(tmp_path, store):
+    transcript = await store.open(REF, cwd="/work")
+    path = file_of(tmp_path)
+    assert not path.exists()
+    first = await transcript.append(user("hello"))
+    header, line = (json.loads(text) for text in path.read_text().splitlines())
+    assert header == {
+        "type": "session",
+        "version": 3,
+        "id": "s",
+        "timestamp": "2023-11-14T22:13:20.000Z",
+        "cwd": "/work",
+    }
+    assert line == {
+        "type": "message",
+        "id": first,
+        "parentId": None,
+        "timestamp": "2023-11-14T22:13:20.000Z",
+        "message": {"role": "user", "content": [{"type": "text", "text": "hello"}], "timestamp": 1},
+    }
+    assert len(first) == 8 and int(first, 16) >= 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_entries_are_chained_and_reopening_goes_on_where_it_ended(tmp_path, store):
+    transcript = await store.open(REF)
+    await transcript.append({"type": "model_change", "provider": "p", "modelId": "m"})
+    await transcript.append({"type": "thinking_level_change", "thinkingLevel": "high"})
+    await transcript.append(user("one"))
+    last = await transcript.append(assistant("two"), durable=True)
+    again = await reopened(tmp_path)
+    assert again.leaf_id == last
+    await again.append(user("three"))
+    lines = [json.loads(line) for line in file_of(tmp_path).read_text().splitlines()]
+    assert [line["type"] for line in lines] == ["session", "model_change", "thinking_level_change", *["message"] * 3]
+    assert [line["parentId"] for line in lines[1:]] == [None, *(line["id"] for line in lines[1:-1])]
+    assert texts(again) == ["one", "two", "three"]
+    assert again.context().thinking_level == "high"
+    assert again.context().model == ("p", "m")
+
+
+async def test_no_block_is_lost_in_a_round_trip(tmp_path, store):
+    transcript = await store.open(REF)
+    call = ToolCall(id="c", name="read", arguments={"path": "x", "deep": [1, None]})
+    stored = [
+        UserMessage(content=[TextBlock(text="é😀\u2028")], timestamp=1),
+        AssistantMessage(content=[call], stop_reason="toolUse", timestamp=2, provider="p", model="m"),
+        ToolResultMessage(tool_call_id="c", tool_name="read", content=[TextBlock(text="x\n")], timestamp=3),
+    ]
+    for message in stored:
+        await transcript.append({"type": "message", "message": message})
+    assert transcript.context().messages == stored
+    assert (await reopened(tmp_path)).context().messages == stored
+
+
+async def test_repeated_entry_id_is_not_appended_again(store):
+    transcript = await store.open(REF)
+    assert await transcript.append(user("a"), entry_id="run1-0") == "run1-0"
+    assert await transcript.append(user("a"), entry_id="run1-0", durable=True) == "run1-0"
+    assert len(transcript) == 1
+    assert "run1-0" in transcript
+
+
+@pytest.mark.parametrize("fields", [{}, {"type": ""}, {"type": "session"}, {"type": 5}])
+async def test_entry_without_a_usable_type_is_refused(store, fields):
+    transcript = await store.open(REF)
+    with pytest.raises(ValueError, match="type"):
+        await transcript.append(fields)
+    assert len(transcript) == 0
+
+
+async def test_bare_branch_is_lost_on_reopening_and_sticks_once_something_is_appended(tmp_path, store):
+    transcript = await store.open(REF)
+    await transcript.append(user("u1"))
+    a1 = await transcript.append(assistant("a1"))
+    u2 = await transcript.append(user("u2"))
+    transcript.branch(a1)
+    assert texts(transcript) == ["u1", "a1"]
+    assert texts(await reopened(tmp_path)) == ["u1", "a1", "u2"]
+    await transcript.append({"type": "branch_summary", "fromId": u2, "summary": "tried u2"})
+    await transcript.append(user("u3"))
+    assert texts(transcript)[0:2] == ["u1", "a1"]
+    assert "tried u2" in texts(transcript)[2] and "<summary>" in texts(transcript)[2]
+    assert texts(await reopened(tmp_path)) == texts(transcript)
+    with pytest.raises(KeyError):
+        transcript.branch("unknown")
+    transcript.branch(None)
+    assert transcript.leaf_id is None and transcript.context().messages == []
+    await transcript.append(user("new root"))
+    assert texts(transcript) == ["new root"]
+    assert transcript.tree()[-1][1] is None
+
+
+async def test_labels_are_entries_and_can_be_cleared(tmp_path, store):
+    transcript = await store.open(REF)
+    one = await transcript.append(user("one"))
+    await transcript.label(one, " start ")
+    assert transcript.labels() == {one: "start"}
+    assert (await reopened(tmp_path)).labels() == {one: "start"}
+    await transcript.label(one, None)
+    assert (await reopened(tmp_path)).labels() == {}
+    assert "label" not in json.loads(file_of(tmp_path).read_text().splitlines()[-1])
+    with pytest.raises(KeyError):
+        await transcript.label("unknown", "x")
+
+
+async def test_compaction_shrinks_the_live_context_as_it_does_after_reopening(tmp_path, store):
+    transcript = await store.open(REF)
+    ids = [await transcript.append(user(f"m{number}")) for number in range(6)]
+    compaction = await transcript.append(
+        {"type": "compaction", "summary": "old things", "firstKeptEntryId": ids[4], "tokensBefore": 9}
+    )
+    await transcript.append(user("after"))
+    context = transcript.context()
+    assert "<summary>\nold things\n</summary>" in texts(transcript)[0]
+    assert texts(transcript)[1:] == ["m4", "m5", "after"]
+    assert context.compaction_id == compaction
+    assert context.entry_ids[:3] == [compaction, ids[4], ids[5]]
+    assert (await reopened(tmp_path)).context() == context
+
+
+async def test_context_handed_out_does_not_change_when_entries_are_added(store):
+    transcript = await store.open(REF)
+    await transcript.append(user("one"))
+    before = transcript.context()
+    assert transcript.context() is before
+    await transcript.append(user("two"))
+    assert len(before.messages) == 1
+    assert len(transcript.context().messages) == 2
+
+
+async def test_settings_made_before_the_compaction_still_hold(tmp_path):
+    lines = [
+        *GOLDEN,
+        entry("u1", "c1"),
+        {"type": "compaction", "id": "k", "parentId": "u1", "summary": "s", "firstKeptEntryId": "gone"},
+        entry("u2", "k"),
+    ]
+    write_lines(file_of(tmp_path), lines)
+    context = (await reopened(tmp_path)).context()
+    assert context.model == ("mock", "mock-1")
+    assert context.thinking_level == "low"
+    assert [ident for ident in context.entry_ids] == ["k", "u2"]
+
+
+async def test_cut_at_every_byte_keeps_every_whole_entry_and_all_bytes(tmp_path, store):
+    transcript = await store.open(REF)
+    path = file_of(tmp_path)
+    ends: list[int] = []
+    for number in range(40):
+        if number == 20:
+            transcript.branch(transcript.tree()[10][0])
+        await transcript.append(user(f"é {number} " + "x" * (number % 7)))
+        ends.append(path.stat().st_size)
+    whole, ids = path.read_bytes(), [ident for ident, _, _ in transcript.tree()]
+    (tmp_path / "cut").mkdir()
+    cut_path = file_of(tmp_path / "cut")
+    for cut in range(len(whole) + 1):
+        cut_path.write_bytes(whole[:cut])
+        store_at_cut = FileTranscriptStore(str(tmp_path / "cut"), clock=StillClock())
+        opened = await store_at_cut.open(REF)
+        # A line that is whole but for its newline counts.
+        complete = sum(end - 1 <= cut for end in ends)
+        assert [ident for ident, _, _ in opened.tree()] == ids[:complete]
+        if cut % 7 == 0:
+            added = await opened.append(user("next"))
+            assert cut_path.read_bytes().startswith(whole[:cut])
+            again = await reopened(tmp_path / "cut")
+            assert [ident for ident, _, _ in again.tree()] == [*ids[:complete], added]
+            assert again.tree()[-1][1] == (ids[complete - 1] if complete else None)
+            assert again.header is not None
+            assert texts(again) == texts(opened)
+
+
+DAMAGES = {
+    "a damaged line": lambda lines: [*lines[:2], lines[2][:20] + b"\xff\x00" + lines[2][25:], *lines[3:]],
+    "a NUL tail": lambda lines: [*lines, b"\0" * 5000],
+    "NULs before a line": lambda lines: [*lines[:3], b"\0" * 100 + lines[3], *lines[4:]],
+    "no header": lambda lines: lines[1:],
+    "a damaged header": lambda lines: [b'{"type":"ses', *lines[1:]],
+    "a line that is no object": lambda lines: [*lines[:2], b"17", b'"x"', *lines[2:]],
+    "empty lines": lambda lines: [lines[0], b"", b"\r", *lines[1:]],
+    "Windows line ends": lambda lines: [line + b"\r" for line in lines],
+    "two headers": lambda lines: [lines[0], *lines],
+    "a byte order mark": lambda lines: [b"\xef\xbb\xbf" + lines[0], *lines[1:]],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_damage_costs_only_the_line_it_hit_and_nothing_is_rewritten(tmp_path, damage):
+    lines = [json.dumps(line).encode() for line in [GOLDEN[0], entry("a", None), entry("b", "a"), entry("c", "b")]]
+    path = file_of(tmp_path)
+    path.write_bytes(b"\n".join(DAMAGES[damage](lines)) + b"\n")
+    before = path.read_bytes()
+    transcript = await reopened(tmp_path)
+    assert transcript.leaf_id == "c"
+    assert texts(transcript) == (["c"] if damage == "a damaged line" else ["a", "b", "c"])
+    await transcript.append(user("d"))
+    assert path.read_bytes().startswith(before)
+    assert texts(await reopened(tmp_path))[-1] == "d"
+    if damage in ("a damaged line", "no header", "a damaged header", "a NUL tail"):
+        assert (await reopened(tmp_path)).warnings
+
+
+async def test_flipped_bytes_never_raise_and_never_cost_other_lines(tmp_path):
+    lines = [json.dumps(line).encode() for line in [GOLDEN[0], *(entry(str(n), None, f"t{n}") for n in range(6))]]
+    clean = b"\n".join(lines) + b"\n"
+    path = file_of(tmp_path)
+    for place in range(0, len(clean), 3):
+        for flip in (0x01, 0x80, 0xFF):
+            damaged = bytearray(clean)
+            damaged[place] ^= flip
+            path.write_bytes(damaged)
+            transcript = await reopened(tmp_path)
+            hit = clean.count(b"\n", 0, place)
+            kept = {ident for ident, _, _ in transcript.tree()}
+            spared = {str(n) for n in range(6) if n + 1 not in (hit, hit + 1)}
+            assert spared <= kept
+            transcript.context()
+
+
+async def test_lone_surrogates_and_broken_utf8_are_read_as_replacements(tmp_path):
+    path = file_of(tmp_path)
+    raw = json.dumps(entry("a", None, "HALF")).encode()
+    path.write_bytes(
+        json.dumps(GOLDEN[0]).encode()
+        + b"\n"
+        + raw.replace(b"HALF", b"half \\ud83d here")
+        + b"\n"
+        + raw.replace(b"HALF", b"broken \xff here").replace(b'"a"', b'"b"')
+        + b"\n"
+    )
+    transcript = await reopened(tmp_path)
+    assert [ident for ident, _, _ in transcript.tree()] == ["a", "b"]
+    assert transcript.context().messages[0].content[0].text == "broken \ufffd here"
+    transcript.branch("a")
+    assert texts(transcript) == ["half \ufffd here"]
+    await transcript.append(user("own half \ud83d"))
+    assert texts(await reopened(tmp_path))[-1] == "own half \ufffd"
+
+
+async def test_first_format_is_read_without_being_rewritten(tmp_path):
+    old = [
+        {"type": "session", "id": "s", "timestamp": "t", "cwd": "/"},
+        {"type": "message", "timestamp": "t", "message": {"role": "user", "content": "one", "timestamp": 1}},
+        {"type": "message", "timestamp": "t", "message": {"role": "user", "content": "two", "timestamp": 1}},
+        {"type": "compaction", "timestamp": "t", "summary": "so far", "firstKeptEntryIndex": 2, "tokensBefore": 1},
+        {"type": "message", "timestamp": "t", "message": {"role": "hookMessage", "content": "three", "timestamp": 1}},
+    ]
+    path = write_lines(file_of(tmp_path), old)
+    before = path.read_bytes()
+    transcript = await reopened(tmp_path)
+    contents = [message.content for message in transcript.context().messages]
+    assert contents[1] == "two" and contents[2][0].text == "three"
+    assert path.read_bytes() == before
+    await transcript.append(user("four"))
+    again = await reopened(tmp_path)
+    assert again.context() == transcript.context()
+    assert len(again.context().messages) == 4
+
+
+async def test_entry_with_a_missing_parent_stands_alone(tmp_path):
+    write_lines(file_of(tmp_path), [GOLDEN[0], entry("a", None), entry("orphan", "never written")])
+    transcript = await reopened(tmp_path)
+    assert texts(transcript) == ["orphan"]
+    assert transcript.tree()[1] == ("orphan", "never written", "message")
+
+
+async def test_duplicate_ids_and_entries_that_are_their_own_parent_do_not_go_round_in_circles(tmp_path):
+    lines = [GOLDEN[0], entry("a", "a", "1"), entry("b", "a", "2"), entry("a", "b", "3"), entry("c", "a", "4")]
+    write_lines(file_of(tmp_path), lines)
+    transcript = await reopened(tmp_path)
+    assert texts(transcript) == ["1", "2", "3", "4"]
+    found = await transcript.entry("a")
+    assert b'"3"' in found.raw
+
+
+async def test_entries_are_read_back_exactly_as_stored(tmp_path, store):
+    transcript = await store.open(REF)
+    ids = [await transcript.append(user(f"m{n}" * (n * 5000))) for n in range(8)]
+    lines = file_of(tmp_path).read_bytes().splitlines()[1:]
+    assert [e.raw for e in await transcript.path_entries()] == lines
+    assert [e.id for e in await transcript.path_entries(limit=3)] == ids[-3:]
+    assert (await transcript.entry(ids[2])).raw == lines[2]
+    assert await transcript.entry("unknown") is None
+
+
+async def test_lines_longer_than_any_buffer_are_read(tmp_path, store):
+    transcript = await store.open(REF)
+    await transcript.append(user("small"))
+    await transcript.append(user("x" * 3_000_000))
+    await transcript.append(user("last"))
+    again = await reopened(tmp_path)
+    assert [len(text) for text in texts(again)] == [5, 3_000_000, 4]
+    tail = await FileTranscriptStore(str(tmp_path), clock=StillClock()).tail(REF, 2)
+    assert [len(e.raw) > 1_000_000 for e in tail] == [True, False]
+
+
+async def test_full_disk_is_reported_and_costs_nothing_else(tmp_path, store, monkeypatch):
+    transcript = await store.open(REF)
+    await transcript.append(user("one"))
+    real = os.write
+
+    def full(fd, data):
+        if full.calls:
+            raise OSError(28, "No space left on device")
+        full.calls = True
+        return real(fd, bytes(data)[: len(data) // 2])
+
+    full.calls = False
+    monkeypatch.setattr(disk.os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        await transcript.append(user("two"))
+    monkeypatch.undo()
+    assert texts(transcript) == ["one"]
+    await transcript.append(user("three"))
+    again = await reopened(tmp_path)
+    assert texts(again) == ["one", "three"]
+    assert any("damaged" in warning for warning in again.warnings)
+
+
+async def test_file_removed_in_use_is_begun_anew(tmp_path, store):
+    transcript = await store.open(REF)
+    await transcript.append(user("one"))
+    file_of(tmp_path).unlink()
+    await transcript.append(user("two"))
+    again = await reopened(tmp_path)
+    assert again.header is not None and texts(again) == ["two"] == texts(transcript)
+
+
+async def test_another_programs_torn_line_does_not_swallow_ours(tmp_path, store):
+    transcript = await store.open(REF)
+    await transcript.append(user("one"))
+    with file_of(tmp_path).open("ab") as other:
+        other.write(b'{"type":"custom","id":"oth')
+    await transcript.append(user("two"))
+    assert texts(await reopened(tmp_path)) == ["one", "two"]
+    assert (await transcript.entry(transcript.leaf_id)).raw.endswith(b"}")
+
+
+async def test_same_transcript_is_one_object_however_often_it_is_opened(tmp_path, store):
+    write_lines(file_of(tmp_path), [GOLDEN[0], entry("a", None)])
+    opened = await asyncio.gather(*(store.open(REF) for _ in range(5)))
+    assert len({id(transcript) for transcript in opened}) == 1
+    (tmp_path / "link").symlink_to(tmp_path / "agents" / "main" / "sessions")
+    other_spelling = TranscriptRef(agent_id="main", session_id="s", file=str(tmp_path / "link" / "s.jsonl"))
+    assert await store.open(other_spelling) is opened[0]
+    assert await store.open(TranscriptRef(agent_id="main", session_id="none"), create=False) is None
+
+
+async def test_held_transcript_stays_itself_when_the_cache_is_full(tmp_path):
+    store = FileTranscriptStore(str(tmp_path), clock=StillClock(), most_live=2)
+    held = await store.open(REF)
+    await held.append(user("one"))
+    for number in range(5):
+        other = await store.open(TranscriptRef(agent_id="main", session_id=f"o{number}"))
+        await other.append(user("x"))
+    del other
+    gc.collect()
+    assert await store.open(REF) is held
+    await held.append(user("two"), durable=True)
+    assert texts(await reopened(tmp_path)) == ["one", "two"]
+    assert len(store._live) <= 3
+    await store.close()
+
+
+async def test_archived_file_keeps_late_entries_and_a_new_one_starts_clean(tmp_path, store):
+    transcript = await store.open(REF)
+    await transcript.append(user("one"))
+    (archived,) = await store.archive(REF, "deleted")
+    assert Path(archived).name == "s.jsonl.deleted.2023-11-14T22-13-20.000Z"
+    await transcript.append(user("late"))
+    assert len(Path(archived).read_text().splitlines()) == 3
+    assert store.locate(REF) is None
+    fresh = await store.open(REF)
+    assert fresh is not transcript and len(fresh) == 0
+
+
+async def test_forgotten_transcript_is_read_again(tmp_path, store):
+    transcript = await store.open(REF)
+    await transcript.append(user("one"))
+    await store.forget("s")
+    again = await store.open(REF)
+    assert again is not transcript and texts(again) == ["one"]
+
+
+async def test_fork_begins_with_the_branch_and_names_its_origin(tmp_path, store):
+    parent = await store.open(REF)
+    one = await parent.append(user("one"))
+    two = await parent.append(user("two"))
+    await parent.label(two, "here")
+    parent.branch(two)
+    await parent.append(user("three"))
+    ref = TranscriptRef(agent_id="main", session_id="child")
+    child = await store.fork(parent, ref, cwd="/c")
+    await child.append(user("own"))
+    again = await reopened(tmp_path, ref)
+    assert texts(again) == ["one", "two", "three", "own"] == texts(child)
+    assert again.context().entry_ids[:2] == [one, two]
+    assert again.labels() == {two: "here"}
+    assert again.header["parentSession"] == parent.path
+    with pytest.raises(FileExistsError):
+        await store.fork(parent, ref)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "agents/main/sessions/s.jsonl",
+        "sessions/main/s.jsonl",
+        "sessions/s.jsonl",
+        "custom/s.jsonl",
+    ],
+)
+async def test_transcripts_are_found_in_current_and_older_places(tmp_path, place):
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    write_lines(path, [GOLDEN[0], entry("a", None)])
+    store = FileTranscriptStore(
+        str(tmp_path), clock=StillClock(), store_path=lambda agent: str(tmp_path / "custom" / "sessions.json")
+    )
+    assert store.locate(REF) == str(path)
+    assert [e.id for e in await store.tail(REF, 5)] == ["a"]
+    await store.close()
+
+
+def test_topic_transcripts_have_their_own_file():
+    store = FileTranscriptStore("/custom/state", clock=StillClock())
+    ref = TranscriptRef(agent_id="main", session_id="sess-1", thread_id=123)
+    assert store.default_path(ref) == "/custom/state/agents/main/sessions/sess-1-topic-123.jsonl"
+    assert store.default_path(TranscriptRef(agent_id="Codex", session_id="sess-2")).endswith(
+        "/custom/state/agents/codex/sessions/sess-2.jsonl"
+    )
+
+
+async def test_session_file_may_point_inside_the_state_directory_only(tmp_path):
+    state, outside = tmp_path / "state", tmp_path / "outside.jsonl"
+    write_lines(file_of(state, "other.jsonl"), [GOLDEN[0], entry("inside", None)])
+    write_lines(outside, [GOLDEN[0], entry("outside", None)])
+    (file_of(state).parent / "trap.jsonl").symlink_to(outside)
+    store = FileTranscriptStore(str(state), clock=StillClock())
+
+    def at(file: str) -> TranscriptRef:
+        return TranscriptRef(agent_id="main", session_id="s", file=file)
+
+    home = file_of(state).parent
+    assert store.default_path(at(str(home / "other.jsonl"))) == str(home / "other.jsonl")
+    assert store.locate(at("other.jsonl")) == str(home / "other.jsonl")
+    for escape in (str(outside), "../../../../outside.jsonl", "trap.jsonl", "/etc/passwd"):
+        assert store.default_path(at(escape)) == str(home / "s.jsonl")
+    # A state directory copied from another machine: the old absolute path is gone, the file came along.
+    assert store.locate(at("/home/old/.openclaw/agents/main/sessions/other.jsonl")) == str(home / "other.jsonl")
+
+
+async def test_copy_of_a_running_transcript_opens_as_it_was(tmp_path, store):
+    transcript = await store.open(REF)
+    await transcript.append(user("one"))
+    shutil.copytree(tmp_path / "agents", tmp_path / "copy" / "agents")
+    await transcript.append(user("two"))
+    assert texts(await reopened(tmp_path / "copy")) == ["one"]

@@ -1,0 +1,265 @@
+"""What Anthropic would refuse, refused with its words. The other vendors' rules are in ``model_rules_openai``."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Any
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+ID = re.compile(r"[a-zA-Z0-9_-]+")
+MEDIA_TYPES = {"image/jpeg", "image/png", "image/gif", "image/webp"}
+_TOP = {
+    "model", "messages", "max_tokens", "system", "tools", "tool_choice", "thinking", "output_config", "temperature",
+    "top_p", "top_k", "stop_sequences", "stream", "metadata", "service_tier",
+}  # fmt: skip
+_BLOCK_FIELDS: dict[str, tuple[set[str], set[str]]] = {
+    # type: (required, optional)
+    "text": ({"text"}, {"cache_control", "citations"}),
+    "image": ({"source"}, {"cache_control"}),
+    "tool_use": ({"id", "name", "input"}, {"cache_control"}),
+    "tool_result": ({"tool_use_id"}, {"content", "is_error", "cache_control"}),
+    "thinking": ({"thinking", "signature"}, set()),
+    "redacted_thinking": ({"data"}, set()),
+}
+_ROLE_BLOCKS = {
+    "user": {"text", "image", "tool_result"},
+    "assistant": {"text", "tool_use", "thinking", "redacted_thinking"},
+}
+
+
+class Refused(Exception):
+    """The vendor would answer 400 with this message."""
+
+
+def check(condition: Any, message: str) -> None:
+    if not condition:
+        raise Refused(message)
+
+
+def check_anthropic(body: Any) -> None:
+    check(isinstance(body, dict), "Input should be an object")
+    for name in body:
+        check(name in _TOP, f"{name}: Extra inputs are not permitted")
+    check(isinstance(body.get("model"), str) and body["model"], "model: Field required")
+    limit = body.get("max_tokens")
+    check(type(limit) is int, "max_tokens: Field required")
+    check(limit >= 1, "max_tokens: Input should be greater than or equal to 1")
+    messages = body.get("messages")
+    check(isinstance(messages, list), "messages: Field required")
+    check(messages, "messages: at least one message is required")
+    _check_system(body.get("system"))
+    tools = _check_tools(body)
+    for index, message in enumerate(messages):
+        _check_message(message, f"messages.{index}")
+    check(messages[0]["role"] == "user", 'messages: first message must use the "user" role')
+    turns = _merged(messages)
+    _check_pairs(turns)
+    _check_end(turns, body)
+    _check_thinking(body, turns)
+    check(_count_markers(body) <= 4, "A maximum of 4 blocks with cache_control may be provided.")
+    uses_tools = any(block["type"] in ("tool_use", "tool_result") for _, blocks in turns for block in blocks)
+    check(tools or not uses_tools, "Requests which include `tool_use` or `tool_result` blocks must define `tools`.")
+
+
+def _check_system(system: Any) -> None:
+    if system is None or isinstance(system, str):
+        return
+    check(isinstance(system, list), "system: Input should be a valid string or list")
+    for index, block in enumerate(system):
+        check(isinstance(block, dict) and block.get("type") == "text", f"system.{index}: Input should be a text block")
+        check(set(block) <= {"type", "text", "cache_control"}, f"system.{index}: Extra inputs are not permitted")
+        check(block.get("text"), "system: text content blocks must be non-empty")
+        _check_marker(block, f"system.{index}")
+
+
+def _check_tools(body: dict[str, Any]) -> list[str]:
+    tools = body.get("tools", [])
+    check(isinstance(tools, list), "tools: Input should be a valid list")
+    names: list[str] = []
+    for index, tool in enumerate(tools):
+        where = f"tools.{index}.custom"
+        check(set(tool) <= {"name", "description", "input_schema", "cache_control", "type"}, f"{where}: Extra inputs")
+        check(NAME.fullmatch(str(tool.get("name"))), f"{where}.name: String should match pattern '{NAME.pattern}'")
+        schema = tool.get("input_schema")
+        check(isinstance(schema, dict), f"{where}.input_schema: Field required")
+        check(schema.get("type") == "object", f"{where}.input_schema.type: Input should be 'object'")
+        check(
+            isinstance(schema.get("properties", {}), dict),
+            f"{where}.input_schema.properties: Input should be an object",
+        )
+        names.append(tool["name"])
+        _check_marker(tool, where)
+    check(len(set(names)) == len(names), "tools: Tool names must be unique.")
+    choice = body.get("tool_choice")
+    if choice is not None:
+        check(
+            isinstance(choice, dict) and choice.get("type") in ("auto", "any", "tool", "none"), "tool_choice: invalid"
+        )
+        check(names, "tool_choice: may only be specified while providing tools.")
+        check(choice["type"] != "tool" or choice.get("name") in names, "tool_choice: Tool not found in provided tools")
+    return names
+
+
+def _check_message(message: Any, where: str) -> None:
+    check(isinstance(message, dict), f"{where}: Input should be an object")
+    check(set(message) == {"role", "content"}, f"{where}: Extra inputs are not permitted or fields missing")
+    role, content = message["role"], message["content"]
+    check(role in _ROLE_BLOCKS, f'messages: Unexpected role "{role}". Allowed roles are "user" or "assistant"')
+    if isinstance(content, str):
+        check(content.strip(), "messages: text content blocks must contain non-whitespace text")
+        return
+    check(isinstance(content, list), f"{where}.content: Input should be a valid string or list")
+    check(content, f"{where}: all messages must have non-empty content")
+    for index, block in enumerate(content):
+        _check_block(block, f"{where}.content.{index}", _ROLE_BLOCKS[role], role)
+
+
+def _check_block(block: Any, where: str, allowed: set[str], role: str) -> None:
+    check(isinstance(block, dict), f"{where}: Input should be an object")
+    kind = block.get("type")
+    check(kind in allowed, f"{where}: `{kind}` blocks are not permitted in {role} messages")
+    required, optional = _BLOCK_FIELDS[kind]
+    for name in required:
+        check(name in block, f"{where}.{kind}.{name}: Field required")
+    extra = set(block) - required - optional - {"type"}
+    check(not extra, f"{where}.{kind}.{'/'.join(sorted(extra))}: Extra inputs are not permitted")
+    _check_marker(block, where)
+    match kind:
+        case "text":
+            check(isinstance(block["text"], str), f"{where}.text: Input should be a valid string")
+            check(block["text"], "messages: text content blocks must be non-empty")
+            check(block["text"].strip(), "messages: text content blocks must contain non-whitespace text")
+        case "image":
+            _check_image(block["source"], where)
+        case "tool_use":
+            check(ID.fullmatch(str(block["id"])), f"{where}.tool_use.id: String should match pattern '^{ID.pattern}$'")
+            check(len(block["id"]) <= 64, f"{where}.tool_use.id: String should have at most 64 characters")
+            check(NAME.fullmatch(str(block["name"])), f"{where}.tool_use.name: String should match pattern")
+            check(isinstance(block["input"], dict), f"{where}.tool_use.input: Input should be a valid dictionary")
+        case "tool_result":
+            _check_result(block, where)
+        case "thinking":
+            check(isinstance(block["signature"], str) and block["signature"], f"{where}: Invalid `signature`")
+        case _:
+            check(isinstance(block["data"], str) and block["data"], f"{where}.data: Field required")
+
+
+def _check_result(block: dict[str, Any], where: str) -> None:
+    check(ID.fullmatch(str(block["tool_use_id"])), f"{where}.tool_result.tool_use_id: String should match pattern")
+    check(isinstance(block.get("is_error", False), bool), f"{where}.tool_result.is_error: Input should be a boolean")
+    content = block.get("content", "")
+    if isinstance(content, str):
+        return
+    check(isinstance(content, list), f"{where}.tool_result.content: Input should be a valid list")
+    for index, part in enumerate(content):
+        _check_block(part, f"{where}.tool_result.content.{index}", {"text", "image"}, "tool_result")
+
+
+def _check_image(source: Any, where: str) -> None:
+    check(isinstance(source, dict) and source.get("type") == "base64", f"{where}.image.source: Input should be base64")
+    check(source.get("media_type") in MEDIA_TYPES, f"{where}.image.source.base64.media_type: Input should be an image")
+    try:
+        data = base64.b64decode(source.get("data", ""), validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        data = b""
+    check(data, f"{where}.image.source.base64: image cannot be empty")
+
+
+def _check_marker(block: dict[str, Any], where: str) -> None:
+    marker = block.get("cache_control")
+    if marker is not None:
+        check(marker.get("type") == "ephemeral", f"{where}.cache_control.type: Input should be 'ephemeral'")
+        check(marker.get("ttl", "5m") in ("5m", "1h"), f"{where}.cache_control.ttl: Input should be '5m' or '1h'")
+
+
+def _merged(messages: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Neighbours of one role count as one turn."""
+    turns: list[tuple[str, list[dict[str, Any]]]] = []
+    for message in messages:
+        content = message["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if turns and turns[-1][0] == message["role"]:
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((message["role"], list(blocks)))
+    return turns
+
+
+def _check_pairs(turns: list[tuple[str, list[dict[str, Any]]]]) -> None:
+    seen: set[str] = set()
+    expected: list[str] = []
+    for role, blocks in turns:
+        if role == "assistant":
+            expected = [block["id"] for block in blocks if block["type"] == "tool_use"]
+            check(
+                len(set(expected)) == len(expected) and not seen & set(expected),
+                "messages: `tool_use` ids must be unique",
+            )
+            seen.update(expected)
+            continue
+        results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        for result in results:
+            check(
+                result in expected,
+                f"messages: unexpected `tool_use_id` found in `tool_result` blocks: {result}. Each `tool_result` block"
+                " must have a corresponding `tool_use` block in the previous message.",
+            )
+        missing = [call for call in expected if call not in results]
+        check(
+            not missing,
+            f"messages: `tool_use` ids were found without `tool_result` blocks immediately after: {missing}.",
+        )
+        check(len(set(results)) == len(results), "messages: each tool_use must have a single result. Found multiple.")
+        kinds = [block["type"] == "tool_result" for block in blocks]
+        check(kinds == sorted(kinds, reverse=True), "messages: `tool_result` blocks must come first in the message")
+        expected = []
+    check(not expected, f"messages: `tool_use` ids were found without `tool_result` blocks: {', '.join(expected)}.")
+
+
+def _check_end(turns: list[tuple[str, list[dict[str, Any]]]], body: dict[str, Any]) -> None:
+    role, blocks = turns[-1]
+    if role != "assistant":
+        return
+    check("thinking" not in body, "This model does not support assistant message prefill with thinking enabled.")
+    last = blocks[-1]
+    if last["type"] == "text":
+        check(
+            last["text"] == last["text"].rstrip(),
+            "messages: final assistant content cannot end with trailing whitespace",
+        )
+
+
+def _check_thinking(body: dict[str, Any], turns: list[tuple[str, list[dict[str, Any]]]]) -> None:
+    temperature = body.get("temperature")
+    check(temperature is None or 0 <= temperature <= 1, "temperature: range: 0..1")
+    effort = body.get("output_config", {}).get("effort")
+    check(effort in (None, "low", "medium", "high", "max"), "output_config.effort: Input should be a known effort")
+    thinking = body.get("thinking")
+    if thinking is None or thinking.get("type") == "disabled":
+        return
+    check(thinking.get("type") in ("enabled", "adaptive"), "thinking.type: Input should be 'enabled' or 'adaptive'")
+    if thinking["type"] == "enabled":
+        budget = thinking.get("budget_tokens")
+        check(type(budget) is int and budget >= 1024, "thinking.enabled.budget_tokens: Input should be at least 1024")
+        check(budget < body["max_tokens"], "`max_tokens` must be greater than `thinking.budget_tokens`.")
+    else:
+        check("budget_tokens" not in thinking, "thinking.adaptive.budget_tokens: Extra inputs are not permitted")
+    check(temperature in (None, 1), "`temperature` may only be set to 1 when thinking is enabled.")
+    forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
+    check(not forced, "Thinking may not be enabled when tool_choice forces tool use.")
+    in_loop = turns[-1][0] == "user" and any(block["type"] == "tool_result" for block in turns[-1][1])
+    if in_loop:
+        first = turns[-2][1][0]["type"]
+        check(
+            first in ("thinking", "redacted_thinking"),
+            f"messages: Expected `thinking` or `redacted_thinking`, but found `{first}`. When `thinking` is enabled, a"
+            " final `assistant` message must start with a thinking block.",
+        )
+
+
+def _count_markers(value: Any) -> int:
+    if isinstance(value, dict):
+        return ("cache_control" in value) + sum(_count_markers(item) for key, item in value.items() if key != "input")
+    return sum(_count_markers(item) for item in value) if isinstance(value, list) else 0

@@ -1,0 +1,73 @@
+"""Imports go along the flow of a message, or down to plain records; never back up."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
+RECORDS = {"messages", "events", "clock", "paths", "zones", "redact", "logs"}
+ALLOWED: dict[str, set[str]] = {
+    "config": RECORDS,
+    "sessions": RECORDS | {"config", "storage"},
+    "storage": RECORDS | {"config", "sessions"},
+    "models": RECORDS | {"config"},
+    "tools": RECORDS | {"config", "models", "storage"},
+    "outbound": RECORDS | {"config", "storage", "sessions"},
+    "agent": RECORDS | {"config", "storage", "sessions", "models", "tools", "outbound"},
+    "runs": RECORDS | {"config", "storage", "sessions", "models", "agent", "outbound"},
+    "inbound": RECORDS | {"config", "storage", "sessions", "models", "agent", "runs", "outbound"},
+    "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
+    "scheduler": RECORDS | {"config", "storage", "sessions", "runs", "inbound", "agent"},
+    "gateway": RECORDS
+    | {
+        "config",
+        "storage",
+        "sessions",
+        "models",
+        "tools",
+        "agent",
+        "runs",
+        "inbound",
+        "outbound",
+        "channels",
+        "scheduler",
+    },
+    "cli": RECORDS | {"config", "models", "gateway"},
+}
+
+
+def imported_packages(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "openclaw":
+            names = [f"openclaw.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+        found |= {name.split(".")[1] for name in names if name.startswith("openclaw.")}
+    return found
+
+
+@pytest.mark.parametrize(
+    "package", sorted(path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__")
+)
+def test_a_package_imports_only_what_comes_after_it_in_the_flow(package: str) -> None:
+    allowed = ALLOWED[package] | {package}
+    strays = {
+        f"{path.relative_to(SOURCE)} imports {sorted(imported_packages(path) - allowed - {'__version__'})}"
+        for path in (SOURCE / package).rglob("*.py")
+        if imported_packages(path) - allowed - {"__version__"}
+    }
+    assert not strays
+
+
+@pytest.mark.parametrize("module", sorted(RECORDS))
+def test_plain_records_import_only_each_other(module: str) -> None:
+    path = SOURCE / f"{module}.py"
+    if path.exists():
+        assert imported_packages(path) <= RECORDS

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from openclaw.tools.base import ToolContext
+from openclaw.tools.process_registry import ProcessRegistry
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def context(workspace: Path) -> ToolContext:
+    return ToolContext(agent_id="main", session_key="agent:main:main", workspace=workspace)
+
+
+@pytest.fixture
+async def processes() -> AsyncIterator[ProcessRegistry]:
+    registry = ProcessRegistry()
+    yield registry
+    await registry.close()
