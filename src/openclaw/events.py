@@ -38,8 +38,8 @@ class SteeringInjected(msgspec.Struct, frozen=True):
     """A user message that arrived during the run enters the context now."""
 
     message: UserMessage
-    token: Any
-    """What the inbox handed out with it, so that its owner can tell which item was taken."""
+    token: str
+    """The run id it was accepted under, so that its owner can tell which message was taken."""
 
 
 class ToolStarted(msgspec.Struct, frozen=True):

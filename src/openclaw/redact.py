@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 
 MIN_SHOWN = 18
 """A shorter secret is hidden whole; of a longer one the ends stay, so that two can be told apart."""
@@ -49,14 +50,13 @@ class Redactor:
     """Own ``patterns`` replace the built-in ones: ``/re/flags``, or a plain expression without regard to case."""
 
     def __init__(self, patterns: Sequence[str] | None = None) -> None:
-        self._own = patterns is not None
-        self._patterns = [_compiled(pattern) for pattern in (patterns if patterns is not None else _DEFAULTS)]
+        self._own = None if patterns is None else [_compiled(pattern) for pattern in patterns]
 
     def __call__(self, text: str) -> str:
-        if not self._own and not _may_hold_secret(text):
+        if self._own is None and not _may_hold_secret(text):
             return text
         text = _PEM.sub(r"-----BEGIN \1-----…redacted…-----END \1-----", text)
-        for pattern in self._patterns:
+        for pattern in _built_in() if self._own is None else self._own:
             text = pattern.sub(_hidden, text)
         return text
 
@@ -64,6 +64,12 @@ class Redactor:
 def _may_hold_secret(text: str) -> bool:
     lowered = text.lower()
     return any(hint in lowered for hint in _HINTS) or _BOT_TOKEN.search(text) is not None
+
+
+@cache
+def _built_in() -> list[re.Pattern[str]]:
+    """Compiled when first needed: most commands of the CLI never log a secret."""
+    return [_compiled(pattern) for pattern in _DEFAULTS]
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -271,7 +271,7 @@ def main() -> None:
     if os.environ.get("FAKE_GATEWAY_FAILS"):
         print("cannot start: the disk is full", flush=True)
         sys.exit(3)
-    lock = open(os.path.join(state, "gateway.lock"), "a")
+    lock = os.open(os.path.join(state, "gateway.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     done = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: done.set())

@@ -123,6 +123,7 @@ FAST = [
 def test_simple_commands_import_nothing_heavy(cli: Cli, gateway: FakeGateway, words: list[str]) -> None:
     gateway.replies |= {"status": {}, "health": {"ok": True}, "sessions.list": {"sessions": []}}
     gateway.replies["logs.tail"] = {"file": "f", "cursor": 0, "size": 0, "lines": []}
+    gateway.replies["agents.list"] = {"defaultId": "main", "agents": [{"id": "main"}]}
     gateway.streams["agent"] = spoken("hello")
     program = (
         "import sys; from openclaw.cli.main import main; code = main(sys.argv[1:]);"
@@ -136,3 +137,8 @@ def test_simple_commands_import_nothing_heavy(cli: Cli, gateway: FakeGateway, wo
         stdin=subprocess.DEVNULL,
     )
     assert done.stderr.splitlines()[-1] == "0 []", done.stderr
+
+
+def test_help_takes_a_command(cli: Cli) -> None:
+    assert "--active" in cli("help", "sessions").stdout
+    assert "commands:" in cli("help").stdout

@@ -38,6 +38,7 @@ def test_a_message_goes_to_the_main_session_and_the_reply_is_printed(cli: Cli, g
 
 
 def test_an_agent_is_named_by_its_id(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["agents.list"] = {"defaultId": "main", "agents": [{"id": "main"}, {"id": "my-agent"}]}
     gateway.streams["agent"] = spoken("ok", key="agent:my-agent:main")
     done = cli("message", "send", "Hola", "--agent", "my-agent", "--json")
     [params] = gateway.params_of("agent")
@@ -62,10 +63,7 @@ def test_a_session_that_does_not_exist_is_never_created(cli: Cli, gateway: FakeG
 
 
 def test_an_unknown_agent_says_how_to_list_them(cli: Cli, gateway: FakeGateway) -> None:
-    def refuse(_: dict[str, Any]) -> list[Any]:
-        raise Refusal('unknown agent id "ghost"')
-
-    gateway.streams["agent"] = refuse
+    gateway.replies["agents.list"] = {"defaultId": "main", "agents": [{"id": "main"}]}
     done = cli("message", "send", "Hola", "--agent", "ghost")
     assert done.returncode == 1
     assert done.stderr == 'Unknown agent id "ghost". Use "openclaw agents list" to see configured agents.\n'
@@ -230,6 +228,7 @@ def test_a_dry_run_sends_nothing(cli: Cli, gateway: FakeGateway) -> None:
 
 
 def test_agent_prints_the_payloads(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["agents.list"] = {"defaultId": "main", "agents": [{"id": "main"}]}
     gateway.streams["agent"] = _tool_turn
     done = cli("agent", "--agent", "main", "-m", "hi", "--thinking", "low", "--timeout", "5")
     assert (done.returncode, done.stdout, done.stderr) == (0, "Let me check.\nIt failed.\n", "")
@@ -247,3 +246,11 @@ def test_agent_needs_to_know_which_session(cli: Cli, gateway: FakeGateway) -> No
     done = cli("agent", "-m", "hi")
     assert done.returncode == 1
     assert done.stderr == "Pass --to <E.164>, --session-id, or --agent to choose a session\n"
+
+
+def test_text_that_is_not_valid_unicode_breaks_nothing(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.streams["agent"] = spoken("half \ud83d an emoji ⚙")
+    done = cli("message", "send", "odd \udcff bytes", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "half ? an emoji ?\n"
+    assert gateway.params_of("agent")[0]["message"] == "odd ? bytes"

@@ -150,3 +150,12 @@ def test_json5_is_read_as_the_full_parser_reads_it(text: str) -> None:
     import pyjson5
 
     assert targets.loose_json(text) == pyjson5.decode(text)
+
+
+@pytest.mark.parametrize("text", ["{$include: './g.json5'}", "{gateway: {$include: './inner.json5'}, ui: {}}"])
+def test_an_included_file_may_hold_the_gateway_part(home: Path, text: str) -> None:
+    (home / "g.json5").write_text("{gateway: {port: 20009, auth: {token: 'included'}}}")
+    (home / "inner.json5").write_text("{port: 20009, auth: {token: 'included'}}")
+    configure(home, text)
+    target = targets.resolve()
+    assert (target.port, target.secret) == (20009, "included")

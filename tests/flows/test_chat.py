@@ -146,20 +146,6 @@ async def test_the_same_idempotency_key_runs_once(gateway: GatewayProcess, model
     assert len(models.requests) == 1
 
 
-async def test_messages_of_one_session_are_answered_in_order(gateway: GatewayProcess, models: ModelServer) -> None:
-    held = asyncio.Event()
-    models.queue(Reply("A", hold=held, hold_after=0), Reply("B"), Reply("C"))
-    async with gateway.client() as client:
-        acks = [
-            await client.call("chat.send", {"sessionKey": "main", "message": name, "idempotencyKey": name})
-            for name in ("a", "b", "c")
-        ]
-        held.set()
-        answers = [text_of(await client.ending(name)) for name in ("a", "b", "c")]
-    assert answers == ["A", "B", "C"]
-    assert [ack.get("queued", False) for ack in acks] == [False, True, True]
-
-
 async def test_sessions_run_side_by_side(gateway: GatewayProcess, models: ModelServer) -> None:
     held = asyncio.Event()
     for _ in range(5):

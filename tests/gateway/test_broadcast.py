@@ -27,6 +27,9 @@ class Recorder:
     def write(self, packed: bytes) -> None:
         self.written.append(packed)
 
+    def write_now(self, packed: bytes) -> None:
+        self.written.append(packed)
+
     async def room(self) -> None:
         pass
 

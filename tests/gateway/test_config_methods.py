@@ -109,7 +109,7 @@ async def test_a_patch_of_the_gateway_section_schedules_a_restart_and_leaves_a_n
     clock = HeldClock()
     async with running_gateway(tmp_path, clock=clock) as running:
         base = (await payload(running, "config.get"))["hash"]
-        change = {"raw": '{gateway:{port:19999}}', "baseHash": base, "note": "new port", "restartDelayMs": 500}
+        change = {"raw": "{gateway:{port:19999}}", "baseHash": base, "note": "new port", "restartDelayMs": 500}
         answer = await payload(running, "config.patch", change)
         assert (answer["restart"]["mode"], answer["restart"]["delayMs"]) == ("emit", 500)
         assert answer["sentinel"]["payload"]["kind"] == "config-patch"

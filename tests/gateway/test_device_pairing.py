@@ -282,12 +282,21 @@ async def test_existing_device_files_open_unchanged_and_keep_unknown_fields(tmp_
     record |= {"scopes": ["operator.read"], "tokens": {"operator": token}, "createdAtMs": 1, "approvedAtMs": 1}
     (tmp_path / "devices").mkdir()
     (tmp_path / "devices/paired.json").write_text(json.dumps({device.id: {**record, "future": {"kept": True}}}))
-    async with running_gateway(tmp_path) as running:
-        async with running.socket() as socket:
-            params = device.connect(token="f" * 32, scopes=["operator.read"])
-            assert (await socket.call("connect", params))["payload"]["auth"]["deviceToken"] == "f" * 32
+    async with running_gateway(tmp_path) as running, running.socket() as socket:
+        params = device.connect(token="f" * 32, scopes=["operator.read"])
+        assert (await socket.call("connect", params))["payload"]["auth"]["deviceToken"] == "f" * 32
     stored = json.loads((tmp_path / "devices/paired.json").read_text())
     assert stored[device.id]["future"] == {"kept": True}
+
+
+async def test_a_device_that_comes_before_the_services_run_costs_no_other_its_pairing(tmp_path: Path) -> None:
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "devices/paired.json").write_text(json.dumps({"other": {"deviceId": "other"}}))
+    async with running_gateway(tmp_path, services=False) as running, running.socket() as socket:
+        assert (await socket.call("connect", Device().connect()))["ok"]
+    stored = json.loads((tmp_path / "devices/paired.json").read_text())
+    assert len(stored) == 2
+    assert "other" in stored
 
 
 async def test_a_damaged_device_file_is_put_aside(tmp_path: Path) -> None:

@@ -31,7 +31,9 @@ def test_local_means_a_loopback_peer_that_names_a_loopback_host(ip: str, host: s
     assert peer(ip, Host=host).is_local is local
 
 
-@pytest.mark.parametrize("header", ["X_Forwarded_For", "X_Forwarded_Proto", "X_Forwarded_Host", "X_Real_IP", "Forwarded"])
+@pytest.mark.parametrize(
+    "header", ["X_Forwarded_For", "X_Forwarded_Proto", "X_Forwarded_Host", "X_Real_IP", "Forwarded"]
+)
 def test_forwarding_headers_of_an_untrusted_peer_make_it_remote_without_being_believed(header: str) -> None:
     found = peer(**{header: "127.0.0.1"})
     assert not found.is_local

@@ -97,9 +97,7 @@ async def test_without_the_secret_nothing_is_answered(running: Running, token: s
     ],
 )
 async def test_malformed_and_giant_bodies_are_refused(running: Running, body: bytes, status: int) -> None:
-    async with running.http.post(
-        f"{running.url}/__openclaw__/rpc", data=body, headers=with_token(TOKEN)
-    ) as response:
+    async with running.http.post(f"{running.url}/__openclaw__/rpc", data=body, headers=with_token(TOKEN)) as response:
         assert response.status == status
         assert (await response.json())["ok"] is False
     assert (await running.rpc("health"))[0] == 200
@@ -180,7 +178,7 @@ async def test_a_listener_that_hangs_up_is_forgotten(running: Running) -> None:
         response.close()
     async with asyncio.timeout(5):
         while running.gateway.broadcaster.clients:
-            await asyncio.sleep(0.001)
+            await running.rpc("health")
 
 
 async def test_stopping_ends_event_streams(running: Running) -> None:

@@ -63,7 +63,10 @@ def explain(value: Any) -> str:
         ({**GOOD, "inner": {}}, "at /inner: must have required property 'id'"),
         ({**GOOD, "inner": {"id": "a", "x": 1}}, "at /inner: unexpected property 'x'"),
         ({**GOOD, "inner": {"id": "a", "ratio": 2}}, "at /inner/ratio: must be <= 1"),
-        ({**GOOD, "either": []}, "at /either: must be string; at /either: must be integer; at /either: must match a schema in anyOf"),
+        (
+            {**GOOD, "either": []},
+            "at /either: must be string; at /either: must be integer; at /either: must match a schema in anyOf",
+        ),
         ([], "must be object"),
         ("x", "must be object"),
         (
@@ -96,8 +99,10 @@ def test_a_hostile_heap_of_mistakes_gives_a_bounded_message() -> None:
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False) | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["sessionKey", "message", "limit", "inner", "id", "z"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["sessionKey", "message", "limit", "inner", "id", "z"]), inner, max_size=4)
+    ),
     max_leaves=10,
 )
 

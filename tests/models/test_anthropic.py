@@ -120,6 +120,17 @@ def test_how_long_the_prompt_is_cached_can_be_set(base_url: str, retention: str,
         ("xhigh", "claude-sonnet-4-5", {"type": "enabled", "budget_tokens": 16_384}, 48_384, None),
         ("xhigh", "claude-opus-4-6", {"type": "adaptive"}, 32_000, "max"),
         ("minimal", "claude-opus-4-6", {"type": "adaptive"}, 32_000, "low"),
+        ("xhigh", "claude-opus-4-7", {"type": "adaptive", "display": "summarized"}, 32_000, "xhigh"),
+        ("off", "claude-opus-4-8", None, 32_000, None),
+        ("off", "claude-opus-5", {"type": "disabled"}, 32_000, None),
+        ("off", "claude-sonnet-5", {"type": "disabled"}, 32_000, None),
+        ("off", "claude-haiku-5-5", {"type": "disabled"}, 32_000, None),
+        ("off", "claude-sonnet-5-5", {"type": "between_tools"}, 32_000, None),
+        ("off", "claude-fable-5", {"type": "adaptive", "display": "summarized"}, 32_000, "low"),
+        ("high", "claude-haiku-4-5-20251001", {"type": "enabled", "budget_tokens": 16_384}, 48_384, None),
+        ("high", "claude-sonnet-4-20250514", {"type": "enabled", "budget_tokens": 16_384}, 48_384, None),
+        ("high", "claude-3-7-sonnet-latest", {"type": "enabled", "budget_tokens": 16_384}, 48_384, None),
+        ("high", "MiniMax-M2", {"type": "enabled", "budget_tokens": 16_384}, 48_384, None),
     ],
 )
 def test_thinking_levels(level: Any, model_id: str, thinking: Any, limit: int, effort: str | None) -> None:
@@ -127,6 +138,66 @@ def test_thinking_levels(level: Any, model_id: str, thinking: Any, limit: int, e
     assert body.get("thinking") == thinking
     assert body["max_tokens"] == limit
     assert body.get("output_config", {}).get("effort") == effort
+
+
+NEWEST = ["claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5", "claude-fable-5-1"]
+
+
+@pytest.mark.parametrize("model_id", [*NEWEST, "claude-opus-5", "claude-opus-4-8", "claude-opus-4-6"])
+@pytest.mark.parametrize("level", ["off", "low", "xhigh"])
+@pytest.mark.parametrize("choice", [None, "required"])
+async def test_every_generation_accepts_what_we_ask(
+    server: ModelServer, model_id: str, level: Any, choice: Any
+) -> None:
+    model = server.model(id=model_id, reasoning=True, compat={"blockBinding": True})
+    request = ask(model, tools=[READ], thinking=level, tool_choice=choice, temperature=0.3)
+    assert done_of(await collect(AnthropicProvider(), request, server.api_key)).text == "ok"
+
+
+@pytest.mark.parametrize("model_id", NEWEST)
+async def test_thinking_stays_with_its_turn_and_is_never_sent_behind_another_prompt(
+    server: ModelServer, model_id: str
+) -> None:
+    model = server.model(id=model_id, reasoning=True)
+    history: list[Any] = []
+    for turn in range(3):
+        history.append(UserMessage(content=f"turn {turn}"))
+        for step in range(3):
+            calls = [Call("read", {"path": "x"})] if step < 2 else []
+            server.queue(Reply(thinking=f"thought {turn}.{step}", text="so", calls=calls))
+            request = ask(
+                model, messages=history, tools=[READ], thinking="high", system_suffix=f"It is {turn} o'clock."
+            )
+            reply = done_of(await collect(AnthropicProvider(), request, server.api_key))
+            history.append(reply)
+            for call in reply.tool_calls:
+                history.append(ToolResultMessage(tool_call_id=call.id, tool_name="read", content=[TextBlock(text="r")]))
+    sent = server.requests[-1].body["messages"]
+    thoughts = [block["thinking"] for message in sent for block in message["content"] if block["type"] == "thinking"]
+    assert thoughts == ["thought 2.0", "thought 2.1"]
+    assert server.dropped_thinking == 0
+
+
+async def test_thinking_that_no_longer_fits_is_dropped_by_the_vendor_and_not_refused(server: ModelServer) -> None:
+    model = server.model(id="claude-opus-5-5", reasoning=True, compat={"blockBinding": True})
+    server.queue(Reply(thinking="hm", calls=[Call("read", {"path": "x"})]))
+    first = ask(model, tools=[READ], thinking="high")
+    reply = done_of(await collect(AnthropicProvider(), first, server.api_key))
+    changed = ask(model, messages=[UserMessage(content="pruned"), reply], tools=[READ], thinking="high")
+    assert done_of(await collect(AnthropicProvider(), changed, server.api_key)).text == "ok"
+    assert server.dropped_thinking == 1
+
+
+def test_binding_is_controlled_only_where_the_server_knows_how() -> None:
+    vendor = Model(provider="anthropic", id="claude-opus-5-5", api="anthropic-messages", reasoning=True)
+    wire = build_request(ask(vendor, thinking="low"), "k")
+    assert wire.headers["anthropic-beta"] == "thinking-binding-controls-2026-08-01"
+    assert wire.body["thinking"]["block_binding"] == {"prefix_mismatch_behavior": "drop_block"}
+    elsewhere = build_request(
+        ask(msgspec.structs.replace(vendor, base_url="https://p.example.com"), thinking="low"), "k"
+    )
+    assert "anthropic-beta" not in elsewhere.headers
+    assert "block_binding" not in elsewhere.body["thinking"]
 
 
 def test_temperature_and_forced_tools_give_way_where_the_vendor_refuses_them() -> None:

@@ -26,6 +26,7 @@ from openclaw.models.base import Model, ModelRequest
 from openclaw.models.draft import encode_body
 from tests.models.streams import READ
 from tests.support.model_rules import check_anthropic
+from tests.support.model_rules_claude import check_generation
 from tests.support.model_rules_openai import check_chat, check_responses
 
 CLAUDE = Model(
@@ -288,7 +289,8 @@ image_blocks = st.sampled_from(
     [PICTURE, ImageBlock(data="", mime_type="image/png"), ImageBlock(data="AA==", mime_type="image/bmp")]
 )
 user_content = st.one_of(texts, st.lists(st.one_of(text_blocks, image_blocks), max_size=3))
-origins = st.sampled_from([CLAUDE, ROUTER, GPT, msgspec.structs.replace(ROUTER, provider="openai")])
+SONNET = msgspec.structs.replace(CLAUDE, id="claude-sonnet-5-5")
+origins = st.sampled_from([CLAUDE, SONNET, ROUTER, GPT, msgspec.structs.replace(ROUTER, provider="openai")])
 users = st.builds(lambda content: UserMessage(content=content), user_content)
 assistants = st.builds(
     lambda content, origin, reason: AssistantMessage(
@@ -313,14 +315,20 @@ OPENAI_CHAT = Model(provider="openai", id="gpt-5", reasoning=True, input=("text"
 OPUS = msgspec.structs.replace(CLAUDE, id="claude-opus-4-6")
 
 
-@settings(max_examples=250, deadline=None)
+def check_claude(body: dict[str, Any]) -> None:
+    check_anthropic(body)
+    check_generation(body, version="2023-06-01", betas=anthropic.BINDING_BETA)
+
+
+@settings(max_examples=400, deadline=None)
 @given(histories, levels, choices, st.booleans(), st.sampled_from(["", "It is noon."]))
 def test_any_history_becomes_a_request_the_vendor_accepts(
     history: list[Message], level: Any, choice: Any, with_tools: bool, suffix: str
 ) -> None:
     table: list[tuple[Model, Callable[[ModelRequest], dict[str, Any]], Callable[[Any], None]]] = [
         (CLAUDE, anthropic.build_body, check_anthropic),
-        (OPUS, anthropic.build_body, check_anthropic),
+        (OPUS, anthropic.build_body, check_claude),
+        (SONNET, anthropic.build_body, check_claude),
         (OPENAI_CHAT, openai_chat.build_body, check_chat),
         (MISTRAL, openai_chat.build_body, check_chat),
         (BLIND, openai_chat.build_body, check_chat),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -159,6 +160,18 @@ async def test_leaving_the_stream_closes_the_connection_at_once(server: ModelSer
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+    await server.wait_until_idle()
+    assert server.disconnects == 1
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_closing_the_stream_closes_the_connection_at_once(server: ModelServer, api: str) -> None:
+    server.reply("one two", hold=asyncio.Event(), hold_after=1)
+    model = server.model(api)
+    async with aclosing(provider_for(model).stream(ask(model), server.api_key)) as stream:  # type: ignore[type-var]
+        async for event in stream:
+            if isinstance(event, Text):
+                break
     await server.wait_until_idle()
     assert server.disconnects == 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import subprocess
@@ -242,16 +241,17 @@ async def test_a_model_nobody_asks_for_ten_minutes_is_unloaded_and_comes_back(in
 
 
 @pytest.mark.local_model
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the first loop leaves pipes behind
 def test_a_provider_kept_for_the_whole_process_works_under_a_second_event_loop(installed: str) -> None:
     provider = LocalProvider(installed)
-    pids: list[int | None] = []
-    for _ in range(2):
-        assert final(asyncio.run(collect(provider, request("Hello", max_tokens=4)))).text
-        pids.append(provider.worker_pid)
-    asyncio.run(provider.close())
-    gc.collect()
-    assert pids[0] != pids[1]
+
+    async def ask_together() -> None:
+        asked = request("Hello", context=512, max_tokens=4)
+        answers = await asyncio.gather(collect(provider, asked), collect(provider, asked))
+        assert all(final(events).text for events in answers)
+        await provider.close()
+
+    asyncio.run(ask_together())
+    asyncio.run(ask_together())
 
 
 @pytest.mark.local_model

@@ -123,6 +123,12 @@ def test_servers_differ_and_compat_overrides(model: Model, expected: dict[str, A
     assert body["stream_options"] == {"include_usage": True}
 
 
+def test_models_that_call_tools_only_without_reasoning_are_asked_so() -> None:
+    body = build_body(ask(msgspec.structs.replace(MODEL, id="gpt-5.6"), tools=[READ], thinking="high", temperature=0.2))
+    assert (body["reasoning_effort"], body["temperature"]) == ("none", 0.2)
+    assert "temperature" not in build_body(ask(MODEL, temperature=0.2))
+
+
 def test_wrong_compat_settings_are_named() -> None:
     model = msgspec.structs.replace(MODEL, compat={"maxTokensField": "tokens"})
     with pytest.raises(ModelError, match=r"compat settings of openai/gpt-5.*maxTokensField"):

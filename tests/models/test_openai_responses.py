@@ -135,6 +135,13 @@ def test_a_small_limit_is_raised_to_what_the_api_accepts() -> None:
     assert build_body(ask(MODEL, max_tokens=3))["max_output_tokens"] == 16
 
 
+def test_a_temperature_is_sent_only_to_models_that_take_one() -> None:
+    assert "temperature" not in build_body(ask(MODEL, temperature=0.2, thinking="low"))
+    quiet = msgspec.structs.replace(MODEL, id="gpt-5.4")
+    assert build_body(ask(quiet, temperature=0.2))["temperature"] == 0.2
+    assert build_body(ask(quiet))["reasoning"] == {"effort": "none"}
+
+
 def test_summary_parts_are_separated() -> None:
     message = read(
         event("output_item.added", item={"type": "reasoning", "id": "rs_1", "summary": []}),

@@ -4,7 +4,14 @@ import pytest
 
 from openclaw.messages import ThinkingLevel
 from openclaw.models.base import Model
-from openclaw.models.thinking import budget_and_limit, clamp, clamp_to_model, parse_level, supported_levels
+from openclaw.models.thinking import (
+    budget_and_limit,
+    clamp,
+    clamp_to_model,
+    parse_level,
+    reasoning_effort,
+    supported_levels,
+)
 
 BIG = Model(provider="anthropic", id="claude-sonnet-4-5", api="anthropic-messages", reasoning=True, max_tokens=64_000)
 
@@ -46,6 +53,21 @@ def test_off_stays_off_even_where_the_model_always_thinks() -> None:
     always = Model(provider="p", id="m", reasoning=True, compat={"thinkingLevels": ["low", "high"]})
     assert clamp_to_model("off", always) == "off"
     assert clamp_to_model("minimal", always) == "low"
+
+
+@pytest.mark.parametrize(
+    ("model_id", "level", "effort"),
+    [
+        ("gpt-5", "minimal", "minimal"), ("gpt-5", "xhigh", "high"), ("gpt-5", "off", None),
+        ("gpt-5.1", "minimal", "low"), ("gpt-5.1", "xhigh", "high"), ("gpt-5.1", "off", "none"),
+        ("gpt-5.1-codex-max", "xhigh", "xhigh"), ("gpt-5.2-codex", "off", None), ("gpt-5.4", "xhigh", "xhigh"),
+        ("gpt-6.1-terra", "minimal", "low"), ("o3-mini", "minimal", "low"), ("some-model", "minimal", "minimal"),
+        ("some-model", "xhigh", "high"),
+    ],
+)  # fmt: skip
+def test_openais_words_for_a_level_differ_by_release(model_id: str, level: ThinkingLevel, effort: str | None) -> None:
+    model = Model(provider="openai", id=model_id, reasoning=True)
+    assert reasoning_effort(level, model, vendor=True) == effort
 
 
 def test_the_highest_level_is_offered_only_where_known() -> None:

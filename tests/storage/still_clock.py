@@ -6,7 +6,8 @@ import asyncio
 class StillClock:
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now = now_ms
-        self._sleepers: list[asyncio.Future[None]] = []
+        self._wake: asyncio.Event | None = None
+        self._asleep: asyncio.Event | None = None
 
     def now_ms(self) -> int:
         return self.now
@@ -15,18 +16,18 @@ class StillClock:
         return self.now / 1000
 
     async def sleep(self, seconds: float) -> None:
-        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleepers.append(sleeper)
-        await sleeper
+        self._wake = asyncio.Event()
+        if self._asleep is not None:
+            self._asleep.set()
+        await self._wake.wait()
 
     async def pass_time(self, seconds: float) -> None:
-        """Wakes whoever sleeps and returns once they sleep again."""
+        """Wakes the one who sleeps and returns once it sleeps again."""
         self.now += int(seconds * 1000)
-        while not self._sleepers:
-            await asyncio.sleep(0)
-        woken, self._sleepers = self._sleepers, []
-        for sleeper in woken:
-            if not sleeper.done():
-                sleeper.set_result(None)
-        while len(self._sleepers) < len(woken):
-            await asyncio.sleep(0.001)
+        self._asleep = asyncio.Event()
+        if self._wake is None:
+            await self._asleep.wait()
+            self._asleep = asyncio.Event()
+        assert self._wake is not None
+        self._wake.set()
+        await self._asleep.wait()

@@ -235,12 +235,17 @@ def _check_thinking(body: dict[str, Any], turns: list[tuple[str, list[dict[str, 
     temperature = body.get("temperature")
     check(temperature is None or 0 <= temperature <= 1, "temperature: range: 0..1")
     effort = body.get("output_config", {}).get("effort")
-    check(effort in (None, "low", "medium", "high", "max"), "output_config.effort: Input should be a known effort")
+    check(
+        effort in (None, "low", "medium", "high", "xhigh", "max"),
+        "output_config.effort: Input should be a known effort",
+    )
     thinking = body.get("thinking")
     if thinking is None or thinking.get("type") == "disabled":
         return
-    check(thinking.get("type") in ("enabled", "adaptive"), "thinking.type: Input should be 'enabled' or 'adaptive'")
-    if thinking["type"] == "enabled":
+    kinds = ("enabled", "adaptive", "between_tools")
+    check(thinking.get("type") in kinds, "thinking.type: Input should be 'enabled', 'adaptive' or 'disabled'")
+    manual = thinking["type"] == "enabled"
+    if manual:
         budget = thinking.get("budget_tokens")
         check(type(budget) is int and budget >= 1024, "thinking.enabled.budget_tokens: Input should be at least 1024")
         check(budget < body["max_tokens"], "`max_tokens` must be greater than `thinking.budget_tokens`.")
@@ -250,7 +255,7 @@ def _check_thinking(body: dict[str, Any], turns: list[tuple[str, list[dict[str, 
     forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
     check(not forced, "Thinking may not be enabled when tool_choice forces tool use.")
     in_loop = turns[-1][0] == "user" and any(block["type"] == "tool_result" for block in turns[-1][1])
-    if in_loop:
+    if in_loop and manual:
         first = turns[-2][1][0]["type"]
         check(
             first in ("thinking", "redacted_thinking"),

@@ -42,6 +42,7 @@ from aiohttp import web
 
 from openclaw.models.base import Model, Price
 from tests.support.model_rules import Refused, check_anthropic
+from tests.support.model_rules_claude import check_generation, count_unbound, is_bound, signature_for
 from tests.support.model_rules_openai import check_chat, check_responses
 from tests.support.model_script import Call, Reply, parse_stages
 from tests.support.model_wire import (
@@ -56,6 +57,7 @@ from tests.support.model_wire import (
 
 __all__ = ["Call", "ModelServer", "Recorded", "Reply", "last_user_text", "parse_stages"]
 
+_VERSIONS = ("2023-06-01", "2026-10-21")
 _BATCH = 64
 """Tokens per write when there is no delay between them."""
 _REMEMBERED = 4096
@@ -100,6 +102,8 @@ class ModelServer:
     requests: deque[Recorded] = field(default_factory=deque)
     active: int = 0
     disconnects: int = 0
+    dropped_thinking: int = 0
+    """Thinking blocks that no longer fitted their conversation (newest Claude models)."""
 
     def __post_init__(self) -> None:
         self.requests = deque(maxlen=self.keep_requests)
@@ -172,6 +176,8 @@ class ModelServer:
         self._served += 1
         reply = self._choose(api, recorded)
         reply = replace(reply, calls=[self._with_id(call, index) for index, call in enumerate(reply.calls)])
+        if api.name == "anthropic-messages" and is_bound(body["model"]):
+            reply = replace(reply, signature=signature_for(body))
         if reply.sleep_ms:
             await asyncio.sleep(reply.sleep_ms / 1000)
         if reply.status >= 400:
@@ -191,10 +197,14 @@ class ModelServer:
         key = (request.headers.get("x-api-key") or bearer) if anthropic else bearer
         if not self.any_key and key != self.api_key:
             return Reply(status=401, message="invalid x-api-key" if anthropic else "Incorrect API key provided.")
-        if anthropic and request.headers.get("anthropic-version") != "2023-06-01":
+        version = request.headers.get("anthropic-version", "")
+        if anthropic and version not in _VERSIONS:
             return Reply(status=400, message="anthropic-version: header is required")
         try:
             api.check(request.body)
+            if anthropic:
+                check_generation(request.body, version=version, betas=request.headers.get("anthropic-beta", ""))
+                self.dropped_thinking += count_unbound(request.body)
         except Refused as refused:
             return Reply(status=400, message=str(refused))
         return None

@@ -38,7 +38,7 @@ SKIPPED_FOR_USER = "Skipped due to queued user message."
 
 class Steered(msgspec.Struct, frozen=True):
     message: UserMessage
-    token: Any = None
+    token: str
 
 
 class Inbox(Protocol):

@@ -38,6 +38,8 @@ class Preparation(msgspec.Struct, kw_only=True):
     timeout_s: float | None
     retry: RetrySettings
     session_id: str
+    tool_choice: Any = None
+    max_tokens: int | None = None
 
     def request(self, messages: list[Message]) -> ModelRequest:
         return ModelRequest(
@@ -48,6 +50,8 @@ class Preparation(msgspec.Struct, kw_only=True):
             tools=self.tool_specs,
             thinking=self.thinking,
             session_id=self.session_id,
+            tool_choice=self.tool_choice,
+            max_tokens=self.max_tokens,
         )
 
 
@@ -59,7 +63,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     workspace = workspace_of(turn, runtime)
     max_chars = config.agents.defaults.bootstrap_max_chars
     files = await asyncio.to_thread(_workspace_files, workspace, max_chars)
-    tools = tools_for(turn.agent_id, model, workspace, config, runtime)
+    tools = beside_client_tools(turn, tools_for(turn.agent_id, model, workspace, config, runtime))
     facts = PromptFacts(
         agent_id=turn.agent_id,
         agent_name=agent_name(config, turn.agent_id),
@@ -79,7 +83,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         thinking=thinking,
         workspace=workspace,
         tools={tool.spec.name: tool for tool in tools},
-        tool_specs=[*(tool.spec for tool in tools), *turn.client_tools],
+        tool_specs=[*(tool.spec for tool in tools), *(turn.client_tools if model.tools else ())],
         prompt=prompt,
         report=prompt_report(turn, facts, prompt, max_chars, runtime.clock.now_ms()),
         timeout_s=run_timeout(turn, config),
@@ -90,7 +94,17 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
             max_delay_ms=config.retry.max_delay_ms,
         ),
         session_id=turn.session_id,
+        tool_choice=turn.tool_choice if model.tools else None,
+        max_tokens=turn.max_tokens,
     )
+
+
+def beside_client_tools(turn: Turn, tools: list[Tool]) -> list[Tool]:
+    """Our tools that stay on offer: of two with one name the caller's counts; a forced choice is among the caller's."""
+    if turn.tool_choice is not None:
+        return []
+    taken = {spec.name for spec in turn.client_tools}
+    return [tool for tool in tools if tool.spec.name not in taken]
 
 
 def workspace_of(turn: Turn, runtime: Runtime) -> Path:

@@ -206,7 +206,7 @@ class AgentRun:
                     case ToolEnded():
                         event = await self._store_result(transcript, event)
                     case SteeringInjected(message, token):
-                        await self._append(transcript, message, own_id=str(token))
+                        await self._append(transcript, message, own_id=token)
                     case RunEnded():
                         ended = event
                         continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -59,5 +59,9 @@ class Turn(msgspec.Struct, kw_only=True):
     """Tools the caller runs itself."""
     tool_outputs: list[ToolResultMessage] = []
     """Results of earlier calls to such tools; they come before the prompt, which may then be empty."""
+    tool_choice: Any = None
+    """``"required"`` or ``{"name": ...}``: the model must call one of the caller's tools, and is offered no other."""
+    max_tokens: int | None = None
+    """Length of each answer at most; the model's own limit otherwise."""
     resumed: bool = False
     """True after a restart: what the transcript already holds of this run is not done again."""

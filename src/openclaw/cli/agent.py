@@ -8,6 +8,7 @@ from openclaw.cli import service
 from openclaw.cli.args import Action, add_json
 from openclaw.cli.client import Client, new_id
 from openclaw.cli.errors import UserError
+from openclaw.cli.message import check_agent
 from openclaw.cli.stream import run_turn
 from openclaw.cli.terminal import note, print_json
 from openclaw.cli.turn import reply_texts
@@ -60,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     }
     params |= {key: value for key, value in optional.items() if value}
     params["deliver"] = args.deliver
+    if args.agent:
+        check_agent(client, args.agent)
     if args.verbose and (key := _session_key(client, args)):
         client.call("sessions.patch", {"key": key, "verboseLevel": args.verbose})
     turn = run_turn(client, "agent", params, quiet=True, timeout_s=seconds)

@@ -83,6 +83,10 @@ class BlockSplitter:
         self._block, self._list, self._blank = [], False, False
 
 
+def starts_list(text: str) -> bool:
+    return _ITEM.match(text.lstrip("\r\n")) is not None
+
+
 def _opens(line: str, *, in_list: bool) -> str | None:
     """The fence this line opens. Inside a list it may be indented, or stand behind the item's mark."""
     text = line

@@ -95,7 +95,9 @@ class Client:
                 raise self._foreign("a line of its stream is not JSON") from error
 
     def _post(self, request: dict[str, Any], timeout_ms: int) -> Exchange:
-        return self._request("POST", RPC_PATH, json.dumps(request, ensure_ascii=False).encode(), timeout_ms)
+        return self._request(
+            "POST", RPC_PATH, json.dumps(request, ensure_ascii=False).encode("utf-8", "replace"), timeout_ms
+        )
 
     def _request(self, method: str, path: str, body: bytes, timeout_ms: int) -> Exchange:
         headers = {"User-Agent": f"openclaw-cli/{__version__}", "Content-Type": "application/json"}

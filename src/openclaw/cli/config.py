@@ -54,7 +54,7 @@ def _parsed() -> Any:
     if "$include" in text:
         from openclaw.config.load import read_config
 
-        return read_config(path, os.environ).parsed
+        return read_config(path, os.environ).merged
     parsed = loose_json(text)
     if parsed is None:
         raise UserError(f"{path} is not valid JSON5. `openclaw config validate` shows where.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openclaw.cli import turn as turns
 from openclaw.cli.client import Client, GatewayError, new_id
 from openclaw.cli.errors import UserError
-from openclaw.cli.message import find_session
+from openclaw.cli.message import check_agent, find_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ class Conversation:
     def __init__(self, client: Client, session: str | None, agent: str | None) -> None:
         self.client = client
         self.agent = agent or ""
+        if agent:
+            check_agent(client, agent)
         self.key = self._key(session)
         self.running: dict[str, turns.Turn] = {}
         """Our own runs that have not ended, by run id."""

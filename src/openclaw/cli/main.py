@@ -63,14 +63,20 @@ def _finish(code: int) -> int:
 
 
 def _dispatch(args: list[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        # A character the terminal cannot show becomes "?", never an error in the middle of a reply.
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="replace")
     args = _global_flags(args)
+    if args[:1] == ["help"]:
+        args = [*args[1:], "--help"]
     if not args:
         if sys.stdin.isatty() and sys.stdout.isatty():
             return _load("welcome").run()
         sys.stdout.write(help_text())
         return 0
     name = args[0]
-    if name in ("-h", "--help", "help"):
+    if name in ("-h", "--help"):
         sys.stdout.write(help_text())
         return 0
     if name in ("-V", "--version"):

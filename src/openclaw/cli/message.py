@@ -12,6 +12,7 @@ from openclaw.cli.errors import EXIT_USAGE, UserError
 from openclaw.cli.stream import run_turn
 from openclaw.cli.terminal import print_json
 from openclaw.cli.turn import reply_texts
+from openclaw.paths import normalize_agent_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,12 +57,9 @@ def send(args: argparse.Namespace) -> int:
         params["thinking"] = args.thinking
     if args.run_timeout != RUN_TIMEOUT_S:
         params["timeout"] = args.run_timeout
-    try:
-        if args.no_wait:
-            return _accepted(client, params)
-        turn = run_turn(client, "agent", params, quiet=args.json, timeout_s=args.run_timeout)
-    except GatewayError as error:
-        raise _clearer(error, args.agent) from error
+    if args.no_wait:
+        return _accepted(client, params)
+    turn = run_turn(client, "agent", params, quiet=args.json, timeout_s=args.run_timeout)
     if args.json:
         payload = turn.payload or {}
         reply = "\n\n".join(reply_texts(payload)) or turn.final_text or ""
@@ -90,12 +88,20 @@ def session_params(client: Client, session: str | None, agent: str | None) -> di
     """Where the message goes; a named session must exist, so that a typing error never starts a new one."""
     params: dict[str, Any] = {}
     if agent:
+        check_agent(client, agent)
         params["agentId"] = agent
     if session and session != "main":
         params["sessionKey"] = find_session(client, session, agent)
     elif not agent:
         params["sessionKey"] = "main"
     return params
+
+
+def check_agent(client: Client, agent: str) -> None:
+    """A typing error in an agent's id must not begin the life of a new one."""
+    known = {str(row.get("id")) for row in client.call("agents.list").get("agents") or []}
+    if normalize_agent_id(agent) not in known:
+        raise UserError(f'Unknown agent id "{agent}". Use "openclaw agents list" to see configured agents.')
 
 
 def find_session(client: Client, name: str, agent: str | None = None) -> str:
@@ -120,12 +126,6 @@ def _accepted(client: Client, params: dict[str, Any]) -> int:
             print_json(turn.accepted)
             return 0
     raise UserError("The Gateway closed the connection without accepting the message.")
-
-
-def _clearer(error: GatewayError, agent: str | None) -> UserError:
-    if error.message.lower().startswith("unknown agent id"):
-        return UserError(f'Unknown agent id "{agent}". Use "openclaw agents list" to see configured agents.')
-    return error
 
 
 def _send_to_channel(args: argparse.Namespace) -> int:

@@ -137,7 +137,7 @@ def set_(args: argparse.Namespace) -> int:
         model = Catalogue.from_config(snapshot.config, os.environ).resolve(args.model)
     except UnknownModel as error:
         raise UserError(str(error)) from error
-    defaults = (snapshot.parsed.get("agents") or {}).get("defaults") or {}
+    defaults = (snapshot.merged.get("agents") or {}).get("defaults") or {}
     path = "agents.defaults.model.primary" if isinstance(defaults.get("model"), dict) else "agents.defaults.model"
     change_config(lambda store: store.set_path(path, model.ref))
     note(f"Default model: {model.ref}")

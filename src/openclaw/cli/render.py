@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
-from rich.markdown import Markdown
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import Heading, Markdown
 from rich.text import Text
 
 from openclaw.cli import turn as turns
-from openclaw.cli.blocks import BlockSplitter
+from openclaw.cli.blocks import BlockSplitter, starts_list
 from openclaw.cli.terminal import printable, shorten, wants_color
 
 RESULT_LINES = 3
 RESULT_CHARS = 300
+
+
+class _Heading(Heading):
+    """On the left, where the eye is: replies are short, and centred titles look lost in a wide terminal."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
+class _Markdown(Markdown):
+    elements = {**Markdown.elements, "heading_open": _Heading}
 
 
 class Renderer:
@@ -21,6 +33,8 @@ class Renderer:
 
     def __init__(self) -> None:
         self._splitter = BlockSplitter()
+        self._after_block = False
+        """The last thing printed was a block of text: the next one needs a blank line between."""
         colour = wants_color()
         # No file is given: the console then takes the sys.stdout of the moment, which the prompt replaces.
         self._console = Console(force_terminal=True, no_color=not colour, highlight=False)
@@ -72,11 +86,16 @@ class Renderer:
             self.line("queued behind the current run", "dim")
 
     def markdown(self, text: str) -> None:
-        if text.strip():
-            self._console.print(Markdown(text, hyperlinks=False))
+        if not text.strip():
+            return
+        if self._after_block and not starts_list(text):  # lists bring their own blank line
+            self._console.print()
+        self._console.print(_Markdown(text, hyperlinks=False, code_theme="ansi_dark"))
+        self._after_block = True
 
     def line(self, text: str, style: str = "") -> None:
         self._console.print(Text(printable(text), style=style))
+        self._after_block = False
 
     def error(self, message: str) -> None:
         self.line(message, "red")

@@ -58,6 +58,7 @@ def start(client: Client, extra: list[str] | None = None) -> int:
         while time.monotonic() < deadline:
             _follow_port(client, explicit=bool(extra))
             if client.alive():
+                _learn_secret(client)
                 return running_pid() or process.pid
             if process.poll() is not None and running_pid() is None:
                 raise UserError(f"The Gateway stopped while starting (exit code {process.returncode}).\n{_log_tail()}")
@@ -102,8 +103,11 @@ def _follow_port(client: Client, *, explicit: bool) -> None:
         return
     if explicit or not os.environ.get("OPENCLAW_GATEWAY_PORT"):
         client.target.port = int(lock.get("port") or client.target.port)
+
+
+def _learn_secret(client: Client) -> None:
+    """The first start has just written a secret of its own."""
     if not client.target.secret:
-        # The first start has just written a secret of its own.
         fresh = targets.resolve()
         client.target.secret, client.target.secret_source = fresh.secret, fresh.secret_source
 

@@ -170,7 +170,7 @@ def gateway_section(path: str) -> dict[str, Any]:
     if included or (section is None and "$include" in parsed):
         from openclaw.config.load import read_config
 
-        section = read_config(path, os.environ).parsed.get("gateway")
+        section = read_config(path, os.environ).merged.get("gateway")
     return section if isinstance(section, dict) else {}
 
 

@@ -9,22 +9,24 @@ from pathlib import Path
 
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import Clock
-from openclaw.config.agents import agent_ids
+from openclaw.config.agents import agent_ids, default_agent_id, main_key
+from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.meter import Metered
 from openclaw.gateway.registry import load_methods
 from openclaw.gateway.run_events import RunStream
 from openclaw.models import http as model_http
-from openclaw.models.base import ModelRequest, StreamEvent
-from openclaw.models.catalogue import Catalogue
+from openclaw.models.base import ModelError, ModelRequest, StreamEvent
+from openclaw.models.catalogue import Catalogue, UnknownModel
+from openclaw.models.detect import FoundServer, find_servers
 from openclaw.models.keys import Keys
-from openclaw.models.providers import provider_for
-from openclaw.runs.hub import RunHub
+from openclaw.models.providers import close_providers, provider_for
+from openclaw.runs.hub import Observer, RunHub
 from openclaw.runs.record import RunRecord
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
-
-# MIG
+from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript_store import FileTranscriptStore
 from openclaw.tools.process_registry import ProcessRegistry
@@ -38,10 +40,15 @@ async def open_gateway(
     """Opens the stores and wires the parts. Nothing listens yet and nothing runs."""
     load_methods()
     current = config.current
-    # MIGC(state_dir, current, clock)
+    await _migrate(state_dir, current, clock)
     sessions = await FileSessionStore.open(
         state_dir, clock=clock, store_template=current.session.store, agent_ids=agent_ids(current)
     )
+    found = await _servers_here(current, environ, state_dir)
+
+    def catalogue(config: Config) -> Catalogue:
+        return Catalogue.from_config(config, environ, found=found, state_dir=state_dir)
+
     gateway = Gateway(
         state_dir=state_dir,
         config=config,
@@ -50,7 +57,8 @@ async def open_gateway(
         transcripts=FileTranscriptStore(state_dir, clock=clock),
         ledger=await FileLedger.open(state_dir, clock=clock),
         blobs=FileBlobStore(state_dir),
-        catalogue=Catalogue.from_config(current, environ),
+        catalogue=catalogue(current),
+        make_catalogue=catalogue,
         environ=environ,
     )
     keys = Keys(environ, state_dir=state_dir, clock=clock)
@@ -71,20 +79,49 @@ async def open_gateway(
     return gateway
 
 
-def observe(gateway: Gateway, record: RunRecord) -> RunStream:
+async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
+    report = await migrate_sessions(
+        state_dir,
+        default_agent=default_agent_id(config),
+        main_key=main_key(config),
+        scope=config.session.scope,
+        clock=clock,
+    )
+    if report is None:
+        return
+    log.info("older sessions taken over: %d files, %d sessions", report.copied, report.sessions)
+    for problem in report.problems:
+        log.warning("older sessions: %s", problem)
+
+
+async def _servers_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[FoundServer]:
+    """Model servers on this machine; looked for only when nothing else says which model to use."""
+    chosen = Catalogue.from_config(config, environ, state_dir=state_dir)
+    try:
+        explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
+    except UnknownModel:
+        explicit = True
+    return [] if explicit else await find_servers(environ)
+
+
+def observe(gateway: Gateway, record: RunRecord) -> Observer:
     def verbose() -> str:
         return record.verbose or gateway.config.current.agents.defaults.verbose_default or "off"
 
-    return RunStream(record, gateway.broadcaster, gateway.clock, verbose)
+    return Metered(record, RunStream(record, gateway.broadcaster, gateway.clock, verbose), gateway.meter)
 
 
 async def call_model(gateway: Gateway, keys: Keys, request: ModelRequest, agent_id: str) -> AsyncIterator[StreamEvent]:
     """Finds the key at every call, so that a rotated one takes effect at once."""
-    key = await keys.resolve_key(request.model, gateway.config.current, agent_id=agent_id)
-    stream = provider_for(request.model).stream(request, key)
+    stream: AsyncIterator[StreamEvent] | None = None
     try:
+        key = await keys.resolve_key(request.model, gateway.config.current, agent_id=agent_id)
+        stream = provider_for(request.model).stream(request, key)
         async for event in stream:
             yield event
+    except ModelError as error:
+        gateway.meter.model_errors[error.kind] += 1
+        raise
     finally:
         aclose = getattr(stream, "aclose", None)
         if aclose is not None:
@@ -96,6 +133,7 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.hub.stop()
     await gateway.stop()
     await gateway.runtime.processes.close()
+    await close_providers()
     await model_http.close()
     await gateway.transcripts.close()
     await gateway.sessions.close()

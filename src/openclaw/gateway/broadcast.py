@@ -37,7 +37,7 @@ class ClientInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 class Sink(Protocol):
-    """Where a client's frames go. ``write`` never waits; ``buffered`` says how many bytes have not left yet."""
+    """Where a client's frames go. Nothing waits; ``buffered`` says how many bytes have not left yet."""
 
     @property
     def buffered(self) -> int: ...
@@ -46,7 +46,13 @@ class Sink(Protocol):
         """The frame as it stands on this wire; the same function object for every client of a kind."""
         ...
 
-    def write(self, packed: bytes) -> None: ...
+    def write(self, packed: bytes) -> None:
+        """An event; may leave a moment later, together with the next ones."""
+        ...
+
+    def write_now(self, packed: bytes) -> None:
+        """An answer; leaves at once, after what was written before it."""
+        ...
 
     async def room(self) -> None:
         """Returns once the buffer has drained enough for a large answer."""
@@ -92,25 +98,31 @@ class Client:
         self.closing = False
 
     def send_frame(self, frame: bytes, drop_if_slow: bool = False) -> None:
-        self.send_packed(self.sink.pack(frame), drop_if_slow)
+        """One frame for this client alone, at once."""
+        if self._has_room(drop_if_slow):
+            self.sink.write_now(self.sink.pack(frame))
 
     def send_packed(self, packed: bytes, drop_if_slow: bool) -> None:
+        if self._has_room(drop_if_slow):
+            self.sink.write(packed)
+
+    def _has_room(self, drop_if_slow: bool) -> bool:
         if self.closing:
-            return
-        if self.sink.buffered > MAX_BUFFERED_BYTES:
-            if drop_if_slow:
-                self.dropped += 1
-            else:
-                self.close(1008, "slow consumer")
-            return
-        self.sink.write(packed)
+            return False
+        if self.sink.buffered <= MAX_BUFFERED_BYTES:
+            return True
+        if drop_if_slow:
+            self.dropped += 1
+        else:
+            self.close(1008, "slow consumer")
+        return False
 
     async def send_answer(self, frame: bytes) -> None:
         """A response: a client with a full buffer is waited for, since it asked for what fills it."""
         if self.sink.buffered > MAX_BUFFERED_BYTES:
             await self.sink.room()
         if not self.closing:
-            self.sink.write(self.sink.pack(frame))
+            self.sink.write_now(self.sink.pack(frame))
 
     def close(self, code: int, reason: str) -> None:
         if self.closing:

@@ -35,11 +35,20 @@ class Devices:
         self._clock = clock
         self._paired: dict[str, Record] = {}
         self._pending: dict[str, Record] = {}
+        self._loaded = False
         self._changing = asyncio.Lock()
 
     async def load(self) -> None:
+        """Reads both files, once. Every change does this first: writing before reading would lose what was there."""
+        async with self._changing:
+            await self._load()
+
+    async def _load(self) -> None:
+        if self._loaded:
+            return
         self._paired = await asyncio.to_thread(_read_map, self._dir / "paired.json")
         self._pending = await asyncio.to_thread(_read_map, self._dir / "pending.json")
+        self._loaded = True
 
     def paired(self, device_id: str) -> Record | None:
         return self._paired.get(device_id)
@@ -60,6 +69,7 @@ class Devices:
     async def request_pairing(self, device_id: str, public_key: str, facts: Record) -> tuple[Record, bool]:
         """The device's pending request and whether it is new. ``facts``: what the client said of itself."""
         async with self._changing:
+            await self._load()
             self._forget_expired()
             for record in self._pending.values():
                 same = record.get("deviceId") == device_id and record.get("publicKey") == public_key
@@ -78,6 +88,7 @@ class Devices:
     async def approve(self, request_id: str) -> Record | None:
         """The paired device; roles and scopes are merged with what it had, and it gets a fresh token."""
         async with self._changing:
+            await self._load()
             self._forget_expired()
             request = self._pending.get(request_id)
             if request is None:
@@ -106,6 +117,7 @@ class Devices:
 
     async def reject(self, request_id: str) -> Record | None:
         async with self._changing:
+            await self._load()
             self._forget_expired()
             request = self._pending.pop(request_id, None)
             if request is not None:
@@ -115,6 +127,7 @@ class Devices:
     async def refresh(self, device_id: str, facts: Record) -> None:
         """What a known device says of itself now; written only when it changed."""
         async with self._changing:
+            await self._load()
             record = self._paired.get(device_id)
             changed = {key: value for key, value in facts.items() if value is not None}
             if record is not None and any(record.get(key) != value for key, value in changed.items()):
@@ -132,6 +145,7 @@ class Devices:
     async def ensure_token(self, device_id: str, role: str, scopes: Sequence[str]) -> Record | None:
         """The token for this role, minted when there is none that covers the scopes. None: not paired."""
         async with self._changing:
+            await self._load()
             record = self._paired.get(device_id)
             if record is None:
                 return None
@@ -143,6 +157,7 @@ class Devices:
     async def rotate_token(self, device_id: str, role: str, scopes: Sequence[str] | None) -> Record | None:
         """A new token value. Scopes default to those it had, and never exceed what the device was approved for."""
         async with self._changing:
+            await self._load()
             record = self._paired.get(device_id)
             if record is None or role not in _roles(record):
                 return None
@@ -154,6 +169,7 @@ class Devices:
 
     async def revoke_token(self, device_id: str, role: str) -> Record | None:
         async with self._changing:
+            await self._load()
             record = self._paired.get(device_id)
             if record is None or role not in _tokens(record):
                 return None

@@ -16,9 +16,12 @@ from openclaw.gateway.broadcast import Broadcaster, Client
 from openclaw.gateway.devices import Devices
 from openclaw.gateway.health import Health
 from openclaw.gateway.hello import TICK_INTERVAL_MS
+from openclaw.gateway.meter import Meter
 from openclaw.gateway.presence import Presence
 from openclaw.gateway.rate_limit import FailedAuthLimiter
 from openclaw.gateway.restart import Restart
+from openclaw.gateway.shared_auth import SharedSecret, shared_secret
+from openclaw.gateway.stall import StallMonitor
 from openclaw.gateway.system_events import SystemEvents
 from openclaw.sessions.keys import canonical_key
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
@@ -68,8 +71,10 @@ class Gateway:
         self.ledger = ledger
         self.blobs = blobs
         self.catalogue = catalogue
-        self._make_catalogue = make_catalogue
+        self._make_catalogue = make_catalogue or self._catalogue_of
         self.environ = environ
+        self.given_secret: SharedSecret | None = None
+        """A secret from the command line; it wins over the configuration for this run of the process."""
         self.started_at = clock.now_ms()
         self.port = 0
         self.ready = False
@@ -81,10 +86,13 @@ class Gateway:
         self.auth_limiter = FailedAuthLimiter(clock)
         self.system_events = SystemEvents(clock, self.user_zone)
         self.restart = Restart(state_dir, clock)
+        self.meter = Meter()
+        self.stalls = StallMonitor(clock)
         self.calls: set[asyncio.Task[Any]] = set()
         """Calls being answered; one whose client has left still runs to its end."""
         self._services: list[asyncio.Task[None]] = []
         self._presence_told: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] | None = None
 
     # What the configuration says about sessions
 
@@ -118,6 +126,9 @@ class Gateway:
             return ZoneInfo(name) if name else None
         except (ZoneInfoNotFoundError, ValueError):
             return None
+
+    def secret(self) -> SharedSecret:
+        return self.given_secret or shared_secret(self.config.current, self.environ)
 
     # Clients
 
@@ -171,19 +182,22 @@ class Gateway:
     async def start_services(self) -> None:
         """Everything that goes on by itself. Raises nothing for a damaged device file; it is put aside."""
         await self.devices.load()
-        self.config.subscribe(self._config_changed)
+        self._unsubscribe = self.config.subscribe(self._config_changed)
         await self._deliver_restart_note()
         await self.health.refresh()
         self._services = [
             asyncio.create_task(self._every(TICK_INTERVAL_MS / 1000, self._tick), name="gateway tick"),
             asyncio.create_task(self._every(HEALTH_INTERVAL_S, self._refresh_health), name="gateway health"),
             asyncio.create_task(self.config.watch(), name="config watch"),
+            asyncio.create_task(self.stalls.watch(), name="stall monitor"),
         ]
         self.ready = True
 
     async def stop(self) -> None:
         """Ends what ``start_services`` began; the stores stay open for whoever opened them."""
         self.ready = False
+        if self._unsubscribe is not None:
+            self._unsubscribe()
         self.restart.stop()
         self.health.stop()
         tasks = [*self._services, *([self._presence_told] if self._presence_told else [])]
@@ -214,11 +228,15 @@ class Gateway:
         text = note.get("message") or f"The Gateway restarted ({note.get('kind', 'restart')})."
         self.system_events.add(self.canonical_key(key if isinstance(key, str) else None), str(text))
 
+    def _catalogue_of(self, config: Config) -> Catalogue:
+        from openclaw.models.catalogue import Catalogue
+
+        return Catalogue.from_config(config, self.environ, state_dir=self.state_dir)
+
     def _config_changed(self, old: Config, new: Config, changed: Sequence[str]) -> None:
         from openclaw.config.reload import reload_action
 
-        if self._make_catalogue is not None:
-            self.catalogue = self._make_catalogue(new)
+        self.catalogue = self._make_catalogue(new)
         mode = new.gateway.reload.mode
         wants_restart = reload_action(list(changed)) == "restart" or mode == "restart"
         if wants_restart and mode in ("hybrid", "restart"):

@@ -11,7 +11,7 @@ from openclaw.gateway.broadcast import ClientInfo
 from openclaw.gateway.frames import PROTOCOL_VERSION, Text
 from openclaw.gateway.origin import Peer, origin_refusal
 from openclaw.gateway.params import Params
-from openclaw.gateway.shared_auth import SharedSecret, check, is_control_ui, is_webchat, refusal_text, shared_secret
+from openclaw.gateway.shared_auth import SharedSecret, check, is_control_ui, is_webchat, refusal_text
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -135,6 +135,7 @@ async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str
         attempt.without_device()
         return attempt.admission()
     attempt.verify_device(connect.device, nonce)
+    await gateway.devices.load()
     by_token = attempt.authorise_device(connect.device)
     if not attempt.pairing_is_bypassed:
         await attempt.ensure_paired(connect.device)
@@ -160,7 +161,7 @@ class _Attempt:
         self.role = role
         self.asked = asked
         self.scopes = scopes
-        self.secret: SharedSecret = shared_secret(gateway.config.current, gateway.environ)
+        self.secret: SharedSecret = gateway.secret()
         self.token = connect.auth.token if connect.auth else None
         self.password = connect.auth.password if connect.auth else None
         self.wait_ms = gateway.auth_limiter.wait_ms(peer.ip)

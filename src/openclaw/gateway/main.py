@@ -16,9 +16,11 @@ from openclaw.clock import SystemClock
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigInvalid, ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
+from openclaw.gateway.bind import bind_host
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.lock import AlreadyRunning, GatewayLock
-from openclaw.gateway.server import Server, serve
+from openclaw.gateway.server import Server, StartRefused, serve
+from openclaw.gateway.shared_auth import SharedSecret, shared_secret
 from openclaw.logs import Logs
 from openclaw.paths import DEFAULT_PORT, config_path, make_private_dir, state_dir
 
@@ -80,15 +82,16 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
     """One life of the Gateway; True when it ended to begin again."""
     clock = SystemClock()
-    config = ConfigStore(config_path(), clock, environ_with(options))
+    config = ConfigStore(config_path(), clock, os.environ)
     try:
         await asyncio.to_thread(config.load_or_create)
     except ConfigInvalid as invalid:
         raise CannotStart(_config_problems(config.path, invalid)) from None
-    host = bind_host(config.current, options)
+    host = host_of(config.current, options)
     logs = Logs.start(state, config.current.logging, verbose=options.verbose)
     try:
-        gateway = await open_gateway(state, config, clock, environ_with(options))
+        gateway = await open_gateway(state, config, clock, os.environ)
+        gateway.given_secret = given_secret(config.current, options)
         try:
             server = await _listen(gateway, host, port_of(config.current, options))
             lock.describe(started_at=gateway.started_at, port=server.port, config_path=config.path)
@@ -106,30 +109,23 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
     return restart
 
 
-def environ_with(options: Options) -> dict[str, str]:
-    environ = dict(os.environ)
-    for name, value in (("OPENCLAW_GATEWAY_TOKEN", options.token), ("OPENCLAW_GATEWAY_PASSWORD", options.password)):
-        if value:
-            environ[name] = value
-    return environ
+def given_secret(config: Config, options: Options) -> SharedSecret | None:
+    """What the command line says wins over the file; nothing said there is None."""
+    if not (options.token or options.password or options.auth):
+        return None
+    stored = shared_secret(config, os.environ)
+    mode = options.auth or ("password" if options.password and not options.token else "token")
+    return SharedSecret(
+        mode="password" if mode == "password" else "token",
+        token=options.token or stored.token,
+        password=options.password or stored.password,
+    )
 
 
-def bind_host(config: Config, options: Options) -> str:
-    """The address to listen on. Beyond loopback only with a secret."""
+def host_of(config: Config, options: Options) -> str:
     if config.gateway.mode == "remote":
         raise CannotStart("gateway.mode is `remote`: this machine uses another Gateway. Set gateway.mode to `local`.")
-    bind = options.bind or config.gateway.bind
-    if bind == "loopback":
-        return "127.0.0.1"
-    auth = config.gateway.auth
-    secret = auth.token or auth.password or options.token or options.password
-    if not secret and not any(os.environ.get(f"OPENCLAW_GATEWAY_{name}") for name in ("TOKEN", "PASSWORD")):
-        raise CannotStart(f"Refusing to bind gateway to {bind} without auth. Set gateway.auth.token first.")
-    if bind == "lan":
-        return "0.0.0.0"
-    if bind == "custom":
-        return config.gateway.custom_bind_host or "0.0.0.0"
-    return "127.0.0.1"
+    return bind_host(options.bind or config.gateway.bind, config.gateway.custom_bind_host)
 
 
 def port_of(config: Config, options: Options) -> int:
@@ -144,6 +140,8 @@ def port_of(config: Config, options: Options) -> int:
 async def _listen(gateway: Gateway, host: str, port: int) -> Server:
     try:
         return await serve(gateway, host, port)
+    except StartRefused as refused:
+        raise CannotStart(str(refused)) from None
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise CannotStart(f"cannot listen on {host}:{port}: {error.strerror}") from None

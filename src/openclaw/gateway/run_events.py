@@ -92,6 +92,12 @@ class RunStream:
             self._chat("aborted", seq=self._seq, stopReason=reason)
             self._chat_closed = True
 
+    def absorbed(self, by: str) -> None:
+        """An end without words of its own: older clients know it as the sign of a queued message."""
+        self._seq += 1
+        self._chat("final", seq=self._seq, queued=True, answeredBy=by)
+        self._chat_closed = True
+
     def finished(self) -> None:
         self._flush()
         record = self._record

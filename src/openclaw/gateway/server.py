@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from openclaw.gateway.bind import is_loopback
 from openclaw.gateway.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
 from openclaw.gateway.origin import Peer, peer_of
+from openclaw.gateway.shared_auth import start_problem
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -26,6 +28,10 @@ log = logging.getLogger("openclaw.gateway")
 HttpHandler = Callable[[web.BaseRequest, "Gateway", Peer], Awaitable[web.StreamResponse]]
 Route = tuple[str, str, HttpHandler]
 """Verb, path, handler. A path that ends in ``*`` stands for everything below it."""
+
+
+class StartRefused(Exception):
+    """Listening would not be safe; the text says what to change."""
 
 
 def load_routes() -> list[Route]:
@@ -59,7 +65,13 @@ class Server:
         self._stopping = False
 
     async def start(self, host: str, port: int) -> int:
-        """Begins to listen and returns the port. On loopback ``::1`` is served as well where there is one."""
+        """Begins to listen and returns the port. On loopback ``::1`` is served as well where there is one.
+
+        Raises ``StartRefused`` when the secret is missing or too weak for where it would listen.
+        """
+        secret = self.gateway.secret()
+        if problem := start_problem(secret, exposed=not is_loopback(host)):
+            raise StartRefused(problem)
         loop = asyncio.get_running_loop()
         self._web = web.Server(self._handle, access_log=None, handler_cancellation=True)
         listener = await loop.create_server(self._web, host, port, reuse_address=True)

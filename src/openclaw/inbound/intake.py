@@ -12,6 +12,7 @@ from openclaw.inbound.attachments import Image
 from openclaw.messages import ToolResultMessage
 from openclaw.models.base import ToolSpec
 from openclaw.runs.hub import RunHub, Submission
+from openclaw.runs.queue import QueueWish, queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Accept
 
@@ -31,8 +32,12 @@ class Incoming(msgspec.Struct, kw_only=True):
     extra_system_prompt: str = ""
     client_tools: list[ToolSpec] = []
     tool_outputs: list[ToolResultMessage] = []
+    tool_choice: Any = None
+    max_tokens: int | None = None
     entry_fields: dict[str, Any] = {}
     """What the message says about its session: channel, label, who spawned it."""
+    queue: QueueWish | None = None
+    """What this message asks of the queue, for itself only."""
     watcher: str | None = None
 
 
@@ -52,6 +57,10 @@ async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submissio
         body["clientTools"] = msgspec.to_builtins(message.client_tools)
     if message.tool_outputs:
         body["toolOutputs"] = msgspec.to_builtins(message.tool_outputs)
+    if message.tool_choice is not None:
+        body["toolChoice"] = message.tool_choice
+    if message.max_tokens is not None:
+        body["maxTokens"] = message.max_tokens
     if message.extra_system_prompt:
         body["extraSystemPrompt"] = message.extra_system_prompt
     accept = Accept(
@@ -64,7 +73,10 @@ async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submissio
         route=message.route,
         body=body,
     )
-    return await hub.submit(accept, message.watcher)
+    settings = queue_settings(
+        runtime.config.current.messages.queue, entry, str(message.route.get("channel", message.source)), message.queue
+    )
+    return await hub.submit(accept, settings, message.watcher)
 
 
 async def touch_session(agent_id: str, session_key: str, fields: dict[str, Any], runtime: Runtime) -> SessionEntry:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
-from urllib.parse import urlsplit
+
+import msgspec
 
 from openclaw.clock import Clock, SystemClock
 from openclaw.messages import (
     AssistantBlock,
+    AssistantMessage,
     ImageBlock,
     Message,
     TextBlock,
     ThinkingBlock,
+    ThinkingLevel,
     ToolResultMessage,
     UserBlock,
     UserMessage,
@@ -21,10 +25,11 @@ from openclaw.messages import (
 from openclaw.models import convert, thinking
 from openclaw.models.anthropic_stream import AnthropicStream
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
+from openclaw.models.claude import DEFAULT_BASE_URL, ClaudeFacts, controls_binding, effort_of, facts_of, is_vendor
 from openclaw.models.http import WireRequest, stream_reply
 
 API_VERSION = "2023-06-01"
-DEFAULT_BASE_URL = "https://api.anthropic.com"
+BINDING_BETA = "thinking-binding-controls-2026-08-01"
 MAX_ID = 64
 CONTINUE = "(continue)"
 """Ends a request whose history ends with the assistant: newer models refuse to continue their own message."""
@@ -37,11 +42,12 @@ class AnthropicProvider(Provider):
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
 
-    async def stream(self, request: ModelRequest, api_key: str) -> AsyncIterator[StreamEvent]:
+    async def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
         wire = build_request(request, api_key)
         state = AnthropicStream(request.model, self._clock.now_ms())
-        async for event in stream_reply(wire, state, model=request.model, api_key=api_key):
-            yield event
+        async with aclosing(stream_reply(wire, state, model=request.model, api_key=api_key)) as events:
+            async for event in events:
+                yield event
 
 
 def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
@@ -55,6 +61,8 @@ def _headers(model: Model, api_key: str) -> dict[str, str]:
     headers = {"anthropic-version": API_VERSION}
     betas: Any = model.compat.get("betas")
     names = [str(name) for name in betas] if isinstance(betas, list | tuple) else []
+    if controls_binding(model):
+        names.append(BINDING_BETA)
     if api_key.startswith("sk-ant-oat"):
         headers["authorization"] = f"Bearer {api_key}"
         names.append("oauth-2025-04-20")
@@ -69,7 +77,11 @@ def _headers(model: Model, api_key: str) -> dict[str, str]:
 
 def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
+    facts = facts_of(model)
+    level = thinking.clamp_to_model(request.thinking, model)
     history = convert.transform(request.messages, model, _legal_id, max_id=MAX_ID)
+    if facts.bound_thinking:
+        history = _without_unbound_thinking(history, keep_current=level != "off" or facts.off == "low_effort")
     messages = _messages(history, model)
     marker = _cache_marker(model)
     _mark_last_user_block(messages, marker)
@@ -77,8 +89,28 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     if system := _system(request, marker):
         body["system"] = system
     _add_tools(body, request, history, marker)
-    _add_thinking(body, request)
+    if not facts.forced_tools and _is_forced(body):
+        # These models refuse to be forced; they are left to choose.
+        del body["tool_choice"]
+    _add_thinking(body, request, facts, level)
     return body
+
+
+def _without_unbound_thinking(history: list[Message], *, keep_current: bool) -> list[Message]:
+    """Thinking of earlier turns goes: between turns the prompt changes (its time, pruned results), which voids it.
+
+    Within a turn the conversation only grows, so what was thought since the last user message stays valid.
+    """
+    last_user = max((index for index, message in enumerate(history) if isinstance(message, UserMessage)), default=-1)
+    out: list[Message] = []
+    for index, message in enumerate(history):
+        if isinstance(message, AssistantMessage) and not (keep_current and index > last_user):
+            content = [block for block in message.content if not isinstance(block, ThinkingBlock)]
+            if not content:
+                continue
+            message = msgspec.structs.replace(message, content=content)
+        out.append(message)
+    return out
 
 
 def _legal_id(call_id: str, same_model: bool) -> str:
@@ -165,8 +197,7 @@ def _cache_marker(model: Model) -> dict[str, str] | None:
     retention = model.compat.get("cacheRetention", "short")
     if retention == "none":
         return None
-    host = urlsplit(model.base_url or DEFAULT_BASE_URL).hostname
-    if retention == "long" and host == "api.anthropic.com":
+    if retention == "long" and is_vendor(model):
         return {"type": "ephemeral", "ttl": "1h"}
     return {"type": "ephemeral"}
 
@@ -225,25 +256,45 @@ def _tool_choice(choice: Any) -> dict[str, Any] | None:
             )
 
 
-def _add_thinking(body: dict[str, Any], request: ModelRequest) -> None:
+def _is_forced(body: dict[str, Any]) -> bool:
+    return body.get("tool_choice", {}).get("type") in ("any", "tool")
+
+
+def _add_thinking(body: dict[str, Any], request: ModelRequest, facts: ClaudeFacts, level: ThinkingLevel) -> None:
     model = request.model
-    level = thinking.clamp_to_model(request.thinking, model)
-    forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
-    limit = thinking.output_limit(model, request.max_tokens)
-    thinks = False
-    if level != "off" and not forced and _may_think(body["messages"]):
-        if thinking.is_adaptive(model):
-            body["thinking"] = {"type": "adaptive"}
-            body["output_config"] = {"effort": thinking.ADAPTIVE_EFFORT[level]}
-            thinks = True
-        else:
-            budget, limit = thinking.budget_and_limit(level, model, request.max_tokens)
-            if budget:
-                body["thinking"] = {"type": "enabled", "budget_tokens": budget}
-                thinks = True
-    body["max_tokens"] = limit
-    if request.temperature is not None and not thinks:
+    body["max_tokens"] = thinking.output_limit(model, request.max_tokens)
+    if level == "off" or _is_forced(body):
+        _switch_off(body, model, facts)
+    elif facts.adaptive:
+        _think_adaptively(body, model, effort_of(level, facts))
+    elif _may_think(body["messages"]):
+        budget, limit = thinking.budget_and_limit(level, model, request.max_tokens)
+        if budget:
+            body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+            body["max_tokens"] = limit
+    if request.temperature is not None and facts.sampling and "thinking" not in body:
         body["temperature"] = min(1.0, max(0.0, request.temperature))
+
+
+def _switch_off(body: dict[str, Any], model: Model, facts: ClaudeFacts) -> None:
+    match facts.off:
+        case "omit":
+            pass
+        case "low_effort":
+            _think_adaptively(body, model, "low")
+        case style:
+            body["thinking"] = {"type": style}
+
+
+def _think_adaptively(body: dict[str, Any], model: Model, effort: str) -> None:
+    config: dict[str, Any] = {"type": "adaptive"}
+    if not facts_of(model).sampling:
+        # Since 4.7 thoughts come without their text unless it is asked for.
+        config["display"] = "summarized"
+    if controls_binding(model):
+        config["block_binding"] = {"prefix_mismatch_behavior": "drop_block"}
+    body["thinking"] = config
+    body["output_config"] = {"effort": effort}
 
 
 def _may_think(messages: list[dict[str, Any]]) -> bool:

@@ -15,7 +15,7 @@ _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<
 def context_length(path: str) -> int | None:
     """The window the model was trained for; None when the file is missing, not GGUF, or does not say."""
     try:
-        with Path(path).open("rb") as file:
+        with Path(path.removeprefix("file://")).expanduser().open("rb") as file:
             return _find_context_length(file)
     except (OSError, struct.error, ValueError):
         return None

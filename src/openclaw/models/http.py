@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -60,7 +61,7 @@ async def close() -> None:
 
 async def stream_reply(
     wire: WireRequest, state: StreamState, *, model: Model, api_key: str
-) -> AsyncIterator[StreamEvent]:
+) -> AsyncGenerator[StreamEvent]:
     """Sends the request and yields the reply's events. Every failure is a ModelError that carries what had come.
 
     Cancelling the consumer closes the connection at once.
@@ -72,14 +73,15 @@ async def stream_reply(
         if response.status >= 300:
             body = await _read_bounded(response, MAX_ERROR_BODY)
             raise status_error(model.provider, response.status, response.headers, body, secrets)
-        async for event in _read_events(response, state):
-            yield event
+        async with aclosing(_read_events(response, state)) as events:
+            async for event in events:
+                yield event
         _keep_connection(response)
         response = None
     except ModelError as error:
         raise _without_secrets(error, secrets) from None
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise transport_error(error, wire, state, model) from None
+        raise _without_secrets(transport_error(error, wire, state, model), secrets) from None
     finally:
         if response is not None:
             response.close()
@@ -101,7 +103,7 @@ async def _open(wire: WireRequest, model: Model) -> aiohttp.ClientResponse:
     )
 
 
-async def _read_events(response: aiohttp.ClientResponse, state: StreamState) -> AsyncIterator[StreamEvent]:
+async def _read_events(response: aiohttp.ClientResponse, state: StreamState) -> AsyncGenerator[StreamEvent]:
     kind = response.content_type
     if kind == "application/json":
         for event in state.feed_whole(await _read_bounded(response, MAX_WHOLE_BODY)):
@@ -133,17 +135,17 @@ async def _read_events(response: aiohttp.ClientResponse, state: StreamState) -> 
         raise
 
 
-def _last_events(parser: SseParser, state: StreamState) -> list[StreamEvent]:
+def _last_events(parser: SseParser, state: StreamState) -> Iterator[StreamEvent]:
     """After the last byte: an event whose blank line is missing still counts, half an event does not."""
     tail = parser.finish()
-    out: list[StreamEvent] = []
     if tail is not None:
         try:
-            out = state.feed([tail])
+            yield from state.feed([tail])
         except ModelError as error:
             if error.kind != "other":
                 raise
-    return out if state.draft.complete else out + state.finish()
+    if not state.draft.complete:
+        yield from state.finish()
 
 
 async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:

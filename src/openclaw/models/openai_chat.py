@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -36,11 +37,12 @@ class OpenAIChatProvider(Provider):
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
 
-    async def stream(self, request: ModelRequest, api_key: str) -> AsyncIterator[StreamEvent]:
+    async def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
         wire = build_request(request, api_key)
         state = ChatStream(request.model, self._clock.now_ms())
-        async for event in stream_reply(wire, state, model=request.model, api_key=api_key):
-            yield event
+        async with aclosing(stream_reply(wire, state, model=request.model, api_key=api_key)) as events:
+            async for event in events:
+                yield event
 
 
 def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
@@ -66,12 +68,12 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     if quirks.supports_usage_in_streaming:
         body["stream_options"] = {"include_usage": True}
     body[quirks.max_tokens_field] = thinking.output_limit(model, request.max_tokens)
-    if request.temperature is not None:
-        body["temperature"] = request.temperature
     if quirks.is_openai and request.session_id:
         body["prompt_cache_key"] = request.session_id[:64]
     _add_tools(body, request, history, quirks)
     _add_thinking(body, request, quirks)
+    if request.temperature is not None and not (quirks.is_openai and thinking.fixes_temperature(body, model)):
+        body["temperature"] = request.temperature
     return body
 
 
@@ -216,7 +218,11 @@ def _add_thinking(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -
     model = request.model
     if not model.reasoning:
         return
-    effort = thinking.reasoning_effort(request.thinking, model)
+    effort = thinking.reasoning_effort(request.thinking, model, vendor=quirks.is_openai)
+    version = thinking.gpt_version(model)
+    if quirks.is_openai and request.tools and version is not None and version >= (5, 6):
+        # On this endpoint these models call tools only without reasoning.
+        effort = "none"
     match quirks.thinking_format:
         case "zai":
             body["thinking"] = {"type": "enabled" if effort else "disabled"}

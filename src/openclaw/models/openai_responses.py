@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -33,11 +34,12 @@ class OpenAIResponsesProvider(Provider):
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
 
-    async def stream(self, request: ModelRequest, api_key: str) -> AsyncIterator[StreamEvent]:
+    async def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
         wire = build_request(request, api_key)
         state = ResponsesStream(request.model, self._clock.now_ms())
-        async for event in stream_reply(wire, state, model=request.model, api_key=api_key):
-            yield event
+        async with aclosing(stream_reply(wire, state, model=request.model, api_key=api_key)) as events:
+            async for event in events:
+                yield event
 
 
 def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
@@ -51,6 +53,7 @@ def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
 
 def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
+    quirks = quirks_of(model)
     history = convert.transform(request.messages, model, _legal_id, max_id=MAX_ID)
     items = _items(history, model)
     if not items:
@@ -64,8 +67,6 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     }
     if request.session_id:
         body["prompt_cache_key"] = request.session_id[:64]
-    if request.temperature is not None:
-        body["temperature"] = request.temperature
     if request.tools:
         body["tools"] = [_tool(spec) for spec in request.tools]
         choice = tool_choice(request.tool_choice, nested=False)
@@ -73,9 +74,11 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
             body["tool_choice"] = choice
     if model.reasoning:
         body["include"] = ["reasoning.encrypted_content"]
-        effort = thinking.reasoning_effort(request.thinking, model)
+        effort = thinking.reasoning_effort(request.thinking, model, vendor=quirks.is_openai)
         if effort:
-            body["reasoning"] = {"effort": effort, "summary": "auto"}
+            body["reasoning"] = {"effort": effort} if effort == "none" else {"effort": effort, "summary": "auto"}
+    if request.temperature is not None and not (quirks.is_openai and thinking.fixes_temperature(body, model)):
+        body["temperature"] = request.temperature
     return body
 
 

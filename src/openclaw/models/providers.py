@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 
 from openclaw.models.base import Model, ModelError, Provider
@@ -26,7 +25,20 @@ def provider_for(model: Model) -> Provider:
     return _adapter(model.api)
 
 
-@functools.cache
+_made: dict[str, Provider] = {}
+
+
 def _adapter(api: str) -> Provider:
-    module, name = _ADAPTERS[api]
-    return getattr(importlib.import_module(module), name)()
+    if api not in _made:
+        module, name = _ADAPTERS[api]
+        _made[api] = getattr(importlib.import_module(module), name)()
+    return _made[api]
+
+
+async def close_providers() -> None:
+    """Lets go of what adapters hold, e.g. the process of the local model."""
+    for provider in _made.values():
+        close = getattr(provider, "close", None)
+        if close is not None:
+            await close()
+    _made.clear()

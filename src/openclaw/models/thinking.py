@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from openclaw.messages import ThinkingLevel
 from openclaw.models.base import Model
+from openclaw.models.claude import facts_of
 
 LEVELS: tuple[ThinkingLevel, ...] = ("off", "minimal", "low", "medium", "high", "xhigh")
 
@@ -23,16 +25,11 @@ _ALIASES: dict[str, ThinkingLevel] = {
 BUDGETS: dict[ThinkingLevel, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 16384}
 """Anthropic's thinking tokens per level, for models that take a budget."""
 
-ADAPTIVE_EFFORT: dict[ThinkingLevel, str] = {
-    "minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "max",
-}  # fmt: skip
-"""The effort of models that decide for themselves how long to think."""
-
 MAX_OUTPUT_TOKENS = 32_000
 """The answer's part of the output limit, before thinking is added."""
 MIN_BUDGET = 1024
-_XHIGH_MODELS = ("gpt-5.1-codex-max", "gpt-5.2", "gpt-5.3", "gpt-5.4", "opus-4-6", "opus-4.6")
-_ADAPTIVE_MODELS = ("opus-4-6", "opus-4.6", "sonnet-4-6", "sonnet-4.6")
+_GPT = re.compile(r"gpt-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)")
+_O_SERIES = re.compile(r"(?:^|/)o\d")
 
 
 def parse_level(text: str) -> ThinkingLevel | None:
@@ -52,10 +49,22 @@ def supported_levels(model: Model) -> tuple[ThinkingLevel, ...]:
     if isinstance(declared, list | tuple):
         known: tuple[ThinkingLevel, ...] = tuple(level for level in LEVELS if level in declared)
         return known if known else ("off",)
-    model_id = model.id.lower()
-    if model.compat.get("xhigh") or any(name in model_id for name in _XHIGH_MODELS):
+    if model.compat.get("xhigh") or facts_of(model).adaptive:
         return LEVELS
+    model_id = model.id.lower()
+    version = gpt_version(model)
+    if _O_SERIES.search(model_id):
+        return ("off", "low", "medium", "high")
+    if version is not None and version >= (5, 1):
+        highest: tuple[ThinkingLevel, ...] = ("xhigh",) if version >= (5, 2) or "codex-max" in model_id else ()
+        return ("off", "low", "medium", "high", *highest)
     return LEVELS[:-1]
+
+
+def gpt_version(model: Model) -> tuple[int, int] | None:
+    """OpenAI renamed its levels with almost every release; the number tells which it accepts."""
+    match = _GPT.search(model.id.lower())
+    return None if match is None else (int(match.group(1)), int(match.group(2) or 0))
 
 
 def clamp(level: ThinkingLevel, supported: Sequence[ThinkingLevel]) -> ThinkingLevel:
@@ -72,15 +81,6 @@ def clamp(level: ThinkingLevel, supported: Sequence[ThinkingLevel]) -> ThinkingL
 def clamp_to_model(level: ThinkingLevel, model: Model) -> ThinkingLevel:
     """Off stays off: a person who switched thinking off does not get it back."""
     return "off" if level == "off" or not model.reasoning else clamp(level, supported_levels(model))
-
-
-def is_adaptive(model: Model) -> bool:
-    """Whether the Anthropic model takes an effort instead of a budget of thinking tokens."""
-    style = model.compat.get("thinking")
-    if style in ("adaptive", "budget"):
-        return style == "adaptive"
-    model_id = model.id.lower()
-    return any(name in model_id for name in _ADAPTIVE_MODELS)
 
 
 def output_limit(model: Model, requested: int | None) -> int:
@@ -101,7 +101,17 @@ def budget_and_limit(level: ThinkingLevel, model: Model, requested: int | None) 
     return budget, limit
 
 
-def reasoning_effort(level: ThinkingLevel, model: Model) -> str | None:
-    """OpenAI's word for the level, or None when the model should not be asked to reason."""
+def reasoning_effort(level: ThinkingLevel, model: Model, *, vendor: bool = False) -> str | None:
+    """OpenAI's word for the level, or None to say nothing. At the vendor itself off is a word of its own."""
     chosen = clamp_to_model(level, model)
-    return None if chosen == "off" else chosen
+    if chosen != "off":
+        return chosen
+    version = gpt_version(model)
+    quiet = version is not None and version >= (5, 1) and not any(name in model.id for name in ("codex", "pro"))
+    return "none" if vendor and model.reasoning and quiet else None
+
+
+def fixes_temperature(body: dict[str, Any], model: Model) -> bool:
+    """Whether OpenAI would refuse a temperature: its reasoning models do, unless they were told not to reason."""
+    effort = body.get("reasoning_effort") or body.get("reasoning", {}).get("effort")
+    return model.reasoning and effort != "none"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -11,14 +10,16 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from openclaw.agent.loop import NoInbox
 from openclaw.agent.run import AgentRun, RunResult
-from openclaw.agent.runtime import Runtime, Turn
-from openclaw.events import Event
-from openclaw.messages import ImageBlock, ToolResultMessage
-from openclaw.models.base import ToolSpec
+from openclaw.agent.runtime import Runtime
+from openclaw.events import Event, SteeringInjected
+from openclaw.messages import TextBlock, UserMessage
+from openclaw.runs.inbox import RunInbox
 from openclaw.runs.lane import Lane
+from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings
 from openclaw.runs.record import RunRecord, RunState
+from openclaw.runs.slots import Slots
+from openclaw.runs.turn import images_of, turn_of
 from openclaw.storage.base import END_STATES, Accept, LedgerRow, MessageState
 
 log = logging.getLogger("openclaw.runs")
@@ -30,6 +31,8 @@ IDLE_LANES = 1_000
 GAVE_UP = (
     "The Gateway stopped {attempts} times while working on this message, so it was given up. Send it again to retry."
 )
+QUEUE_FULL = "Not taken: {waiting} messages of this session are waiting already. Wait for an answer, or use /stop."
+DROPPED = "Dropped: more messages were waiting than the queue holds ({cap})."
 
 
 class Observer(Protocol):
@@ -41,6 +44,10 @@ class Observer(Protocol):
 
     def aborted(self, reason: str) -> None:
         """Called at once when someone stops the run, which may take a moment longer to end."""
+        ...
+
+    def absorbed(self, by: str) -> None:
+        """Another run takes this message in; its answer comes there."""
         ...
 
     def finished(self) -> None: ...
@@ -70,31 +77,78 @@ class RunHub:
         self._observers: dict[str, Observer] = {}
         self._waiters: dict[str, set[asyncio.Event]] = {}
         self._background: set[asyncio.Task[None]] = set()
-        self._slots: asyncio.Semaphore | None = None
-        self._slot_count: int | None = None
+        self._slots = Slots(lambda: runtime.config.current)
+        self._stopping = False
 
     # Accepting
 
-    async def submit(self, message: Accept, watcher: str | None = None) -> Submission:
-        """Writes the message down, then puts it in its session's lane. A known id starts nothing."""
+    async def submit(
+        self, message: Accept, settings: QueueSettings | None = None, watcher: str | None = None
+    ) -> Submission:
+        """Writes the message down, then decides what becomes of it. A known id starts nothing."""
         row, new = await self._runtime.ledger.accept(message)
-        if not new:
-            record = self._records.get(row.run_id)
-            if record is not None and watcher is not None:
-                record.watchers.add(watcher)
-            return Submission(row, False, False, record)
-        record = RunRecord(row)
-        if watcher is not None:
+        record = self._records.get(row.run_id) if not new else RunRecord(row)
+        if record is not None and watcher is not None:
             record.watchers.add(watcher)
-        queued = self._enqueue(record)
-        if queued:
-            self._later(self._runtime.ledger.advance(row.id, "queued", "another message of this session is running"))
+        if not new or record is None:
+            return Submission(row, False, False, record)
+        self._remember(record)
+        queued = await self._place(record, settings or QueueSettings(mode="followup"))
         return Submission(row, True, queued, record)
 
-    def _enqueue(self, record: RunRecord) -> bool:
-        self._remember(record)
-        self._observers[record.run_id] = self._observe(record)
-        return self._lane(record.session_key).add_run(record, self._run)
+    async def _place(self, record: RunRecord, settings: QueueSettings) -> bool:
+        """Runs, queues, steers or refuses by the session's queue mode; True when the message does not run at once."""
+        lane = self._lane(record.session_key)
+        active = lane.active
+        steerable = active is not None and active.steerable
+        choice = decide(settings, busy=not lane.idle, steerable=steerable, waiting=len(lane.waiting))
+        if choice == "steer" and active is not None and await self._steer(active, record, settings):
+            return True
+        if choice == "refuse":
+            error = QUEUE_FULL.format(waiting=len(lane.waiting))
+            await self._finish(record, RunResult(outcome="error", error=error))
+            return True
+        if choice == "interrupt":
+            self.abort(record.session_key, reason="interrupt")
+        queued = lane.add(record, settings)
+        if queued and choice != "interrupt":
+            self._later(self._runtime.ledger.advance(record.row.id, "queued", _waits_because(settings)))
+            self._make_room(lane, settings)
+        return queued
+
+    async def _steer(self, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
+        blocks = [TextBlock(text=record.row.body["prompt"]), *await images_of(record.row, self._runtime)]
+        now = self._runtime.clock.now_ms()
+        if active.inbox is None or not active.inbox.put(record, UserMessage(content=blocks, timestamp=now)):
+            return False
+        record.queue = settings
+        self._later(self._runtime.ledger.advance(record.row.id, "queued", f"to be taken into run {active.run_id}"))
+        if settings.mode == "steer-backlog":
+            await self._again_later(record)
+        return True
+
+    async def _again_later(self, record: RunRecord) -> None:
+        """Besides being steered in, the message gets a turn of its own when the run has ended."""
+        row = record.row
+        copy = Accept(
+            run_id=f"{row.run_id}:backlog",
+            dedupe_key="",
+            agent_id=row.agent_id,
+            session_key=row.session_key,
+            session_id=row.session_id,
+            source=row.source,
+            route=row.route,
+            body=row.body,
+        )
+        await self.submit(copy, QueueSettings(mode="followup"))
+
+    def _make_room(self, lane: Lane, settings: QueueSettings) -> None:
+        """Lets the oldest go when more wait than the session allows; their end says so."""
+        for oldest in lane.waiting[: max(0, len(lane.waiting) - settings.cap)]:
+            lane.withdraw(oldest)
+            if settings.drop == "summarize":
+                lane.overflow.add(str(oldest.row.body.get("summary") or oldest.row.body["prompt"]), settings.cap)
+            self._later(self._finish(oldest, RunResult(outcome="aborted", error=DROPPED.format(cap=settings.cap))))
 
     def _lane(self, session_key: str) -> Lane:
         lane = self._lanes.get(session_key)
@@ -102,7 +156,7 @@ class RunHub:
             if len(self._lanes) >= IDLE_LANES:
                 for key in [key for key, lane in self._lanes.items() if lane.idle]:
                     del self._lanes[key]
-            lane = self._lanes[session_key] = Lane(session_key)
+            lane = self._lanes[session_key] = Lane(session_key, self._runtime.clock, self._perform)
         return lane
 
     async def exclusively(self, session_key: str, work: Callable[[], Awaitable[T]]) -> T:
@@ -112,15 +166,18 @@ class RunHub:
     async def recover(self) -> int:
         """Takes up every message without an end; called once, after the Gateway has begun to listen."""
         rows = await self._runtime.ledger.unfinished()
+        config = self._runtime.config.current.messages.queue
         for row in rows:
             record = RunRecord(row)
+            self._remember(record)
             if row.attempts >= MAX_ATTEMPTS:
-                self._observers[row.run_id] = self._observe(record)
-                self._remember(record)
                 error = GAVE_UP.format(attempts=row.attempts)
                 await self._finish(record, RunResult(outcome="error", error=error))
-            else:
-                self._enqueue(record)
+                continue
+            entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
+            settings = queue_settings(config, entry, row.source)
+            # What had begun is continued by itself; what waited may still be collected.
+            self._lane(row.session_key).add(record, settings if not row.attempts else QueueSettings(mode="followup"))
         return len(rows)
 
     # Looking
@@ -133,8 +190,15 @@ class RunHub:
         lane = self._lanes.get(session_key)
         return lane.records if lane is not None else []
 
+    def waiting(self, session_key: str) -> list[RunRecord]:
+        lane = self._lanes.get(session_key)
+        return lane.waiting if lane is not None else []
+
     def busy(self) -> int:
         return sum(1 for lane in self._lanes.values() if lane.active is not None)
+
+    def queued(self) -> int:
+        return sum(len(lane.waiting) for lane in self._lanes.values())
 
     async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
         """The run's end, or ``timeout``; waiting does not depend on any connection. Unknown ids may still arrive."""
@@ -170,22 +234,32 @@ class RunHub:
         error = None if status == "ok" else row.reason or row.state
         return WaitResult(status=status, started_at=row.started_at, ended_at=row.ended_at, error=error)
 
-    # Stopping
+    # Stopping and editing
 
     def abort(self, session_key: str, run_id: str | None = None, reason: str = "rpc") -> list[str]:
         """Stops the session's runs (or one of them), waiting ones included; returns the ids it stopped."""
-        stopped: list[str] = []
         lane = self._lanes.get(session_key)
-        for record in self.active(session_key):
+        if lane is None:
+            return []
+        stopped: list[str] = []
+        for record in lane.records:
             if run_id is not None and record.run_id != run_id:
                 continue
             if not record.abort.abort(reason):
                 continue
             stopped.append(record.run_id)
             self._observers[record.run_id].aborted(reason)
-            if lane is not None and lane.withdraw(record):
+            if lane.withdraw(record):
                 self._later(self._finish(record, RunResult(outcome="aborted", error=reason)))
+        if run_id is None:
+            lane.overflow.take()
         return stopped
+
+    def promote(self, session_key: str, run_id: str) -> bool:
+        """Lets a waiting message go next."""
+        lane = self._lanes.get(session_key)
+        record = next((waiting for waiting in self.waiting(session_key) if waiting.run_id == run_id), None)
+        return lane is not None and record is not None and lane.promote(record)
 
     async def settle(self, session_key: str, timeout_s: float) -> bool:
         """Waits until nothing of the session is running."""
@@ -199,89 +273,99 @@ class RunHub:
 
     async def stop(self) -> None:
         """Ends the process's part in every run; their rows stay open and are taken up at the next start."""
+        self._stopping = True
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
         if self._background:
             await asyncio.gather(*self._background, return_exceptions=True)
 
     # Running
 
-    async def _run(self, record: RunRecord) -> None:
-        slots = self._current_slots()
-        if slots is None:
-            await self._run_now(record)
+    async def _perform(self, lane: Lane, batch: list[RunRecord]) -> None:
+        record = batch[-1]
+        try:
+            await self._collect(lane, batch)
+            async with self._slots.for_run(record):
+                await self._run(lane, record)
+        except Exception as error:
+            log.exception("run %s of %s failed", record.run_id, record.session_key)
+            problem = f"Something went wrong inside the Gateway: {error}"
+            await self._finish(record, RunResult(outcome="error", error=problem))
+
+    async def _collect(self, lane: Lane, batch: list[RunRecord]) -> None:
+        """Several messages become one prompt under the newest one's name; on disk before the model sees it."""
+        record = batch[-1]
+        count, lines = lane.overflow.take()
+        if not record.queued or (record.queue.mode != "collect" and not count):
             return
-        async with slots:
-            await self._run_now(record)
+        overflow = overflow_text(count, lines)
+        if record.queue.mode == "collect":
+            prompt = collected_prompt([one.row.body["prompt"] for one in batch], overflow)
+        else:
+            prompt = f"{overflow}\n\n{record.row.body['prompt']}"
+        others = batch[:-1]
+        images = [image for one in batch for image in one.row.body.get("images", [])]
+        reason = f"collected into run {record.run_id}"
+        await self._runtime.ledger.absorb(record.row.id, [one.row.id for one in others], prompt=prompt, reason=reason)
+        record.row.body = {**record.row.body, "prompt": prompt, **({"images": images} if images else {})}
+        for other in others:
+            self._absorb(record, other)
 
-    def _current_slots(self) -> asyncio.Semaphore | None:
-        wanted = self._runtime.config.current.agents.defaults.max_concurrent
-        if wanted != self._slot_count:
-            self._slot_count = wanted
-            self._slots = asyncio.Semaphore(wanted) if wanted else None
-        return self._slots
-
-    async def _run_now(self, record: RunRecord) -> None:
+    async def _run(self, lane: Lane, record: RunRecord) -> None:
         observer = self._observers[record.run_id]
+        record.inbox = RunInbox()
         record.begin(self._runtime.clock.now_ms())
         self._later(self._runtime.ledger.advance(record.row.id, "running"))
         observer.started()
+
+        def emit(event: Event) -> None:
+            if isinstance(event, SteeringInjected):
+                self._took_in(record, event.token)
+            observer.event(event)
+            record.tell(event)
+
         try:
-            turn = await self._turn(record)
-
-            def emit(event: Event) -> None:
-                observer.event(event)
-                record.tell(event)
-
-            run = AgentRun(turn, self._runtime, abort=record.abort, inbox=NoInbox(), emit=emit)
+            turn = await turn_of(record, self._runtime)
+            run = AgentRun(turn, self._runtime, abort=record.abort, inbox=record.inbox, emit=emit)
             result = await run.execute()
-        except Exception as error:
-            log.exception("run %s of %s failed", record.run_id, record.session_key)
-            result = RunResult(outcome="error", error=f"Something went wrong inside the Gateway: {error}")
+        finally:
+            for left in record.inbox.close():
+                # Its words came too late for this run: they get one of their own, before those that came later.
+                lane.add(left, QueueSettings(mode="followup"), first=True)
         await self._finish(record, result)
 
-    async def _turn(self, record: RunRecord) -> Turn:
-        row, body = record.row, record.row.body
-        entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
-        record.verbose = entry.get("verboseLevel") if entry else None
-        resumed = row.attempts > 0
-        session_id = row.session_id if resumed or entry is None else entry.get("sessionId", row.session_id)
-        return Turn(
-            ledger_id=row.id,
-            run_id=row.run_id,
-            agent_id=row.agent_id,
-            session_key=row.session_key,
-            session_id=session_id,
-            prompt=body["prompt"],
-            images=[await self._image(image) for image in body.get("images", [])],
-            thinking=body.get("thinking"),
-            timeout_s=body.get("timeoutSeconds"),
-            extra_system_prompt=body.get("extraSystemPrompt", ""),
-            client_tools=msgspec.convert(body.get("clientTools", []), list[ToolSpec]),
-            tool_outputs=msgspec.convert(body.get("toolOutputs", []), list[ToolResultMessage]),
-            resumed=resumed,
-        )
+    def _took_in(self, record: RunRecord, run_id: str) -> None:
+        steered = self._records.get(run_id)
+        if steered is not None:
+            self._absorb(record, steered)
+            reason = f"taken into run {record.run_id}"
+            self._later(self._runtime.ledger.finish(steered.row.id, "superseded", reason=reason))
 
-    async def _image(self, image: dict[str, Any]) -> ImageBlock:
-        data = await self._runtime.blobs.get(image["blob"])
-        if data is None:
-            raise FileNotFoundError(f"an attached image is gone from the blob store ({image['blob'][:12]})")
-        return ImageBlock(data=base64.b64encode(data).decode(), mime_type=image["mimeType"])
+    def _absorb(self, record: RunRecord, other: RunRecord) -> None:
+        other.absorbed_by = record.run_id
+        record.absorbed.append(other)
+        record.watchers |= other.watchers
+        self._observers.pop(other.run_id).absorbed(record.run_id)
 
     async def _finish(self, record: RunRecord, result: RunResult) -> None:
         """The one end of a message: first on disk, then told to everyone."""
-        state, reason = _end_of(result)
+        state, reason = end_of(result)
         summary: dict[str, Any] = {"outcome": result.outcome, "sessionId": result.session_id}
         if result.texts:
             summary["text"] = result.texts[-1]
         await self._runtime.ledger.finish(record.row.id, state, reason=reason, result=summary)
         states: dict[str, RunState] = {"ok": "ok", "error": "error", "aborted": "aborted"}
-        record.end(states[result.outcome], self._runtime.clock.now_ms(), result.error, result)
-        self._observers.pop(record.run_id).finished()
-        for waiter in self._waiters.get(record.run_id, ()):
-            waiter.set()
+        for one in (record, *record.absorbed):
+            one.started_at = one.started_at or record.started_at
+            one.end(states[result.outcome], self._runtime.clock.now_ms(), result.error, result)
+            for waiter in self._waiters.get(one.run_id, ()):
+                waiter.set()
+        observer = self._observers.pop(record.run_id, None)
+        if observer is not None:
+            observer.finished()
 
     def _remember(self, record: RunRecord) -> None:
         """Keeps the newest runs at hand; older ones are answered from the ledger."""
+        self._observers[record.run_id] = self._observe(record)
         self._records[record.run_id] = record
         if len(self._records) > REMEMBERED_RUNS:
             for run_id, old in list(self._records.items()):
@@ -304,7 +388,14 @@ class RunHub:
         task.add_done_callback(self._background.discard)
 
 
-def _end_of(result: RunResult) -> tuple[MessageState, str]:
+def _waits_because(settings: QueueSettings) -> str:
+    if settings.mode == "collect":
+        return "another message of this session is running; what comes meanwhile is collected"
+    return "another message of this session is running"
+
+
+def end_of(result: RunResult) -> tuple[MessageState, str]:
+    """The ledger's word for how a run ended, and why."""
     match result.outcome:
         case "ok":
             return "answered", ""
@@ -313,4 +404,4 @@ def _end_of(result: RunResult) -> tuple[MessageState, str]:
         case "aborted":
             if result.error == "timeout":
                 return "failed", "the run took longer than its time limit"
-            return "superseded", f"stopped ({result.error})"
+            return "superseded", result.error if result.error and " " in result.error else f"stopped ({result.error})"

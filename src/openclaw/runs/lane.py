@@ -4,48 +4,82 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from openclaw.clock import Clock
+from openclaw.runs.queue import QueueSettings, same_destination, summary_line
 from openclaw.runs.record import RunRecord
 
 T = TypeVar("T")
 
 
-class _Item:
-    __slots__ = ("record", "work")
+class _Job:
+    """Housekeeping that must not meet a run."""
 
-    def __init__(self, record: RunRecord | None, work: Callable[[], Awaitable[None]]) -> None:
-        self.record = record
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self.work = work
+
+
+class Overflow:
+    """What gave way in a full queue, to be told to the agent once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.lines: deque[str] = deque()
+
+    def add(self, text: str, most_lines: int) -> None:
+        self.count += 1
+        self.lines.append(summary_line(text))
+        while len(self.lines) > most_lines:
+            self.lines.popleft()
+
+    def take(self) -> tuple[int, list[str]]:
+        taken = self.count, list(self.lines)
+        self.count = 0
+        self.lines.clear()
+        return taken
 
 
 class Lane:
     """The single writer of a session. Nothing is locked while a run waits for a model or a tool."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, clock: Clock, perform: Callable[[Lane, list[RunRecord]], Awaitable[None]]) -> None:
         self.key = key
-        self._active: _Item | None = None
-        self._waiting: deque[_Item] = deque()
+        self.active: RunRecord | None = None
+        self.overflow = Overflow()
+        self._clock = clock
+        self._perform = perform
+        self._waiting: deque[RunRecord | _Job] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._changed_at = 0.0
+        self._stirred = asyncio.Event()
 
     @property
     def idle(self) -> bool:
         return self._task is None
 
     @property
-    def active(self) -> RunRecord | None:
-        return self._active.record if self._active else None
+    def waiting(self) -> list[RunRecord]:
+        return [item for item in self._waiting if isinstance(item, RunRecord)]
 
     @property
     def records(self) -> list[RunRecord]:
         """The running one first, then those that wait."""
-        items = [self._active, *self._waiting]
-        return [item.record for item in items if item is not None and item.record is not None]
+        return [*([self.active] if self.active else []), *self.waiting]
 
-    def add_run(self, record: RunRecord, run: Callable[[RunRecord], Awaitable[None]]) -> bool:
-        """True when the run waits behind something else."""
-        return self._add(_Item(record, lambda: run(record)))
+    def add(self, record: RunRecord, settings: QueueSettings, *, first: bool = False) -> bool:
+        """True when the run waits behind something else. ``first``: before everything else that waits."""
+        behind = self._task is not None
+        record.queue, record.queued = settings, behind
+        self._changed_at = self._clock.monotonic()
+        if first:
+            self._waiting.appendleft(record)
+        else:
+            self._waiting.append(record)
+        self._stirred.set()
+        self._start()
+        return behind
 
     async def exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
         """Does something to the session when its turn comes; nothing else of the session runs meanwhile."""
@@ -61,37 +95,97 @@ class Lane:
                 if not done.done():
                     done.set_result(result)
 
-        self._add(_Item(None, settle))
+        self._waiting.append(_Job(settle))
+        self._stirred.set()
+        self._start()
         return await done
 
     def withdraw(self, record: RunRecord) -> bool:
         """Takes a run that has not begun out of the lane."""
-        for item in self._waiting:
-            if item.record is record:
-                self._waiting.remove(item)
-                return True
-        return False
+        try:
+            self._waiting.remove(record)
+        except ValueError:
+            return False
+        self._stirred.set()
+        return True
 
-    def _add(self, item: _Item) -> bool:
-        behind = self._task is not None
-        self._waiting.append(item)
+    def promote(self, record: RunRecord) -> bool:
+        """Lets a waiting run go next, alone and at once."""
+        if not self.withdraw(record):
+            return False
+        record.queued = False
+        self._waiting.appendleft(record)
+        return True
+
+    def _start(self) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._drain(), name=f"lane {self.key}")
-        return behind
 
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                self._active = self._waiting.popleft()
-                try:
-                    await self._active.work()
-                finally:
-                    self._active = None
+                await self._quiet()
+                batch = self._next()
+                if isinstance(batch, _Job):
+                    await batch.work()
+                elif batch:
+                    await self._run(batch)
         finally:
             self._task = None
+            if self._waiting:  # Something came in while the last of it ended, or an error left it behind.
+                self._start()
+
+    async def _run(self, batch: list[RunRecord]) -> None:
+        self.active = batch[-1]
+        try:
+            await self._perform(self, batch)
+        finally:
+            self.active = None
+
+    async def _quiet(self) -> None:
+        """Messages to be collected wait until the person has paused."""
+        while self._waiting:
+            head = self._waiting[0]
+            if not isinstance(head, RunRecord) or not head.queued or head.queue.mode != "collect":
+                return
+            due = self._changed_at + head.queue.debounce_ms / 1000 - self._clock.monotonic()
+            if due <= 0:
+                return
+            self._stirred.clear()
+            waits = [asyncio.ensure_future(self._clock.sleep(due)), asyncio.ensure_future(self._stirred.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
+    def _next(self) -> list[RunRecord] | _Job:
+        if not self._waiting:
+            return []
+        head = self._waiting.popleft()
+        if isinstance(head, _Job):
+            return head
+        if not head.queued or head.queue.mode != "collect":
+            return [head]
+        together = _leading(self._waiting)
+        if not same_destination([record.row.route for record in (head, *together)]):
+            return [head]
+        for _ in together:
+            self._waiting.popleft()
+        return [head, *together]
 
     async def stop(self) -> None:
         self._waiting.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _leading(items: Sequence[RunRecord | _Job]) -> list[RunRecord]:
+    """The waiting runs that may be collected, up to the first thing that is something else."""
+    found: list[RunRecord] = []
+    for item in items:
+        if isinstance(item, _Job) or not item.queued or item.queue.mode != "collect":
+            break
+        found.append(item)
+    return found

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from openclaw.agent.abort import AbortSignal
 from openclaw.agent.run import RunResult
 from openclaw.events import Event
+from openclaw.runs.queue import QueueSettings
 from openclaw.storage.base import LedgerRow
+
+if TYPE_CHECKING:
+    from openclaw.runs.inbox import RunInbox
 
 RunState = Literal["queued", "running", "ok", "error", "aborted"]
 
@@ -28,6 +32,13 @@ class RunRecord:
         self.abort = AbortSignal()
         self.verbose: str | None = None
         """The session's own setting when the run began."""
+        self.queue = QueueSettings()
+        self.queued = False
+        """Waited, or waits, behind another run."""
+        self.inbox: RunInbox | None = None
+        self.absorbed: list[RunRecord] = []
+        """Messages this run answers besides its own."""
+        self.absorbed_by: str | None = None
         self.watchers: set[str] = set()
         """Connections that asked for this run and may see its tool events."""
         self.listeners: list[Callable[[Event], None]] = []
@@ -37,6 +48,10 @@ class RunRecord:
     @property
     def ended(self) -> bool:
         return self._ended.is_set()
+
+    @property
+    def steerable(self) -> bool:
+        return self.state == "running" and self.inbox is not None and self.inbox.open and not self.abort.aborted
 
     def begin(self, now_ms: int) -> None:
         self.state, self.started_at = "running", now_ms

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -36,24 +36,38 @@ _raw_line = msgspec.json.Decoder(_RawMessageLine)
 
 
 class Window(msgspec.Struct, frozen=True):
-    """Which entries of a branch count: places are positions on the path from root to leaf."""
+    """Which entries of a branch count, by their places in the file."""
 
     compaction: int | None
     places: list[int]
 
 
-def select_window(types: Sequence[str], ids: Sequence[str], first_kept: Callable[[int], str | None]) -> Window:
+Step: TypeAlias = tuple[int, str, str]
+"""Place, type and id of an entry."""
+
+
+def select_window(walk: Iterator[Step], first_kept: Callable[[int], str | None]) -> Window:
     """Everything, or the last compaction with what it kept and what came after it.
 
-    ``first_kept`` tells the first kept entry's id for the compaction at a place. An id that is not on the path before
-    it keeps nothing.
+    ``walk`` goes from the leaf towards the root and is followed no further than needed. ``first_kept`` tells the first
+    kept entry's id for the compaction at a place; an id that is not on the path before it keeps nothing.
     """
-    compaction = next((place for place in range(len(types) - 1, -1, -1) if types[place] == "compaction"), None)
-    if compaction is None:
-        return Window(None, list(range(len(types))))
-    wanted = first_kept(compaction)
-    start = next((place for place in range(compaction - 1, -1, -1) if ids[place] == wanted), compaction)
-    return Window(compaction, [*range(start, compaction), *range(compaction + 1, len(types))])
+    after: list[int] = []
+    for place, kind, _ in walk:
+        if kind == "compaction":
+            return Window(place, [*_kept(walk, first_kept(place)), *reversed(after)])
+        after.append(place)
+    after.reverse()
+    return Window(None, after)
+
+
+def _kept(walk: Iterator[Step], wanted: str | None) -> list[int]:
+    kept: list[int] = []
+    for place, _, own in walk:
+        kept.append(place)
+        if own == wanted:
+            return kept[::-1]
+    return []
 
 
 class BranchContext:
@@ -94,8 +108,9 @@ class BranchContext:
         elif isinstance(fields.get("provider"), str) and isinstance(fields.get("modelId"), str):
             self.model = (fields["provider"], fields["modelId"])
 
-    def known(self) -> dict[str, Message]:
-        return dict(zip(self._entry_ids, self._messages, strict=True))
+    def last_messages(self, count: int) -> dict[str, Message]:
+        start = max(0, len(self._messages) - count)
+        return dict(zip(self._entry_ids[start:], self._messages[start:], strict=True))
 
     def context(self) -> Context:
         """A value of its own: entries added later do not show in it."""

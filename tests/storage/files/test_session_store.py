@@ -83,8 +83,7 @@ async def test_many_changes_fold_without_waiting_for_the_second(tmp_path, open_s
     store = await open_store()
     for number in range(FOLD_RECORDS):
         await store.update("main", f"agent:main:k{number}", setting(sessionId=str(number)), durable=False)
-    while not sessions(tmp_path).exists():
-        await asyncio.sleep(0.001)
+    await asyncio.gather(*store._folds)
     assert len(on_disk(tmp_path)) == FOLD_RECORDS
 
 

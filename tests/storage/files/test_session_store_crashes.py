@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,34 @@ async def test_fold_that_fails_halfway_is_taken_back(tmp_path, monkeypatch, step
     await store.flush()
     await store.close()
     assert await held(tmp_path) == {"a": {"sessionId": "2"}}
+
+
+async def test_change_made_during_a_fold_is_in_the_next_one(tmp_path, monkeypatch):
+    store = await open_at(tmp_path)
+    await store.update("main", "a", lambda e: {"sessionId": "1"})
+    writing, go_on = threading.Event(), threading.Event()
+    real = store_file.write_beside
+
+    def slowly(path, data):
+        writing.set()
+        go_on.wait()
+        return real(path, data)
+
+    monkeypatch.setattr(store_file, "write_beside", slowly)
+    fold = asyncio.create_task(store.flush())
+    await asyncio.to_thread(writing.wait)
+    await store.update("main", "a", lambda e: {"sessionId": "2"})
+    await store.update("main", "b", lambda e: {"sessionId": "3"})
+    go_on.set()
+    await fold
+    path = tmp_path / FOLDER / "sessions.json"
+    assert json.loads(path.read_text()) == {"a": {"sessionId": "1"}}
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "agents", copy / "agents")
+    assert await held(copy) == {"a": {"sessionId": "2"}, "b": {"sessionId": "3"}}
+    await store.flush()
+    assert json.loads(path.read_text()) == {"a": {"sessionId": "2"}, "b": {"sessionId": "3"}}
+    await store.close()
 
 
 steps = st.lists(

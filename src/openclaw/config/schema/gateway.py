@@ -91,11 +91,6 @@ class GatewayTailscale(Record):
     """Name to publish under."""
 
 
-class ChatCompletionsEndpoint(Record):
-    enabled: bool = False
-    """Answer POST /v1/chat/completions."""
-
-
 class PdfLimits(Record):
     max_pages: Positive = 4
     """Pages rendered at most."""
@@ -137,6 +132,20 @@ class ResponseImages(Record):
     """Redirects followed at most."""
     timeout_ms: Positive = 10_000
     """Time for one download."""
+
+
+class ChatImages(ResponseImages):
+    allow_url: bool = False
+    """Fetch images named by URL (never from private addresses)."""
+
+
+class ChatCompletionsEndpoint(Record):
+    enabled: bool = False
+    """Answer POST /v1/chat/completions."""
+    max_body_bytes: Positive = 20 * 1024 * 1024
+    """Size of one request at most."""
+    images: ChatImages = ChatImages()
+    """Limits for input images."""
 
 
 class ResponsesEndpoint(Record):

@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.gateway.origin import Peer, host_refusal, origin_refusal
-from openclaw.gateway.shared_auth import check_bearer, shared_secret
+from openclaw.gateway.shared_auth import check_bearer
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -37,7 +37,7 @@ def bearer_refusal(gateway: Gateway, request: web.BaseRequest, peer: Peer) -> Ht
     if wait_ms and not peer.is_local:
         return limited
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-    secret = shared_secret(gateway.config.current, gateway.environ)
+    secret = gateway.secret()
     verdict = check_bearer(secret, bearer.strip() if scheme.lower() == "bearer" else "")
     if verdict.ok:
         return None

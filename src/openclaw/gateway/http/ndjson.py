@@ -28,6 +28,9 @@ class NullSink:
     def write(self, packed: bytes) -> None:
         pass
 
+    def write_now(self, packed: bytes) -> None:
+        pass
+
     async def room(self) -> None:
         pass
 
@@ -60,6 +63,9 @@ class NdjsonSink:
         self._lines.append(packed)
         self._size += len(packed)
         self._wake.set()
+
+    def write_now(self, packed: bytes) -> None:
+        self.write(packed)
 
     async def room(self) -> None:
         if not self._ended:

@@ -32,6 +32,7 @@ class TokenRevoke(Params):
 
 @method("device.pair.list", NoParams)
 async def list_devices(call: Call) -> Any:
+    await call.gateway.devices.load()
     return call.gateway.devices.listing()
 
 

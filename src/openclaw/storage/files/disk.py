@@ -164,15 +164,12 @@ class AppendFile:
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
         return self._fd
 
-    def _write(self, fd: int, data: bytes) -> None:
+    @staticmethod
+    def _write(fd: int, data: bytes) -> None:
+        """One write; after a short one the rest, or the error that cut it short. The next append sees what is torn."""
         written = os.write(fd, data)
-        try:
-            while written < len(data):
-                written += os.write(fd, memoryview(data)[written:])
-        except OSError:
-            self._torn = True
-            self._size = -1
-            raise
+        while written < len(data):
+            written += os.write(fd, memoryview(data)[written:])
 
 
 def atomic_replace(path: Path, data: bytes) -> None:

@@ -72,6 +72,10 @@ class FileLedger:
         parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
         return await self._thread.run(lambda db: _finish(db, ledger_id, state, reason, encoded, parts, now))
 
+    async def absorb(self, into: int, others: Sequence[int], *, prompt: str, reason: str) -> None:
+        now = self._clock.now_ms()
+        await self._thread.run(lambda db: _absorb(db, into, others, prompt, reason, now))
+
     async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None:
         values = (ledger_id, call_id, name, arguments, self._clock.now_ms())
         statement = (
@@ -131,6 +135,10 @@ class FileLedger:
         statement = f"{_OUTBOX} WHERE state = 'pending' AND next_at <= ? ORDER BY next_at, id LIMIT ?"
         return await self._parts(statement, now_ms, max(0, limit))
 
+    async def outbox_depth(self) -> int:
+        statement = "SELECT count(*) FROM outbox WHERE state = 'pending'"
+        return await self._thread.run(lambda db: db.execute(statement).fetchone()[0])
+
     async def outbox_of(self, ledger_id: int) -> list[OutboxRow]:
         return await self._parts(f"{_OUTBOX} WHERE ledger_id = ? ORDER BY part", ledger_id)
 
@@ -161,26 +169,33 @@ class FileLedger:
         return [_part(row) for row in await self._thread.run(lambda db: db.execute(statement, values).fetchall())]
 
 
-# The operations, run in the ledger's thread. Each refuses before it writes.
+# The operations, run in the ledger's thread. Those that refuse before they write cost their neighbours nothing.
 
 
 def _accept(db: sqlite3.Connection, message: Accept, route: bytes, body: bytes, now: int) -> tuple[LedgerRow, bool]:
-    known = db.execute(f"{_MESSAGE} WHERE run_id = ?", (message.run_id,)).fetchone()
-    if known is None and message.dedupe_key:
-        # The index covers only real keys; saying so lets SQLite use it.
-        statement = f"{_MESSAGE} WHERE dedupe_key = ? AND dedupe_key <> ''"
-        known = db.execute(statement, (message.dedupe_key,)).fetchone()
-    if known is not None:
-        return _message(known), False
     names = (message.run_id, message.dedupe_key, message.agent_id, message.session_key, message.session_id)
+    values = (*names, message.source, route, body, "accepted", now)
     inserted = db.execute(
         "INSERT INTO messages (run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state,"
-        " accepted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'accepted', ?)",
-        (*names, message.source, route, body, now),
+        " accepted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        values,
     )
+    if not inserted.rowcount:
+        return _known(db, message), False
     ledger_id = inserted.lastrowid or 0
-    _tell_story(db, ledger_id, now, "accepted", "")
-    return _message(db.execute(f"{_MESSAGE} WHERE id = ?", (ledger_id,)).fetchone()), True
+    db.execute(
+        "INSERT INTO story (ledger_id, step, at, state, reason) VALUES (?, 1, ?, 'accepted', '')", (ledger_id, now)
+    )
+    return _message((ledger_id, *values[:9], "", 0, now, None, None, None)), True
+
+
+def _known(db: sqlite3.Connection, message: Accept) -> LedgerRow:
+    # The index covers only real keys; saying so lets SQLite use it.
+    by_key = f"{_MESSAGE} WHERE dedupe_key = ? AND dedupe_key <> ''"
+    return _message(
+        db.execute(f"{_MESSAGE} WHERE run_id = ?", (message.run_id,)).fetchone()
+        or db.execute(by_key, (message.dedupe_key,)).fetchone()
+    )
 
 
 def _advance(db: sqlite3.Connection, ledger_id: int, state: str, reason: str, now: int) -> None:
@@ -219,6 +234,16 @@ def _finish(
         [(part, channel, payload, now, ledger_id) for part, channel, payload in parts],
     )
     return True
+
+
+def _absorb(db: sqlite3.Connection, into: int, others: Sequence[int], prompt: str, reason: str, now: int) -> None:
+    if ended := _end_of(db, into):
+        raise ValueError(f"message {into} has ended ({ended}) and can take no other in")
+    (body,) = db.execute("SELECT body FROM messages WHERE id = ?", (into,)).fetchone()
+    changed = encode({**msgspec.json.decode(body), "prompt": prompt})
+    db.execute("UPDATE messages SET body = ? WHERE id = ?", (changed, into))
+    for other in others:
+        _finish(db, other, "superseded", reason, None, [], now)
 
 
 def _end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:

@@ -86,10 +86,13 @@ class LedgerThread:
         try:
             connection.execute("BEGIN")
             for operation, done in jobs:
+                before = connection.total_changes
                 try:
                     outcomes.append((done, operation(connection), None))
                 except (ValueError, LookupError) as refusal:
-                    # Operations refuse before they write anything, so the others are not touched.
+                    # Refused before it wrote anything, the others are not touched; otherwise it all goes back.
+                    if connection.total_changes != before:
+                        raise
                     outcomes.append((done, None, refusal))
             connection.execute("COMMIT")
         except BaseException:

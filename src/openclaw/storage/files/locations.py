@@ -26,10 +26,10 @@ class Locations:
         return self._pointed_at(ref) or self._home(ref) / session_file_name(ref.session_id, ref.thread_id)
 
     def find(self, ref: TranscriptRef) -> Path | None:
-        return next((path for path in self._candidates(ref) if path.is_file()), None)
+        return next((path for path in self._candidates(ref) if self._is_ours(path, ref)), None)
 
     def all_found(self, ref: TranscriptRef) -> list[Path]:
-        found = {path.resolve(): path for path in self._candidates(ref) if path.is_file()}
+        found = {path.resolve(): path for path in self._candidates(ref) if self._is_ours(path, ref)}
         return list(found.values())
 
     def _candidates(self, ref: TranscriptRef) -> Iterator[Path]:
@@ -62,14 +62,20 @@ class Locations:
             return None
         path = Path(text).expanduser()
         path = path if path.is_absolute() else self._home(ref) / path
-        roots = [root.resolve() for root in (self._state, self._beside_store(ref)) if root is not None]
-        resolved = path.resolve()
-        inside = any(resolved.is_relative_to(root) for root in roots)
-        usable = inside and resolved.suffix == ".jsonl" and (resolved.is_file() or not resolved.exists())
-        if not usable:
+        free = path.suffix == ".jsonl" and self._is_inside(path, ref) and not path.exists()
+        if not free and not self._is_ours(path, ref):
             self._warn_once(text)
             return None
         return path
+
+    def _is_ours(self, path: Path, ref: TranscriptRef) -> bool:
+        return path.is_file() and self._is_inside(path, ref)
+
+    def _is_inside(self, path: Path, ref: TranscriptRef) -> bool:
+        """Links followed: a name inside may lead outside."""
+        roots = [root.resolve() for root in (self._state, self._beside_store(ref)) if root is not None]
+        resolved = path.resolve()
+        return resolved.suffix == ".jsonl" and any(resolved.is_relative_to(root) for root in roots)
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned and len(self._warned) < 1000:

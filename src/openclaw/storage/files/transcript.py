@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from openclaw.clock import Clock, iso_utc
-from openclaw.messages import Message
 from openclaw.sessions import json_text
 from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
 from openclaw.storage.base import Context, Entry
@@ -42,7 +41,7 @@ class FileTranscript:
         if self._file.path.exists():
             self._index = scan(self._file.path)
             self._leaf = len(self._index) - 1
-            self._branch = self._rebuild({})
+            self._branch = self._rebuild()
 
     @property
     def path(self) -> str:
@@ -122,7 +121,7 @@ class FileTranscript:
         if branch is None:
             return
         if kind == "compaction":
-            self._branch = self._rebuild(branch.known())
+            self._branch = self._rebuild(branch)
         else:
             branch.add(own, kind, line)
             self._decoded_bytes += len(line)
@@ -169,14 +168,14 @@ class FileTranscript:
 
     def context(self) -> Context:
         if self._branch is None:
-            self._branch = self._rebuild({})
+            self._branch = self._rebuild()
         return self._branch.context()
 
     async def warm(self) -> None:
         """After ``branch``: reads in a thread what ``context`` needs, so that it does not have to."""
         if self._branch is None:
             leaf = self._leaf
-            rebuilt = await asyncio.to_thread(self._rebuild, {})
+            rebuilt = await asyncio.to_thread(self._rebuild)
             if self._leaf == leaf and self._branch is None:
                 self._branch = rebuilt
 
@@ -213,23 +212,28 @@ class FileTranscript:
         raws = await asyncio.to_thread(list, read_spans(self._file.path, index.spans(places)))
         return [Entry(*names, raw) for names, raw in zip(named, raws, strict=True)]
 
-    def _rebuild(self, known: dict[str, Message]) -> BranchContext:
-        """The context at the leaf: only the entries that count are read, those in ``known`` not even that."""
+    def _rebuild(self, before: BranchContext | None = None) -> BranchContext:
+        """The context at the leaf; only entries that count are read.
+
+        ``before`` is the context of the same branch without its last entry: what it holds is not read again.
+        """
         index = self._index
-        path = index.path(self._leaf)
-        types, ids = [index.types[place] for place in path], [index.ids[place] for place in path]
-        window = select_window(types, ids, lambda at: self._first_kept(path[at]))
+        window = select_window(index.walk(self._leaf), self._first_kept)
         branch = BranchContext()
-        self._settings_before(path[: window.places[0] if window.places else len(path)], branch)
+        if before is not None:
+            branch.model, branch.thinking_level = before.model, before.thinking_level
+        elif window.compaction is not None:
+            edge = window.places[0] if window.places and window.places[0] < window.compaction else window.compaction
+            self._settings_before(edge, branch)
         if window.compaction is not None:
-            branch.summarize(ids[window.compaction], self._raw(path[window.compaction]))
-        places = [path[at] for at in window.places]
-        wanted = [place for place in places if index.ids[place] not in known]
+            branch.summarize(index.ids[window.compaction], self._raw(window.compaction))
+        known = before.last_messages(len(window.places)) if before is not None else {}
+        wanted = [place for place in window.places if index.ids[place] not in known]
         lines = read_spans(self._file.path, index.spans(wanted))
-        for place in places:
+        for place in window.places:
             own = index.ids[place]
             branch.add(own, index.types[place], b"" if own in known else next(lines), known.get(own))
-        self._decoded_bytes = sum(index.lengths[place] for place in places)
+        self._decoded_bytes = sum(index.lengths[place] for place in window.places)
         return branch
 
     def _first_kept(self, place: int) -> str | None:
@@ -241,20 +245,16 @@ class FileTranscript:
         at = number - (self._index.header is not None) if isinstance(number, int) else -1
         return self._index.ids[at] if 0 <= at < len(self._index) else None
 
-    def _settings_before(self, earlier: list[int], branch: BranchContext) -> None:
+    def _settings_before(self, edge: int, branch: BranchContext) -> None:
         """Model and thinking level as they were when the window begins, searched from its edge backwards."""
-        level = next(
-            (place for place in reversed(earlier) if self._index.types[place] == "thinking_level_change"), None
-        )
-        if level is not None:
-            branch.note_setting("thinking_level_change", self._raw(level))
-        for place in reversed(earlier):
-            kind = self._index.types[place]
-            if kind == "model_change":
+        for place, kind, _ in self._index.walk(self._index.parents[edge]):
+            if (kind == "thinking_level_change" and branch.thinking_level is None) or (
+                kind == "model_change" and branch.model is None
+            ):
                 branch.note_setting(kind, self._raw(place))
-            elif kind == "message":
+            elif kind == "message" and branch.model is None:
                 branch.model = assistant_model(self._raw(place))
-            if branch.model is not None:
+            if branch.model is not None and branch.thinking_level is not None:
                 return
 
     def _raw(self, place: int) -> bytes:

@@ -138,6 +138,13 @@ class TranscriptIndex:
         walked.reverse()
         return walked
 
+    def walk(self, leaf: int) -> Iterator[tuple[int, str, str]]:
+        """(place, type, id) from ``leaf`` towards the root."""
+        parents, types, ids = self.parents, self.types, self.ids
+        while leaf >= 0:
+            yield leaf, types[leaf], ids[leaf]
+            leaf = parents[leaf]
+
     def spans(self, places: Sequence[int]) -> list[tuple[int, int]]:
         return [(self.offsets[place], self.lengths[place]) for place in places]
 
@@ -180,8 +187,9 @@ def _take_block(index: TranscriptIndex, block: memoryview, start: int, number: i
 
 def _blocks(path: Path) -> Iterator[tuple[int, memoryview]]:
     """(offset, bytes) of blocks that end at the end of a line or of the file; valid until the next one is asked for."""
-    buffer, filled, offset = bytearray(_BLOCK), 0, 0
+    filled = offset = 0
     with path.open("rb", buffering=0) as file:
+        buffer = bytearray(min(_BLOCK, os.fstat(file.fileno()).st_size + 1))
         while True:
             with memoryview(buffer) as view:
                 got = file.readinto(view[filled:])

@@ -1,0 +1,299 @@
+"""``POST /v1/chat/completions`` (and the list of models its clients ask for): the agent behind OpenAI's chat API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from openclaw.config.agents import agent_ids
+from openclaw.gateway.http import openai_run
+from openclaw.gateway.http.openai_common import (
+    NO_RETRY,
+    Refused,
+    admit,
+    checked_tools,
+    chosen_tools,
+    error_shape,
+    explicit_target,
+    json_response,
+    named_agent,
+    read_json,
+    run_id_for,
+    thinking_of,
+    tool_spec,
+)
+from openclaw.gateway.http.openai_images import read_pictures
+from openclaw.gateway.http.openai_prompt import Said
+from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, Ending, Following, SlowReader
+from openclaw.gateway.http.sse import KEEP_ALIVE_S, SseResponse, sse_event
+from openclaw.gateway.origin import Peer
+from openclaw.messages import Usage
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+SOURCE = "openai"
+NO_MESSAGE = "Missing user message in `messages`."
+
+
+class FunctionCall(msgspec.Struct):
+    name: str = ""
+    arguments: str = ""
+
+
+class MadeCall(msgspec.Struct):
+    id: str = ""
+    function: FunctionCall = msgspec.field(default_factory=FunctionCall)
+
+
+class ChatMessage(msgspec.Struct):
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[MadeCall] | None = None
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class ChatFunction(msgspec.Struct):
+    name: str | None = None
+    description: str | None = None
+    parameters: Any = None
+
+
+class ChatTool(msgspec.Struct):
+    type: str = "function"
+    function: ChatFunction = msgspec.field(default_factory=ChatFunction)
+
+
+class ChatBody(msgspec.Struct):
+    """What of the request means something here; other fields (temperature, seed …) are accepted and not used."""
+
+    messages: list[ChatMessage] = []
+    model: str = "openclaw"
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    tools: list[ChatTool] | None = None
+    tool_choice: Any = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    reasoning_effort: str | None = None
+    n: int | None = None
+
+
+async def create(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+    endpoint = gateway.config.current.gateway.http.endpoints.chat_completions
+    try:
+        if not endpoint.enabled:
+            hint = "enable it with gateway.http.endpoints.chatCompletions.enabled"
+            raise Refused(f"no such endpoint: {request.path} ({hint})", status=404)
+        admit(gateway, request, peer)
+        body = await read_json(request, endpoint.max_body_bytes, ChatBody)
+        ask = _ask(gateway, request, body)
+        target = await explicit_target(gateway, request, agent_id=ask.agent_id, prefix=SOURCE, user=body.user)
+        seat = await openai_run.find_seat(gateway, ask, target)
+        images = await read_pictures(seat.prompt.images, endpoint.images)
+        following = await openai_run.start(gateway, ask, seat, images)
+    except Refused as refused:
+        return refused.response()
+    answer = _Answer(f"chatcmpl_{ask.run_id}", gateway.clock.now_ms() // 1000, body)
+    try:
+        if body.stream:
+            return await _stream(request, following, answer)
+        ending = await following.ending()
+        if ending.error is not None:
+            return json_response({"error": error_shape(ending.error)}, status=500, headers=NO_RETRY)
+        return json_response(answer.whole(ending))
+    finally:
+        following.leave()
+
+
+def _ask(gateway: Gateway, request: web.BaseRequest, body: ChatBody) -> Ask:
+    if body.n not in (None, 1):
+        raise Refused("n: only one answer per request is given")
+    tools = [
+        tool_spec(f"tools.{index}", tool.type, *_fields(tool.function)) for index, tool in enumerate(body.tools or [])
+    ]
+    offered, choice = chosen_tools(body.tool_choice, checked_tools(tools))
+    limit = body.max_completion_tokens or body.max_tokens
+    if limit is not None and limit < 1:
+        raise Refused("max_completion_tokens: must be at least 1")
+    system, said = conversation(body.messages)
+    return Ask(
+        source=SOURCE,
+        run_id=run_id_for(request, SOURCE),
+        agent_id=named_agent(gateway, request, body.model),
+        said=said,
+        no_message=NO_MESSAGE,
+        system=system,
+        tools=offered,
+        tool_choice=choice,
+        max_tokens=limit,
+        thinking=thinking_of(body.reasoning_effort),
+    )
+
+
+def _fields(function: ChatFunction) -> tuple[str | None, str | None, Any]:
+    return function.name, function.description, function.parameters
+
+
+def conversation(messages: list[ChatMessage]) -> tuple[str, list[Said]]:
+    """System texts joined, and everything else in order."""
+    system: list[str] = []
+    said: list[Said] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        text, images = _content(message.content)
+        match message.role:
+            case "system" | "developer":
+                system += [text] if text.strip() else []
+            case "user":
+                said.append(Said(role="user", text=text, images=images))
+            case "assistant":
+                calls = message.tool_calls or []
+                names |= {call.id: call.function.name for call in calls}
+                said.append(
+                    Said(role="assistant", text=_with_calls(text, calls), calls=[call.id for call in calls if call.id])
+                )
+            case "tool" | "function":
+                call_id = message.tool_call_id or ""
+                name = message.name or names.get(call_id, "")
+                said.append(Said(role="tool", text=text, images=images, name=name, call_id=call_id))
+            case role:
+                raise Refused(f"messages: unknown role {role[:40]!r}")
+    return "\n\n".join(system), said
+
+
+def _with_calls(text: str, calls: list[MadeCall]) -> str:
+    """Calls as words, for a session that did not make them."""
+    made = [f"[called {call.function.name}({call.function.arguments})]" for call in calls]
+    return "\n".join(part for part in (text, *made) if part)
+
+
+def _content(content: str | list[dict[str, Any]] | None) -> tuple[str, list[str]]:
+    if not isinstance(content, list):
+        return content or "", []
+    texts: list[str] = []
+    images: list[str] = []
+    for part in content:
+        match part:
+            case {"type": "text" | "input_text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
+                texts.append(text)
+            case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "image_url", "image_url": str(url)}:
+                images.append(url)
+            case {"type": str(kind)}:
+                raise Refused(
+                    f"messages: content parts of type {kind[:40]!r} are not supported; use text and image_url"
+                )
+            case _:
+                raise Refused("messages: a content part must be an object with a type")
+    return "\n".join(texts), images
+
+
+async def _stream(request: web.BaseRequest, following: Following, answer: _Answer) -> web.StreamResponse:
+    response = SseResponse()
+    try:
+        await response.open(request)
+        await response.write(answer.chunk({"role": "assistant"}))
+        async for piece in following.text(KEEP_ALIVE_S):
+            if piece:
+                await response.write(answer.chunk({"content": piece}))
+            else:
+                await response.keep_alive()
+        ending = await following.ending()
+        if ending.error is not None:
+            await response.write(sse_event({"error": error_shape(ending.error)}))
+        else:
+            await response.write(*answer.last_chunks(ending, following.spoke))
+        return await response.close()
+    except SlowReader:
+        return response.cut(request)
+
+
+class _Answer:
+    """The shapes of one completion: whole, or in chunks."""
+
+    def __init__(self, id: str, created: int, body: ChatBody) -> None:
+        self._head = {"id": id, "created": created, "model": body.model}
+        self._usage_wanted = body.stream_options is not None and body.stream_options.include_usage
+
+    def whole(self, ending: Ending) -> dict[str, Any]:
+        text = ending.text or (None if ending.calls else NOTHING_SAID)
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if ending.calls:
+            message["tool_calls"] = _tool_calls(ending, indexed=False)
+        choice = {"index": 0, "message": message, "finish_reason": _finish(ending)}
+        return {**self._head, "object": "chat.completion", "choices": [choice], **_usage_field(ending.usage)}
+
+    def chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return sse_event({**self._head, "object": "chat.completion.chunk", "choices": [choice]})
+
+    def last_chunks(self, ending: Ending, spoke: bool) -> list[bytes]:
+        chunks: list[bytes] = []
+        if not spoke and (text := ending.text or ("" if ending.calls else NOTHING_SAID)):
+            chunks.append(self.chunk({"content": text}))
+        if ending.calls:
+            chunks.append(self.chunk({"tool_calls": _tool_calls(ending, indexed=True)}))
+        chunks.append(self.chunk({}, _finish(ending)))
+        if self._usage_wanted:
+            last = {**self._head, "object": "chat.completion.chunk", "choices": [], **_usage_field(ending.usage)}
+            chunks.append(sse_event(last))
+        return chunks
+
+
+def _finish(ending: Ending) -> str:
+    if ending.calls:
+        return "tool_calls"
+    return "length" if ending.cut else "stop"
+
+
+def _tool_calls(ending: Ending, *, indexed: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            **({"index": index} if indexed else {}),
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for index, call in enumerate(ending.calls)
+    ]
+
+
+def _usage_field(usage: Usage | None) -> dict[str, Any]:
+    """Nothing rather than zeros when the numbers are not known."""
+    if usage is None:
+        return {}
+    prompt = usage.input + usage.cache_read + usage.cache_write
+    return {
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": usage.output,
+            "total_tokens": prompt + usage.output,
+            "prompt_tokens_details": {"cached_tokens": usage.cache_read},
+        }
+    }
+
+
+async def models(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+    """The agents, under the names a request may call them by."""
+    endpoints = gateway.config.current.gateway.http.endpoints
+    try:
+        if not endpoints.chat_completions.enabled and not endpoints.responses.enabled:
+            raise Refused(f"no such endpoint: {request.path}", status=404)
+        admit(gateway, request, peer)
+    except Refused as refused:
+        return refused.response()
+    names = ["openclaw", *(f"openclaw:{agent_id}" for agent_id in agent_ids(gateway.config.current))]
+    created = gateway.started_at // 1000
+    rows = [{"id": name, "object": "model", "created": created, "owned_by": "openclaw"} for name in names]
+    return json_response({"object": "list", "data": rows})
+
+
+ROUTES = [("POST", "/v1/chat/completions", create), ("GET", "/v1/models", models)]

@@ -1,0 +1,286 @@
+"""A request of an OpenAI client as a run: taken in like any other message, and followed from its words to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
+from openclaw.gateway.broadcast import MAX_BUFFERED_BYTES
+from openclaw.gateway.http.openai_common import Refused, stateless_target
+from openclaw.gateway.http.openai_prompt import NoMessage, Prompt, Said, compose, public_call_id, runs_named
+from openclaw.gateway.registry import MethodError
+from openclaw.gateway.targets import Target, check_send_policy, entry_of, transcript_ref
+from openclaw.inbound.attachments import Image
+from openclaw.inbound.intake import Incoming, take_in
+from openclaw.messages import Message, ToolCall, Usage, decode_message
+from openclaw.models.base import ToolSpec
+from openclaw.runs.hub import Submission
+from openclaw.runs.queue import QueueWish
+from openclaw.runs.record import RunRecord
+from openclaw.storage.base import LedgerRow
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+KNOWN_ENTRIES = 64
+"""How far back a session is read to see what of a conversation it already holds."""
+MAX_NAMED_RUNS = 8
+MAX_WAITING = 100
+"""Requests that may wait for one session; more are refused."""
+WAIT_LIMIT_S = 24 * 3600
+NOTHING_SAID = "No response from OpenClaw."
+
+
+class Ask(msgspec.Struct, kw_only=True):
+    """A request after all its checks, without its session and its pictures."""
+
+    source: str
+    """``openai`` or ``openresponses``: also the beginning of its session's name."""
+    run_id: str
+    agent_id: str
+    said: list[Said]
+    no_message: str
+    """The error when there is nothing to answer."""
+    system: str = ""
+    tools: list[ToolSpec] = []
+    tool_choice: Any = None
+    max_tokens: int | None = None
+    thinking: str | None = None
+    previous_run: str | None = None
+    """A run of the conversation that this request says it continues."""
+
+
+class Seat(msgspec.Struct, kw_only=True):
+    """Where a request goes and what is said there."""
+
+    target: Target
+    prompt: Prompt
+
+
+async def find_seat(gateway: Gateway, ask: Ask, explicit: Target | None) -> Seat:
+    """The named session; else the one whose calls or answer this conversation continues; else a new one."""
+    now = gateway.clock.now_ms()
+    try:
+        if explicit is not None:
+            return Seat(target=explicit, prompt=compose(ask.said, await _newest(gateway, explicit), now))
+        runs = [*([ask.previous_run] if ask.previous_run else []), *runs_named(ask.said)]
+        for run_id in runs[:MAX_NAMED_RUNS]:
+            row = await gateway.ledger.by_run(run_id)
+            if row is None or row.agent_id != ask.agent_id or row.source != ask.source:
+                continue
+            target = Target(row.agent_id, row.session_key)
+            known = await _newest(gateway, target)
+            prompt = compose(ask.said, known, now)
+            if prompt.continues and known:
+                return Seat(target=target, prompt=prompt)
+        target = stateless_target(gateway, agent_id=ask.agent_id, prefix=ask.source, run_id=ask.run_id)
+        return Seat(target=target, prompt=compose(ask.said, [], now))
+    except NoMessage:
+        raise Refused(ask.no_message) from None
+
+
+class _Line(msgspec.Struct):
+    message: msgspec.Raw = msgspec.Raw(b"")
+
+
+_line = msgspec.json.Decoder(_Line)
+
+
+async def _newest(gateway: Gateway, target: Target) -> list[Message]:
+    entry = await entry_of(gateway, target)
+    if entry is None:
+        return []
+    entries = await gateway.transcripts.tail(transcript_ref(target, entry), KNOWN_ENTRIES)
+    raws = [_line.decode(entry.raw).message for entry in entries if entry.type == "message"]
+    return [message for raw in raws if (message := decode_message(raw)) is not None]
+
+
+async def start(gateway: Gateway, ask: Ask, seat: Seat, images: list[Image]) -> Following:
+    """Returns once the message is on disk. A caller that hangs up meanwhile does not undo it."""
+    entry = await entry_of(gateway, seat.target)
+    try:
+        check_send_policy(gateway, seat.target, entry)
+    except MethodError as error:
+        raise Refused(str(error), status=403, kind="forbidden") from None
+    origin = {"provider": ask.source, "surface": "http", "chatType": "direct"}
+    message = Incoming(
+        run_id=ask.run_id,
+        agent_id=seat.target.agent_id,
+        session_key=seat.target.key,
+        source=ask.source,
+        route={"channel": "internal", "sessionKey": seat.target.key},
+        prompt=seat.prompt.text,
+        images=images,
+        thinking=ask.thinking,
+        extra_system_prompt=ask.system,
+        client_tools=ask.tools,
+        tool_outputs=seat.prompt.tool_outputs,
+        tool_choice=ask.tool_choice,
+        max_tokens=ask.max_tokens,
+        # Its own run, whatever the session's queue mode: the caller waits for the answer to this very request.
+        queue=QueueWish(mode="followup", debounce_ms=0, cap=MAX_WAITING, drop="new"),
+        entry_fields={"chatType": "direct", "origin": origin} if entry is None else {},
+    )
+    following = Following(gateway, ask)
+
+    async def begin() -> None:
+        following.begin(await take_in(message, gateway.runtime, gateway.hub))
+
+    await asyncio.shield(gateway.spawn(begin()))
+    return following
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """A call the caller is asked to make."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON."""
+
+
+class Ending(msgspec.Struct, kw_only=True):
+    error: str | None = None
+    text: str = ""
+    calls: list[Call] = []
+    cut: bool = False
+    """The answer ran into its length limit."""
+    usage: Usage | None = None
+    """Tokens of all model calls of the run; None when they are no longer known."""
+
+
+class SlowReader(Exception):
+    """The caller reads too slowly for what is being said; the run goes on without it."""
+
+
+class Following:
+    """One run as the caller of an HTTP request sees it: the text as it grows, then its end."""
+
+    def __init__(self, gateway: Gateway, ask: Ask) -> None:
+        self._gateway = gateway
+        self._ask = ask
+        self._row: LedgerRow | None = None
+        self._record: RunRecord | None = None
+        self._live = False
+        self._unread: list[str] = []
+        self._size = 0
+        self._spoke = False
+        self._breaks = False
+        self._usage: Usage | None = None
+        self._wake = asyncio.Event()
+
+    def begin(self, submission: Submission) -> None:
+        """Called before the run can have said anything; a run that was there already is only waited for."""
+        self._row, self._record, self._live = submission.row, submission.record, submission.new
+        if self._live and self._record is not None:
+            self._record.listeners.append(self._event)
+
+    def leave(self) -> None:
+        if self._record is not None and self._event in self._record.listeners:
+            self._record.listeners.remove(self._event)
+
+    def _event(self, event: Event) -> None:
+        match event:
+            case TextDelta(delta):
+                if self._breaks:
+                    delta = f"\n\n{delta}"
+                    self._breaks = False
+                self._spoke = True
+                if self._size <= MAX_BUFFERED_BYTES:
+                    self._unread.append(delta)
+                    self._size += len(delta)
+                self._wake.set()
+            case AssistantStarted():
+                self._breaks = self._spoke
+            case AssistantEnded(message):
+                self._usage = _sum(self._usage, message.usage)
+            case _:
+                pass
+
+    async def text(self, keep_alive_s: float) -> AsyncIterator[str]:
+        """Pieces of the answer as they come; an empty piece when nothing came for that long."""
+        ended = asyncio.ensure_future(self._ended())
+        ended.add_done_callback(lambda _: self._wake.set())
+        try:
+            while True:
+                if self._size > MAX_BUFFERED_BYTES:
+                    raise SlowReader
+                done = ended.done()
+                piece, self._unread, self._size = "".join(self._unread), [], 0
+                if piece:
+                    yield piece
+                    continue
+                if done:
+                    return
+                self._wake.clear()
+                try:
+                    async with asyncio.timeout(keep_alive_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    yield ""
+        finally:
+            ended.cancel()
+
+    @property
+    def spoke(self) -> bool:
+        """Whether any text has been streamed."""
+        return self._spoke
+
+    async def _ended(self) -> None:
+        if self._record is not None:
+            await self._record.wait()
+        elif self._row is not None:
+            await self._gateway.hub.wait(self._row.run_id, WAIT_LIMIT_S)
+
+    async def ending(self) -> Ending:
+        """Waits for the run's end."""
+        await self._ended()
+        record, row = self._record, self._row
+        if record is None:
+            assert row is not None
+            return _stored_ending(await self._gateway.ledger.by_run(row.run_id) or row)
+        result = record.result
+        if record.state != "ok" or result is None:
+            return Ending(error=_why(record), usage=self._usage)
+        names = {tool.name for tool in self._ask.tools}
+        final = result.final
+        calls = [call for call in final.tool_calls if call.name in names] if final else []
+        return Ending(
+            text="\n\n".join(text for text in result.texts if text.strip()),
+            calls=[_call(record.run_id, call) for call in calls],
+            cut=final is not None and final.stop_reason == "length",
+            usage=self._usage or result.usage,
+        )
+
+
+def _why(record: RunRecord) -> str:
+    if record.state == "aborted":
+        return f"the run was stopped before it was done ({record.error or 'stop'})"
+    return record.error or "the run failed"
+
+
+def _stored_ending(row: LedgerRow) -> Ending:
+    """What is known of a run that ended before this Gateway started or long ago."""
+    if row.state not in ("answered", "silent"):
+        return Ending(error=row.reason or row.state)
+    return Ending(text=str((row.result or {}).get("text") or ""))
+
+
+def _call(run_id: str, call: ToolCall) -> Call:
+    arguments = msgspec.json.encode(call.arguments).decode()
+    return Call(id=public_call_id(run_id, call.id), name=call.name, arguments=arguments)
+
+
+def _sum(total: Usage | None, more: Usage) -> Usage:
+    total = total or Usage()
+    return Usage(
+        input=total.input + more.input,
+        output=total.output + more.output,
+        cache_read=total.cache_read + more.cache_read,
+        cache_write=total.cache_write + more.cache_write,
+        total_tokens=total.total_tokens + more.total_tokens,
+    )

@@ -1,0 +1,141 @@
+"""Fetching a file a request names by its address, without letting the request reach into private networks.
+
+The address is checked where the connection is made: what a resolver gives is checked and is all that is connected to,
+so a name that changes its mind between check and use gains nothing. Redirects are followed by hand and checked alike.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+_CHUNK = 64 * 1024
+
+
+class FetchRefused(Exception):
+    """Why the file was not fetched, for the person who asked for it."""
+
+
+class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    max_bytes: int
+    max_redirects: int = 3
+    timeout_s: float = 10.0
+    hosts: tuple[str, ...] | None = None
+    """Only these (``*.example.org`` takes in what is below it); None: any public one."""
+
+
+def is_public(address: str) -> bool:
+    """Whether an address belongs to the open internet; private, shared, local, tunnelled and multicast ones do not."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if inner is not None:
+            return is_public(str(inner))
+        if ip in ipaddress.ip_network("64:ff9b::/96"):
+            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+    return ip.is_global and not ip.is_multicast
+
+
+def host_allowed(host: str, allowed: tuple[str, ...] | None) -> bool:
+    if allowed is None:
+        return True
+    name = host.lower().rstrip(".")
+    return any(
+        name == entry.lower() or (entry.startswith("*.") and name.endswith(entry[1:].lower())) for entry in allowed
+    )
+
+
+class PublicResolver(AbstractResolver):
+    def __init__(self, inner: AbstractResolver, public: Callable[[str], bool] = is_public) -> None:
+        self._inner = inner
+        self._public = public
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = await self._inner.resolve(host, port, family)
+        if not found or not all(self._public(result["host"]) for result in found):
+            raise FetchRefused(f"{host} is not a public address")
+        return found
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+async def fetch(address: str, limits: FetchLimits, public: Callable[[str], bool] = is_public) -> bytes:
+    """The file's bytes; raises ``FetchRefused``."""
+    resolver = PublicResolver(aiohttp.ThreadedResolver(), public)
+    connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, limit=1)
+    timeout = aiohttp.ClientTimeout(total=limits.timeout_s)
+    options: dict[str, Any] = {"connector": connector, "timeout": timeout, "trust_env": False}
+    try:
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), **options) as session:
+            return await _follow(session, address, limits, public)
+    except TimeoutError:
+        raise FetchRefused(f"it did not arrive within {limits.timeout_s:g} s") from None
+    except aiohttp.ClientError as error:
+        cause = error.__cause__
+        if isinstance(cause, FetchRefused):
+            raise cause from None
+        raise FetchRefused(f"it could not be fetched ({type(error).__name__})") from None
+
+
+async def _follow(
+    session: aiohttp.ClientSession, address: str, limits: FetchLimits, public: Callable[[str], bool]
+) -> bytes:
+    base: URL | None = None
+    for _ in range(limits.max_redirects + 1):
+        base = url = checked_url(address, limits, public, base)
+        async with session.get(url, allow_redirects=False, headers={"Accept": "*/*"}) as response:
+            if response.status in (301, 302, 303, 307, 308) and (place := response.headers.get("location")):
+                address = place
+                continue
+            if response.status != 200:
+                raise FetchRefused(f"the server answered {response.status}")
+            return await _read(response, limits.max_bytes)
+    raise FetchRefused(f"it redirects more than {limits.max_redirects} times")
+
+
+def checked_url(
+    address: str, limits: FetchLimits, public: Callable[[str], bool] = is_public, base: URL | None = None
+) -> URL:
+    """The address as the client will use it, after every check that needs no resolver.
+
+    The host is read from the parsed URL: parsing turns look-alike digits and dots into real ones. Numeric hosts never
+    pass the resolver, so they are checked here.
+    """
+    try:
+        url = base.join(URL(address)) if base is not None else URL(address)
+        host = url.raw_host or ""
+    except (ValueError, UnicodeError):
+        raise FetchRefused("it is not a valid address") from None
+    if url.scheme not in ("http", "https") or not host or url.user is not None:
+        raise FetchRefused("only plain http(s) addresses can be fetched")
+    if not host_allowed(host, limits.hosts):
+        raise FetchRefused(f"{host} is not among the allowed hosts")
+    if (":" in host or host.replace(".", "").isdigit()) and not public(host):
+        raise FetchRefused(f"{host} is not a public address")
+    return url
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    if response.content_length is not None and response.content_length > limit:
+        raise FetchRefused(f"it is larger than {limit} bytes")
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_chunked(_CHUNK):
+        size += len(chunk)
+        if size > limit:
+            raise FetchRefused(f"it is larger than {limit} bytes")
+        parts.append(chunk)
+    return b"".join(parts)

@@ -1,0 +1,122 @@
+"""``POST /tools/invoke``: one tool, run for a program instead of a model, behind the same policies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from openclaw.agent.preparation import choose_model
+from openclaw.agent.toolset import tools_for
+from openclaw.config.agents import workspace_dir
+from openclaw.gateway.http.openai_common import Refused, admit, json_response, read_json
+from openclaw.gateway.origin import Peer
+from openclaw.gateway.registry import MethodError
+from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
+from openclaw.models.base import ModelError
+from openclaw.paths import make_private_dir
+from openclaw.sessions.entry import SessionEntry
+from openclaw.tools.arguments import InvalidArguments, validate_arguments
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
+from openclaw.tools.policy import ToolPolicy, allowed_tools, normalize_tool_name
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+MAX_BODY_BYTES = 2 * 1024 * 1024
+log = logging.getLogger("openclaw.gateway.http")
+
+
+class InvokeBody(msgspec.Struct, rename="camel"):
+    tool: str | None = None
+    action: str | None = None
+    args: dict[str, Any] | None = None
+    session_key: str | None = None
+    dry_run: bool = False
+    """Checks the tool and its arguments, and runs nothing."""
+
+
+async def invoke(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+    try:
+        admit(gateway, request, peer)
+        body = await read_json(request, MAX_BODY_BYTES, InvokeBody)
+        if not (body.tool or "").strip():
+            raise Refused("tools.invoke requires body.tool")
+        target = target_of(gateway, body.session_key or "main")
+        await require_agent(gateway, target.agent_id)
+    except Refused as refused:
+        return refused.response()
+    except MethodError as error:
+        return _failed(404, "not_found", str(error))
+    tool = await _tool(gateway, target, normalize_tool_name(body.tool or ""))
+    if tool is None:
+        return _failed(404, "not_found", f"Tool not available: {(body.tool or '')[:80]}")
+    try:
+        arguments = validate_arguments(tool.spec, _arguments(tool, body))
+    except InvalidArguments as invalid:
+        return _failed(400, "tool_error", str(invalid))
+    if body.dry_run:
+        return json_response({"ok": True, "result": {"content": [], "details": {"dryRun": True, "args": arguments}}})
+    # A caller that hangs up does not undo what it asked for.
+    return await asyncio.shield(gateway.spawn(_run(gateway, target, tool, arguments)))
+
+
+async def _tool(gateway: Gateway, target: Target, name: str) -> Tool | None:
+    """The tool, if the session's agent may use it and it is offered over HTTP."""
+    config = gateway.config.current
+    entry = await entry_of(gateway, target) or SessionEntry(sessionId="")
+    try:
+        model = choose_model(entry, config, target.agent_id, gateway.runtime)
+    except ModelError as error:
+        log.warning("tools of %s cannot be listed: %s", target.agent_id, error)
+        return None
+    # Whether the model can call tools matters to models only.
+    model = msgspec.structs.replace(model, tools=True)
+    workspace = workspace_dir(config, gateway.state_dir, target.agent_id)
+    await asyncio.to_thread(make_private_dir, str(workspace))
+    tools = tools_for(target.agent_id, model, workspace, config, gateway.runtime)
+    offered = allowed_tools([tool.spec.name for tool in tools], [ToolPolicy(deny=tuple(config.gateway.tools.deny))])
+    return next((tool for tool in tools if tool.spec.name == name and name in offered), None)
+
+
+def _arguments(tool: Tool, body: InvokeBody) -> dict[str, Any]:
+    arguments = dict(body.args or {})
+    if body.action and "action" in tool.spec.parameters.get("properties", {}):
+        arguments.setdefault("action", body.action)
+    return arguments
+
+
+async def _run(gateway: Gateway, target: Target, tool: Tool, arguments: dict[str, Any]) -> web.Response:
+    run_id = f"invoke-{uuid.uuid4()}"
+    context = ToolContext(
+        agent_id=target.agent_id,
+        session_key=target.key,
+        workspace=workspace_dir(gateway.config.current, gateway.state_dir, target.agent_id),
+        run_id=run_id,
+        call_id=run_id,
+        notify=lambda text: gateway.system_events.add(target.key, text),
+    )
+    try:
+        result = await tool.run(arguments, context)
+    except ToolError as failure:
+        return _failed(400, "tool_error", str(failure))
+    except Exception as failure:
+        log.exception("tool %s failed when invoked over HTTP for %s", tool.spec.name, target.key)
+        return _failed(400, "tool_error", f"{type(failure).__name__}: {failure}")
+    return json_response({"ok": True, "result": _view(result)})
+
+
+def _view(result: ToolResult) -> dict[str, Any]:
+    details = {} if result.details is msgspec.UNSET else {"details": result.details}
+    return {"content": result.content, **details}
+
+
+def _failed(status: int, kind: str, message: str) -> web.Response:
+    return json_response({"ok": False, "error": {"type": kind, "message": message}}, status=status)
+
+
+ROUTES = [("POST", "/tools/invoke", invoke)]

@@ -1,0 +1,150 @@
+"""What happens to a message that arrives while its session is busy: the modes, their settings, and their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from openclaw.config.schema.messages import Queue
+
+QueueMode: TypeAlias = Literal["steer", "followup", "collect", "steer-backlog", "interrupt"]
+DropPolicy: TypeAlias = Literal["old", "new", "summarize"]
+
+MODES: dict[str, QueueMode] = {
+    "steer": "steer",
+    "queue": "steer",
+    "queued": "steer",
+    "steering": "steer",
+    "followup": "followup",
+    "followups": "followup",
+    "follow-up": "followup",
+    "follow-ups": "followup",
+    "collect": "collect",
+    "coalesce": "collect",
+    "steer-backlog": "steer-backlog",
+    "steer+backlog": "steer-backlog",
+    "steer_backlog": "steer-backlog",
+    "interrupt": "interrupt",
+    "interrupts": "interrupt",
+    "abort": "interrupt",
+}
+DROPS: dict[str, DropPolicy] = {
+    "old": "old",
+    "oldest": "old",
+    "new": "new",
+    "newest": "new",
+    "summarize": "summarize",
+    "summary": "summarize",
+}
+DEFAULT_DEBOUNCE_MS = 1000
+DEFAULT_CAP = 20
+SUMMARY_LENGTH = 160
+COLLECTED = "[Queued messages while agent was busy]"
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    mode: QueueMode = "collect"
+    debounce_ms: int = DEFAULT_DEBOUNCE_MS
+    """How long it must be quiet before collected messages run."""
+    cap: int = DEFAULT_CAP
+    """How many messages of one session may wait."""
+    drop: DropPolicy = "summarize"
+    """What gives way when more come."""
+
+
+class QueueWish(msgspec.Struct, frozen=True, kw_only=True):
+    """What one message or one session asks for; None where it says nothing."""
+
+    mode: QueueMode | None = None
+    debounce_ms: int | None = None
+    cap: int | None = None
+    drop: DropPolicy | None = None
+
+
+def parse_mode(text: str | None) -> QueueMode | None:
+    return MODES.get((text or "").strip().lower())
+
+
+def parse_drop(text: str | None) -> DropPolicy | None:
+    return DROPS.get((text or "").strip().lower())
+
+
+def queue_settings(
+    config: Queue, entry: Mapping[str, Any] | None, channel: str, wish: QueueWish | None = None
+) -> QueueSettings:
+    """The message's own wish, then the session's, then the channel's, then the general setting."""
+    wish, session, where = wish or QueueWish(), entry or {}, channel.strip().lower()
+    mode = (
+        wish.mode
+        or parse_mode(session.get("queueMode"))
+        or parse_mode(config.by_channel.get(where))
+        or parse_mode(config.mode)
+        or "collect"
+    )
+    debounce = _first(
+        wish.debounce_ms,
+        session.get("queueDebounceMs"),
+        config.debounce_ms_by_channel.get(where),
+        config.debounce_ms,
+        DEFAULT_DEBOUNCE_MS,
+    )
+    cap = _first(wish.cap, session.get("queueCap"), config.cap, DEFAULT_CAP)
+    drop = wish.drop or parse_drop(session.get("queueDrop")) or parse_drop(config.drop) or "summarize"
+    return QueueSettings(mode=mode, debounce_ms=max(0, int(debounce)), cap=max(1, int(cap)), drop=drop)
+
+
+def _first(*values: Any) -> float:
+    return next(value for value in values if isinstance(value, int | float) and not isinstance(value, bool))
+
+
+# Merging
+
+
+def route_key(route: Mapping[str, Any]) -> tuple[str, ...]:
+    """Two messages may share an answer only when it would go to the very same place."""
+    names = ("channel", "to", "accountId", "threadId")
+    return tuple("" if route.get(name) is None else str(route[name]) for name in names)
+
+
+def same_destination(routes: Sequence[Mapping[str, Any]]) -> bool:
+    return len({route_key(route) for route in routes}) <= 1
+
+
+def collected_prompt(prompts: Sequence[str], overflow: str = "") -> str:
+    blocks = [COLLECTED, *([overflow] if overflow else [])]
+    blocks += [f"---\nQueued #{number}\n{prompt}" for number, prompt in enumerate(prompts, 1)]
+    return "\n\n".join(blocks)
+
+
+def overflow_text(count: int, lines: Sequence[str]) -> str:
+    """Tells the agent what it did not get to see; empty when nothing was dropped."""
+    if not count:
+        return ""
+    plural = "message" if count == 1 else "messages"
+    head = f"[Queue overflow] Dropped {count} {plural} due to cap."
+    return "\n".join([head, "Summary:", *(f"- {line}" for line in lines)]) if lines else head
+
+
+def summary_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SUMMARY_LENGTH else line[: SUMMARY_LENGTH - 1] + "…"
+
+
+# Decisions
+
+Decision: TypeAlias = Literal["run", "wait", "steer", "interrupt", "refuse"]
+
+
+def decide(settings: QueueSettings, *, busy: bool, steerable: bool, waiting: int) -> Decision:
+    """What becomes of a new message. ``steerable``: the run that is active can still take words in."""
+    if not busy:
+        return "run"
+    if settings.mode == "interrupt":
+        return "interrupt"
+    if settings.mode in ("steer", "steer-backlog") and steerable:
+        return "steer"
+    if waiting >= settings.cap and settings.drop == "new":
+        return "refuse"
+    return "wait"

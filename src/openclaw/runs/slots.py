@@ -1,0 +1,55 @@
+"""How many runs of a kind may work at the same time, over all sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Literal
+
+from openclaw.config.schema import Config
+from openclaw.runs.record import RunRecord
+from openclaw.sessions.keys import is_subagent, kind_of
+
+LaneName = Literal["main", "subagent", "cron"]
+
+
+class Slots:
+    """First come, first served within a kind. A changed limit counts from the next run on.
+
+    ``main`` has no limit unless one is configured: a run that waits for its model costs next to nothing here, and a
+    limit would make one person's slow session delay another's.
+    """
+
+    def __init__(self, config: Callable[[], Config]) -> None:
+        self._config = config
+        self._limits: dict[LaneName, tuple[int, asyncio.Semaphore]] = {}
+
+    @asynccontextmanager
+    async def for_run(self, record: RunRecord) -> AsyncGenerator[None]:
+        lane = lane_of(record.session_key)
+        limit = self._limit(lane)
+        if limit is None:
+            yield
+            return
+        known = self._limits.get(lane)
+        if known is None or known[0] != limit:
+            known = self._limits[lane] = (limit, asyncio.Semaphore(limit))
+        async with known[1]:
+            yield
+
+    def _limit(self, lane: LaneName) -> int | None:
+        config = self._config()
+        match lane:
+            case "main":
+                return config.agents.defaults.max_concurrent
+            case "subagent":
+                return config.agents.defaults.subagents.max_concurrent
+            case "cron":
+                return config.cron.max_concurrent_runs
+
+
+def lane_of(session_key: str) -> LaneName:
+    if is_subagent(session_key):
+        return "subagent"
+    return "cron" if kind_of(session_key) == "cron" else "main"

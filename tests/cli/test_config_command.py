@@ -1,0 +1,132 @@
+"""``config`` and ``models`` work on the real file through the real store."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from .conftest import Cli
+
+COMMENTED = """\
+{
+  // my Gateway
+  gateway: { port: 20001, auth: { mode: "token", token: "secret-token-0123456789" } },
+  agents: { list: [{ id: "main", default: true }] },
+}
+"""
+
+
+@pytest.fixture
+def config(state: Path) -> Path:
+    path = state / "openclaw.json"
+    path.write_text(COMMENTED)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("gateway.port", "20001\n"),
+        ("agents.list[0].id", "main\n"),
+        ("agents.list[0].default", "true\n"),
+        ("gateway.auth.mode", "token\n"),
+    ],
+)
+def test_get_prints_one_value(cli: Cli, config: Path, path: str, shown: str) -> None:
+    done = cli("config", "get", path)
+    assert (done.returncode, done.stdout) == (0, shown)
+
+
+def test_get_prints_json_for_objects_and_when_asked(cli: Cli, config: Path) -> None:
+    assert json.loads(cli("config", "get", "agents").stdout) == {"list": [{"id": "main", "default": True}]}
+    assert cli("config", "get", "gateway.auth.mode", "--json").stdout == '"token"\n'
+
+
+@pytest.mark.parametrize("words", [("get", "gateway.nope"), ("unset", "gateway.nope"), ("get", "agents.list[7].id")])
+def test_a_missing_path_is_named(cli: Cli, config: Path, words: tuple[str, str]) -> None:
+    done = cli("config", *words)
+    assert (done.returncode, done.stderr) == (1, f"Config path not found: {words[1]}\n")
+
+
+def test_a_path_that_makes_no_sense_is_explained(cli: Cli, config: Path) -> None:
+    done = cli("config", "get", "a..b")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_get_without_a_file_says_how_to_get_one(cli: Cli) -> None:
+    done = cli("config", "get", "gateway.port")
+    assert done.returncode == 1
+    assert "openclaw gateway start" in done.stderr
+
+
+def test_set_and_unset_keep_the_comments(cli: Cli, config: Path) -> None:
+    assert cli("config", "set", "gateway.port", "20002").returncode == 0
+    assert cli("config", "set", "agents.defaults.model", "anthropic/claude-sonnet-4-5").returncode == 0
+    assert cli("config", "get", "gateway.port").stdout == "20002\n"
+    assert cli("config", "get", "agents.defaults.model").stdout == "anthropic/claude-sonnet-4-5\n"
+    assert "// my Gateway" in config.read_text()
+    assert cli("config", "unset", "agents.defaults.model").returncode == 0
+    assert cli("config", "get", "agents.defaults.model").returncode == 1
+    assert stat.S_IMODE(config.stat().st_mode) == 0o600
+
+
+def test_an_invalid_value_changes_nothing(cli: Cli, config: Path) -> None:
+    before = config.read_text()
+    done = cli("config", "set", "gateway.port", "many")
+    assert done.returncode == 1
+    assert "gateway.port" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert config.read_text() == before
+
+
+def test_json_insists_on_json5(cli: Cli, config: Path) -> None:
+    assert cli("config", "set", "gateway.bind", "{nope", "--json").returncode == 1
+    assert cli("config", "set", "gateway.bind", "'lan'", "--json").returncode == 0
+    assert cli("config", "get", "gateway.bind").stdout == "lan\n"
+
+
+def test_validate_names_key_and_line(cli: Cli, config: Path) -> None:
+    assert cli("config", "validate").returncode == 0
+    config.write_text(COMMENTED.replace("20001", '"many"'))
+    done = cli("config", "validate")
+    assert done.returncode == 1
+    assert "gateway.port" in done.stdout
+    assert "line 3" in done.stdout
+    report = json.loads(cli("config", "validate", "--json").stdout)
+    assert (report["valid"], report["issues"][0]["path"], report["issues"][0]["line"]) == (False, "gateway.port", 3)
+
+
+def test_schema_describes_the_keys(cli: Cli) -> None:
+    text = cli("config", "schema").stdout
+    assert json.loads(text)
+    assert "gateway" in text
+
+
+def test_path_is_where_the_environment_says(cli: Cli, tmp_path: Path) -> None:
+    assert cli("config", "path", OPENCLAW_CONFIG_PATH=str(tmp_path / "x.json5")).stdout == f"{tmp_path / 'x.json5'}\n"
+
+
+PROVIDER = '{baseUrl: "http://127.0.0.1:9/v1", api: "openai-completions", apiKey: "k", models: [{id: "m1"}, {id: "m2"}, {id: "m3"}]}'
+
+
+def test_models_set_keeps_the_fallbacks(cli: Cli, config: Path) -> None:
+    assert cli("config", "set", "models.providers.mock", PROVIDER).returncode == 0
+    assert cli("config", "set", "agents.defaults.model", '{primary: "mock/m1", fallbacks: ["mock/m3"]}').returncode == 0
+    done = cli("models", "set", "mock/m2")
+    assert (done.returncode, done.stderr) == (0, "Default model: mock/m2\n")
+    model = json.loads(cli("config", "get", "agents.defaults.model").stdout)
+    assert model == {"primary": "mock/m2", "fallbacks": ["mock/m3"]}
+    report = json.loads(cli("models", "status", "--json").stdout)
+    assert (report["resolvedDefault"], report["fallbacks"]) == ("mock/m2", ["mock/m3"])
+    assert cli("models", "--plain").stdout == "mock/m2\n"
+
+
+def test_models_set_refuses_what_is_no_model(cli: Cli, config: Path) -> None:
+    done = cli("models", "set", "nonsense-model")
+    assert done.returncode == 1
+    assert "nonsense-model" in done.stderr
+    assert "Traceback" not in done.stderr

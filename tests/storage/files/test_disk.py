@@ -1,0 +1,86 @@
+import asyncio
+import os
+import stat
+
+import pytest
+
+from openclaw.storage.files import disk
+from openclaw.storage.files.blobs import FileBlobStore
+from openclaw.storage.files.disk import AppendFile, Disk, atomic_replace
+
+
+async def test_waiters_that_come_together_share_one_sync(tmp_path, monkeypatch):
+    calls = []
+    real = disk._sync_data
+    monkeypatch.setattr(disk, "_sync_data", lambda fd: (calls.append(fd), real(fd)))
+    shared = Disk()
+    file = AppendFile(tmp_path / "f", shared)
+
+    async def write(number):
+        file.append(b"%d\n" % number)
+        await file.sync()
+
+    await asyncio.gather(*(write(number) for number in range(50)))
+    assert 1 <= len(calls) < 25
+    calls.clear()
+    await file.sync()
+    assert calls == []
+    await shared.close()
+
+
+async def test_failed_sync_is_told_to_whoever_waits_and_the_thread_goes_on(tmp_path, monkeypatch):
+    shared = Disk()
+    good, bad = AppendFile(tmp_path / "good", shared), AppendFile(tmp_path / "bad", shared)
+    good.append(b"x\n")
+    bad.append(b"x\n")
+    real = disk._sync_data
+
+    def flaky(fd):
+        if fd == bad._fd:
+            raise OSError(5, "Input/output error")
+        real(fd)
+
+    monkeypatch.setattr(disk, "_sync_data", flaky)
+    results = await asyncio.gather(bad.sync(), good.sync(), return_exceptions=True)
+    assert isinstance(results[0], OSError) and results[1] is None
+    monkeypatch.undo()
+    await bad.sync()
+    await shared.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        bad.append(b"y\n")
+        await bad.sync()
+
+
+async def test_file_given_back_before_its_sync_is_still_synced(tmp_path):
+    shared = Disk()
+    file = AppendFile(tmp_path / "f", shared)
+    file.append(b"x\n")
+    file.close()
+    await file.sync()
+    file.append(b"y\n")
+    assert (tmp_path / "f").read_bytes() == b"x\ny\n"
+    await shared.close()
+
+
+def test_replacing_is_all_or_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "deep" / "file"
+    atomic_replace(path, b"one")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    monkeypatch.setattr(disk.os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        atomic_replace(path, b"two")
+    monkeypatch.undo()
+    assert path.read_bytes() == b"one"
+    assert os.listdir(path.parent) == ["file"]
+
+
+async def test_blobs_are_stored_once_and_checked_when_read(tmp_path):
+    blobs = FileBlobStore(str(tmp_path))
+    one, two = await blobs.put(b"data"), await blobs.put(b"data")
+    assert one == two and len(list((tmp_path / "blobs").iterdir())) == 1
+    assert await blobs.get(one) == b"data"
+    assert stat.S_IMODE((tmp_path / "blobs" / one).stat().st_mode) == 0o600
+    (tmp_path / "blobs" / one).write_bytes(b"DATA")
+    assert await blobs.get(one) is None
+    assert await blobs.get("0" * 64) is None
+    assert await blobs.get("../../etc/passwd") is None

@@ -1,0 +1,328 @@
+import asyncio
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openclaw.storage.base import END_STATES, Accept, OutboxPart
+from openclaw.storage.files.ledger import FileLedger
+from openclaw.storage.files.ledger_schema import LedgerError
+from tests.storage.still_clock import StillClock
+
+
+def message(number: object = 1, **changes: object) -> Accept:
+    fields = {
+        "run_id": f"run-{number}",
+        "dedupe_key": f"telegram|default|peer|main|{number}",
+        "agent_id": "main",
+        "session_key": "agent:main:main",
+        "session_id": "s",
+        "source": "telegram",
+        "route": {"channel": "telegram", "to": "1"},
+        "body": {"text": f"hello {number}"},
+    }
+    return Accept(**{**fields, **changes})
+
+
+@pytest.fixture
+async def clock():
+    return StillClock()
+
+
+@pytest.fixture
+async def ledger(tmp_path, clock):
+    opened = await FileLedger.open(str(tmp_path), clock=clock)
+    yield opened
+    await opened.close()
+
+
+async def test_accepted_message_has_everything_needed_to_run_it(ledger, clock):
+    row, new = await ledger.accept(message())
+    assert new
+    assert (row.state, row.attempts, row.accepted_at, row.ended_at) == ("accepted", 0, clock.now, None)
+    assert row.body == {"text": "hello 1"} and row.route == {"channel": "telegram", "to": "1"}
+    assert await ledger.by_run("run-1") == row == await ledger.get(row.id)
+    assert await ledger.unfinished() == [row]
+
+
+@pytest.mark.parametrize("again", [{"dedupe_key": "another"}, {"run_id": "another"}, {}])
+async def test_known_run_id_or_dedupe_key_is_a_redelivery(ledger, again):
+    row, _ = await ledger.accept(message())
+    same, new = await ledger.accept(message(**again, body={"text": "changed"}))
+    assert not new and same == row
+
+
+async def test_messages_without_a_dedupe_key_are_told_apart_by_run_id_alone(ledger):
+    _, first = await ledger.accept(message(1, dedupe_key=""))
+    _, second = await ledger.accept(message(2, dedupe_key=""))
+    assert first and second
+
+
+async def test_redeliveries_arriving_together_are_accepted_once(ledger):
+    answers = await asyncio.gather(*(ledger.accept(message(run_id=f"r{n}")) for n in range(20)))
+    assert sum(new for _, new in answers) == 1
+    assert len({row.id for row, _ in answers}) == 1
+
+
+async def test_life_of_a_message_is_told_in_order(ledger, clock):
+    row, _ = await ledger.accept(message())
+    for state in ("queued", "running"):
+        clock.now += 10
+        await ledger.advance(row.id, state, f"because {state}")
+    clock.now += 10
+    assert await ledger.finish(row.id, "answered", result={"text": "hi"})
+    story = await ledger.story(row.id)
+    assert [(step.state, step.reason) for step in story] == [
+        ("accepted", ""),
+        ("queued", "because queued"),
+        ("running", "because running"),
+        ("answered", ""),
+    ]
+    ended = await ledger.get(row.id)
+    assert (ended.started_at, ended.ended_at, ended.attempts) == (story[2].at, story[3].at, 1)
+    assert ended.result == {"text": "hi"}
+    assert await ledger.unfinished() == []
+
+
+@pytest.mark.parametrize("end", sorted(END_STATES))
+async def test_message_has_exactly_one_end(ledger, end):
+    row, _ = await ledger.accept(message())
+    with pytest.raises(ValueError, match="finish"):
+        await ledger.advance(row.id, end)
+    assert await ledger.finish(row.id, end, reason="first")
+    assert not await ledger.finish(
+        row.id, "failed", reason="second", outbox=[OutboxPart(part=0, channel="x", payload={})]
+    )
+    with pytest.raises(ValueError, match="ended"):
+        await ledger.advance(row.id, "running")
+    assert (await ledger.get(row.id)).reason == "first"
+    assert await ledger.outbox_of(row.id) == []
+    with pytest.raises(ValueError, match="advance"):
+        await ledger.finish(row.id, "running")
+
+
+async def test_unknown_messages_are_refused(ledger):
+    with pytest.raises(KeyError):
+        await ledger.advance(99, "running")
+    with pytest.raises(KeyError):
+        await ledger.finish(99, "failed")
+    with pytest.raises(KeyError):
+        await ledger.outbox_mark(99, "sent")
+    assert await ledger.get(99) is None and await ledger.by_run("x") is None
+
+
+async def test_refusal_does_not_touch_operations_committed_with_it(ledger):
+    row, _ = await ledger.accept(message())
+    results = await asyncio.gather(
+        ledger.advance(row.id, "running"),
+        ledger.advance(99, "running"),
+        ledger.accept(message(2)),
+        ledger.finish(row.id, "silent"),
+        return_exceptions=True,
+    )
+    assert isinstance(results[1], KeyError)
+    assert results[3] is True
+    assert [r.run_id for r in await ledger.unfinished()] == ["run-2"]
+
+
+async def test_parts_to_deliver_are_stored_with_the_end_and_retried_until_sent(ledger, clock):
+    row, _ = await ledger.accept(message())
+    parts = [OutboxPart(part=n, channel="telegram", payload={"text": f"p{n}"}) for n in range(3)]
+    await ledger.finish(row.id, "answered", outbox=parts)
+    due = await ledger.outbox_due(clock.now)
+    assert [(part.part, part.payload["text"], part.route) for part in due] == [
+        (n, f"p{n}", row.route) for n in range(3)
+    ]
+    await ledger.outbox_mark(due[0].id, "sending")
+    await ledger.outbox_mark(due[0].id, "sent")
+    await ledger.outbox_mark(due[1].id, "sending")
+    await ledger.outbox_mark(due[1].id, "pending", next_at=clock.now + 500, error="flood wait")
+    assert [part.part for part in await ledger.outbox_due(clock.now)] == [2]
+    assert [part.part for part in await ledger.outbox_due(clock.now + 500)] == [2, 1]
+    states = [(part.state, part.attempts, part.error) for part in await ledger.outbox_of(row.id)]
+    assert states == [("sent", 1, ""), ("pending", 1, "flood wait"), ("pending", 0, "")]
+
+
+async def test_part_being_sent_at_a_crash_waits_again_and_says_so(tmp_path, ledger, clock):
+    row, _ = await ledger.accept(message())
+    await ledger.finish(row.id, "answered", outbox=[OutboxPart(part=0, channel="c", payload={})])
+    (part,) = await ledger.outbox_due(clock.now)
+    await ledger.outbox_mark(part.id, "sending")
+    await ledger.close()
+    again = await FileLedger.open(str(tmp_path), clock=clock)
+    (due,) = await again.outbox_due(clock.now)
+    assert (due.state, due.attempts, due.error) == ("pending", 1, "interrupted")
+    await again.close()
+
+
+async def test_two_parts_with_one_number_are_refused_as_a_whole(ledger):
+    row, _ = await ledger.accept(message())
+    same = [OutboxPart(part=0, channel="c", payload={}), OutboxPart(part=0, channel="c", payload={})]
+    with pytest.raises(ValueError, match="same number"):
+        await ledger.finish(row.id, "answered", outbox=same)
+    assert (await ledger.get(row.id)).state == "accepted"
+
+
+async def test_tool_call_without_a_result_is_seen_after_a_restart(tmp_path, ledger, clock):
+    row, _ = await ledger.accept(message())
+    await ledger.tool_started(row.id, "c2", "exec", '{"command":"ls"}')
+    await ledger.tool_started(row.id, "c1", "read", "{}")
+    await ledger.tool_started(row.id, "c1", "read", "{}")
+    await ledger.tool_finished(row.id, "c2", ok=False)
+    await ledger.close()
+    again = await FileLedger.open(str(tmp_path), clock=clock)
+    calls = await again.tool_calls(row.id)
+    assert [(call.call_id, call.ok, call.finished_at is None) for call in calls] == [
+        ("c2", False, False),
+        ("c1", None, True),
+    ]
+    await again.close()
+
+
+async def test_recent_messages_come_newest_first_and_per_session(ledger):
+    for number in range(4):
+        await ledger.accept(message(number, session_key=f"agent:main:{number % 2}"))
+    assert [row.run_id for row in await ledger.recent(limit=3)] == ["run-3", "run-2", "run-1"]
+    assert [row.run_id for row in await ledger.recent(session_key="agent:main:0")] == ["run-2", "run-0"]
+
+
+async def test_pruning_keeps_what_is_unfinished_or_undelivered(ledger, clock):
+    rows = [(await ledger.accept(message(n)))[0] for n in range(4)]
+    await ledger.finish(rows[0].id, "answered")
+    await ledger.finish(rows[1].id, "answered", outbox=[OutboxPart(part=0, channel="c", payload={})])
+    await ledger.finish(rows[2].id, "answered", outbox=[OutboxPart(part=0, channel="c", payload={})])
+    (part,) = await ledger.outbox_of(rows[2].id)
+    await ledger.outbox_mark(part.id, "dead")
+    assert await ledger.prune(clock.now) == 0
+    assert await ledger.prune(clock.now + 1) == 2
+    assert [row.run_id for row in await ledger.recent()] == ["run-3", "run-1"]
+    assert await ledger.story(rows[0].id) == []
+    assert (await ledger.accept(message(9)))[0].id > rows[3].id
+
+
+async def test_damaged_ledger_is_kept_aside(tmp_path, ledger, clock):
+    await ledger.accept(message())
+    await ledger.close()
+    (tmp_path / "ledger.db").write_bytes(b"this is not a database" * 500)
+    again = await FileLedger.open(str(tmp_path), clock=clock)
+    assert await again.unfinished() == []
+    (kept,) = tmp_path.glob("ledger.db.corrupt-*")
+    assert kept.read_bytes().startswith(b"this is not a database")
+    await again.close()
+
+
+async def test_ledger_of_a_newer_version_is_refused_and_left_alone(tmp_path, ledger, clock):
+    await ledger.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(LedgerError, match="newer version"):
+        await FileLedger.open(str(tmp_path), clock=clock)
+    assert not list(tmp_path.glob("*.corrupt-*"))
+
+
+async def test_full_disk_is_reported_and_the_ledger_recovers(ledger):
+    await ledger.accept(message(1))
+    await ledger._thread.run(lambda db: db.execute("PRAGMA max_page_count = 1").fetchone())
+    big = {"text": "x" * 1_000_000}
+    results = await asyncio.gather(
+        ledger.accept(message(2, body=big)), ledger.accept(message(3, body=big)), return_exceptions=True
+    )
+    assert all(isinstance(result, LedgerError) and "full" in str(result) for result in results)
+    await ledger._thread.run(lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchone())
+    row, new = await ledger.accept(message(2, body=big))
+    assert new and row.body == big
+    assert [row.run_id for row in await ledger.unfinished()] == ["run-1", "run-2"]
+
+
+async def test_operation_refused_halfway_leaves_nothing_behind(ledger):
+    row, _ = await ledger.accept(message())
+
+    def halfway(db):
+        db.execute("UPDATE messages SET reason = 'half done'")
+        raise ValueError("changed my mind")
+
+    results = await asyncio.gather(
+        ledger.accept(message(2)), ledger._thread.run(halfway), ledger.accept(message(3)), return_exceptions=True
+    )
+    assert isinstance(results[1], ValueError)
+    assert [(kept.run_id, kept.reason) for kept in await ledger.unfinished()] == [
+        ("run-1", ""),
+        ("run-2", ""),
+        ("run-3", ""),
+    ]
+    with pytest.raises(KeyError):
+        await ledger.absorb(row.id, [99], prompt="all", reason="collected")
+    assert "prompt" not in (await ledger.get(row.id)).body
+
+
+async def test_broken_operation_does_not_stop_the_thread(ledger):
+    with pytest.raises(TypeError):
+        await ledger._thread.run(lambda db: len(5))
+    assert (await ledger.accept(message()))[1]
+
+
+async def test_ledger_is_the_owners_only_fully_synchronous_and_says_when_it_is_closed(tmp_path, ledger):
+    await ledger.accept(message())
+    for path in tmp_path.glob("ledger.db*"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    settings = await ledger._thread.run(
+        lambda db: [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+    )
+    assert settings == ["wal", 2]
+    await ledger.close()
+    with pytest.raises(LedgerError, match="closed"):
+        await ledger.unfinished()
+
+
+CHILD = """
+import asyncio, sys
+from openclaw.clock import SystemClock
+from openclaw.storage.base import Accept
+from openclaw.storage.files.ledger import FileLedger
+
+async def main():
+    ledger = await FileLedger.open(sys.argv[1], clock=SystemClock())
+    async def accept(n):
+        await ledger.accept(Accept(run_id=f"r{n}", dedupe_key=f"d{n}", agent_id="main", session_key="k",
+                                   session_id="s", source="t", route={}, body={"text": "x" * 200}))
+        sys.stdout.write(f"r{n}\\n")
+        sys.stdout.flush()
+    n = 0
+    while True:
+        await asyncio.gather(*(accept(n + i) for i in range(8)))
+        n += 8
+
+asyncio.run(main())
+"""
+
+
+async def test_every_acknowledged_message_survives_kill_9(tmp_path, clock):
+    acknowledged: set[str] = set()
+    for _ in range(3):
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", CHILD, str(tmp_path), stdout=subprocess.PIPE, env={**os.environ}
+        )
+        assert child.stdout is not None
+        for _ in range(60):
+            acknowledged.add((await child.stdout.readline()).decode().strip())
+        child.send_signal(signal.SIGKILL)
+        rest = await child.stdout.read()
+        acknowledged |= set(rest.decode().split("\n")[:-1])
+        await child.wait()
+    ledger = await FileLedger.open(str(tmp_path), clock=clock)
+    kept = {row.run_id for row in await ledger.unfinished()}
+    assert acknowledged - {""} <= kept
+    assert await ledger._thread.run(lambda db: db.execute("PRAGMA integrity_check").fetchone()) == ("ok",)
+    await ledger.close()
+
+
+def test_nothing_but_sqlite_opens_the_database():
+    """A plain open and close of the file would drop SQLite's locks on it."""
+    source = Path(__file__).parents[3] / "src" / "openclaw"
+    users = {path.name for path in source.rglob("*.py") if "ledger.db" in path.read_text()}
+    assert users <= {"ledger.py", "ledger_schema.py"} | {path.name for path in source.glob("cli/*.py")}
