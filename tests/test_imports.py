@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "outbound": RECORDS | {"config", "storage", "sessions"},
     "agent": RECORDS | {"config", "storage", "sessions", "models", "tools", "outbound"},
     "runs": RECORDS | {"config", "storage", "sessions", "models", "agent", "outbound"},
-    "inbound": RECORDS | {"config", "storage", "sessions", "models", "agent", "runs", "outbound"},
+    "inbound": RECORDS | {"config", "storage", "sessions", "models", "agent", "runs", "outbound", "routing"},
     "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
     "scheduler": RECORDS | {"config", "storage", "sessions", "runs", "inbound", "agent"},
     "gateway": RECORDS
@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
         "agent",
         "runs",
         "inbound",
+        "routing",
         "outbound",
         "channels",
         "scheduler",

@@ -49,6 +49,16 @@ def sessions_dir(state: str, agent_id: str) -> str:
 
 
 def make_private_dir(path: str) -> str:
-    """The directory, made for its owner only (0700) where it did not exist."""
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    """The directory, made for its owner only (0700) where it did not exist, and so are those above it."""
+    missing: list[str] = []
+    folder = path
+    while folder and not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for folder in reversed(missing):
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise
     return path

@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -33,6 +34,8 @@ PARAMS = {
     },
     "sessions.resolve": {"key", "sessionId", "label", "agentId", "spawnedBy", "includeGlobal", "includeUnknown"},
     "sessions.patch": {"key", "verboseLevel"},
+    "sessions.archived": {"key"},
+    "sessions.resume": {"key", "sessionId", "index"},
     "send": {"to", "message", "mediaUrl", "gifPlayback", "channel", "accountId", "sessionKey", "idempotencyKey"},
     "health": {"probe"},
     "logs.tail": {"cursor", "limit", "maxBytes"},
@@ -40,6 +43,8 @@ PARAMS = {
     "device.pair.reject": {"requestId"},
     "device.token.rotate": {"deviceId", "role", "scopes"},
     "device.token.revoke": {"deviceId", "role"},
+    "pairing.list": {"channel"},
+    "pairing.approve": {"channel", "code", "notify"},
 }
 NO_PARAMS = {"status", "models.list", "agents.list", "device.pair.list", "usage.status"}
 
@@ -273,6 +278,8 @@ def main() -> None:
         sys.exit(3)
     lock = os.open(os.path.join(state, "gateway.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.ftruncate(lock, 0)
+    time.sleep(float(os.environ.get("FAKE_GATEWAY_SLOW", "0")))
     done = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: done.set())
     gateway = FakeGateway()

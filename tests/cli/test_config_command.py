@@ -110,7 +110,8 @@ def test_path_is_where_the_environment_says(cli: Cli, tmp_path: Path) -> None:
     assert cli("config", "path", OPENCLAW_CONFIG_PATH=str(tmp_path / "x.json5")).stdout == f"{tmp_path / 'x.json5'}\n"
 
 
-PROVIDER = '{baseUrl: "http://127.0.0.1:9/v1", api: "openai-completions", apiKey: "k", models: [{id: "m1"}, {id: "m2"}, {id: "m3"}]}'
+MODELS = '[{id: "m1"}, {id: "m2"}, {id: "m3"}]'
+PROVIDER = f'{{baseUrl: "http://127.0.0.1:9/v1", api: "openai-completions", apiKey: "k", models: {MODELS}}}'
 
 
 def test_models_set_keeps_the_fallbacks(cli: Cli, config: Path) -> None:

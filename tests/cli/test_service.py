@@ -52,6 +52,12 @@ def test_sending_a_message_starts_a_gateway_when_none_runs(cli: Cli, state: Path
     assert stat.S_IMODE((state / "logs" / "gateway-console.log").stat().st_mode) == 0o600
 
 
+def test_two_commands_at_once_share_one_gateway(cli: Cli) -> None:
+    both = [cli.start("message", "send", text, FAKE_GATEWAY_SLOW="0.5") for text in ("one", "two")]
+    assert [process.communicate(timeout=20)[0] for process in both] == ["started and answered\n"] * 2
+    assert [process.returncode for process in both] == [0, 0]
+
+
 def test_start_status_stop_and_their_exit_codes(cli: Cli) -> None:
     assert cli("gateway", "status").returncode == 1
     started = json.loads(cli("gateway", "start", "--json").stdout)
@@ -102,6 +108,11 @@ def test_install_writes_a_private_unit_and_says_what_to_run(cli: Cli, tmp_path: 
     if not report["enabled"]:
         assert any("enable --now" in command for command in report["run"])
     assert cli("gateway", "install").returncode == 1
+    unit.write_text(text.replace(sys.executable, "/usr/bin/python-of-yesterday"))
+    (unit.parent / "openclaw-gateway-work.service").write_text("")
+    audit = json.loads(cli("gateway", "status", "--json").stdout)
+    assert audit["service"]["configAudit"]["ok"] is False
+    assert audit["extraServices"] == ["openclaw-gateway-work.service"]
     assert json.loads(cli("gateway", "uninstall", "--json").stdout)["removed"] is True
     assert not unit.exists()
 

@@ -82,6 +82,13 @@ def test_remote_mode_uses_the_remote_address_and_its_token(home: Path, monkeypat
     assert "Bind:" not in target.describe()
 
 
+def test_remote_mode_without_an_address_says_so(home: Path) -> None:
+    configure(home, '{"gateway": {"mode": "remote"}}')
+    target = targets.resolve()
+    assert target.misconfigured
+    assert "gateway.remote.url is not set" in target.describe()
+
+
 def test_an_explicit_address_never_gets_our_own_secret(home: Path) -> None:
     configure(home, '{"gateway": {"auth": {"token": "mine"}}}')
     with pytest.raises(UserError, match="gateway url override requires explicit credentials"):

@@ -109,15 +109,17 @@ async def test_a_session_that_may_not_be_sent_to_takes_nothing(gateway: GatewayP
     assert len(models.requests) == 1
 
 
-async def test_a_reset_starts_a_new_session_and_keeps_the_settings(
+async def test_a_reset_starts_a_new_session_and_keeps_what_belongs_to_the_chat(
     gateway: GatewayProcess, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         await client.chat("remember me", KEY)
-        old = (await client.call("sessions.patch", {"key": KEY, "thinkingLevel": "low", "label": "lab1"}))["entry"]
+        settings = {"thinkingLevel": "low", "label": "lab1", "sendPolicy": "allow"}
+        old = (await client.call("sessions.patch", {"key": KEY, **settings}))["entry"]
         new = (await client.call("sessions.reset", {"key": KEY}))["entry"]
         assert new["sessionId"] != old["sessionId"]
-        assert (new["thinkingLevel"], new["label"], new["totalTokens"]) == ("low", "lab1", 0)
+        assert (new["label"], new["sendPolicy"], new["totalTokens"]) == ("lab1", "allow", 0)
+        assert "thinkingLevel" not in new
         await client.chat("who am I?", KEY)
     assert "remember me" not in json.dumps(models.requests[-1].body["messages"])
     assert len(gateway.transcript(old["sessionId"])) > 1

@@ -19,6 +19,7 @@ from tests.gateway.support import Running
 @pytest.fixture
 def extra_methods() -> AsyncIterator[None]:
     """Methods of this file, taken out again afterwards."""
+    registry.load_methods()
     before = dict(registry._methods)
 
     class Wait(Params):

@@ -220,6 +220,19 @@ def test_no_thinking_is_switched_on_inside_a_tool_loop_that_began_without() -> N
     check_anthropic(body)
 
 
+def test_neighbouring_replies_count_as_one_when_thinking_is_switched_on() -> None:
+    origin = {"api": MODEL.api, "provider": MODEL.provider, "model": MODEL.id}
+    thought = ThinkingBlock(thinking="t", thinking_signature="s")
+    history = [
+        UserMessage(content="u"),
+        AssistantMessage(content=[TextBlock(text="an announcement")], **origin),
+        AssistantMessage(content=[thought, ToolCall(id="a", name="read", arguments={})], **origin),
+    ]
+    body = build_body(ask(MODEL, messages=history, tools=[READ], thinking="high"))
+    assert "thinking" not in body
+    check_anthropic(body)
+
+
 def test_tools_of_history_are_declared_when_none_is_offered() -> None:
     history = [
         UserMessage(content="u"),

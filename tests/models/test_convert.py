@@ -320,7 +320,7 @@ def check_claude(body: dict[str, Any]) -> None:
     check_generation(body, version="2023-06-01", betas=anthropic.BINDING_BETA)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(histories, levels, choices, st.booleans(), st.sampled_from(["", "It is noon."]))
 def test_any_history_becomes_a_request_the_vendor_accepts(
     history: list[Message], level: Any, choice: Any, with_tools: bool, suffix: str

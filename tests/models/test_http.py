@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from openclaw.models import http
-from openclaw.models.base import ModelError, ModelRequest, Provider, Start, StreamEvent, Text
+from openclaw.models.base import Done, ModelError, ModelRequest, Provider, Start, StreamEvent, Text
 from openclaw.models.providers import provider_for
 from tests.models.streams import READ, ask, collect, done_of
 from tests.support.model_server import ModelServer, Reply
@@ -192,7 +192,9 @@ async def test_text_arrives_while_the_model_is_still_writing(server: ModelServer
 async def test_connections_are_kept_for_the_next_turn(server: ModelServer, api: str) -> None:
     model = server.model(api)
     for _ in range(3):
-        await collect(provider_for(model), ask(model), server.api_key)
+        async for event in provider_for(model).stream(ask(model), server.api_key):
+            if isinstance(event, Done):
+                break
         await server.wait_until_idle()
         await asyncio.gather(*http._drains)
     connector = http.shared_session().connector

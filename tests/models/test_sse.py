@@ -45,8 +45,11 @@ def test_data_comes_out_as_it_went_in(texts: list[str]) -> None:
     assert parse(raw, []) == [(b"e", text.encode()) for text in texts]
 
 
-def test_every_byte_alone_gives_the_same_events() -> None:
-    assert parse(STREAM, list(range(len(STREAM)))) == EVENTS
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_every_byte_alone_gives_the_same_events(newline: bytes, mark: bytes) -> None:
+    raw = mark + STREAM.replace(b"\n", newline)
+    assert parse(raw, list(range(len(raw)))) == EVENTS
 
 
 def test_an_event_is_delivered_as_soon_as_its_blank_line_has_come() -> None:

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from openclaw.agent.abort import AbortSignal
+from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.loop import Inbox, LoopOptions, run_loop
 from openclaw.agent.preparation import Preparation, prepare, workspace_of
+from openclaw.agent.resume import INTERRUPTED, NOT_STARTED, entry_id, found_end, next_step
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.agent.tool_calls import not_run
 from openclaw.agent.tool_output import stored_result
 from openclaw.events import AssistantEnded, Event, RunEnded, SteeringInjected, ToolEnded, ToolStarted
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage
-from openclaw.models.base import ModelError, ModelRequest
+from openclaw.models.base import ModelError, ModelRequest, StreamEvent
 from openclaw.models.retry import next_retry_ms
 from openclaw.sessions.entry import SessionEntry
+from openclaw.storage import faults
 from openclaw.storage.base import Transcript, TranscriptRef
+from openclaw.storage.trouble import until_written
 from openclaw.tools.base import ToolContext
 
 log = logging.getLogger("openclaw.agents.run")
 
-INTERRUPTED = (
-    "Interrupted: the Gateway stopped while this call was running. It was not repeated; it may or may not have taken "
-    "effect. Check before you do it again."
-)
-NOT_STARTED = "Not run: the Gateway stopped before this call began. Call it again if it is still needed."
+T = TypeVar("T")
 
 
 class RunResult(msgspec.Struct, kw_only=True):
@@ -46,15 +44,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     usage: Usage | None = None
     report: dict[str, Any] = {}
     duration_ms: int = 0
-
-
-def entry_id(run_id: str, step: int | str) -> str:
-    """Ids that a repeated run makes again, so that nothing is appended twice.
-
-    64 bits: the format's usual 32 would meet by chance within a few ten thousand entries, and a meeting here would
-    silently drop a message.
-    """
-    return hashlib.sha256(f"{run_id}/{step}".encode()).hexdigest()[:16]
+    taken_in: bool = False
+    """The words were answered in another run, which had taken them in before a restart."""
 
 
 class AgentRun:
@@ -76,37 +67,63 @@ class AgentRun:
         began = self._runtime.clock.now_ms()
         transcript = await self._open()
         try:
-            prepared = await prepare(self._turn, self._runtime)
-        except ModelError as problem:
-            await self._store_prompt(transcript)
-            result = await self._refuse(transcript, problem)
-        else:
-            result = await self._run(transcript, prepared)
-        await transcript.sync()
-        if self._background:
-            await asyncio.gather(*self._background)
+            try:
+                prepared = await prepare(self._turn, self._runtime)
+            except ModelError as problem:
+                result = await self._refuse(transcript, str(problem))
+            else:
+                result = await self._run(transcript, prepared)
+            await self._sync(transcript)
+        except Aborted as stopped:
+            # Stopped while it waited for a disk that takes nothing; anywhere else the loop sees to it.
+            result = RunResult(outcome="aborted", error=str(stopped))
         result.session_id = transcript.session_id
         result.duration_ms = self._runtime.clock.now_ms() - began
         return result
 
+    async def give_up(self, why: str) -> RunResult:
+        """Ends the message without a model. The transcript says why, unless the answer was already there."""
+        transcript = await self._open()
+        result = await self._refuse(transcript, why)
+        await self._sync(transcript)
+        result.session_id = transcript.session_id
+        return result
+
+    async def _sync(self, transcript: Transcript) -> None:
+        faults.point("sync.before")
+        await self._kept(transcript.sync)
+        faults.point("sync.after")
+        if self._background:
+            # Notes for a later reader; a run does not fail for want of one.
+            await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def _kept(self, write: Callable[[], Awaitable[T]]) -> T:
+        """A disk that takes nothing pauses the run instead of ending it, until someone stops it or its time is up."""
+        return await until_written(write, self._pause)
+
+    async def _pause(self, seconds: float) -> None:
+        with self._abort.waiting():
+            await self._runtime.clock.sleep(seconds)
+
     async def _run(self, transcript: Transcript, prepared: Preparation) -> RunResult:
         await self._record_model(transcript, prepared)
-        finished = await self._store_prompt(transcript)
-        if finished is not None:
-            result = _result_of(finished)
-        else:
+        result = await self._store_prompt(transcript)
+        if result is None:
             result = await self._loop(transcript, prepared)
         result.provider, result.model = prepared.model.provider, prepared.model.id
         result.report = prepared.report
         await self._account(result, prepared)
         return result
 
-    async def _refuse(self, transcript: Transcript, problem: ModelError) -> RunResult:
-        """No model can be called at all, e.g. none of that name is known."""
+    async def _refuse(self, transcript: Transcript, problem: str) -> RunResult:
+        """No model is called, e.g. because none of that name is known."""
+        found = await self._store_prompt(transcript)
+        if found is not None:
+            return found
         now = self._runtime.clock.now_ms()
-        notice = AssistantMessage(content=[], stop_reason="error", error_message=str(problem), timestamp=now)
+        notice = AssistantMessage(content=[], stop_reason="error", error_message=problem, timestamp=now)
         await self._append(transcript, notice)
-        return RunResult(outcome="error", error=str(problem), final=notice)
+        return RunResult(outcome="error", error=problem, final=notice)
 
     async def _open(self) -> Transcript:
         entry = await self._runtime.sessions.get(self._turn.agent_id, self._turn.session_key)
@@ -134,56 +151,65 @@ class AgentRun:
             }
             snapshot = {"type": "custom", "customType": "model-snapshot", "data": data}
             change = {"type": "model_change", "provider": model.provider, "modelId": model.id}
-            await transcript.append(change, entry_id=entry_id(self._turn.run_id, "model"))
-            await transcript.append(snapshot, entry_id=entry_id(self._turn.run_id, "snapshot"))
+            await self._add(transcript, change, "model")
+            await self._add(transcript, snapshot, "snapshot")
         if len(transcript) <= 2 or context.thinking_level != prepared.thinking:
             change = {"type": "thinking_level_change", "thinkingLevel": prepared.thinking}
-            await transcript.append(change, entry_id=entry_id(self._turn.run_id, "thinking"))
+            await self._add(transcript, change, "thinking")
 
-    async def _store_prompt(self, transcript: Transcript) -> AssistantMessage | None:
+    async def _store_prompt(self, transcript: Transcript) -> RunResult | None:
         """Appends the user's message, or, after a restart, finds how far this run had come.
 
-        Returns the answer when it was already complete and only its bookkeeping was lost.
+        Returns the result when the answer was already complete and only its bookkeeping was lost.
         """
         for place, output in enumerate(self._turn.tool_outputs):
-            fields = {"type": "message", "message": output}
-            await transcript.append(fields, entry_id=entry_id(self._turn.run_id, f"output {place}"))
-        while entry_id(self._turn.run_id, self._step) in transcript:
-            self._step += 1
+            await self._add(transcript, {"type": "message", "message": output}, f"output {place}")
+        self._step = next_step(self._turn.run_id, transcript, began=self._turn.resumed)
         if self._step == 0:
             if not self._turn.prompt and not self._turn.images:
                 return None
             notes = self._runtime.notes.drain(self._turn.session_key)
             text = "\n".join([*notes, "", self._turn.prompt]) if notes else self._turn.prompt
             blocks = [TextBlock(text=text), *self._turn.images]
+            faults.point("user.before")
             await self._append(transcript, UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms()))
+            faults.point("user.after")
             return None
-        messages = transcript.context().messages
-        last = messages[-1] if messages else None
-        if isinstance(last, AssistantMessage) and last.stop_reason in ("stop", "length") and not last.tool_calls:
-            return last
-        await self._close_open_calls(transcript, messages)
-        return None
+        context = transcript.context()
+        found = found_end(self._turn.run_id, self._step, context)
+        if found is not None:
+            return _result_of(found.answer) if found.own else RunResult(outcome="ok", taken_in=True)
+        asked = await self._close_open_calls(transcript, context.messages)
+        return None if asked is None else _result_of(asked)
 
-    async def _close_open_calls(self, transcript: Transcript, messages: list[Message]) -> None:
-        """A call without a result is not repeated: the model is told that it was interrupted."""
+    async def _close_open_calls(self, transcript: Transcript, messages: list[Message]) -> AssistantMessage | None:
+        """A call without a result is not repeated: the model is told that it was interrupted.
+
+        Calls that the caller runs stay open; a message that made one had ended the run, and is returned.
+        """
         answered: set[str] = set()
         open_calls: list[ToolCall] = []
+        asked: AssistantMessage | None = None
         for message in reversed(messages):
             if isinstance(message, ToolResultMessage):
                 answered.add(message.tool_call_id)
             elif isinstance(message, AssistantMessage):
                 if message.stop_reason not in ("error", "aborted"):
+                    asked = message
                     open_calls = [call for call in message.tool_calls if call.id not in answered]
                 break
             else:
                 break
         if not open_calls:
-            return
+            return None
+        theirs = {spec.name for spec in self._turn.client_tools}
         started = {row.call_id for row in await self._runtime.ledger.tool_calls(self._turn.ledger_id)}
         for call in open_calls:
+            if call.name in theirs:
+                continue
             why = INTERRUPTED if call.id in started else NOT_STARTED
             await self._append(transcript, not_run(call, why, self._runtime.clock.now_ms()))
+        return asked if any(call.name in theirs for call in open_calls) else None
 
     async def _loop(self, transcript: Transcript, prepared: Preparation) -> RunResult:
         texts: list[str] = []
@@ -197,12 +223,13 @@ class AgentRun:
                 match event:
                     case AssistantEnded(message):
                         final = message
+                        faults.point("answer.before")
                         await self._append(transcript, message)
+                        faults.point("answer.after")
                         if message.stop_reason != "error" and message.text.strip():
                             texts.append(message.text)
                     case ToolStarted(call_id, name, arguments):
-                        text = msgspec.json.encode(arguments).decode()
-                        await self._runtime.ledger.tool_started(self._turn.ledger_id, call_id, name, text)
+                        await self._note_start(call_id, name, msgspec.json.encode(arguments).decode())
                     case ToolEnded():
                         event = await self._store_result(transcript, event)
                     case SteeringInjected(message, token):
@@ -238,7 +265,7 @@ class AgentRun:
 
         return LoopOptions(
             model=prepared.model,
-            stream=lambda request: self._runtime.call_model(request, self._turn.agent_id),
+            stream=self._call_model,
             request=request,
             tools=prepared.tools,
             tool_context=ToolContext(
@@ -258,9 +285,22 @@ class AgentRun:
             tool_update=self._emit,
         )
 
+    def _call_model(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+        faults.point("model.call")
+        return self._runtime.call_model(request, self._turn.agent_id)
+
+    async def _note_start(self, call_id: str, name: str, arguments: str) -> None:
+        """On disk before the tool runs: after a crash the call is known to have begun, and is not made again."""
+        faults.point("tool.before")
+        ledger, ledger_id = self._runtime.ledger, self._turn.ledger_id
+        await self._kept(lambda: ledger.tool_started(ledger_id, call_id, name, arguments))
+        faults.point("tool.noted")
+
     async def _store_result(self, transcript: Transcript, event: ToolEnded) -> ToolEnded:
-        message = await stored_result(event.message, self._runtime.blobs, self._runtime.state_dir)
+        faults.point("tool.ran")
+        message = await self._kept(lambda: stored_result(event.message, self._runtime.blobs, self._runtime.state_dir))
         await self._append(transcript, message)
+        faults.point("tool.stored")
         finished = self._runtime.ledger.tool_finished(self._turn.ledger_id, message.tool_call_id, not event.failed)
         task = asyncio.ensure_future(finished)
         self._background.add(task)
@@ -269,13 +309,16 @@ class AgentRun:
 
     async def _append(self, transcript: Transcript, message: Message, own_id: str | None = None) -> None:
         """``own_id``: the run id a steered message was accepted under; its entry belongs to that id, not to ours."""
+        fields = {"type": "message", "message": message}
         if own_id is not None:
-            await transcript.append({"type": "message", "message": message}, entry_id=entry_id(own_id, 0))
+            await self._kept(lambda: transcript.append(fields, entry_id=entry_id(own_id, 0)))
+            faults.point("steer.after")
             return
-        await transcript.append(
-            {"type": "message", "message": message}, entry_id=entry_id(self._turn.run_id, self._step)
-        )
+        await self._add(transcript, fields, self._step)
         self._step += 1
+
+    async def _add(self, transcript: Transcript, fields: dict[str, Any], step: int | str) -> None:
+        await self._kept(lambda: transcript.append(fields, entry_id=entry_id(self._turn.run_id, step)))
 
     async def _account(self, result: RunResult, prepared: Preparation) -> None:
         """Running statistics of the session. ``totalTokens`` is the size of the last prompt, not a sum."""
@@ -294,7 +337,8 @@ class AgentRun:
                 entry["totalTokens"] = usage.input + usage.cache_read + usage.cache_write
             return entry
 
-        await self._runtime.sessions.update(self._turn.agent_id, self._turn.session_key, change, durable=False)
+        sessions, turn = self._runtime.sessions, self._turn
+        await self._kept(lambda: sessions.update(turn.agent_id, turn.session_key, change, durable=False))
 
 
 def _result_of(final: AssistantMessage) -> RunResult:

@@ -92,9 +92,10 @@ def _run_action(action: Action, prog: str, argv: list[str]) -> int:
 def _group_help(prog: str, actions: dict[str, Action], default: str | None) -> str:
     width = max(len(name) for name in actions) + 2
     rows = "\n".join(f"  {name:<{width}}{action.help}" for name, action in actions.items())
-    alone = f"\n`{prog}` alone is `{prog} {default}`." if default else ""
-    example = actions[default or next(iter(actions))].example
-    return f"usage: {prog} <sub-command> …\n\nsub-commands:\n{rows}\n{alone}\nexample:\n  {example}\n"
+    head = f"usage: {prog} <sub-command> …\n\nsub-commands:\n{rows}\n"
+    if default is None:
+        return f"{head}\nexample:\n  {next(iter(actions.values())).example}\n"
+    return f"{head}\n`{prog}` alone is `{prog} {default}`:\n\n{actions[default].parser(prog).format_help()}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

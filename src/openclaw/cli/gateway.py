@@ -114,7 +114,6 @@ def restart(args: argparse.Namespace) -> int:
 
 def _build_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-probe", action="store_true", help="do not ask the Gateway itself")
-    parser.add_argument("--deep", action="store_true", help="also list what else could be a Gateway on this machine")
     add_json(parser)
     add_gateway_options(parser)
 
@@ -131,6 +130,7 @@ def status(args: argparse.Namespace) -> int:
             f"Process: {runtime['status']} ({runtime['detail']})",
             f"Gateway: {client.target.url} (bind {report['gateway']['bindMode']}, from {client.target.source})",
             f"Config: {report['config']['cli']['path']}",
+            *(f"Service file: {issue}" for issue in report["service"]["configAudit"]["issues"]),
         ]
         if rpc is not None:
             lines.append("Answers: yes" if rpc["ok"] else f"Answers: no. {rpc['error']}")
@@ -145,13 +145,14 @@ def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
     config = {"path": paths.config_path(), "exists": os.path.exists(paths.config_path())}
     runtime = service.runtime()
     listening = client.alive()
+    issues = systemd.unit_issues()
     return {
         "service": {
             "label": systemd.unit_name(),
             "loaded": os.path.exists(systemd.unit_path()),
             "command": [sys.executable, "-m", "openclaw", "gateway", "run"],
             "runtime": runtime,
-            "configAudit": {"ok": True, "issues": []},
+            "configAudit": {"ok": not issues, "issues": issues},
         },
         "config": {"cli": config, "daemon": _daemon_config(config)},
         "gateway": {
@@ -168,7 +169,7 @@ def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
             "hints": [] if listening else ["Start one with `openclaw gateway start`."],
         },
         "rpc": _probe(client) if probe else None,
-        "extraServices": [],
+        "extraServices": systemd.other_units(),
     }
 
 

@@ -28,6 +28,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("models", "models", "List, choose or install models"),
     ("config", "config", "Read and change openclaw.json"),
     ("devices", "devices", "Approve, reject, rotate or revoke paired devices"),
+    ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("logs", "logs", "Show the Gateway's log"),
     ("dashboard", "dashboard", "Print the address of the Control UI"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),

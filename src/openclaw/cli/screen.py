@@ -178,7 +178,9 @@ class Screen:
         def _(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
+        # While a reply is being printed the terminal makes Ctrl-C a signal; it must not end the chat.
         @keys.add("c-c")
+        @keys.add("<sigint>")
         def _(event: KeyPressEvent) -> None:
             if self._busy:
                 self._in_thread(self._abort)

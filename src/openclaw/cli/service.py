@@ -60,7 +60,8 @@ def start(client: Client, extra: list[str] | None = None) -> int:
             if client.alive():
                 _learn_secret(client)
                 return running_pid() or process.pid
-            if process.poll() is not None and running_pid() is None:
+            # Another start may have been quicker; then its Gateway, which holds the lock, is the one to wait for.
+            if process.poll() is not None and not _lock_is_held():
                 raise UserError(f"The Gateway stopped while starting (exit code {process.returncode}).\n{_log_tail()}")
             if time.monotonic() >= next_dot:
                 sys.stderr.write(".")

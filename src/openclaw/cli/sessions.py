@@ -1,4 +1,4 @@
-"""``openclaw sessions``: the conversations the Gateway keeps, newest first."""
+"""``openclaw sessions``: the conversations the Gateway keeps, and the way back to earlier ones."""
 
 from __future__ import annotations
 
@@ -169,4 +169,72 @@ def _usage_colour(share: int | None) -> str | None:
     return "red" if share >= 95 else "yellow" if share >= 80 else "green"
 
 
-ACTION = Action("List the sessions the Gateway keeps", run, build, example="openclaw sessions --active 120 --json")
+# Earlier sessions of a conversation
+
+
+def build_archived(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key", nargs="?", default="main", metavar="KEY", help="session key (default main)")
+    add_json(parser)
+    add_gateway_options(parser)
+
+
+def list_archived(args: argparse.Namespace) -> int:
+    listed = clients.from_args(args).call("sessions.archived", {"key": args.key})
+    if args.json:
+        print_json(listed)
+        return 0
+    rows = listed.get("sessions") or []
+    key = printable(str(listed.get("key")))
+    if not rows:
+        sys.stdout.write(f"{key} has no earlier sessions.\n")
+        return 0
+    now = int(listed.get("ts") or time.time() * 1000)
+    sys.stdout.write(f"Earlier sessions of {key}:\n\n")
+    for row in rows:
+        ended = f"{age(now - row['endedAt'])}" if row.get("endedAt") else "unknown"
+        title = shorten(printable(str(row.get("title") or "")), 60)
+        sys.stdout.write(f"{row.get('index'):>3}  {str(row.get('sessionId'))[:8]:<8}  {ended:<9}  {title}\n")
+    sys.stdout.write(f"\nBring one back with: openclaw sessions resume {key} --session 1\n")
+    return 0
+
+
+def build_resume(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key", nargs="?", default="main", metavar="KEY", help="session key (default main)")
+    parser.add_argument("--session", metavar="N|ID", help="number from the list or session id (default: the newest)")
+    add_json(parser)
+    add_gateway_options(parser)
+
+
+def resume(args: argparse.Namespace) -> int:
+    params: dict[str, Any] = {"key": args.key}
+    wanted = (args.session or "").strip()
+    if wanted.isascii() and wanted.isdigit() and len(wanted) < 4:
+        if int(wanted) < 1:
+            raise UserError(f"--session {wanted}: the newest earlier session is number 1")
+        params["index"] = int(wanted)
+    elif wanted:
+        params["sessionId"] = wanted
+    answer = clients.from_args(args).call("sessions.resume", params)
+    if args.json:
+        print_json(answer)
+        return 0
+    sys.stdout.write(printable(f"{answer.get('key')}: {answer.get('marker')}") + "\n")
+    return 0
+
+
+ACTIONS = {
+    "list": Action("List the sessions the Gateway keeps", run, build, example="openclaw sessions --active 120 --json"),
+    "archived": Action(
+        "List the earlier sessions of a conversation",
+        list_archived,
+        build_archived,
+        example="openclaw sessions archived main",
+    ),
+    "resume": Action(
+        "Make an earlier session the current one again; the current one is kept",
+        resume,
+        build_resume,
+        example="openclaw sessions resume main --session 2",
+    ),
+}
+DEFAULT = "list"

@@ -64,7 +64,7 @@ def _surroundings(client: Client, health: dict[str, Any], latency: int | None, e
         "mode": "local" if client.target.local else "remote",
         "url": client.target.url,
         "urlSource": client.target.source,
-        "misconfigured": False,
+        "misconfigured": client.target.misconfigured,
         "reachable": error is None,
         "connectLatencyMs": latency,
         "self": {"host": system.nodename, "version": health.get("version"), "platform": system.sysname.lower()}

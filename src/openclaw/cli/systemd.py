@@ -68,6 +68,27 @@ def write_unit(port: int | None, *, force: bool) -> str:
     return path
 
 
+def unit_issues() -> list[str]:
+    """What in the installed unit no longer fits this installation."""
+    try:
+        with open(unit_path(), encoding="utf-8") as file:
+            commands = [line for line in file if line.startswith("ExecStart=")]
+    except OSError:
+        return []
+    if commands and _quote(sys.executable) in commands[0]:
+        return []
+    return [f"it does not run {sys.executable}; `openclaw gateway install --force` writes it again"]
+
+
+def other_units() -> list[str]:
+    """Gateways of other profiles that are installed as services."""
+    try:
+        names = os.listdir(os.path.dirname(unit_path()))
+    except OSError:
+        return []
+    return sorted(n for n in names if n.startswith("openclaw-gateway") and n.endswith(".service") and n != unit_name())
+
+
 def usable() -> bool:
     """Whether this login has a systemd user manager to talk to."""
     result = systemctl("show-environment")

@@ -28,6 +28,7 @@ class Target:
         "fingerprint",
         "host",
         "local",
+        "misconfigured",
         "port",
         "secret",
         "secret_source",
@@ -47,6 +48,8 @@ class Target:
         self.secret = ""
         self.secret_source = ""
         self.fingerprint = ""
+        self.misconfigured = False
+        """Remote mode without a remote address: this computer's Gateway is asked instead."""
 
     @property
     def url(self) -> str:
@@ -87,6 +90,9 @@ def resolve(url: str | None = None, token: str | None = None, password: str | No
         in_config = ("gateway.remote", remote)
     else:
         target = _local(gateway)
+        target.misconfigured = gateway.get("mode") == "remote"
+        if target.misconfigured:
+            target.source += " (gateway.mode is remote, but gateway.remote.url is not set)"
         in_config = ("gateway.auth", _section(gateway, "auth"))
     target.secret, target.secret_source = _secret(token, password, in_config, remote_first=not target.local)
     return target

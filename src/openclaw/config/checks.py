@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any
+from typing import Any, get_args
 
 from openclaw.config.durations import duration_ms
 from openclaw.config.issues import Report
 from openclaw.config.keypath import KeyPath, get_path
 from openclaw.config.schema import Config
+from openclaw.config.schema.channels import Channels, DmPolicy, GroupPolicy
+from openclaw.config.shape import fields_of
 from openclaw.paths import normalize_agent_id
 
 # fmt: off
@@ -106,11 +108,25 @@ def _channels(values: dict[str, Any], report: Report) -> None:
         close = difflib.get_close_matches(name.lower(), KNOWN_CHANNELS, n=1, cutoff=0.8)
         if close and name not in KNOWN_CHANNELS:
             report.warn(("channels", name), f'unknown channel; did you mean "{close[0]}"?')
+        if name not in fields_of(Channels):
+            _known_policies(("channels", name), section, report)
         _open_policy(("channels", name), section, section, report)
         accounts = section.get("accounts")
         for account, own in accounts.items() if isinstance(accounts, dict) else ():
             if isinstance(own, dict):
                 _open_policy(("channels", name, "accounts", account), own, {**section, **own}, report)
+
+
+def _known_policies(path: KeyPath, own: dict[str, Any], report: Report) -> None:
+    """For channels without a schema; at run time a policy that nobody knows shuts the channel."""
+    for key, allowed in (
+        (("dmPolicy",), get_args(DmPolicy)),
+        (("dm", "policy"), get_args(DmPolicy)),
+        (("groupPolicy",), get_args(GroupPolicy)),
+    ):
+        value = get_path(own, key)
+        if isinstance(value, str) and value not in allowed:
+            report.issue((*path, *key), f'"{value}" is not a policy; use one of {", ".join(allowed)}')
 
 
 def _open_policy(path: KeyPath, own: dict[str, Any], effective: dict[str, Any], report: Report) -> None:

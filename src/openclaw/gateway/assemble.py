@@ -54,7 +54,7 @@ async def open_gateway(
         config=config,
         clock=clock,
         sessions=sessions,
-        transcripts=FileTranscriptStore(state_dir, clock=clock),
+        transcripts=FileTranscriptStore(state_dir, clock=clock, store_path=sessions.path),
         ledger=await FileLedger.open(state_dir, clock=clock),
         blobs=FileBlobStore(state_dir),
         catalogue=catalogue(current),

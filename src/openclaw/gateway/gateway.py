@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from openclaw.clock import Clock
-from openclaw.config.agents import default_agent_id, main_key, main_session_key
+from openclaw.config.agents import agent_ids, default_agent_id, main_key, main_session_key
 from openclaw.gateway.broadcast import Broadcaster, Client
 from openclaw.gateway.devices import Devices
 from openclaw.gateway.health import Health
@@ -23,6 +23,7 @@ from openclaw.gateway.restart import Restart
 from openclaw.gateway.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.stall import StallMonitor
 from openclaw.gateway.system_events import SystemEvents
+from openclaw.inbound.pairing import PairingStore
 from openclaw.sessions.keys import canonical_key
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
 
@@ -82,6 +83,7 @@ class Gateway:
         self.broadcaster = Broadcaster()
         self.presence = Presence(clock)
         self.devices = Devices(state_dir, clock)
+        self.pairing = PairingStore(state_dir, clock)
         self.health = Health(self)
         self.auth_limiter = FailedAuthLimiter(clock)
         self.system_events = SystemEvents(clock, self.user_zone)
@@ -103,6 +105,11 @@ class Gateway:
     def main_session_key(self) -> str:
         config = self.config.current
         return main_session_key(config, default_agent_id(config))
+
+    def agent_ids(self) -> list[str]:
+        """The default agent first, then the other configured ones, then those that only have sessions left."""
+        configured = agent_ids(self.config.current)
+        return [*configured, *(agent for agent in self.sessions.agent_ids if agent not in configured)]
 
     def canonical_key(self, key: str | None) -> str:
         config = self.config.current

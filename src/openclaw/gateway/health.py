@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from openclaw.config.agents import agent_config, agent_ids, default_agent_id
+from openclaw.config.agents import agent_config, default_agent_id
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
@@ -32,12 +32,11 @@ class Health:
         self._refreshing: asyncio.Task[dict[str, Any]] | None = None
 
     async def current(self, *, probe: bool = False) -> dict[str, Any]:
-        """What is cached if it is young (and a refresh behind it), otherwise a fresh one."""
+        """Counted now: it costs less than a stale number would. Everyone is told when the last time is a while ago."""
         cached = self.cached
-        if cached is not None and not probe and self._gateway.clock.now_ms() - cached["ts"] < MAX_AGE_MS:
-            self.refresh_soon()
-            return cached
-        return await self.refresh()
+        if cached is None or probe or self._gateway.clock.now_ms() - cached["ts"] >= MAX_AGE_MS:
+            return await self.refresh()
+        return await build_health(self._gateway)
 
     async def refresh(self) -> dict[str, Any]:
         return await asyncio.shield(self.refresh_soon())
@@ -70,7 +69,7 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
     began, now = gateway.clock.monotonic(), gateway.clock.now_ms()
     default = default_agent_id(config)
     agents: list[dict[str, Any]] = []
-    for agent_id in agent_ids(config):
+    for agent_id in gateway.agent_ids():
         listed = agent_config(config, agent_id)
         agent: dict[str, Any] = {"agentId": agent_id}
         if listed is not None and listed.name:

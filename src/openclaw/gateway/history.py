@@ -40,6 +40,8 @@ def read_history(entries: Sequence[Entry], *, public: bool) -> list[Any]:
 def _stored(entry: Entry) -> msgspec.Raw | None:
     if entry.type == "compaction":
         return msgspec.Raw(msgspec.json.encode(_compaction_view(entry)))
+    if entry.type == "custom":
+        return msgspec.Raw(msgspec.json.encode(_marker_view(entry)))
     try:
         line = _line.decode(entry.raw)
     except msgspec.MsgspecError:
@@ -83,6 +85,19 @@ def _compaction_view(entry: Entry) -> dict[str, Any]:
         "content": [{"type": "text", "text": "Compaction"}],
         "timestamp": timestamp,
         "__openclaw": {"kind": "compaction", "id": entry.id},
+    }
+
+
+def _marker_view(entry: Entry) -> dict[str, Any]:
+    """A line between sessions: people see it, the model does not."""
+    line = msgspec.json.decode(entry.raw)
+    data = line.get("data")
+    fields: dict[str, Any] = data if isinstance(data, dict) else {}
+    return {
+        "role": "system",
+        "content": [{"type": "text", "text": str(fields.get("text") or "")}],
+        "timestamp": line.get("timestamp"),
+        "__openclaw": {"kind": str(line.get("customType") or "custom"), "id": entry.id},
     }
 
 

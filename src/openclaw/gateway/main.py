@@ -93,12 +93,13 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
         gateway = await open_gateway(state, config, clock, os.environ)
         gateway.given_secret = given_secret(config.current, options)
         try:
+            unfinished = await gateway.hub.find_unfinished()
             server = await _listen(gateway, host, port_of(config.current, options))
             lock.describe(started_at=gateway.started_at, port=server.port, config_path=config.path)
             await gateway.start_services()
-            resumed = await gateway.hub.recover()
-            if resumed:
-                log.info("taking up %d unfinished messages", resumed)
+            if unfinished:
+                log.info("taking up %d unfinished messages", unfinished)
+            await gateway.hub.recover()
             print(f"OpenClaw Gateway: {server.url(host)}", flush=True)
             restart = await _until_told(gateway)
             await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)

@@ -13,6 +13,7 @@ import msgspec
 from openclaw.gateway import frames
 from openclaw.gateway.authorise import Access, access_of, refusal
 from openclaw.gateway.validate import InvalidParams, decode_params
+from openclaw.storage.trouble import in_words, is_disk_trouble
 
 if TYPE_CHECKING:
     from openclaw.gateway.broadcast import Client
@@ -178,7 +179,14 @@ async def answer(gateway: Gateway, client: Client, id: str, name: str, raw: msgs
     except MethodError as error:
         client.note_answer(error.payload)
         return Answer(frames.encode_error(id, error.shape, error.payload), False, str(error))
-    except Exception:
+    except Exception as error:
         log.exception("method %s failed", name[:80], extra={"fields": {"conn": client.conn_id, "id": id[:80]}})
-        shape = frames.ErrorShape(code="UNAVAILABLE", message="internal error (see logs)")
+        shape = frames.ErrorShape(code="UNAVAILABLE", message=_for_the_client(error))
         return Answer(frames.encode_error(id, shape), False, shape.message)
+
+
+def _for_the_client(error: Exception) -> str:
+    """Nothing about our insides, except what the person at the other end can do something about."""
+    if isinstance(error, OSError) and is_disk_trouble(error):
+        return f"not done: {in_words(error)}, then try again"
+    return "internal error (see logs)"

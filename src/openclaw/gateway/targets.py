@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from openclaw.config.agents import agent_ids, default_agent_id, main_key
+from openclaw.config.agents import default_agent_id, main_key
 from openclaw.gateway.registry import MethodError
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import agent_of, canonical_key
@@ -38,12 +38,10 @@ def transcript_ref(target: Target, entry: SessionEntry) -> TranscriptRef:
     return TranscriptRef(agent_id=target.agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
 
 
-async def require_agent(gateway: Gateway, agent_id: str) -> None:
-    """Agents that only exist on disk (an older configuration) still own their sessions."""
-    config = gateway.config.current
-    if agent_id in agent_ids(config) or not config.agents.list:
-        return
-    raise MethodError(f'unknown agent id "{agent_id}"')
+def require_agent(gateway: Gateway, agent_id: str) -> None:
+    """Agents that only have sessions left (from an older configuration) still own them."""
+    if agent_id not in gateway.agent_ids():
+        raise MethodError(f'unknown agent id "{agent_id}"')
 
 
 def check_send_policy(gateway: Gateway, target: Target, entry: SessionEntry | None, channel: str | None = None) -> None:

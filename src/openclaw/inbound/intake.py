@@ -14,6 +14,7 @@ from openclaw.models.base import ToolSpec
 from openclaw.runs.hub import RunHub, Submission
 from openclaw.runs.queue import QueueWish, queue_settings
 from openclaw.sessions.entry import SessionEntry
+from openclaw.storage import faults
 from openclaw.storage.base import Accept
 
 
@@ -76,7 +77,9 @@ async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submissio
     settings = queue_settings(
         runtime.config.current.messages.queue, entry, str(message.route.get("channel", message.source)), message.queue
     )
-    return await hub.submit(accept, settings, message.watcher)
+    submission = await hub.submit(accept, settings, message.watcher)
+    faults.point("ack")
+    return submission
 
 
 async def touch_session(agent_id: str, session_key: str, fields: dict[str, Any], runtime: Runtime) -> SessionEntry:
@@ -90,6 +93,8 @@ async def touch_session(agent_id: str, session_key: str, fields: dict[str, Any],
         updated.update(fields)
         return SessionEntry(**updated)  # type: ignore[typeddict-item]
 
-    entry = await runtime.sessions.update(agent_id, session_key, change, durable=False)
+    # A new session's id must not be forgotten in a power cut that spares the message.
+    known = await runtime.sessions.get(agent_id, session_key)
+    entry = await runtime.sessions.update(agent_id, session_key, change, durable=known is None)
     assert entry is not None
     return entry

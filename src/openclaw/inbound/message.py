@@ -68,7 +68,10 @@ class Inbound(msgspec.Struct, kw_only=True):
     can_detect_mention: bool = True
     quoted: Quoted | None = None
     forwarded_from: str | None = None
+    forwarded_at_ms: int | None = None
     thread_id: str | int | None = None
+    thread_has_session: bool = False
+    """The thread is a conversation of its own (Slack threads, threads of a direct chat) without being a peer."""
     thread_label: str | None = None
     thread_starter: str | None = None
     parent_session_key: str | None = None

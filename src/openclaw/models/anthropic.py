@@ -299,12 +299,15 @@ def _think_adaptively(body: dict[str, Any], model: Model, effort: str) -> None:
 
 def _may_think(messages: list[dict[str, Any]]) -> bool:
     """In the middle of a tool loop that began without (or with another model's) reasoning, none may be switched on."""
+    position = len(messages) - 1
     results = False
-    for message in reversed(messages):
-        if message["role"] == "assistant":
-            return not results or message["content"][0]["type"] in ("thinking", "redacted_thinking")
-        results = results or any(block["type"] == "tool_result" for block in message["content"])
-    return True
+    while position >= 0 and messages[position]["role"] == "user":
+        results = results or any(block["type"] == "tool_result" for block in messages[position]["content"])
+        position -= 1
+    # Neighbouring messages of the assistant count as one: its first block decides.
+    while position > 0 and messages[position - 1]["role"] == "assistant":
+        position -= 1
+    return not results or messages[position]["content"][0]["type"] in ("thinking", "redacted_thinking")
 
 
 def _without_refusal_test(text: str) -> str:

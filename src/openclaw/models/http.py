@@ -76,14 +76,15 @@ async def stream_reply(
         async with aclosing(_read_events(response, state)) as events:
             async for event in events:
                 yield event
-        _keep_connection(response)
-        response = None
     except ModelError as error:
         raise _without_secrets(error, secrets) from None
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise _without_secrets(transport_error(error, wire, state, model), secrets) from None
     finally:
-        if response is not None:
+        # A consumer may stop at the last event instead of running to the end; both are a finished call.
+        if response is not None and state.draft.complete:
+            _keep_connection(response)
+        elif response is not None:
             response.close()
 
 

@@ -11,26 +11,28 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from openclaw.agent.run import AgentRun, RunResult
-from openclaw.agent.runtime import Runtime
+from openclaw.agent.runtime import Runtime, Turn
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import TextBlock, UserMessage
 from openclaw.runs.inbox import RunInbox
 from openclaw.runs.lane import Lane
 from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings
 from openclaw.runs.record import RunRecord, RunState
+from openclaw.runs.recovery import GAVE_UP, how_to_go_on, in_order, queue_again
 from openclaw.runs.slots import Slots
 from openclaw.runs.turn import images_of, turn_of
+from openclaw.storage import faults
 from openclaw.storage.base import END_STATES, Accept, LedgerRow, MessageState
+from openclaw.storage.trouble import until_written
 
 log = logging.getLogger("openclaw.runs")
 T = TypeVar("T")
 
-MAX_ATTEMPTS = 3
 REMEMBERED_RUNS = 200
 IDLE_LANES = 1_000
-GAVE_UP = (
-    "The Gateway stopped {attempts} times while working on this message, so it was given up. Send it again to retry."
-)
+LONGEST_CHAIN = 20
+STOP_S = 5.0
+"""How long stopping waits for bookkeeping; what a full disk keeps from being written is found at the next start."""
 QUEUE_FULL = "Not taken: {waiting} messages of this session are waiting already. Wait for an answer, or use /stop."
 DROPPED = "Dropped: more messages were waiting than the queue holds ({cap})."
 
@@ -76,6 +78,8 @@ class RunHub:
         self._records: OrderedDict[str, RunRecord] = OrderedDict()
         self._observers: dict[str, Observer] = {}
         self._waiters: dict[str, set[asyncio.Event]] = {}
+        self._left: dict[str, list[tuple[RunRecord, QueueSettings]]] | None = None
+        """Messages of an earlier life, by session, until their lane is made."""
         self._background: set[asyncio.Task[None]] = set()
         self._slots = Slots(lambda: runtime.config.current)
         self._stopping = False
@@ -86,7 +90,9 @@ class RunHub:
         self, message: Accept, settings: QueueSettings | None = None, watcher: str | None = None
     ) -> Submission:
         """Writes the message down, then decides what becomes of it. A known id starts nothing."""
+        faults.point("accept.before")
         row, new = await self._runtime.ledger.accept(message)
+        faults.point("accept.after")
         record = self._records.get(row.run_id) if not new else RunRecord(row)
         if record is not None and watcher is not None:
             record.watchers.add(watcher)
@@ -117,7 +123,10 @@ class RunHub:
         return queued
 
     async def _steer(self, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
-        blocks = [TextBlock(text=record.row.body["prompt"]), *await images_of(record.row, self._runtime)]
+        try:
+            blocks = [TextBlock(text=record.row.body["prompt"]), *await images_of(record.row, self._runtime)]
+        except OSError:
+            return False  # It is accepted: a run of its own will say what is wrong with its pictures.
         now = self._runtime.clock.now_ms()
         if active.inbox is None or not active.inbox.put(record, UserMessage(content=blocks, timestamp=now)):
             return False
@@ -157,28 +166,36 @@ class RunHub:
                 for key in [key for key, lane in self._lanes.items() if lane.idle]:
                     del self._lanes[key]
             lane = self._lanes[session_key] = Lane(session_key, self._runtime.clock, self._perform)
+            for record, settings in (self._left or {}).pop(session_key, ()):
+                lane.add(record, settings)
         return lane
 
     async def exclusively(self, session_key: str, work: Callable[[], Awaitable[T]]) -> T:
         """Housekeeping of one session (inject, reset, delete): after its runs, before those that come later."""
         return await self._lane(session_key).exclusively(work)
 
-    async def recover(self) -> int:
-        """Takes up every message without an end; called once, after the Gateway has begun to listen."""
-        rows = await self._runtime.ledger.unfinished()
+    async def find_unfinished(self) -> int:
+        """Finds the messages without an end, before anyone can send new ones: they come first in their sessions."""
+        rows = in_order(await self._runtime.ledger.unfinished())
+        self._left = {}
         config = self._runtime.config.current.messages.queue
         for row in rows:
             record = RunRecord(row)
+            record.recovered = True
             self._remember(record)
-            if row.attempts >= MAX_ATTEMPTS:
-                error = GAVE_UP.format(attempts=row.attempts)
-                await self._finish(record, RunResult(outcome="error", error=error))
-                continue
             entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
-            settings = queue_settings(config, entry, row.source)
-            # What had begun is continued by itself; what waited may still be collected.
-            self._lane(row.session_key).add(record, settings if not row.attempts else QueueSettings(mode="followup"))
+            settings = queue_again(row, queue_settings(config, entry, row.source))
+            self._left.setdefault(row.session_key, []).append((record, settings))
         return len(rows)
+
+    async def recover(self) -> int:
+        """Takes up every message without an end; called once, after the Gateway has begun to listen."""
+        if self._left is None:
+            await self.find_unfinished()
+        left = list(self._left or ())
+        for session_key in left:
+            self._lane(session_key)
+        return len(left)
 
     # Looking
 
@@ -206,7 +223,8 @@ class RunHub:
         if known is not None or timeout_s <= 0:
             return known or WaitResult(status="timeout")
         ended = asyncio.Event()
-        waiters = self._waiters.setdefault(run_id, set())
+        answering = await self._answering(run_id)
+        waiters = self._waiters.setdefault(answering, set())
         waiters.add(ended)
         try:
             async with asyncio.timeout(timeout_s):
@@ -216,7 +234,7 @@ class RunHub:
         finally:
             waiters.discard(ended)
             if not waiters:
-                self._waiters.pop(run_id, None)
+                self._waiters.pop(answering, None)
         return await self._outcome(run_id) or WaitResult(status="timeout")
 
     async def _outcome(self, run_id: str) -> WaitResult | None:
@@ -227,12 +245,27 @@ class RunHub:
             status = "ok" if record.state == "ok" else "error"
             error = record.error or ("aborted" if record.state == "aborted" else None)
             return WaitResult(status=status, started_at=record.started_at, ended_at=record.ended_at, error=error)
-        row = await self._runtime.ledger.by_run(run_id)
+        answering = await self._answering(run_id)
+        if answering in self._records:
+            return await self._outcome(answering)
+        row = await self._runtime.ledger.by_run(answering)
         if row is None or row.state not in END_STATES:
             return None
         status = "ok" if row.state in ("answered", "silent") else "error"
         error = None if status == "ok" else row.reason or row.state
         return WaitResult(status=status, started_at=row.started_at, ended_at=row.ended_at, error=error)
+
+    async def _answering(self, run_id: str) -> str:
+        """The run that answers this message: its own, or the one that took it in."""
+        for _ in range(LONGEST_CHAIN):
+            if run_id in self._records:
+                break
+            row = await self._runtime.ledger.by_run(run_id)
+            by = (row.result or {}).get("answeredBy") if row is not None else None
+            if not isinstance(by, str):
+                break
+            run_id = by
+        return run_id
 
     # Stopping and editing
 
@@ -276,7 +309,9 @@ class RunHub:
         self._stopping = True
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
         if self._background:
-            await asyncio.gather(*self._background, return_exceptions=True)
+            _, late = await asyncio.wait(self._background, timeout=STOP_S)
+            for task in late:
+                task.cancel()
 
     # Running
 
@@ -288,6 +323,9 @@ class RunHub:
                 await self._run(lane, record)
         except Exception as error:
             log.exception("run %s of %s failed", record.run_id, record.session_key)
+            for other in reversed(batch[:-1]):
+                if other.absorbed_by is None:
+                    lane.add(other, QueueSettings(mode="followup"), first=True)
             problem = f"Something went wrong inside the Gateway: {error}"
             await self._finish(record, RunResult(outcome="error", error=problem))
 
@@ -304,17 +342,30 @@ class RunHub:
             prompt = f"{overflow}\n\n{record.row.body['prompt']}"
         others = batch[:-1]
         images = [image for one in batch for image in one.row.body.get("images", [])]
-        reason = f"collected into run {record.run_id}"
-        await self._runtime.ledger.absorb(record.row.id, [one.row.id for one in others], prompt=prompt, reason=reason)
+        reason, ids = f"collected into run {record.run_id}", [one.row.id for one in others]
+        ledger, row_id = self._runtime.ledger, record.row.id
+        await self._kept(lambda: ledger.absorb(row_id, ids, prompt=prompt, reason=reason, images=images))
+        faults.point("absorb.after")
         record.row.body = {**record.row.body, "prompt": prompt, **({"images": images} if images else {})}
         for other in others:
             self._absorb(record, other)
 
     async def _run(self, lane: Lane, record: RunRecord) -> None:
         observer = self._observers[record.run_id]
+        going_on = how_to_go_on(record.row.attempts)
+        error = GAVE_UP.format(attempts=record.row.attempts)
+        if going_on == "close":
+            await self._finish(record, RunResult(outcome="error", error=error))
+            return
+        turn = await turn_of(record, self._runtime)
         record.inbox = RunInbox()
         record.begin(self._runtime.clock.now_ms())
-        self._later(self._runtime.ledger.advance(record.row.id, "running"))
+        if record.recovered:
+            # Counted before anything else happens: a message that brings the Gateway down must not do so for ever.
+            await self._kept(lambda: self._begun(record, turn))
+        else:
+            self._later(self._begun(record, turn))
+        faults.point("run.start")
         observer.started()
 
         def emit(event: Event) -> None:
@@ -324,21 +375,24 @@ class RunHub:
             record.tell(event)
 
         try:
-            turn = await turn_of(record, self._runtime)
             run = AgentRun(turn, self._runtime, abort=record.abort, inbox=record.inbox, emit=emit)
-            result = await run.execute()
+            result = await (run.execute() if going_on == "run" else run.give_up(error))
         finally:
             for left in record.inbox.close():
                 # Its words came too late for this run: they get one of their own, before those that came later.
                 lane.add(left, QueueSettings(mode="followup"), first=True)
         await self._finish(record, result)
 
+    async def _begun(self, record: RunRecord, turn: Turn) -> None:
+        await self._runtime.ledger.advance(record.row.id, "running", session_id=turn.session_id)
+
     def _took_in(self, record: RunRecord, run_id: str) -> None:
         steered = self._records.get(run_id)
         if steered is not None:
             self._absorb(record, steered)
-            reason = f"taken into run {record.run_id}"
-            self._later(self._runtime.ledger.finish(steered.row.id, "superseded", reason=reason))
+            reason, by = f"taken into run {record.run_id}", {"answeredBy": record.run_id}
+            row_id = steered.row.id
+            self._later(self._kept(lambda: self._runtime.ledger.finish(row_id, "superseded", reason=reason, result=by)))
 
     def _absorb(self, record: RunRecord, other: RunRecord) -> None:
         other.absorbed_by = record.run_id
@@ -352,7 +406,10 @@ class RunHub:
         summary: dict[str, Any] = {"outcome": result.outcome, "sessionId": result.session_id}
         if result.texts:
             summary["text"] = result.texts[-1]
-        await self._runtime.ledger.finish(record.row.id, state, reason=reason, result=summary)
+        faults.point("finish.before")
+        row_id = record.row.id
+        await self._kept(lambda: self._runtime.ledger.finish(row_id, state, reason=reason, result=summary))
+        faults.point("finish.after")
         states: dict[str, RunState] = {"ok": "ok", "error": "error", "aborted": "aborted"}
         for one in (record, *record.absorbed):
             one.started_at = one.started_at or record.started_at
@@ -362,6 +419,10 @@ class RunHub:
         observer = self._observers.pop(record.run_id, None)
         if observer is not None:
             observer.finished()
+
+    async def _kept(self, write: Callable[[], Awaitable[T]]) -> T:
+        """A disk that takes nothing keeps the session waiting: its next message could not be accepted either."""
+        return await until_written(write, self._runtime.clock.sleep)
 
     def _remember(self, record: RunRecord) -> None:
         """Keeps the newest runs at hand; older ones are answered from the ledger."""
@@ -397,6 +458,8 @@ def _waits_because(settings: QueueSettings) -> str:
 def end_of(result: RunResult) -> tuple[MessageState, str]:
     """The ledger's word for how a run ended, and why."""
     match result.outcome:
+        case "ok" if result.taken_in:
+            return "superseded", "its words were taken into the run before it"
         case "ok":
             return "answered", ""
         case "error":

@@ -32,6 +32,8 @@ class RunRecord:
         self.abort = AbortSignal()
         self.verbose: str | None = None
         """The session's own setting when the run began."""
+        self.recovered = False
+        """Taken up after a restart."""
         self.queue = QueueSettings()
         self.queued = False
         """Waited, or waits, behind another run."""

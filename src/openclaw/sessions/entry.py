@@ -60,3 +60,5 @@ class SessionEntry(TypedDict, total=False):
     lastAccountId: str
     lastThreadId: str | int
     systemPromptReport: dict[str, Any]
+    previousSessions: list[dict[str, Any]]
+    """Sessions this key had before, newest first; see ``sessions/lifecycle.py``."""

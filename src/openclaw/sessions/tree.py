@@ -163,7 +163,7 @@ def fields_of(raw: bytes) -> dict[str, Any]:
 
 
 def is_displayed(raw: bytes) -> bool:
-    """Whether a ``custom_message`` is meant for people too."""
+    """Whether a ``custom_message`` or ``custom`` entry is meant for people too."""
     return fields_of(raw).get("display") is True
 
 

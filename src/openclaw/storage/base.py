@@ -1,7 +1,8 @@
 """The storage seam: what the rest of the system may ask of a store, and nothing about how it is kept.
 
 Three protocols (``SessionStore``, ``TranscriptStore``, ``Ledger``) plus ``BlobStore``. ``storage/files`` implements
-them on one machine; every method that may touch a disk or a network is async, so that a database can implement them too.
+them on one machine; every method that may touch a disk or a network is async, so that a database can implement them
+too.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ class SessionStore(Protocol):
     async def find_session_id(self, session_id: str) -> SessionRow | None: ...
 
     async def count(self, agent_id: str) -> int: ...
+
+    @property
+    def agent_ids(self) -> list[str]:
+        """Agents that have at least one session, configured or not."""
+        ...
 
     def path(self, agent_id: str) -> str:
         """Where a person finds this agent's store (shown in status and listings)."""
@@ -162,8 +168,12 @@ class TranscriptStore(Protocol):
         """The live transcript; the same object while it stays in memory. ``create=False``: None if there is none."""
         ...
 
+    async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> Transcript:
+        """A new transcript that begins with ``source``'s active branch. FileExistsError: ``ref`` is not new."""
+        ...
+
     async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
-        """The last entries of the active branch that carry a message or a compaction, oldest first.
+        """The last entries of the active branch that people see (messages, compactions, markers), oldest first.
 
         Uses the live transcript when there is one, otherwise reads only the end of the file.
         """
@@ -214,6 +224,8 @@ class Accept(msgspec.Struct, kw_only=True):
     """Where the reply goes; fixed now, never changed."""
     body: dict[str, Any]
     """Everything needed to run it after a crash: text, attachments (blob references), options."""
+    dedupe_keys: tuple[str, ...] = ()
+    """Keys of the channel messages it was made of, remembered in the same transaction (see ``Ledger.seen``)."""
 
 
 class LedgerRow(msgspec.Struct, kw_only=True):
@@ -273,6 +285,8 @@ class OutboxRow(msgspec.Struct, kw_only=True):
     next_at: int
     created_at: int
     error: str
+    message_id: str = ""
+    """What the platform called it once it was sent; empty when it did not say."""
 
 
 class Ledger(Protocol):
@@ -282,8 +296,13 @@ class Ledger(Protocol):
         """The row and whether it is new. A known run id or dedupe key returns the row that was there."""
         ...
 
-    async def advance(self, ledger_id: int, state: MessageState, reason: str = "") -> None:
-        """A step that is not an end. Going back from an end state is refused with ValueError."""
+    async def advance(
+        self, ledger_id: int, state: MessageState, reason: str = "", *, session_id: str | None = None
+    ) -> None:
+        """A step that is not an end. Going back from an end state is refused with ValueError.
+
+        ``session_id``: the session it runs in, when that is no longer the one it was accepted for.
+        """
         ...
 
     async def finish(
@@ -298,8 +317,31 @@ class Ledger(Protocol):
         """Ends the message and stores what must be delivered, in one transaction. False if it had already ended."""
         ...
 
-    async def absorb(self, into: int, others: Sequence[int], *, prompt: str, reason: str) -> None:
-        """One message takes others in: its prompt becomes ``prompt`` and they end ``superseded``, all at once."""
+    async def post(self, message: Accept, outbox: Sequence[OutboxPart]) -> tuple[LedgerRow, bool]:
+        """A message that needs no run: accepted, ended and left to be delivered, in one transaction."""
+        ...
+
+    async def absorb(
+        self,
+        into: int,
+        others: Sequence[int],
+        *,
+        prompt: str,
+        reason: str,
+        images: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """One message takes others in: its prompt becomes ``prompt`` and they end ``superseded``, all at once.
+
+        Their ``result`` names the run that answers them as ``answeredBy``. ``images``: those of all of them.
+        """
+        ...
+
+    async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
+        """Whether a channel message with this key was seen within ``ttl_ms``; survives a restart.
+
+        A hit counts as seen again. A miss is remembered unless ``remember`` is false. At most ``keep`` keys are kept,
+        the oldest go first. An empty key is never seen.
+        """
         ...
 
     async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None: ...
@@ -329,7 +371,13 @@ class Ledger(Protocol):
     async def outbox_of(self, ledger_id: int) -> list[OutboxRow]: ...
 
     async def outbox_mark(
-        self, outbox_id: int, state: Literal["pending", "sending", "sent", "dead"], *, next_at: int = 0, error: str = ""
+        self,
+        outbox_id: int,
+        state: Literal["pending", "sending", "sent", "dead"],
+        *,
+        next_at: int = 0,
+        error: str = "",
+        message_id: str = "",
     ) -> None: ...
 
     async def prune(self, before_ms: int) -> int:

@@ -222,18 +222,19 @@ async def test_cut_at_every_byte_keeps_every_whole_entry_and_all_bytes(tmp_path,
         await transcript.append(user(f"é {number} " + "x" * (number % 7)))
         ends.append(path.stat().st_size)
     whole, ids = path.read_bytes(), [ident for ident, _, _ in transcript.tree()]
-    (tmp_path / "cut").mkdir()
-    cut_path = file_of(tmp_path / "cut")
-    for cut in range(len(whole) + 1):
-        cut_path.write_bytes(whole[:cut])
+    shrinking, cut_state = tmp_path / "shrinking.jsonl", tmp_path / "cut"
+    shrinking.write_bytes(whole)
+    for cut in range(len(whole), -1, -1):
+        os.truncate(shrinking, cut)
         # A line that is whole but for its newline counts.
         complete = sum(end - 1 <= cut for end in ends)
-        assert scan(cut_path).ids == ids[:complete]
+        assert scan(shrinking).ids == ids[:complete]
         if cut % 97 == 0 or cut in ends:
-            opened = await reopened(tmp_path / "cut")
+            file_of(cut_state).write_bytes(whole[:cut])
+            opened = await reopened(cut_state)
             added = await opened.append(user("next"))
-            assert cut_path.read_bytes().startswith(whole[:cut])
-            again = await reopened(tmp_path / "cut")
+            assert file_of(cut_state).read_bytes().startswith(whole[:cut])
+            again = await reopened(cut_state)
             assert [ident for ident, _, _ in again.tree()] == [*ids[:complete], added]
             assert again.tree()[-1][1] == (ids[complete - 1] if complete else None)
             assert again.header is not None

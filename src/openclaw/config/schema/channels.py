@@ -39,8 +39,8 @@ class DmHistory(Record):
 
 
 class SignalGroup(Record):
-    require_mention: bool = True
-    """Answer only when mentioned."""
+    require_mention: bool | None = None
+    """Answer only when mentioned; unset means what "*" says, else yes."""
     tools: ToolPolicy | None = None
     """Tools in this group."""
     tools_by_sender: dict[str, ToolPolicy] = {}

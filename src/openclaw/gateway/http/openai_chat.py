@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +28,7 @@ from openclaw.gateway.http.openai_common import (
 from openclaw.gateway.http.openai_images import read_pictures
 from openclaw.gateway.http.openai_prompt import Said
 from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, Ending, Following, SlowReader
-from openclaw.gateway.http.sse import KEEP_ALIVE_S, SseResponse, sse_event
+from openclaw.gateway.http.sse import KEEP_ALIVE, KEEP_ALIVE_S, SseResponse, sse_event
 from openclaw.gateway.origin import Peer
 from openclaw.messages import Usage
 
@@ -201,18 +202,16 @@ async def _stream(request: web.BaseRequest, following: Following, answer: _Answe
     try:
         await response.open(request)
         await response.write(answer.chunk({"role": "assistant"}))
-        async for piece in following.text(KEEP_ALIVE_S):
-            if piece:
-                await response.write(answer.chunk({"content": piece}))
-            else:
-                await response.keep_alive()
+        async with aclosing(following.text(KEEP_ALIVE_S)) as pieces:
+            async for piece in pieces:
+                await response.write(answer.chunk({"content": piece}) if piece else KEEP_ALIVE)
         ending = await following.ending()
         if ending.error is not None:
             await response.write(sse_event({"error": error_shape(ending.error)}))
         else:
             await response.write(*answer.last_chunks(ending, following.spoke))
         return await response.close()
-    except SlowReader:
+    except (SlowReader, ConnectionError):
         return response.cut(request)
 
 

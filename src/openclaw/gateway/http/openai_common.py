@@ -126,7 +126,7 @@ async def explicit_target(
 ) -> Target | None:
     """The session the caller names by header or by ``user``; None when it names none. Unknown agents are refused."""
     try:
-        await require_agent(gateway, agent_id)
+        require_agent(gateway, agent_id)
         key = request.headers.get("x-openclaw-session-key", "").strip()
         if not key and (user or "").strip():
             key = user_key(agent_id, prefix, user or "")
@@ -134,7 +134,7 @@ async def explicit_target(
             return None
         target = target_of(gateway, key, agent_id)
         if target.agent_id != agent_id:
-            await require_agent(gateway, target.agent_id)
+            require_agent(gateway, target.agent_id)
     except MethodError as error:
         raise Refused(str(error), status=404) from None
     return target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,7 +28,7 @@ from openclaw.gateway.http.openai_images import check_url_parts, read_pictures
 from openclaw.gateway.http.openai_input import conversation, file_blocks
 from openclaw.gateway.http.openai_reply import Reply, ReplyStream
 from openclaw.gateway.http.openai_run import Ask, Following, SlowReader
-from openclaw.gateway.http.sse import KEEP_ALIVE_S, SseResponse
+from openclaw.gateway.http.sse import KEEP_ALIVE, KEEP_ALIVE_S, SseResponse
 from openclaw.gateway.origin import Peer
 
 if TYPE_CHECKING:
@@ -140,15 +141,13 @@ async def _stream(request: web.BaseRequest, following: Following, reply: Reply) 
     try:
         await response.open(request)
         await response.write(*events.begin())
-        async for piece in following.text(KEEP_ALIVE_S):
-            if piece:
-                await response.write(*events.text(piece))
-            else:
-                await response.keep_alive()
+        async with aclosing(following.text(KEEP_ALIVE_S)) as pieces:
+            async for piece in pieces:
+                await response.write(*(events.text(piece) if piece else [KEEP_ALIVE]))
         ending = await following.ending()
         await response.write(*(events.fail(ending) if ending.error is not None else events.end(ending)))
         return await response.close()
-    except SlowReader:
+    except (SlowReader, ConnectionError):
         return response.cut(request)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from openclaw.agent.run import entry_id
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
 from openclaw.gateway.broadcast import MAX_BUFFERED_BYTES
 from openclaw.gateway.http.openai_common import Refused, stateless_target
@@ -16,12 +17,12 @@ from openclaw.gateway.registry import MethodError
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, transcript_ref
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.intake import Incoming, take_in
-from openclaw.messages import Message, ToolCall, Usage, decode_message
+from openclaw.messages import AssistantMessage, Message, ToolCall, Usage, decode_message
 from openclaw.models.base import ToolSpec
 from openclaw.runs.hub import Submission
 from openclaw.runs.queue import QueueWish
 from openclaw.runs.record import RunRecord
-from openclaw.storage.base import LedgerRow
+from openclaw.storage.base import LedgerRow, TranscriptRef
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -201,7 +202,7 @@ class Following:
             case _:
                 pass
 
-    async def text(self, keep_alive_s: float) -> AsyncIterator[str]:
+    async def text(self, keep_alive_s: float) -> AsyncGenerator[str, None]:
         """Pieces of the answer as they come; an empty piece when nothing came for that long."""
         ended = asyncio.ensure_future(self._ended())
         ended.add_done_callback(lambda _: self._wake.set())
@@ -242,18 +243,32 @@ class Following:
         record, row = self._record, self._row
         if record is None:
             assert row is not None
-            return _stored_ending(await self._gateway.ledger.by_run(row.run_id) or row)
+            return await self._stored_ending(await self._gateway.ledger.by_run(row.run_id) or row)
         result = record.result
         if record.state != "ok" or result is None:
             return Ending(error=_why(record), usage=self._usage)
+        return self._ok(result.texts, result.final, self._usage or result.usage)
+
+    async def _stored_ending(self, row: LedgerRow) -> Ending:
+        """Of a run that ended before this Gateway started, or long ago: read back from its transcript."""
+        if row.state not in ("answered", "silent"):
+            return Ending(error=row.reason or row.state)
+        answers = await _answers_of(self._gateway, row)
+        usage: Usage | None = None
+        for answer in answers:
+            usage = _sum(usage, answer.usage)
+        good = [answer for answer in answers if answer.stop_reason not in ("error", "aborted")]
+        texts = [answer.text for answer in good] or [str((row.result or {}).get("text") or "")]
+        return self._ok(texts, good[-1] if good else None, usage)
+
+    def _ok(self, texts: Sequence[str], final: AssistantMessage | None, usage: Usage | None) -> Ending:
         names = {tool.name for tool in self._ask.tools}
-        final = result.final
         calls = [call for call in final.tool_calls if call.name in names] if final else []
         return Ending(
-            text="\n\n".join(text for text in result.texts if text.strip()),
-            calls=[_call(record.run_id, call) for call in calls],
+            text="\n\n".join(text for text in texts if text.strip()),
+            calls=[_call(self._ask.run_id, call) for call in calls],
             cut=final is not None and final.stop_reason == "length",
-            usage=self._usage or result.usage,
+            usage=usage,
         )
 
 
@@ -263,11 +278,18 @@ def _why(record: RunRecord) -> str:
     return record.error or "the run failed"
 
 
-def _stored_ending(row: LedgerRow) -> Ending:
-    """What is known of a run that ended before this Gateway started or long ago."""
-    if row.state not in ("answered", "silent"):
-        return Ending(error=row.reason or row.state)
-    return Ending(text=str((row.result or {}).get("text") or ""))
+async def _answers_of(gateway: Gateway, row: LedgerRow) -> list[AssistantMessage]:
+    """What the model said in a run: its entries have ids that follow from the run's."""
+    ref = TranscriptRef(agent_id=row.agent_id, session_id=row.session_id)
+    transcript = await gateway.transcripts.open(ref, create=False)
+    answers: list[AssistantMessage] = []
+    step = 0
+    while transcript is not None and (entry := await transcript.entry(entry_id(row.run_id, step))) is not None:
+        message = decode_message(_line.decode(entry.raw).message)
+        if isinstance(message, AssistantMessage):
+            answers.append(message)
+        step += 1
+    return answers
 
 
 def _call(run_id: str, call: ToolCall) -> Call:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 CALL_ID = "1"
 
 
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""Attachments of a message come in one piece here, so more than a WebSocket frame may hold."""
+
+
 class RpcBody(Params):
     method: frames.Text
     params: msgspec.Raw = msgspec.Raw()
@@ -40,9 +44,9 @@ async def call(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.St
     if refused := page_refusal(gateway, peer) or bearer_refusal(gateway, request, peer):
         return refusal_response(refused)
     try:
-        body = decode_params("rpc", await read_body(request, frames.MAX_FRAME_BYTES), RpcBody)
+        body = decode_params("rpc", await read_body(request, MAX_BODY_BYTES), RpcBody)
     except BodyTooLarge:
-        text = f"the body is larger than {frames.MAX_FRAME_BYTES} bytes"
+        text = f"the body is larger than {MAX_BODY_BYTES} bytes"
         return refusal_response(HttpRefusal(status=413, message=text))
     except InvalidParams as error:
         return refusal_response(HttpRefusal(status=400, message=str(error)))

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from openclaw.gateway import frames
 
+KEEP_ALIVE = b": keep-alive\n\n"
 KEEP_ALIVE_S = 15.0
 """A comment line this often keeps proxies from cutting a stream while a tool runs."""
 DONE = b"data: [DONE]\n\n"
@@ -19,7 +20,7 @@ def sse_event(data: Any, name: str | None = None) -> bytes:
 
 
 class SseResponse:
-    """Writes waits for the caller to read; who hangs up ends the request's task, never the run."""
+    """A write waits until the caller reads. Who hangs up ends the request's task, never the run."""
 
     def __init__(self) -> None:
         self._response = web.StreamResponse(
@@ -38,9 +39,6 @@ class SseResponse:
 
     async def write(self, *events: bytes) -> None:
         await self._response.write(b"".join(events))
-
-    async def keep_alive(self) -> None:
-        await self._response.write(b": keep-alive\n\n")
 
     async def close(self) -> web.StreamResponse:
         await self._response.write(DONE)

@@ -47,7 +47,7 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
         if not (body.tool or "").strip():
             raise Refused("tools.invoke requires body.tool")
         target = target_of(gateway, body.session_key or "main")
-        await require_agent(gateway, target.agent_id)
+        require_agent(gateway, target.agent_id)
     except Refused as refused:
         return refused.response()
     except MethodError as error:

@@ -99,7 +99,7 @@ async def _target(call: Call, params: AgentParams) -> Target:
     gateway = call.gateway
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
     if agent_id is not None:
-        await require_agent(gateway, agent_id)
+        require_agent(gateway, agent_id)
     if params.session_key:
         target = target_of(gateway, params.session_key, agent_id)
         if agent_id is not None and target.agent_id != agent_id:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from openclaw.config.agents import agent_ids, default_agent_id
+from openclaw.config.agents import default_agent_id
 from openclaw.gateway.health import heartbeat_summary
 from openclaw.gateway.params import Params
 from openclaw.gateway.registry import Call, method
@@ -35,7 +35,7 @@ async def status(call: Call) -> Any:
     by_agent: list[dict[str, Any]] = []
     everything: list[dict[str, Any]] = []
     count = 0
-    for agent_id in agent_ids(config):
+    for agent_id in gateway.agent_ids():
         beat = heartbeat_summary(config, agent_id)
         agents.append({"agentId": agent_id, **{name: beat[name] for name in ("enabled", "every", "everyMs")}})
         rows = await gateway.sessions.rows(agent_id)

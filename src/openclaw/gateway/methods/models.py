@@ -15,4 +15,7 @@ class NoParams(Params):
 
 @method("models.list", NoParams)
 async def list_models(call: Call) -> Any:
-    return {"models": [public_row(model) for model in call.gateway.catalogue.all()]}
+    """All models; ``available`` says whether one could be called now."""
+    catalogue = call.gateway.catalogue
+    usable = {model.ref for model in catalogue.available()}
+    return {"models": [{**public_row(model), "available": model.ref in usable} for model in catalogue.all()]}

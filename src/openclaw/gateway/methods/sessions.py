@@ -7,18 +7,15 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.config.agents import agent_ids
 from openclaw.gateway import session_rows
 from openclaw.gateway.params import NonEmpty, Params, Positive
 from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.rotation import earlier_transcripts, start_over, stop_runs
 from openclaw.gateway.session_patch import SessionsPatch, apply_patch, resolved_model
 from openclaw.gateway.targets import Target, entry_of, target_of, transcript_ref
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.lifecycle import rotated_entry
 from openclaw.storage.base import SessionRow
-
-SETTLE_S = 15.0
 
 
 class SessionsList(Params):
@@ -80,7 +77,7 @@ async def _selected(call: Call, params: SessionsList) -> AsyncIterator[SessionRo
 
 
 def _store_path(call: Call, agent_id: str | None) -> str:
-    agents = agent_ids(call.gateway.config.current)
+    agents = call.gateway.agent_ids()
     if agent_id:
         return call.gateway.sessions.path(normalize_agent_id(agent_id))
     return call.gateway.sessions.path(agents[0]) if len(agents) == 1 else "(multiple)"
@@ -201,22 +198,9 @@ class SessionKey(Params):
 @method("sessions.reset", SessionKey)
 async def reset(call: Call) -> Any:
     """A new session id for the key. What is running is stopped first; the old transcript stays where it is."""
-    gateway = call.gateway
-    target = target_of(gateway, call.params.key)
-    await _stop_runs(call, target)
-
-    async def rotate() -> SessionEntry | None:
-        now = gateway.clock.now_ms()
-        return await gateway.sessions.update(target.agent_id, target.key, lambda entry: rotated_entry(entry, now))
-
-    entry = await gateway.hub.exclusively(target.key, rotate)
-    return {"ok": True, "key": target.key, "entry": entry}
-
-
-async def _stop_runs(call: Call, target: Target) -> None:
-    call.gateway.hub.abort(target.key, reason="stop")
-    if not await call.gateway.hub.settle(target.key, SETTLE_S):
-        raise MethodError(f"Session {target.key} is still active; try again in a moment.", code="UNAVAILABLE")
+    target = target_of(call.gateway, call.params.key)
+    rotation = await start_over(call.gateway, target)
+    return {"ok": True, "key": target.key, "entry": rotation.new}
 
 
 class SessionsDelete(Params):
@@ -231,17 +215,18 @@ async def delete(call: Call) -> Any:
     target = target_of(gateway, params.key)
     if target == target_of(gateway, "main"):
         raise MethodError(f"Cannot delete the main session ({target.key}).")
-    await _stop_runs(call, target)
+    await stop_runs(gateway, target)
 
     async def remove() -> list[str] | None:
         entry = await entry_of(gateway, target)
         if entry is None:
             return None
         await gateway.sessions.update(target.agent_id, target.key, lambda _: None)
-        ref = transcript_ref(target, entry)
+        refs = [transcript_ref(target, entry), *earlier_transcripts(target, entry)]
         if params.delete_transcript:
-            return await gateway.transcripts.archive(ref, "deleted")
-        await gateway.transcripts.forget(ref.session_id)
+            return [path for ref in refs for path in await gateway.transcripts.archive(ref, "deleted")]
+        for ref in refs:
+            await gateway.transcripts.forget(ref.session_id)
         return []
 
     archived = await gateway.hub.exclusively(target.key, remove)

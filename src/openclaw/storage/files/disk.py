@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 from openclaw.paths import make_private_dir
+from openclaw.storage import faults
 
 # Darwin has no fdatasync; fsync asks for more and is always right.
 _sync_data = getattr(os, "fdatasync", os.fsync)
@@ -104,6 +105,7 @@ class AppendFile:
 
     def append(self, data: bytes) -> int:
         """Writes ``data`` at the end and returns its offset. On an error nothing of it counts as written."""
+        faults.write(self.path)
         fd = self._ready()
         closing_off = b"\n" if self._torn else b""
         self._write(fd, closing_off + data)
@@ -125,6 +127,7 @@ class AppendFile:
     def sync_now(self) -> OSError | None:
         written = self._written
         try:
+            faults.sync(self.path)
             with self._guard:
                 if self._fd >= 0:
                     _sync_data(self._fd)
@@ -184,6 +187,7 @@ def atomic_replace(path: Path, data: bytes) -> None:
 
 def write_beside(path: Path, data: bytes) -> Path:
     """``data`` in a new private file next to ``path``, on disk."""
+    faults.write(path)
     make_private_dir(str(path.parent))
     prepared = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     fd = os.open(prepared, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -21,6 +21,7 @@ from openclaw.storage.base import (
     StateChange,
     ToolCallRow,
 )
+from openclaw.storage.files.ledger_seen import remember_seen, seen
 from openclaw.storage.files.ledger_thread import LedgerThread
 
 _STEPS = frozenset({"accepted", "queued", "running"})
@@ -29,8 +30,8 @@ _MESSAGE = (
     " accepted_at, started_at, ended_at, result FROM messages"
 )
 _OUTBOX = (
-    "SELECT id, ledger_id, run_id, part, channel, route, payload, state, attempts, next_at, created_at, error"
-    " FROM outbox"
+    "SELECT id, ledger_id, run_id, part, channel, route, payload, state, attempts, next_at, created_at, error,"
+    " message_id FROM outbox"
 )
 
 
@@ -51,11 +52,13 @@ class FileLedger:
         now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
         return await self._thread.run(lambda db: _accept(db, message, route, body, now))
 
-    async def advance(self, ledger_id: int, state: MessageState, reason: str = "") -> None:
+    async def advance(
+        self, ledger_id: int, state: MessageState, reason: str = "", *, session_id: str | None = None
+    ) -> None:
         if state not in _STEPS:
             raise ValueError(f"'{state}' ends a message: use finish")
         now = self._clock.now_ms()
-        await self._thread.run(lambda db: _advance(db, ledger_id, state, reason, now))
+        await self._thread.run(lambda db: _advance(db, ledger_id, state, reason, session_id, now))
 
     async def finish(
         self,
@@ -72,9 +75,28 @@ class FileLedger:
         parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
         return await self._thread.run(lambda db: _finish(db, ledger_id, state, reason, encoded, parts, now))
 
-    async def absorb(self, into: int, others: Sequence[int], *, prompt: str, reason: str) -> None:
+    async def post(self, message: Accept, outbox: Sequence[OutboxPart]) -> tuple[LedgerRow, bool]:
+        now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
+        parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
+        return await self._thread.run(lambda db: _post(db, message, route, body, parts, now))
+
+    async def absorb(
+        self,
+        into: int,
+        others: Sequence[int],
+        *,
+        prompt: str,
+        reason: str,
+        images: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        now, changes = self._clock.now_ms(), {"prompt": prompt, **({"images": list(images)} if images else {})}
+        await self._thread.run(lambda db: _absorb(db, into, others, changes, reason, now))
+
+    async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
+        if not key:
+            return False
         now = self._clock.now_ms()
-        await self._thread.run(lambda db: _absorb(db, into, others, prompt, reason, now))
+        return await self._thread.run(lambda db: seen(db, key, ttl_ms, keep, now, remember=remember))
 
     async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None:
         values = (ledger_id, call_id, name, arguments, self._clock.now_ms())
@@ -143,11 +165,19 @@ class FileLedger:
         return await self._parts(f"{_OUTBOX} WHERE ledger_id = ? ORDER BY part", ledger_id)
 
     async def outbox_mark(
-        self, outbox_id: int, state: Literal["pending", "sending", "sent", "dead"], *, next_at: int = 0, error: str = ""
+        self,
+        outbox_id: int,
+        state: Literal["pending", "sending", "sent", "dead"],
+        *,
+        next_at: int = 0,
+        error: str = "",
+        message_id: str = "",
     ) -> None:
         """``sending`` counts as one more attempt."""
-        values = (state, state == "sending", next_at, error, outbox_id)
-        statement = "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ? WHERE id = ?"
+        values = (state, state == "sending", next_at, error, message_id, outbox_id)
+        statement = (
+            "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, message_id = ? WHERE id = ?"
+        )
         changed = await self._thread.run(lambda db: db.execute(statement, values).rowcount)
         if not changed:
             raise KeyError(f"the outbox has no part {outbox_id}")
@@ -180,6 +210,7 @@ def _accept(db: sqlite3.Connection, message: Accept, route: bytes, body: bytes, 
         " accepted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         values,
     )
+    remember_seen(db, message.dedupe_keys, now)
     if not inserted.rowcount:
         return _known(db, message), False
     ledger_id = inserted.lastrowid or 0
@@ -198,14 +229,26 @@ def _known(db: sqlite3.Connection, message: Accept) -> LedgerRow:
     )
 
 
-def _advance(db: sqlite3.Connection, ledger_id: int, state: str, reason: str, now: int) -> None:
+def _post(
+    db: sqlite3.Connection, message: Accept, route: bytes, body: bytes, parts: list[tuple[int, str, bytes]], now: int
+) -> tuple[LedgerRow, bool]:
+    if len({part for part, _, _ in parts}) < len(parts):
+        raise ValueError(f"message {message.run_id}: two parts to deliver have the same number")
+    row, new = _accept(db, message, route, body, now)
+    if new:
+        _finish(db, row.id, "answered", "", None, parts, now)
+        row = _message(db.execute(f"{_MESSAGE} WHERE id = ?", (row.id,)).fetchone())
+    return row, new
+
+
+def _advance(db: sqlite3.Connection, ledger_id: int, state: str, reason: str, session_id: str | None, now: int) -> None:
     if ended := _end_of(db, ledger_id):
         raise ValueError(f"message {ledger_id} has ended ({ended}) and cannot become '{state}'")
     starting = state == "running"
     db.execute(
-        "UPDATE messages SET state = ?, reason = ?, attempts = attempts + ?,"
+        "UPDATE messages SET state = ?, reason = ?, attempts = attempts + ?, session_id = coalesce(?, session_id),"
         " started_at = CASE WHEN ? THEN coalesce(started_at, ?) ELSE started_at END WHERE id = ?",
-        (state, reason, starting, starting, now, ledger_id),
+        (state, reason, starting, session_id, starting, now, ledger_id),
     )
     _tell_story(db, ledger_id, now, state, reason)
 
@@ -236,14 +279,16 @@ def _finish(
     return True
 
 
-def _absorb(db: sqlite3.Connection, into: int, others: Sequence[int], prompt: str, reason: str, now: int) -> None:
+def _absorb(
+    db: sqlite3.Connection, into: int, others: Sequence[int], changes: dict[str, Any], reason: str, now: int
+) -> None:
     if ended := _end_of(db, into):
         raise ValueError(f"message {into} has ended ({ended}) and can take no other in")
-    (body,) = db.execute("SELECT body FROM messages WHERE id = ?", (into,)).fetchone()
-    changed = encode({**msgspec.json.decode(body), "prompt": prompt})
+    body, run_id = db.execute("SELECT body, run_id FROM messages WHERE id = ?", (into,)).fetchone()
+    changed = encode({**msgspec.json.decode(body), **changes})
     db.execute("UPDATE messages SET body = ? WHERE id = ?", (changed, into))
     for other in others:
-        _finish(db, other, "superseded", reason, None, [], now)
+        _finish(db, other, "superseded", reason, encode({"answeredBy": run_id}), [], now)
 
 
 def _end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
@@ -307,4 +352,5 @@ def _part(row: tuple[Any, ...]) -> OutboxRow:
         next_at=row[9],
         created_at=row[10],
         error=row[11],
+        message_id=row[12],
     )

@@ -9,10 +9,11 @@ import sqlite3
 from pathlib import Path
 
 from openclaw.paths import make_private_dir
+from openclaw.storage.files.ledger_seen import SEEN_SCHEMA
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 3
 _CHECKED_UP_TO = 64 << 20
 """Larger databases are not checked page by page at start."""
 
@@ -74,6 +75,7 @@ CREATE TABLE outbox (
 );
 CREATE INDEX outbox_pending ON outbox (next_at, id) WHERE state = 'pending';
 """
+_MESSAGE_ID = "ALTER TABLE outbox ADD COLUMN message_id TEXT NOT NULL DEFAULT '';"
 
 
 class LedgerError(OSError):
@@ -124,8 +126,9 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             f"the ledger {path} was written by a newer version (schema {version}, known {SCHEMA_VERSION}); "
             "upgrade this program or use another state directory"
         )
-    if version == 0:
-        connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    steps = {0: _SCHEMA + SEEN_SCHEMA + _MESSAGE_ID, 1: SEEN_SCHEMA + _MESSAGE_ID, 2: _MESSAGE_ID}
+    if version in steps:
+        connection.executescript(f"BEGIN; {steps[version]} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     # What was being sent when the process died may or may not have arrived: its sender decides, knowing the error.
     connection.execute("UPDATE outbox SET state = 'pending', error = 'interrupted' WHERE state = 'sending'")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import queue
 import sqlite3
 import threading
@@ -11,12 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from openclaw.storage import faults
 from openclaw.storage.files.ledger_schema import LedgerError, open_ledger
 
 Result = TypeVar("Result")
 Operation: TypeAlias = Callable[[sqlite3.Connection], Any]
 _Job: TypeAlias = tuple[Operation, "asyncio.Future[Any]"]
 _MOST_TOGETHER = 256
+_ERRNO = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_CANTOPEN: errno.EIO,
+}
 
 
 class LedgerThread:
@@ -83,6 +91,7 @@ class LedgerThread:
 
     def _transact(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
         outcomes: list[_Outcome] = []
+        changes = connection.total_changes
         try:
             connection.execute("BEGIN")
             for operation, done in jobs:
@@ -94,15 +103,26 @@ class LedgerThread:
                     if connection.total_changes != before:
                         raise
                     outcomes.append((done, None, refusal))
-            connection.execute("COMMIT")
+            self._commit(connection, written=connection.total_changes != changes)
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 connection.rollback()
             raise
         return outcomes
 
+    def _commit(self, connection: sqlite3.Connection, *, written: bool) -> None:
+        if written:
+            faults.point("commit.before")
+            faults.write(self._path)
+        connection.execute("COMMIT")
+        if written:
+            faults.point("commit.after")
+
     def _explain(self, error: sqlite3.Error) -> LedgerError:
-        return LedgerError(f"the ledger {self._path} could not be written or read: {error}")
+        explained = LedgerError(f"the ledger {self._path} could not be written or read: {error}")
+        # So that whoever asked can tell a disk that is full for now from a mistake.
+        explained.errno = _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        return explained
 
 
 _Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"

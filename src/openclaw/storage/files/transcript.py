@@ -17,7 +17,9 @@ from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.transcript_index import Envelope, TranscriptIndex, read_spans, scan
 
 FORMAT_VERSION = 3
-SHOWN_TYPES = frozenset({"message", "compaction", "custom_message"})
+SHOWN_TYPES = frozenset({"message", "compaction", "custom_message", "custom"})
+MAYBE_SHOWN_TYPES = frozenset({"custom_message", "custom"})
+"""Shown to people only when the entry says so."""
 _INDEX_BYTES = 250
 """Roughly what one indexed entry costs in memory."""
 
@@ -201,10 +203,10 @@ class FileTranscript:
             kind = self._index.types[place]
             if kind in SHOWN_TYPES:
                 places.append(place)
-                counted += kind != "custom_message"
+                counted += kind not in MAYBE_SHOWN_TYPES
             place = self._index.parents[place]
         entries = await self._entries(places[::-1])
-        return [entry for entry in entries if entry.type != "custom_message" or is_displayed(entry.raw)][-limit:]
+        return [entry for entry in entries if entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)][-limit:]
 
     async def _entries(self, places: Sequence[int]) -> list[Entry]:
         index = self._index

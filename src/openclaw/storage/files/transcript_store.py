@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from openclaw.clock import Clock, iso_utc
 from openclaw.sessions.keys import safe_file_name
-from openclaw.storage.base import Entry, Shortened, TranscriptRef
+from openclaw.storage.base import Entry, Shortened, Transcript, TranscriptRef
 from openclaw.storage.files.disk import Disk, sync_dir
 from openclaw.storage.files.locations import Locations
 from openclaw.storage.files.shorten import shorten_file
@@ -50,7 +50,7 @@ class FileTranscriptStore:
             return None
         return await self._open(path or self._locations.default(ref), ref, cwd)
 
-    async def fork(self, source: FileTranscript, ref: TranscriptRef, *, cwd: str = "") -> FileTranscript:
+    async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> FileTranscript:
         """A new transcript that begins with ``source``'s active branch, same ids, labels carried over."""
         path = self._locations.default(ref)
         if path.exists():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openclaw.sessions.tree import is_displayed
 from openclaw.storage.base import Entry
-from openclaw.storage.files.transcript import SHOWN_TYPES
+from openclaw.storage.files.transcript import MAYBE_SHOWN_TYPES, SHOWN_TYPES
 from openclaw.storage.files.transcript_index import read_envelope, trim
 
 _BLOCK = 256 << 10
@@ -26,7 +26,7 @@ def read_tail(path: Path, limit: int) -> list[Entry]:
             continue
         if not anything and envelope.id is not None and envelope.id != wanted:
             continue
-        if envelope.type in SHOWN_TYPES and (envelope.type != "custom_message" or is_displayed(line)):
+        if envelope.type in SHOWN_TYPES and (envelope.type not in MAYBE_SHOWN_TYPES or is_displayed(line)):
             found.append(Entry(envelope.id or "", envelope.parentId, envelope.type, line))
         # A line of the first format has no id and follows the line before it.
         anything = envelope.id is None and envelope.parentId is None

@@ -1,0 +1,49 @@
+"""What a process costs: CPU time of a command from start to exit, CPU and memory of one that runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a running process and of the children it has waited for."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return sum(int(field) for field in fields[11:15]) / _TICKS
+
+
+def rss_mb(pid: int) -> float:
+    return _status_kb(pid, "VmRSS") / 1024
+
+
+def peak_rss_mb(pid: int) -> float:
+    return _status_kb(pid, "VmHWM") / 1024
+
+
+def _status_kb(pid: int, name: str) -> int:
+    with open(f"/proc/{pid}/status") as file:
+        for line in file:
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1])
+    raise ValueError(f"no {name} for process {pid}")
+
+
+def run_cpu_ms(command: Sequence[str], env: Mapping[str, str] | None = None) -> float:
+    """CPU time of one run of the command; its output is thrown away, a failure is not."""
+    environment = dict(os.environ if env is None else env)
+    quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+    pid = os.posix_spawn(command[0], list(command), environment, file_actions=quiet)
+    _, status, usage = os.wait4(pid, 0)
+    if status != 0:
+        raise RuntimeError(f"{' '.join(command)} failed with status {os.waitstatus_to_exitcode(status)}")
+    return (usage.ru_utime + usage.ru_stime) * 1000
+
+
+def bare_python_ms(runs: int = 9) -> float:
+    """The unit of this machine's speed at this moment."""
+    return median(run_cpu_ms([sys.executable, "-c", "pass"]) for _ in range(runs))

@@ -1,0 +1,246 @@
+"""Every channel account there is: started, kept running, stopped, spoken to. None of them can take the others down."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openclaw.channels.accounts import DEFAULT
+from openclaw.channels.base import Account, Channel, ChannelContext, ChannelKind, NotConfigured, Receive
+from openclaw.channels.registry import configured_kinds, find_kind
+from openclaw.channels.status import AccountStatus, Disconnect
+from openclaw.clock import Clock
+from openclaw.config.schema import Config
+from openclaw.inbound.message import Inbound, Route
+from openclaw.outbound.backoff import Backoff, Chance
+from openclaw.outbound.part import Part, SendFailed, Sent
+from openclaw.sessions.keys import normalize_account_id
+from openclaw.storage.base import BlobStore
+
+RESTART = Backoff(initial_s=1.0, max_s=300.0)
+STABLE_S = 60.0
+"""Having run this long, a crash counts as the first one again."""
+
+
+class Running:
+    """One account: its channel, its status and the task that keeps it going."""
+
+    def __init__(self, kind: ChannelKind, account: Account) -> None:
+        self.kind = kind
+        self.account = account
+        self.status = AccountStatus(
+            account_id=account.id, name=account.name, enabled=account.enabled, configured=not account.problem
+        )
+        self.channel: Channel | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class Channels:
+    def __init__(
+        self,
+        *,
+        config: Callable[[], Config],
+        clock: Clock,
+        state_dir: str,
+        blobs: BlobStore,
+        receive: Receive,
+        notice: Callable[[Inbound], Awaitable[None]] | None = None,
+        came_up: Callable[[], None] = lambda: None,
+        chance: Chance = random.random,
+    ) -> None:
+        """``came_up`` is called whenever an account can be sent to (again)."""
+        self._config = config
+        self._clock = clock
+        self._state_dir = Path(state_dir) / "channels"
+        self._blobs = blobs
+        self._receive = receive
+        self._notice = notice
+        self._came_up = came_up
+        self._chance = chance
+        self._accounts: dict[tuple[str, str], Running] = {}
+        self._changing = asyncio.Lock()
+
+    # Life
+
+    async def start(self) -> None:
+        """Starts what the configuration asks for; returns without waiting for connections."""
+        await self.apply(self._config())
+
+    async def apply(self, config: Config) -> None:
+        """Brings the accounts in line with a configuration; those that stay as they are are left alone."""
+        async with self._changing:
+            wanted = {
+                (kind.id, account.id): (kind, account)
+                for kind in configured_kinds(config)
+                for account in kind.accounts(config)
+            }
+            changed = [
+                key
+                for key, running in self._accounts.items()
+                if key not in wanted or wanted[key][1] != running.account or wanted[key][0] is not running.kind
+            ]
+            await asyncio.gather(*(self._stop(self._accounts.pop(key)) for key in changed))
+            for key, (kind, account) in wanted.items():
+                if key not in self._accounts:
+                    self._accounts[key] = self._start(Running(kind, account))
+
+    async def config_changed(self, old: Config, new: Config, changed: Sequence[str]) -> None:
+        if any(path == "channels" or path.startswith(("channels.", "bindings")) for path in changed):
+            await self.apply(new)
+
+    async def stop(self) -> None:
+        async with self._changing:
+            await asyncio.gather(*(self._stop(running) for running in self._accounts.values()))
+
+    def _start(self, running: Running) -> Running:
+        account, status = running.account, running.status
+        if not account.enabled:
+            status.last_error = "disabled in the configuration"
+        elif account.problem:
+            status.last_error = account.problem
+        else:
+            name = f"channel {running.kind.id}/{account.id}"
+            running.task = asyncio.create_task(self._keep_running(running), name=name)
+        return running
+
+    async def _stop(self, running: Running) -> None:
+        if running.task is not None:
+            running.task.cancel()
+            await asyncio.gather(running.task, return_exceptions=True)
+
+    async def _keep_running(self, running: Running) -> None:
+        """Until cancelled, or until the channel says that trying again cannot help."""
+        kind, status, attempt = running.kind, running.status, 0
+        log = logging.getLogger(f"openclaw.channels.{kind.id}")
+        while True:
+            began = self._clock.monotonic()
+            status.running, status.last_start_at = True, self._clock.now_ms()
+            error = "it ended by itself"
+            try:
+                running.channel = kind.open(self._context(running, log))
+                await running.channel.run()
+            except NotConfigured as problem:
+                status.configured, status.last_error = False, str(problem)
+                log.error("%s account %s stays off: %s", kind.label, running.account.id, problem)
+                return
+            except Exception as crash:
+                error = f"{type(crash).__name__}: {crash}" if str(crash) else type(crash).__name__
+                log.exception("%s account %s crashed", kind.label, running.account.id)
+            finally:
+                running.channel = None
+                status.running = status.connected = False
+                status.last_stop_at = self._clock.now_ms()
+            attempt = 1 if self._clock.monotonic() - began >= STABLE_S else attempt + 1
+            status.last_error = error
+            status.restarts += 1
+            await self._clock.sleep(RESTART.delay_s(attempt, self._chance))
+
+    def _context(self, running: Running, log: logging.Logger) -> ChannelContext:
+        status, account, channel = running.status, running.account, running.kind.id
+
+        async def receive(inbound: Inbound) -> bool | None:
+            status.last_inbound_at = self._clock.now_ms()
+            return await self._receive(inbound)
+
+        async def notice(inbound: Inbound) -> None:
+            if self._notice is not None:
+                await self._notice(inbound)
+
+        def connected() -> None:
+            status.connected, status.last_connected_at = True, self._clock.now_ms()
+            status.reconnect_attempts, status.last_error = 0, None
+            self._came_up()
+
+        def disconnected(error: str) -> None:
+            status.connected, status.last_error = False, error
+            status.reconnect_attempts += 1
+            status.last_disconnect = Disconnect(self._clock.now_ms(), error)
+
+        return ChannelContext(
+            channel=channel,
+            account=account,
+            clock=self._clock,
+            state_dir=self._state_dir / channel / account.id,
+            blobs=self._blobs,
+            receive=receive,
+            notice=notice,
+            connected=connected,
+            disconnected=disconnected,
+            log=log,
+        )
+
+    # Sending
+
+    def find(self, channel: str, account_id: str | None) -> Running | None:
+        """The account a route means: the named one, else the channel's default."""
+        if account_id:
+            return self._accounts.get((channel, normalize_account_id(account_id)))
+        kind = find_kind(channel)
+        return self._accounts.get((channel, kind.default_account(self._config()) if kind else DEFAULT))
+
+    def ready(self, channel: str, route: dict[str, Any]) -> bool:
+        running = self.find(channel, route.get("accountId"))
+        return running is not None and running.channel is not None and running.status.connected
+
+    def idempotent(self, channel: str) -> bool:
+        kind = find_kind(channel)
+        return kind is not None and kind.capabilities.idempotent
+
+    async def send(self, channel: str, route: dict[str, Any], part: Part, key: str) -> Sent:
+        running, live = self._live(channel, route.get("accountId"))
+        try:
+            where = msgspec.convert(route, Route)
+        except msgspec.ValidationError as error:
+            raise SendFailed(f"the route cannot be read: {error}", permanent=True) from None
+        try:
+            sent = await live.send(where, part, key)
+        except SendFailed:
+            raise
+        except Exception as error:
+            logging.getLogger(f"openclaw.channels.{channel}").exception("sending failed in an unforeseen way")
+            raise SendFailed(f"{type(error).__name__}: {error}", maybe_sent=True) from error
+        running.status.last_outbound_at = self._clock.now_ms()
+        return sent
+
+    async def typing(self, channel: str, route: dict[str, Any], on: bool) -> None:
+        """Shows or ends the typing sign. Never raises for a channel that cannot: the sign is only a courtesy."""
+        running = self.find(channel, route.get("accountId"))
+        if running is None or running.channel is None or not running.kind.capabilities.typing:
+            return
+        try:
+            await running.channel.typing(msgspec.convert(route, Route), on)
+        except SendFailed as failure:
+            logging.getLogger(f"openclaw.channels.{channel}").debug("typing sign: %s", failure)
+        except Exception:
+            logging.getLogger(f"openclaw.channels.{channel}").exception("the typing sign failed")
+
+    def _live(self, channel: str, account_id: str | None) -> tuple[Running, Channel]:
+        running = self.find(channel, account_id)
+        if running is None:
+            account = f" account {account_id}" if account_id else ""
+            raise SendFailed(f"{channel}{account} is not configured (channels.{channel})", reached=False)
+        if running.channel is None:
+            raise SendFailed(f"{channel} is not running: {running.status.last_error or 'starting'}", reached=False)
+        return running, running.channel
+
+    # Looking
+
+    def accounts(self, channel: str | None = None) -> list[Running]:
+        return [running for (name, _), running in self._accounts.items() if channel in (None, name)]
+
+    async def probe(self, running: Running, timeout_s: float) -> dict[str, Any]:
+        if running.channel is None:
+            return {"ok": False, "error": running.status.last_error or "not running"}
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await running.channel.probe()
+        except TimeoutError:
+            return {"ok": False, "error": f"no answer within {timeout_s:g} s"}
+        except Exception as error:
+            return {"ok": False, "error": f"{type(error).__name__}: {error}"}

@@ -1,0 +1,222 @@
+"""What the daemon says about a message, and what of it is meant for the agent. Pure: no network, no disk."""
+
+from __future__ import annotations
+
+import msgspec
+
+from openclaw.channels.signal.target import normalize_number
+from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
+
+PLACEHOLDER = "\ufffc"
+"""Stands in the text where somebody is mentioned."""
+MAX_TEXT = 256 * 1024
+
+
+class Mention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    start: int = 0
+    length: int = 0
+    name: str | None = None
+    number: str | None = None
+    uuid: str | None = None
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    id: str | None = None
+    content_type: str | None = None
+    filename: str | None = None
+    size: int | None = None
+
+
+class Quote(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    id: int | None = None
+    author: str | None = None
+    author_number: str | None = None
+    author_uuid: str | None = None
+    text: str | None = None
+
+
+class Reaction(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    emoji: str = ""
+    target_author: str | None = None
+    target_author_number: str | None = None
+    target_author_uuid: str | None = None
+    target_sent_timestamp: int = 0
+    is_remove: bool = False
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    group_id: str
+    group_name: str | None = None
+    type: str | None = None
+
+
+class DataMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    timestamp: int | None = None
+    message: str | None = None
+    mentions: tuple[Mention, ...] | None = None
+    attachments: tuple[Attachment, ...] | None = None
+    quote: Quote | None = None
+    reaction: Reaction | None = None
+    group_info: GroupInfo | None = None
+
+
+class EditMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    data_message: DataMessage | None = None
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    source: str | None = None
+    source_number: str | None = None
+    source_uuid: str | None = None
+    source_name: str | None = None
+    timestamp: int | None = None
+    data_message: DataMessage | None = None
+    edit_message: EditMessage | None = None
+    sync_message: msgspec.Raw | None = None
+
+
+class ReceiveEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    account: str | None = None
+    envelope: Envelope | None = None
+
+
+decode_event = msgspec.json.Decoder(ReceiveEvent).decode
+"""Raises ``msgspec.MsgspecError``; fields this program does not know are passed over."""
+
+
+class Arrived(msgspec.Struct, frozen=True, kw_only=True):
+    """A message for the agent; its attachments are still with the daemon."""
+
+    inbound: Inbound
+    attachments: tuple[Attachment, ...] = ()
+
+
+class Reacted(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody reacted to a message; ``inbound.text`` says so in words."""
+
+    inbound: Inbound
+    to_us: bool
+    sender_id: str
+
+
+class Own(msgspec.Struct, frozen=True):
+    """The identities our account is known by."""
+
+    number: str | None
+    uuid: str | None = None
+
+    def is_me(self, *names: str | None) -> bool:
+        mine = {self.number, self.uuid and self.uuid.lower()} - {None}
+        return any(name is not None and (name in mine or name.lower() in mine) for name in names)
+
+
+def learn(event: ReceiveEvent, own: Own) -> Own:
+    """Our uuid, as soon as anything names it beside our number: mentions may carry only the uuid."""
+    envelope = event.envelope
+    if own.uuid is not None or own.number is None or envelope is None:
+        return own
+    data = envelope.data_message
+    pairs = [(envelope.source_number, envelope.source_uuid)]
+    if data is not None:
+        pairs += [(mention.number, mention.uuid) for mention in data.mentions or ()]
+        pairs += [(data.quote.author_number, data.quote.author_uuid)] if data.quote else []
+        pairs += [(data.reaction.target_author_number, data.reaction.target_author_uuid)] if data.reaction else []
+    found = next((uuid for number, uuid in pairs if uuid and number == own.number), None)
+    return Own(own.number, found) if found else own
+
+
+def understand(event: ReceiveEvent, own: Own, account_id: str) -> Arrived | Reacted | None:
+    """None for what asks nothing of the agent: receipts, typing, calls, our own messages and copies of them."""
+    envelope = event.envelope
+    if envelope is None or envelope.sync_message is not None:
+        return None
+    data = envelope.data_message or (envelope.edit_message.data_message if envelope.edit_message else None)
+    sender = _sender(envelope)
+    if data is None or sender is None or own.is_me(envelope.source_number, envelope.source_uuid, envelope.source):
+        return None
+    inbound = _inbound(envelope, data, sender, own, account_id)
+    if data.reaction is not None:
+        return _reacted(inbound, data.reaction, own)
+    if not inbound.text.strip() and not data.attachments:
+        return None
+    return Arrived(inbound=inbound, attachments=data.attachments or ())
+
+
+def _sender(envelope: Envelope) -> Sender | None:
+    number = normalize_number(envelope.source_number or envelope.source or "")
+    if number is None and not envelope.source_uuid:
+        return None
+    identity = number or f"uuid:{envelope.source_uuid}"
+    return Sender(id=identity, name=(envelope.source_name or "").strip() or None, e164=number)
+
+
+def _inbound(envelope: Envelope, data: DataMessage, sender: Sender, own: Own, account_id: str) -> Inbound:
+    group = data.group_info
+    timestamp = data.timestamp or envelope.timestamp or 0
+    address = sender.e164 or sender.id.removeprefix("uuid:")
+    mentions = data.mentions or ()
+    return Inbound(
+        channel="signal",
+        account_id=account_id,
+        # A timestamp tells messages apart only together with its sender; in a direct chat that is the peer.
+        message_id=f"{timestamp}:{sender.id}" if group else str(timestamp),
+        peer=Peer(kind="group", id=group.group_id) if group else Peer(kind="direct", id=sender.id),
+        sender=sender,
+        to=f"group:{group.group_id}" if group else f"signal:{address}",
+        text=with_mentions((data.message or "")[:MAX_TEXT], mentions, own),
+        timestamp_ms=timestamp,
+        mentioned=any(own.is_me(mention.number, mention.uuid) for mention in mentions),
+        mentions_others=any(not own.is_me(mention.number, mention.uuid) for mention in mentions),
+        can_detect_mention=own.number is not None or own.uuid is not None,
+        quoted=_quoted(data.quote, own),
+        group_subject=group.group_name if group else None,
+    )
+
+
+def _quoted(quote: Quote | None, own: Own) -> Quoted | None:
+    if quote is None:
+        return None
+    author = quote.author_number or quote.author or (f"uuid:{quote.author_uuid}" if quote.author_uuid else None)
+    return Quoted(
+        id=str(quote.id) if quote.id else None,
+        sender=author,
+        text=quote.text or "",
+        from_us=own.is_me(quote.author_number, quote.author_uuid, quote.author),
+    )
+
+
+def _reacted(inbound: Inbound, reaction: Reaction, own: Own) -> Reacted | None:
+    if not reaction.emoji.strip() or not reaction.target_sent_timestamp:
+        return None
+    to_us = own.is_me(reaction.target_author_number, reaction.target_author_uuid, reaction.target_author)
+    author = reaction.target_author_number or reaction.target_author or reaction.target_author_uuid
+    whose = "your message" if to_us else f"the message of {author or 'somebody'}"
+    who = inbound.sender.name or inbound.sender.id
+    did = "took back the reaction" if reaction.is_remove else "reacted with"
+    inbound.text = f"Signal: {who} {did} {reaction.emoji} to {whose} (id {reaction.target_sent_timestamp})"
+    return Reacted(inbound=inbound, to_us=to_us, sender_id=inbound.sender.id)
+
+
+def with_mentions(text: str, mentions: tuple[Mention, ...], own: Own) -> str:
+    """The text with names where mentions stood. Ours is left out at the beginning and the end, where it only calls."""
+    if not mentions:
+        return text
+    units = text.encode("utf-16-le", "surrogatepass")
+    pieces: list[str] = []
+    position = 0
+    for mention in sorted(mentions, key=lambda mention: mention.start):
+        start, end = 2 * mention.start, 2 * (mention.start + mention.length)
+        if start < position or end > len(units) or mention.length < 1:
+            continue
+        before = _text(units[position:start])
+        mine = own.is_me(mention.number, mention.uuid)
+        edge = not "".join(pieces).strip() + before.strip() or not _text(units[end:]).strip()
+        name = mention.name if mention.name and mention.name not in (mention.number, mention.uuid) else None
+        pieces += [before, "" if mine and edge else f"@{name or mention.number or mention.uuid or 'somebody'}"]
+        position = end
+    joined = "".join([*pieces, _text(units[position:])])
+    return joined.strip() if any(own.is_me(mention.number, mention.uuid) for mention in mentions) else joined
+
+
+def _text(units: bytes) -> str:
+    return units.decode("utf-16-le", "replace")

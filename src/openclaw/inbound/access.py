@@ -1,0 +1,220 @@
+"""Who may talk to the agent, who may command it and who owns it. The only place where that is decided.
+
+People are known by their stable ids; names, which anyone can change, decide nothing. Every doubt closes the door.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from openclaw.config.checks import KNOWN_CHANNELS
+from openclaw.config.schema.system import Commands
+from openclaw.inbound.channel_settings import STORE_COUNTS_IN_GROUPS, ChannelSettings, GroupSettings
+from openclaw.inbound.message import Inbound
+
+OPERATOR_CHANNELS = frozenset({"webchat"})
+"""Doors that only the Gateway's own secret opens; whoever came through is the owner."""
+_OWNER_ENFORCED = frozenset({"whatsapp"})
+_PREFIXES = {"telegram": ("tg:",), "discord": ("user:", "pk:"), "slack": ("user:",)}
+_MENTION = re.compile(r"<@!?([^>|]+)(?:\|[^>]*)?>")
+_PHONE = re.compile(r"\+[\d\s().-]{4,}")
+_NOT_DIGITS = re.compile(r"[^\d+]")
+
+
+class Allow(msgspec.Struct, frozen=True):
+    pass
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """Nothing is answered; the reason is for the log and for ``why``."""
+
+    reason: str
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A stranger may ask to be let in."""
+
+    sender_id: str
+
+
+Access: TypeAlias = Allow | Drop | Pair
+
+
+class GroupRules(msgspec.Struct, frozen=True, kw_only=True):
+    listed_only: bool
+    """Only groups of the list are heard."""
+    allowed: bool
+    require_mention: bool
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sender may do besides talking."""
+
+    sender_id: str
+    authorised: bool
+    """May use commands and directives."""
+    owner: bool
+    """May use commands that only an owner may."""
+
+
+def decide_access(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str]) -> Access:
+    """``allow_store``: the ids approved by pairing."""
+    if inbound.peer.kind == "direct":
+        return _direct(inbound, settings, allow_store)
+    return _group(inbound, settings, allow_store)
+
+
+def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
+    """What the list of groups says about this one. An empty list leaves all groups allowed."""
+    own, rest = _listed(settings, inbound), settings.groups.get("*")
+    topic = _topic(own, inbound) or _topic(rest, inbound)
+    wishes = [found.require_mention for found in (topic, own, rest) if found]
+    return GroupRules(
+        listed_only=bool(settings.groups),
+        allowed=not settings.groups or own is not None or rest is not None,
+        require_mention=next((wish for wish in wishes if wish is not None), True),
+    )
+
+
+def sender_standing(
+    inbound: Inbound,
+    settings: ChannelSettings,
+    allow_store: Collection[str],
+    commands: Commands,
+) -> Standing:
+    ids = sender_ids(inbound)
+    sender = next(iter(ids), "")
+    if inbound.channel.strip().lower() in OPERATOR_CHANNELS:
+        return Standing(sender_id=sender, authorised=True, owner=True)
+    people = _known(settings.channel, settings.allow_from) | _known(settings.channel, allow_store)
+    configured = _owners_of_channel(commands.owner_allow_from, settings.channel)
+    owners = configured or people - {"*"}
+    passes = _passes_owner_rule(ids, settings.channel, configured, people)
+    return Standing(
+        sender_id=sender,
+        authorised=passes and command_authorised(inbound, settings, allow_store, commands),
+        owner="*" in configured or not owners.isdisjoint(ids),
+    )
+
+
+def command_authorised(
+    inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str], commands: Commands
+) -> bool:
+    """Whether some list that somebody wrote admits the sender. No list at all admits nobody."""
+    channel, ids = settings.channel, sender_ids(inbound)
+    if channel in OPERATOR_CHANNELS:
+        return True
+    given = commands.allow_from.get(channel, commands.allow_from.get("*"))
+    if given is not None:
+        return _admits(_known(channel, map(str, given)), ids)
+    if not commands.use_access_groups:
+        return True
+    people = _known(channel, settings.allow_from) | _known(channel, allow_store)
+    if _admits(people, ids):
+        return True
+    if inbound.peer.kind == "direct":
+        return False
+    own = _listed(settings, inbound)
+    members = settings.group_allow_from if own is None or own.allow_from is None else own.allow_from
+    return _admits(_known(channel, members or ()), ids)
+
+
+def sender_ids(inbound: Inbound) -> list[str]:
+    """The ids that stand for the sender, best first. A group's own id never stands for a person."""
+    channel, sender = inbound.channel.strip().lower(), inbound.sender
+    given = [sender.id, sender.e164 or ""]
+    if channel == "whatsapp":
+        given.reverse()
+    if inbound.peer.kind == "direct":
+        given.append(inbound.peer.id)
+    return [known for known in dict.fromkeys(normal_id(channel, value) for value in given) if known not in ("", "*")]
+
+
+def normal_id(channel: str, value: str) -> str:
+    """One spelling for an id, however it was written: no channel prefix, lower case, phone numbers bare."""
+    text = _MENTION.sub(r"\1", value.strip().lower())
+    for prefix in (f"{channel}:", *_PREFIXES.get(channel, ())):
+        text = text.removeprefix(prefix).strip()
+    return _NOT_DIGITS.sub("", text) if _PHONE.fullmatch(text) else text
+
+
+# Direct chats and groups
+
+
+def _direct(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str]) -> Access:
+    ids = sender_ids(inbound)
+    if settings.dm_policy == "disabled":
+        return Drop("direct messages are disabled")
+    known = _known(settings.channel, settings.allow_from)
+    # "open" means something only together with "*": without it the policy is as closed as an allow list.
+    if "*" in known or _admits(known | _known(settings.channel, allow_store), ids):
+        return Allow()
+    if settings.dm_policy != "pairing":
+        return Drop("sender is not on the allow list")
+    return Pair(ids[0]) if ids else Drop("sender has no id")
+
+
+def _group(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str]) -> Access:
+    own = _listed(settings, inbound)
+    topic = _topic(own, inbound)
+    chain = [found for found in (topic, own) if found]
+    if not all(found.enabled for found in chain):
+        return Drop("group is disabled")
+    policy = next((found.policy for found in chain if found.policy), settings.group_policy)
+    if policy == "disabled":
+        return Drop("group messages are disabled")
+    members = next((found.allow_from for found in chain if found.allow_from is not None), None)
+    if members is not None or policy == "allowlist":
+        if members is None:
+            members = settings.allow_from if settings.group_allow_from is None else settings.group_allow_from
+        known = _known(settings.channel, members)
+        if settings.channel in STORE_COUNTS_IN_GROUPS:
+            known |= _known(settings.channel, allow_store)
+        if not _admits(known, sender_ids(inbound)):
+            return Drop("sender is not on the group allow list")
+    if not group_rules(settings, inbound).allowed:
+        return Drop("group is not on the list of groups")
+    return Allow()
+
+
+def _listed(settings: ChannelSettings, inbound: Inbound) -> GroupSettings | None:
+    """The entry of this group, or of the group that its topic or thread belongs to."""
+    names = [inbound.peer.id, inbound.peer.id.partition(":topic:")[0]]
+    if inbound.parent_peer is not None:
+        names.append(inbound.parent_peer.id)
+    return next((settings.groups[name] for name in names if name != "*" and name in settings.groups), None)
+
+
+def _topic(group: GroupSettings | None, inbound: Inbound) -> GroupSettings | None:
+    return group.topics.get(str(inbound.thread_id)) if group and inbound.thread_id is not None else None
+
+
+# Lists
+
+
+def _known(channel: str, entries: Iterable[str]) -> set[str]:
+    return {known for entry in entries if (known := normal_id(channel, entry))}
+
+
+def _admits(known: set[str], ids: Collection[str]) -> bool:
+    return "*" in known or not known.isdisjoint(ids)
+
+
+def _owners_of_channel(entries: Iterable[str | int], channel: str) -> set[str]:
+    """Entries such as ``signal:+1555`` count on their channel only; bare ones everywhere."""
+    owners: set[str] = set()
+    for entry in map(str, entries):
+        named = entry.strip().lower().partition(":")[0]
+        if named == channel or named not in KNOWN_CHANNELS:
+            owners.add(normal_id(channel, entry))
+    return owners - {""}
+
+
+def _passes_owner_rule(ids: Collection[str], channel: str, configured: set[str], people: set[str]) -> bool:
+    if configured:
+        return _admits(configured, ids)
+    return channel not in _OWNER_ENFORCED or not people or _admits(people, ids)

@@ -1,0 +1,170 @@
+"""Finding commands in what a person typed. Everything here is for looking; none of it shapes what the model sees."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from openclaw.inbound.commands.registry import Command, Enabled, always, find
+
+CURRENT_MESSAGE = "[Current message - respond to this]"
+ABORT_WORDS: frozenset[str] = frozenset({"stop", "esc", "abort", "wait", "exit", "interrupt"})
+NATIVE_SURFACES: frozenset[str] = frozenset({"telegram", "discord", "slack"})
+"""Channels with command menus of their own; elsewhere text is the only way to give a command."""
+
+_SENDER_PREFIX = re.compile(r"^[A-Za-z0-9+()\-_. \t]+:[ \t]*", re.MULTILINE)
+_LEADING = re.compile(r"\s*(?:\[[^\]\n]*\]\s*)*")
+_LEADING_IN_GROUP = re.compile(r"[\s:,]*(?:(?:\[[^\]\n]*\]|<@[^>\s]+>|@[\w.+-]+)[\s:,]*)*")
+_COMMAND = re.compile(r"/(\S+)(?:\s+(.*))?", re.DOTALL)
+_COLON = re.compile(r"/([^\s:]+)\s*:\s*(.*)", re.DOTALL)
+_ADDRESSED = re.compile(r"/([^\s@]+)@(\S+)(.*)", re.DOTALL)
+_BLANKS = re.compile(r"[^\S\n]+")
+_NUMBER_MENTION = re.compile(r"@[\d+]{5,}")
+_CHANNEL_MENTIONS = {"discord": re.compile(r"<@!?\d+>"), "slack": re.compile(r"<@[^>\s]+>")}
+
+
+class Listening(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be known about a conversation to read commands in it."""
+
+    group: bool = False
+    """Anything but a direct chat: mentions are taken out before looking."""
+    channel: str = ""
+    mentions: tuple[re.Pattern[str], ...] = ()
+    bot_username: str | None = None
+
+
+DIRECT_CHAT = Listening()
+
+
+class Called(msgspec.Struct, frozen=True):
+    """A command and the words after it, in the case they were written."""
+
+    command: Command
+    args: str
+
+
+# Normal forms
+
+
+def structural_strip(text: str) -> str:
+    """The bare words of a message: wrappers, stamps, sender prefixes and line breaks taken away."""
+    _, _, current = text.rpartition(CURRENT_MESSAGE)
+    bare = _SENDER_PREFIX.sub("", _without_brackets(current))
+    return " ".join(bare.replace("\\n", " ").split())
+
+
+def _without_brackets(text: str) -> str:
+    """Linear in the length of the text, whatever brackets it holds."""
+    parts: list[str] = []
+    at = 0
+    while (opened := text.find("[", at)) >= 0 and (closed := text.find("]", opened)) >= 0:
+        if closed == opened + 1:
+            parts.append(text[at : closed + 1])
+            at = closed + 1
+            continue
+        parts.append(text[at:opened])
+        at = closed + 1
+        while at < len(text) and text[at].isspace():
+            at += 1
+    parts.append(text[at:])
+    return "".join(parts)
+
+
+def strip_mentions(text: str, patterns: Sequence[re.Pattern[str]] = (), channel: str = "") -> str:
+    """The text without words that only address the agent. Line breaks stay."""
+    for pattern in patterns:
+        text = pattern.sub(" ", text)
+    if native := _CHANNEL_MENTIONS.get(channel.lower()):
+        text = native.sub(" ", text)
+    text = _NUMBER_MENTION.sub(" ", text)
+    return _BLANKS.sub(" ", text).strip()
+
+
+def normalize_command_body(text: str, bot_username: str | None = None) -> str:
+    """``/Id`` → ``/whoami``, ``/send: on`` → ``/send on``, ``/help@us`` → ``/help``; other text is left as it is."""
+    trimmed = text.strip()
+    if not trimmed.startswith("/"):
+        return trimmed
+    line = trimmed.partition("\n")[0].strip()
+    called = _called(line, bot_username)
+    if called is None:
+        return line
+    return f"/{called.command.name} {called.args}".rstrip()
+
+
+def _called(line: str, bot_username: str | None) -> Called | None:
+    """Reads one line as a command; None when it is not one, or has words where the command takes none."""
+    if colon := _COLON.fullmatch(line):
+        line = f"/{colon[1]} {colon[2]}"
+    if addressed := _ADDRESSED.fullmatch(line):
+        if not _is_us(addressed[2], bot_username):
+            return None
+        line = f"/{addressed[1]}{addressed[3]}"
+    words = _COMMAND.fullmatch(line)
+    command = find(words[1]) if words else None
+    args = (words[2] or "").strip() if words else ""
+    if command is None or (args and not command.takes_arguments):
+        return None
+    return Called(command, args)
+
+
+# Questions
+
+
+def has_control_command(text: str, *, enabled: Enabled = always, bot_username: str | None = None) -> bool:
+    """Whether the message begins as a command that exists and is switched on."""
+    called = _called(text.strip().partition("\n")[0].strip(), bot_username)
+    return called is not None and enabled(called.command)
+
+
+def is_control_message(text: str, listening: Listening = DIRECT_CHAT, *, enabled: Enabled = always) -> bool:
+    """A command or a word that stops the run: such messages wait for nobody."""
+    body = command_body(text, listening)
+    return has_control_command(body, enabled=enabled, bot_username=listening.bot_username) or is_abort(text, listening)
+
+
+def is_abort(text: str, listening: Listening = DIRECT_CHAT) -> bool:
+    """``/stop``, or the whole message is one word such as "stop"."""
+    if len(text) > 500 and CURRENT_MESSAGE not in text:
+        return False
+    bare = structural_strip(text)
+    if listening.group:
+        bare = strip_mentions(bare, listening.mentions, listening.channel)
+    if bare.lower() in ABORT_WORDS:
+        return True
+    return bare.startswith("/") and normalize_command_body(bare, listening.bot_username).lower() == "/stop"
+
+
+def command_body(text: str, listening: Listening = DIRECT_CHAT) -> str:
+    """What the person typed, without what may stand before a command: stamps in brackets and mentions.
+
+    Unlike :func:`structural_strip` this leaves arguments alone, brackets and line breaks included.
+    """
+    _, _, body = text.rpartition(CURRENT_MESSAGE)
+    if listening.group:
+        body = strip_mentions(body, listening.mentions, listening.channel)
+    leading = (_LEADING_IN_GROUP if listening.group else _LEADING).match(body)
+    body = body[leading.end() if leading else 0 :].strip()
+    if (
+        body.startswith("/")
+        and (addressed := _ADDRESSED.fullmatch(body))
+        and _is_us(addressed[2], listening.bot_username)
+    ):
+        return f"/{addressed[1]}{addressed[3]}"
+    return body
+
+
+def _is_us(name: str, bot_username: str | None) -> bool:
+    return bot_username is not None and name.lower() == bot_username.lstrip("@").lower()
+
+
+def stand_alone(body: str, bot_username: str | None = None) -> Called | None:
+    """The command a message consists of. A message that goes on in a second line says more than a command."""
+    return None if "\n" in body else _called(body, bot_username)
+
+
+def understands_text(text_commands: bool, channel: str, *, native: bool) -> bool:
+    """Whether commands are read here: switching text commands off only counts where menus replace them."""
+    return native or text_commands or channel.lower() not in NATIVE_SURFACES

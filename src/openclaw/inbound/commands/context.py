@@ -1,0 +1,233 @@
+"""What a command is given: the facts of the message, and everything it may do, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from openclaw.clock import Clock
+from openclaw.config.schema import Config
+from openclaw.inbound.command_text import Listening
+from openclaw.inbound.commands.registry import Command
+from openclaw.inbound.directives import ExecField
+from openclaw.models.base import Model
+from openclaw.models.catalogue import Catalogue
+from openclaw.runs.queue import QueueWish
+from openclaw.sessions.entry import SessionEntry
+
+
+class SessionRef(msgspec.Struct, frozen=True):
+    agent_id: str
+    key: str
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Who wrote, from where, to which session. Decided before; nothing here is decided again."""
+
+    session: SessionRef
+    channel: str = "webchat"
+    chat_type: str = "direct"
+    """``direct``, ``group``, ``channel`` or ``room``."""
+    authorised: bool = False
+    """May use commands and directives."""
+    owner: bool = False
+    """May use what is reserved to owners."""
+    sender_ids: tuple[str, ...] = ()
+    """Stable ids, best first."""
+    sender_name: str | None = None
+    sender_username: str | None = None
+    chat: str | None = None
+    """How the conversation is addressed on its channel."""
+    account_id: str | None = None
+    thread_id: str | int | None = None
+    mentioned: bool = False
+    has_media: bool = False
+    native: bool = False
+    """A command from the platform's own menu."""
+    listening: Listening = Listening()
+
+    @property
+    def group(self) -> bool:
+        return self.chat_type != "direct"
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    run_ids: list[str] = []
+    children: int = 0
+    """Sub-agents that were stopped with it."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    run_id: str
+    text: str
+    """What the person wrote, without wrappers."""
+    since_ms: int
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    running: Waiting | None = None
+    waiting: list[Waiting] = []
+
+
+class PreviousSession(msgspec.Struct, frozen=True, kw_only=True):
+    session_id: str
+    ended_at: int
+    reason: str = ""
+    title: str = ""
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """US dollars; None: unknown. ``partial``: some answers had no price."""
+
+    dollars: float | None
+    partial: bool = False
+
+
+class CommandServices(Protocol):
+    """All that commands may do. The Gateway implements it; a test's stand-in fits on a page."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def config(self) -> Config: ...
+    @property
+    def catalogue(self) -> Catalogue: ...
+
+    # The session
+    async def entry(self, session: SessionRef) -> SessionEntry | None: ...
+    async def patch_session(self, session: SessionRef, changes: dict[str, Any]) -> None:
+        """Sets fields of the entry, made if there is none; a value of None removes the field."""
+        ...
+
+    async def rotate_session(self, session: SessionRef, reason: str) -> None:
+        """Stops what runs, drops what waits, and gives the key a new session id. ``reason``: ``new`` or ``reset``."""
+        ...
+
+    async def previous_sessions(self, session: SessionRef) -> Sequence[PreviousSession]:
+        """Newest first."""
+        ...
+
+    async def resume_session(self, session: SessionRef, session_id: str) -> None:
+        """Makes a previous session the current one; the current one becomes a previous one."""
+        ...
+
+    def note(self, session: SessionRef, text: str) -> None:
+        """A line the agent sees at its next turn."""
+        ...
+
+    # Runs
+    async def stop(self, session: SessionRef) -> Stopped:
+        """Stops the running one, drops the waiting ones, stops the children; remembers that it was aborted."""
+        ...
+
+    def queue(self, session: SessionRef) -> QueueView: ...
+    async def drop_waiting(self, session: SessionRef, run_id: str) -> bool: ...
+    async def run_next(self, session: SessionRef, run_id: str) -> bool:
+        """Moves a waiting message to the front."""
+        ...
+
+    async def why(self, session: SessionRef, ref: str | None) -> list[str]:
+        """The story of a message in sentences; without ``ref`` the session's last one. Empty: nothing was found."""
+        ...
+
+    # Facts
+    def auth_label(self, model: Model, agent_id: str) -> str:
+        """Where the model's key comes from, never the key."""
+        ...
+
+    def auth_profiles(self, model: Model, agent_id: str) -> Sequence[str]:
+        """Ids of stored credentials that fit the model."""
+        ...
+
+    def runtime(self, session: SessionRef) -> str:
+        """``direct``, or the sandbox commands run in."""
+        ...
+
+    async def costs(self, session: SessionRef) -> dict[str, Cost]:
+        """By the label to show: ``Session``, ``Today``, ``Last 30d``."""
+        ...
+
+    # The Gateway
+    async def read_config(self, path: str | None) -> Any:
+        """A value of the configuration with secrets hidden; all of it without a path. ValueError: no such path."""
+        ...
+
+    async def write_config(self, path: str, value: Any) -> None:
+        """ValueError says what was wrong with the path or the value."""
+        ...
+
+    async def remove_config(self, path: str) -> None: ...
+    async def restart(self, reason: str) -> None: ...
+
+
+class CommandContext(msgspec.Struct, frozen=True, kw_only=True):
+    command: Command
+    args: str
+    """The words after the command, in the case they were written."""
+    facts: Facts
+    entry: SessionEntry | None
+    services: CommandServices
+
+    @property
+    def session(self) -> SessionRef:
+        return self.facts.session
+
+    def setting(self, name: str) -> Any:
+        return (self.entry or {}).get(name)
+
+
+# What comes of a message
+
+
+class Hints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Wishes for one run. Nothing of it is stored with the session."""
+
+    thinking: str | None = None
+    verbose: str | None = None
+    reasoning: str | None = None
+    elevated: str | None = None
+    exec: dict[ExecField, str] = {}
+    model: str | None = None
+    """``provider/model``."""
+    auth_profile: str | None = None
+    queue: QueueWish | None = None
+
+
+class Handled(msgspec.Struct, frozen=True, kw_only=True):
+    """The message was a command; no model is asked."""
+
+    reply: str | None = None
+    """None: silence, by decision."""
+    stopped: Stopped | None = None
+    """Set when the message stopped the session's runs."""
+
+
+class Continue(msgspec.Struct, frozen=True, kw_only=True):
+    """The message goes on to the agent."""
+
+    text: str
+    hints: Hints = Hints()
+    side_replies: list[str] = []
+    """Sent at once, before the agent answers."""
+    new_session: bool = False
+    """The session was replaced on the way: the text stands alone, without history or envelope."""
+    greeting: bool = False
+    """``text`` is ours, not the person's."""
+
+
+Outcome: TypeAlias = Handled | Continue
+Handler: TypeAlias = Callable[[CommandContext], Awaitable["str | Outcome | None"]]
+"""A text is the reply. None: not for this handler after all; the message is looked at further."""
+
+HANDLERS: dict[str, Handler] = {}
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            HANDLERS[name] = handler
+        return handler
+
+    return register

@@ -1,0 +1,137 @@
+"""The table of commands: their names, who may use them, and how help describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from openclaw.config.schema import Config
+
+Category: TypeAlias = Literal["Session", "Options", "Status", "Management"]
+Access: TypeAlias = Literal["authorised", "owner"]
+CATEGORIES: tuple[Category, ...] = ("Session", "Options", "Status", "Management")
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    help: str
+    """One line in natural words."""
+    category: Category
+    aliases: tuple[str, ...] = ()
+    usage: str = ""
+    """Its arguments as help shows them; empty: it takes none, and a message with more words is no command."""
+    access: Access = "authorised"
+    group_only: bool = False
+    shortcut: bool = False
+    """Also works inside other text: it is answered at once and taken out."""
+    directive: bool = False
+    """A setting that may stand anywhere in a message; ``directives.py`` reads it."""
+    switch: Literal["config", "restart"] | None = None
+    """The key under ``commands`` that must be true."""
+
+    @property
+    def takes_arguments(self) -> bool:
+        return bool(self.usage)
+
+    def enabled(self, config: Config) -> bool:
+        match self.switch:
+            case "config":
+                return config.commands.config
+            case "restart":
+                return config.commands.restart
+            case None:
+                return True
+
+
+def _setting(name: str, usage: str, help: str, *aliases: str) -> Command:
+    return Command(name=name, usage=usage, help=help, aliases=aliases, category="Options", directive=True)
+
+
+_BUILT_IN = (
+    Command(name="new", usage="[model] [text]", category="Session", help="Start over; the old session is kept."),
+    Command(name="reset", usage="[model] [text]", category="Session", help="The same as /new."),
+    Command(name="resume", usage="[list|number|id]", category="Session", help="Go back to the session before."),
+    Command(name="stop", category="Session", help="Stop what is running and forget what is waiting."),
+    _setting("think", "<level>", "How hard the model thinks before it answers.", "thinking", "t"),
+    _setting("verbose", "on|full|off", "Show what the tools are doing.", "v"),
+    _setting("reasoning", "on|off|stream", "Show or hide the model's reasoning.", "reason"),
+    _setting("elevated", "on|off|ask|full", "Let commands run outside the sandbox.", "elev"),
+    _setting("exec", "host=… security=… ask=… node=…", "Where and how carefully commands run."),
+    _setting("model", "[name|list|status]", "Show the model or choose another."),
+    _setting("queue", "[mode|list|drop N|now N]", "What waits, and what happens to messages sent during a run."),
+    Command(name="usage", usage="off|tokens|full|cost", category="Options", help="Token counts under replies; costs."),
+    Command(name="help", category="Status", shortcut=True, help="A short introduction."),
+    Command(name="commands", category="Status", shortcut=True, help="This list."),
+    Command(name="status", category="Status", shortcut=True, help="Model, context, session and settings on one card."),
+    Command(name="whoami", aliases=("id",), category="Status", shortcut=True, help="How the Gateway knows you."),
+    Command(name="models", usage="[provider] [page|all]", category="Status", help="The models you can choose from."),
+    Command(name="why", usage="[message]", category="Status", help="What became of a message, step by step."),
+    Command(name="send", usage="on|off|inherit", category="Management", access="owner", help="Allow or stop replies."),
+    Command(
+        name="activation",
+        usage="mention|always",
+        category="Management",
+        access="owner",
+        group_only=True,
+        help="Answer in this group only when mentioned, or always.",
+    ),
+    Command(
+        name="config",
+        usage="show|get|set|unset",
+        category="Management",
+        access="owner",
+        switch="config",
+        help="Look at or change the configuration.",
+    ),
+    Command(name="restart", category="Management", access="owner", switch="restart", help="Restart the Gateway."),
+)  # fmt: skip
+
+_table: dict[str, Command] = {}
+_words: dict[str, Command] = {}
+
+
+def add(command: Command) -> None:
+    """Puts a command into the table. Two commands may not share a word."""
+    words = (command.name, *command.aliases)
+    for word in words:
+        if word in _words:
+            raise ValueError(f"/{word} is already the command /{_words[word].name}")
+    _table[command.name] = command
+    _words.update(dict.fromkeys(words, command))
+
+
+for _command in _BUILT_IN:
+    add(_command)
+
+
+def find(word: str) -> Command | None:
+    """By name or alias, without the slash, in any case."""
+    return _words.get(word.lower())
+
+
+def all_commands() -> list[Command]:
+    return list(_table.values())
+
+
+def listed(config: Config, *, group: bool = True) -> list[Command]:
+    """What help may show: commands that would work here."""
+    return [command for command in all_commands() if command.enabled(config) and (group or not command.group_only)]
+
+
+def reserved_words() -> frozenset[str]:
+    """Words a model alias cannot take."""
+    return frozenset(_words)
+
+
+def usable_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
+    """Model aliases that may be written as ``/alias``."""
+    return tuple(alias for alias in aliases if alias.lower() not in _words)
+
+
+Enabled: TypeAlias = Callable[[Command], bool]
+
+
+def always(_: Command) -> bool:
+    return True

@@ -1,0 +1,118 @@
+"""Commands on the session itself: ``/stop``, ``/send``, ``/activation``, ``/usage``, ``/resume``, ``/why``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from openclaw.inbound.commands.context import CommandContext, Handled, PreviousSession, Stopped, handles
+from openclaw.inbound.commands.figures import ago, money, shortened
+from openclaw.inbound.levels import read_send_policy, read_usage
+
+_SEND_STORED = {"on": "allow", "off": "deny", "inherit": None}
+_NEXT_USAGE = {"off": "tokens", "tokens": "full", "full": "off"}
+LISTED = 20
+
+
+@handles("stop")
+async def stop(context: CommandContext) -> Handled:
+    stopped = await context.services.stop(context.session)
+    return Handled(reply=stopped_text(stopped), stopped=stopped)
+
+
+def stopped_text(stopped: Stopped) -> str:
+    if not stopped.children:
+        return "⚙️ Agent was aborted."
+    plural = "" if stopped.children == 1 else "s"
+    return f"⚙️ Agent was aborted. Stopped {stopped.children} sub-agent{plural}."
+
+
+@handles("send")
+async def send(context: CommandContext) -> str:
+    choice = read_send_policy(context.args)
+    if choice is None:
+        return "⚙️ Usage: /send on|off|inherit"
+    await context.services.patch_session(context.session, {"sendPolicy": _SEND_STORED[choice]})
+    return f"⚙️ Send policy set to {choice}."
+
+
+@handles("activation")
+async def activation(context: CommandContext) -> str:
+    if not context.facts.group:
+        return "⚙️ Group activation only applies to group chats."
+    mode = context.args.strip().lower()
+    if mode not in ("mention", "always"):
+        return "⚙️ Usage: /activation mention|always"
+    # The agent must learn the new rule before it speaks again.
+    changes = {"groupActivation": mode, "groupActivationNeedsSystemIntro": True}
+    await context.services.patch_session(context.session, changes)
+    return f"⚙️ Group activation set to {mode}."
+
+
+@handles("usage")
+async def usage(context: CommandContext) -> str:
+    word = context.args.strip().lower()
+    if word == "cost":
+        return await _costs(context)
+    now = read_usage(str(context.setting("responseUsage") or "off")) or "off"
+    mode = read_usage(word) if word else _NEXT_USAGE[now]
+    if mode is None:
+        return "⚙️ Usage: /usage off|tokens|full|cost"
+    await context.services.patch_session(context.session, {"responseUsage": None if mode == "off" else mode})
+    return f"⚙️ Usage footer: {mode}."
+
+
+async def _costs(context: CommandContext) -> str:
+    lines = ["💸 Usage cost"]
+    for label, cost in (await context.services.costs(context.session)).items():
+        amount = "n/a" if cost.dollars is None else money(cost.dollars)
+        lines.append(f"{label} {amount}{' (partial)' if cost.partial else ''}")
+    return "\n".join(lines)
+
+
+@handles("resume")
+async def resume(context: CommandContext) -> str:
+    previous = await context.services.previous_sessions(context.session)
+    word = context.args.strip()
+    if not previous:
+        return "There is no earlier session to go back to."
+    if word.lower() == "list":
+        return _listing(previous, context.services.clock.now_ms())
+    chosen = _chosen(previous, word)
+    if isinstance(chosen, str):
+        return chosen
+    await context.services.resume_session(context.session, chosen.session_id)
+    title = f" “{shortened(chosen.title, 60)}”" if chosen.title else ""
+    return f"⏪ Back in the session{title} ({chosen.session_id[:8]}). The one you left is kept: /resume returns to it."
+
+
+def _chosen(previous: Sequence[PreviousSession], word: str) -> PreviousSession | str:
+    """The last one without a word; else by its number in the list or the beginning of its id."""
+    if not word:
+        return previous[0]
+    if word.isascii() and word.isdigit() and len(word) <= 3:
+        if 1 <= int(word) <= len(previous):
+            return previous[int(word) - 1]
+        return f"There are {len(previous)} earlier sessions; write a number from 1 to {len(previous)}."
+    found = [session for session in previous if session.session_id.startswith(word.lower())]
+    if len(found) == 1:
+        return found[0]
+    fault = "fits several" if found else "fits none"
+    return f'"{word}" {fault} of the earlier sessions. /resume list shows them.'
+
+
+def _listing(previous: Sequence[PreviousSession], now_ms: int) -> str:
+    lines = ["Earlier sessions:"]
+    for number, session in enumerate(previous[:LISTED], 1):
+        title = shortened(session.title, 60) or session.session_id[:8]
+        reason = f", {session.reason}" if session.reason else ""
+        lines.append(f"{number}. {title} (ended {ago(session.ended_at, now_ms)}{reason})")
+    return "\n".join([*lines, "/resume N goes back to one; nothing is lost."])
+
+
+@handles("why")
+async def why(context: CommandContext) -> str:
+    ref = context.args.strip() or None
+    story = await context.services.why(context.session, ref)
+    if story:
+        return "\n".join(story)
+    return f'Nothing is known of "{ref}".' if ref else "No message of this session is on record yet."

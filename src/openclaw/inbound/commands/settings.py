@@ -1,0 +1,257 @@
+"""Directives that stand alone: checked, stored with the session, acknowledged. All or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from openclaw.inbound.commands import elevated
+from openclaw.inbound.commands.context import CommandServices, Facts, SessionRef
+from openclaw.inbound.commands.model_choice import QUESTIONS, choose_model, current_model
+from openclaw.inbound.commands.models import model_info, no_numbers
+from openclaw.inbound.commands.queue import invalid_options, queue_acks, queue_changes, queue_overview
+from openclaw.inbound.directives import EXEC_VALUES, Directives, ExecDirective, ExecField, Level
+from openclaw.inbound.levels import ENTRY_FIELD, LevelKind, level_values, stored
+from openclaw.models.base import Model
+from openclaw.models.catalogue import UnknownModel
+from openclaw.models.thinking import supported_levels
+from openclaw.sessions.entry import SessionEntry
+
+_EXEC_FIELDS: dict[ExecField, str] = {
+    "host": "execHost",
+    "security": "execSecurity",
+    "ask": "execAsk",
+    "node": "execNode",
+}
+_NAMES: dict[LevelKind, str] = {
+    "think": "thinking",
+    "verbose": "verbose",
+    "reasoning": "reasoning",
+    "elevated": "elevated",
+}
+_ACKS: dict[tuple[LevelKind, str], str] = {
+    ("think", "off"): "Thinking disabled.",
+    ("verbose", "on"): "⚙️ Verbose logging enabled.",
+    ("verbose", "full"): "⚙️ Verbose logging set to full.",
+    ("verbose", "off"): "⚙️ Verbose logging disabled.",
+    ("reasoning", "on"): "⚙️ Reasoning visibility enabled.",
+    ("reasoning", "stream"): "⚙️ Reasoning stream enabled (Telegram only).",
+    ("reasoning", "off"): "⚙️ Reasoning visibility disabled.",
+    ("elevated", "on"): "⚙️ Elevated mode set to ask (approvals may still apply).",
+    ("elevated", "ask"): "⚙️ Elevated mode set to ask (approvals may still apply).",
+    ("elevated", "full"): "⚙️ Elevated mode set to full (auto-approve).",
+    ("elevated", "off"): "⚙️ Elevated mode disabled.",
+}
+
+
+class Refused(Exception):
+    """The text is the reply; nothing was stored."""
+
+
+class Change(msgspec.Struct, kw_only=True):
+    """What the directives come to, gathered before anything is written."""
+
+    fields: dict[str, Any] = {}
+    acks: list[str] = []
+    notes: list[str] = []
+
+
+async def store_directives(directives: Directives, facts: Facts, services: CommandServices) -> str:
+    """Checks everything first; then stores it, and answers with one line per setting joined by blanks."""
+    entry = await services.entry(facts.session)
+    desk = _Desk(facts, services, entry)
+    try:
+        change = desk.read(directives)
+    except Refused as refused:
+        return str(refused)
+    await services.patch_session(facts.session, change.fields)
+    for note in change.notes:
+        services.note(facts.session, note)
+    return " ".join(change.acks)
+
+
+class _Desk:
+    """Reads directives in the order in which they may be refused."""
+
+    def __init__(self, facts: Facts, services: CommandServices, entry: SessionEntry | None) -> None:
+        self.facts, self.services, self.entry = facts, services, entry
+        self.config, self.catalogue = services.config, services.catalogue
+        self.change = Change()
+
+    @property
+    def session(self) -> SessionRef:
+        return self.facts.session
+
+    def read(self, directives: Directives) -> Change:
+        model = self._model(directives)
+        for kind, level in level_directives(directives):
+            self._level(kind, level, model)
+        if directives.exec is not None:
+            self._exec(directives.exec)
+        if directives.queue is not None:
+            self._queue(directives)
+        self._check_xhigh(directives, model)
+        self._acknowledge(directives)
+        return self.change
+
+    def _model(self, directives: Directives) -> Model:
+        """The model the session will have; choosing it is part of the change."""
+        wanted = directives.model
+        if wanted is None or wanted.name.lower() in QUESTIONS:
+            if wanted is not None:
+                raise Refused(model_info(wanted.name.lower(), self.facts, self.services, self.entry))
+            try:
+                return current_model(self.entry, self.config, self.catalogue, self.session.agent_id)
+            except UnknownModel as unknown:
+                raise Refused(f"{unknown} /model default goes back to the configured one.") from None
+        if wanted.name.isdigit():
+            raise Refused(no_numbers(wanted.name))
+        try:
+            model = choose_model(wanted.name, self.config, self.catalogue, self.session.agent_id)
+        except UnknownModel as unknown:
+            raise Refused(str(unknown)) from None
+        if wanted.profile and wanted.profile not in self.services.auth_profiles(model, self.session.agent_id):
+            raise Refused(
+                f'Auth profile "{wanted.profile}" is not stored for {model.provider}; the model is unchanged.'
+            )
+        self.change.fields.update(model_fields(model, self._default(), wanted.profile))
+        return model
+
+    def _default(self) -> Model:
+        return self.catalogue.default_for(self.config, self.session.agent_id)
+
+    def _level(self, kind: LevelKind, level: Level, model: Model) -> None:
+        options = level_options(kind, model)
+        if level.value is None and level.word:
+            raise Refused(f'Unrecognized {_NAMES[kind]} level "{level.word}". Valid levels: {", ".join(options)}.')
+        if level.value is None:
+            raise Refused(
+                f"Current {_NAMES[kind]} level: {self._current(kind, model)}.\nOptions: {', '.join(options)}."
+            )
+        if kind == "elevated" and level.value != "off" and (gates := elevated.closed_gates(self.config, self.facts)):
+            raise Refused(elevated.refusal(self.services.runtime(self.session), gates))
+        field = ENTRY_FIELD[kind]
+        self.change.fields[field] = stored(field, level.value)
+
+    def _current(self, kind: LevelKind, model: Model) -> str:
+        return effective_levels(self.facts, self.services, self.entry, model)[kind]
+
+    def _exec(self, exec: ExecDirective) -> None:
+        if exec.invalid:
+            raise Refused(invalid_exec(exec))
+        if not exec.options:
+            raise Refused(self._exec_overview())
+        for name, value in exec.options.items():
+            self.change.fields[_EXEC_FIELDS[name]] = value
+
+    def _exec_overview(self) -> str:
+        defaults = self.config.tools.exec
+        entry = self.entry or {}
+        shown = ", ".join(
+            f"{name}={entry.get(field) or getattr(defaults, name, None) or 'default'}"
+            for name, field in _EXEC_FIELDS.items()
+        )
+        options = ", ".join(f"{name}={'|'.join(values) or '<id>'}" for name, values in EXEC_VALUES.items())
+        return f"Current exec defaults: {shown}.\nOptions: {options}."
+
+    def _queue(self, directives: Directives) -> None:
+        queue = directives.queue
+        assert queue is not None
+        if queue.invalid:
+            raise Refused(invalid_options(queue))
+        if not queue.says_something:
+            raise Refused(queue_overview(self.facts, self.services, self.entry))
+        self.change.fields.update(queue_changes(queue))
+
+    def _check_xhigh(self, directives: Directives, model: Model) -> None:
+        if directives.think and directives.think.value == "xhigh" and "xhigh" not in supported_levels(model):
+            raise Refused(f'Thinking level "xhigh" is not available with {model.ref}; high is the most it offers.')
+
+    def _acknowledge(self, directives: Directives) -> None:
+        acks, notes = self.change.acks, self.change.notes
+        for kind, level in level_directives(directives):
+            assert level.value is not None
+            acks.append(_ACKS.get((kind, level.value), f"Thinking level set to {level.value}."))
+            if kind == "elevated":
+                if self.services.runtime(self.session) == "direct":
+                    acks.append("⚙️ Runtime is direct; sandboxing does not apply.")
+                notes.append(f"Elevated mode is now {level.value}.")
+            if kind == "reasoning":
+                notes.append(f"Reasoning visibility is now {level.value}.")
+        if directives.exec is not None:
+            chosen = ", ".join(f"{name}={value}" for name, value in directives.exec.options.items())
+            acks.append(f"⚙️ Exec defaults set ({chosen}).")
+        if directives.model is not None:
+            self._acknowledge_model(directives.model.name, directives.model.profile)
+        if directives.queue is not None:
+            acks.extend(queue_acks(directives.queue))
+
+    def _acknowledge_model(self, name: str, profile: str | None) -> None:
+        model = choose_model(name, self.config, self.catalogue, self.session.agent_id)
+        with_profile = f" with the credential {profile}" if profile else ""
+        if "modelOverride" in self.change.fields and self.change.fields["modelOverride"] is None:
+            self.change.acks.append(f"Model reset to default ({model.ref}){with_profile}.")
+        else:
+            label = f"{name} ({model.ref})" if name.lower() in self.catalogue.aliases() else model.ref
+            self.change.acks.append(f"Model set to {label}{with_profile}.")
+        before = current_model_ref(self.entry, self.services, self.session.agent_id)
+        if before != model.ref:
+            self.change.notes.append(f"Model switched to {model.ref}.")
+
+
+# Shared with hints, the status card and new sessions
+
+
+def level_directives(directives: Directives) -> list[tuple[LevelKind, Level]]:
+    pairs: list[tuple[LevelKind, Level | None]] = [
+        ("think", directives.think),
+        ("verbose", directives.verbose),
+        ("reasoning", directives.reasoning),
+        ("elevated", directives.elevated),
+    ]
+    return [(kind, level) for kind, level in pairs if level is not None]
+
+
+def level_options(kind: LevelKind, model: Model) -> tuple[str, ...]:
+    values = level_values(kind)
+    return values if kind != "think" or "xhigh" in supported_levels(model) else values[:-1]
+
+
+def effective_levels(
+    facts: Facts, services: CommandServices, entry: SessionEntry | None, model: Model
+) -> dict[LevelKind, str]:
+    """What counts now: the session's own setting, else the configured default."""
+    defaults, own = services.config.agents.defaults, entry or SessionEntry(sessionId="")
+    return {
+        "think": own.get("thinkingLevel") or defaults.thinking_default or ("low" if model.reasoning else "off"),
+        "verbose": own.get("verboseLevel") or defaults.verbose_default,
+        "reasoning": own.get("reasoningLevel") or "off",
+        "elevated": elevated.effective_level(services.config, facts, own.get("elevatedLevel")),
+    }
+
+
+def model_fields(model: Model, default: Model, profile: str | None = None) -> dict[str, Any]:
+    """The default is stored as the absence of a choice, so that it follows the configuration."""
+    chosen = model.ref != default.ref
+    return {
+        "providerOverride": model.provider if chosen else None,
+        "modelOverride": model.id if chosen else None,
+        "authProfileOverride": profile,
+        "authProfileOverrideSource": "user" if profile else None,
+        "authProfileOverrideCompactionCount": None,
+    }
+
+
+def current_model_ref(entry: SessionEntry | None, services: CommandServices, agent_id: str) -> str | None:
+    try:
+        return current_model(entry, services.config, services.catalogue, agent_id).ref
+    except UnknownModel:
+        return None
+
+
+def invalid_exec(exec: ExecDirective) -> str:
+    return " ".join(
+        f'Unrecognized exec {name} "{value}". Valid: {", ".join(EXEC_VALUES[name])}.'
+        for name, value in exec.invalid.items()
+    )

@@ -1,0 +1,102 @@
+"""``/status``: one card with the model, the context, the session and its settings. Unknown is shown as unknown."""
+
+from __future__ import annotations
+
+import msgspec
+
+from openclaw import __version__
+from openclaw.inbound.commands.context import CommandContext, handles
+from openclaw.inbound.commands.figures import ago, percent, token_count
+from openclaw.inbound.commands.model_choice import current_model
+from openclaw.inbound.commands.settings import effective_levels
+from openclaw.inbound.levels import LevelKind
+from openclaw.models.catalogue import UnknownModel
+from openclaw.runs.queue import queue_settings
+from openclaw.sessions.entry import SessionEntry
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    auth: str
+    input_tokens: int | None
+    output_tokens: int | None
+    context_used: int | None
+    context_window: int | None
+    compactions: int
+    session_key: str
+    updated_at: int | None
+    runtime: str
+    levels: dict[LevelKind, str]
+    activation: str | None
+    """None in direct chats."""
+    queue_mode: str
+    running: bool
+    waiting: int
+
+
+@handles("status")
+async def status(context: CommandContext) -> str:
+    return status_card(gather(context), context.services.clock.now_ms())
+
+
+def gather(context: CommandContext) -> Status:
+    services, session = context.services, context.session
+    entry = context.entry or SessionEntry(sessionId="")
+    try:
+        model = current_model(entry, services.config, services.catalogue, session.agent_id)
+        name, auth = model.ref, services.auth_label(model, session.agent_id)
+    except UnknownModel:
+        model = services.catalogue.default_for(services.config, session.agent_id)
+        name, auth = f"{entry.get('providerOverride')}/{entry.get('modelOverride')} (unknown)", ""
+    queue = services.queue(session)
+    return Status(
+        model=name,
+        auth=auth,
+        input_tokens=entry.get("inputTokens"),
+        output_tokens=entry.get("outputTokens"),
+        context_used=entry.get("totalTokens"),
+        context_window=entry.get("contextTokens") or model.context_window,
+        compactions=entry.get("compactionCount", 0),
+        session_key=session.key,
+        updated_at=entry.get("updatedAt"),
+        runtime=services.runtime(session),
+        levels=effective_levels(context.facts, services, context.entry, model),
+        activation=entry.get("groupActivation", "mention") if context.facts.group else None,
+        queue_mode=queue_settings(services.config.messages.queue, entry, context.facts.channel).mode,
+        running=queue.running is not None,
+        waiting=len(queue.waiting),
+    )
+
+
+def status_card(status: Status, now_ms: int) -> str:
+    lines = [f"🦞 OpenClaw {__version__}"]
+    lines.append(f"🧠 Model: {status.model}" + (f" · 🔑 {status.auth}" if status.auth else ""))
+    if status.input_tokens is not None or status.output_tokens is not None:
+        lines.append(f"🧮 Tokens: {token_count(status.input_tokens)} in / {token_count(status.output_tokens)} out")
+    lines.append(f"📚 Context: {_fullness(status)} · 🧹 Compactions: {status.compactions}")
+    age = f"updated {ago(status.updated_at, now_ms)}" if status.updated_at is not None else "not begun"
+    lines.append(f"🧵 Session: {status.session_key} • {age}")
+    lines.append(_settings_line(status))
+    activation = f"👥 Activation: {status.activation} · " if status.activation else ""
+    running = "running, " if status.running else ""
+    lines.append(f"{activation}🪢 Queue: {status.queue_mode} ({running}depth {status.waiting})")
+    return "\n".join(lines)
+
+
+def _fullness(status: Status) -> str:
+    text = f"{token_count(status.context_used)}/{token_count(status.context_window)}"
+    if status.context_used is None or not status.context_window:
+        return text
+    return f"{text} ({percent(status.context_used, status.context_window)})"
+
+
+def _settings_line(status: Status) -> str:
+    levels = status.levels
+    parts = [f"⚙️ Runtime: {status.runtime}", f"Think: {levels['think']}"]
+    if levels["verbose"] != "off":
+        parts.append("verbose" if levels["verbose"] == "on" else f"verbose:{levels['verbose']}")
+    if levels["reasoning"] != "off":
+        parts.append(f"Reasoning: {levels['reasoning']}")
+    if levels["elevated"] != "off":
+        parts.append("elevated" if levels["elevated"] == "on" else f"elevated:{levels['elevated']}")
+    return " · ".join(parts)

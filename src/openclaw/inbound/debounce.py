@@ -1,0 +1,229 @@
+"""Quick texts of one sender in one conversation become one turn. Nothing is lost, and their order is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from openclaw.clock import Clock
+from openclaw.config.schema.messages import InboundDebounce
+from openclaw.inbound.message import Inbound
+
+log = logging.getLogger("openclaw.inbound.debounce")
+
+Key: TypeAlias = tuple[str, str, str, str, str]
+Deliver: TypeAlias = Callable[[list[Inbound]], Awaitable[None]]
+T = TypeVar("T")
+
+WINDOWS_AT_MOST = 5
+"""Someone who never stops typing is answered after this many windows all the same."""
+MOST_MESSAGES = 20
+MOST_CHARS = 20_000
+MOST_WAITING = 1000
+"""Messages held back in all conversations together; then the longest waiting are handed on early."""
+
+
+def debounce_ms(settings: InboundDebounce, channel: str, override: int | None = None) -> int:
+    """The override, else the channel's window, else the general one; 0 is off."""
+    own = settings.by_channel.get(channel.strip().lower())
+    chosen = override if override is not None else own if own is not None else settings.debounce_ms
+    return max(0, int(chosen))
+
+
+def conversation_of(inbound: Inbound) -> Key | None:
+    """None when nobody knows who wrote."""
+    sender = inbound.sender.id.strip() or (inbound.sender.e164 or "").strip()
+    if not sender:
+        return None
+    thread = "" if inbound.thread_id is None else str(inbound.thread_id)
+    return (inbound.channel.lower(), inbound.account_id, f"{inbound.peer.kind}:{inbound.peer.id}", thread, sender)
+
+
+def merged(items: list[Inbound]) -> Inbound:
+    """One message with everything the items held. The newest says where and to what the answer goes."""
+    newest = items[-1]
+    if len(items) == 1:
+        return newest
+
+    def latest(read: Callable[[Inbound], T | None]) -> T | None:
+        return next((value for item in reversed(items) if (value := read(item)) is not None), None)
+
+    return msgspec.structs.replace(
+        newest,
+        text="\n".join(item.text for item in items if item.text.strip()),
+        message_ids=tuple(one for item in items for one in item.message_ids or (item.message_id,) if one),
+        media=tuple(media for item in items for media in item.media),
+        mentioned=any(item.mentioned for item in items),
+        mentions_others=any(item.mentions_others for item in items),
+        can_detect_mention=any(item.can_detect_mention for item in items),
+        quoted=latest(lambda item: item.quoted),
+        untrusted=tuple(dict.fromkeys(line for item in items for line in item.untrusted)),
+        thread_label=latest(lambda item: item.thread_label),
+        thread_starter=latest(lambda item: item.thread_starter),
+        parent_session_key=latest(lambda item: item.parent_session_key),
+        group_subject=latest(lambda item: item.group_subject),
+        group_channel=latest(lambda item: item.group_channel),
+        group_space=latest(lambda item: item.group_space),
+        group_members=latest(lambda item: item.group_members),
+        conversation_label=latest(lambda item: item.conversation_label),
+    )
+
+
+class _Waiting:
+    def __init__(self, now: float) -> None:
+        self.items: list[Inbound] = []
+        self.receipts: list[asyncio.Future[bool]] = []
+        self.since = now
+        self.due = now
+        self.chars = 0
+        self.timer: asyncio.Task[None] | None = None
+
+
+class Debouncer:
+    """Holds texts back and hands them on in lists; ``merged`` makes one message of such a list.
+
+    ``window_ms`` is asked for every message, so that a changed configuration counts at once. ``is_control`` tells
+    commands and stop words, which never wait and never mix with other text.
+    """
+
+    def __init__(
+        self,
+        deliver: Deliver,
+        *,
+        clock: Clock,
+        window_ms: Callable[[Inbound], int],
+        is_control: Callable[[str], bool],
+        on_error: Callable[[Exception, list[Inbound]], None] | None = None,
+    ) -> None:
+        self._deliver = deliver
+        self._clock = clock
+        self._window_ms = window_ms
+        self._is_control = is_control
+        self._on_error = on_error or _report
+        self._waiting: dict[Key, _Waiting] = {}
+        self._held = 0
+        self._last: dict[Key, asyncio.Task[None]] = {}
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def add(self, item: Inbound) -> asyncio.Future[bool]:
+        """Takes a message. The future tells when it was handed on, and whether that went well; waiting is optional."""
+        receipt: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        key = conversation_of(item)
+        window = 0 if self._closed else self._window_ms(item)
+        if key is None or window <= 0 or not self._may_wait(item):
+            self._hand_on_alone(key, item, receipt)
+            return receipt
+        waiting = self._waiting.get(key)
+        if waiting is not None and _redelivered(waiting, item):
+            waiting.receipts.append(receipt)
+            return receipt
+        if waiting is not None and _does_not_fit(waiting, item):
+            self._flush(key)
+            waiting = None
+        self._hold(key, waiting, item, receipt, window / 1000)
+        return receipt
+
+    async def close(self) -> None:
+        """Hands on everything that waits and returns once it has arrived. Later messages do not wait any more."""
+        self._closed = True
+        for key in list(self._waiting):
+            self._flush(key)
+        while self._under_way:
+            await asyncio.gather(*self._under_way)
+
+    def _may_wait(self, item: Inbound) -> bool:
+        """A forwarded text keeps its own heading, so it is not joined with others."""
+        if item.native_command or item.forwarded_from:
+            return False
+        if not item.text.strip():
+            return bool(item.media)
+        return not self._is_control(item.text)
+
+    def _hand_on_alone(self, key: Key | None, item: Inbound, receipt: asyncio.Future[bool]) -> None:
+        if key is not None:
+            self._flush(key)
+        self._start(key, [item], [receipt])
+
+    def _hold(
+        self, key: Key, waiting: _Waiting | None, item: Inbound, receipt: asyncio.Future[bool], window: float
+    ) -> None:
+        now = self._clock.monotonic()
+        if waiting is None:
+            waiting = self._waiting[key] = _Waiting(now)
+        waiting.items.append(item)
+        waiting.receipts.append(receipt)
+        waiting.chars += len(item.text)
+        waiting.due = min(now + window, waiting.since + window * WINDOWS_AT_MOST)
+        self._held += 1
+        # What comes with a file is complete: people write first and attach last.
+        if item.media or len(waiting.items) >= MOST_MESSAGES:
+            self._flush(key)
+        elif waiting.timer is None:
+            waiting.timer = asyncio.create_task(self._wait(key, waiting))
+        while self._held > MOST_WAITING:
+            self._flush(next(iter(self._waiting)))
+
+    async def _wait(self, key: Key, waiting: _Waiting) -> None:
+        while (left := waiting.due - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left)
+        waiting.timer = None
+        self._flush(key)
+
+    def _flush(self, key: Key) -> None:
+        waiting = self._waiting.pop(key, None)
+        if waiting is None:
+            return
+        self._held -= len(waiting.items)
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        self._start(key, waiting.items, waiting.receipts)
+
+    def _start(self, key: Key | None, items: list[Inbound], receipts: list[asyncio.Future[bool]]) -> None:
+        earlier = self._last.get(key) if key is not None else None
+        task = asyncio.create_task(self._hand_on(earlier, items, receipts))
+        self._under_way.add(task)
+        if key is not None:
+            self._last[key] = task
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    async def _hand_on(
+        self, earlier: asyncio.Task[None] | None, items: list[Inbound], receipts: list[asyncio.Future[bool]]
+    ) -> None:
+        if earlier is not None:
+            await asyncio.wait([earlier])
+        went_well = False
+        try:
+            await self._deliver(items)
+            went_well = True
+        except Exception as error:
+            self._on_error(error, items)
+        finally:
+            for receipt in receipts:
+                if not receipt.done():
+                    receipt.set_result(went_well)
+
+    def _ended(self, key: Key | None, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if key is not None and self._last.get(key) is task:
+            del self._last[key]
+
+
+def _redelivered(waiting: _Waiting, item: Inbound) -> bool:
+    return bool(item.message_id) and any(held.message_id == item.message_id for held in waiting.items)
+
+
+def _does_not_fit(waiting: _Waiting, item: Inbound) -> bool:
+    """Too long together, or an answer to something else than what the others answer."""
+    if waiting.chars + len(item.text) > MOST_CHARS:
+        return True
+    return item.quoted is not None and any(held.quoted not in (None, item.quoted) for held in waiting.items)
+
+
+def _report(error: Exception, items: list[Inbound]) -> None:
+    fields = {"channel": items[0].channel, "messages": [item.message_id for item in items]}
+    log.error("messages could not be handed on: %s", error, exc_info=error, extra={"fields": fields})

@@ -1,0 +1,79 @@
+"""A message that a channel delivers twice is taken once, also when the Gateway was restarted in between."""
+
+from __future__ import annotations
+
+from openclaw.inbound.message import Inbound
+from openclaw.storage.base import Ledger
+
+TTL_MS = 20 * 60_000
+"""Counted from the last time a message was seen."""
+KEEP = 5000
+
+
+def dedupe_key(
+    *,
+    channel: str,
+    message_id: str,
+    peer: str,
+    account_id: str = "",
+    session_key: str = "",
+    thread_id: str | int | None = None,
+) -> str | None:
+    """``channel|account|session|peer|thread|message id`` without the empty parts; None: cannot be told apart."""
+    provider, message, where = channel.strip().lower(), message_id.strip(), peer.strip() or session_key.strip()
+    if not provider or not message or not where:
+        return None
+    thread = "" if thread_id is None else str(thread_id).strip()
+    parts = (provider, account_id.strip(), session_key.strip(), where, thread, message)
+    return "|".join(part for part in parts if part)
+
+
+def dedupe_key_of(inbound: Inbound, session_key: str = "") -> str | None:
+    return dedupe_key(
+        channel=inbound.channel,
+        account_id=inbound.account_id,
+        session_key=session_key,
+        peer=inbound.to or inbound.peer.id,
+        thread_id=inbound.thread_id,
+        message_id=inbound.message_id,
+    )
+
+
+class Dedupe:
+    """The memory of seen messages.
+
+    ``take`` a message, do what it asks for, then ``keep`` its key, or ``release`` it when nothing was done and a
+    redelivery is welcome. A run's keys are better committed with its row (``Accept.dedupe_keys``) and then released.
+    """
+
+    def __init__(self, ledger: Ledger, *, ttl_ms: int = TTL_MS, keep: int = KEEP) -> None:
+        self._ledger = ledger
+        self._ttl_ms = ttl_ms
+        self._keep = keep
+        self._under_way: set[str] = set()
+
+    async def take(self, key: str | None) -> bool:
+        """Whether this message is new. Without a key nobody can tell, and it is."""
+        if key is None:
+            return True
+        if key in self._under_way:
+            return False
+        self._under_way.add(key)
+        try:
+            known = await self._ledger.seen(key, self._ttl_ms, self._keep, remember=False)
+        except BaseException:
+            self._under_way.discard(key)
+            raise
+        if known:
+            self._under_way.discard(key)
+        return not known
+
+    async def keep(self, key: str | None) -> None:
+        if key is not None:
+            try:
+                await self._ledger.seen(key, self._ttl_ms, self._keep)
+            finally:
+                self._under_way.discard(key)
+
+    def release(self, key: str | None) -> None:
+        self._under_way.discard(key or "")

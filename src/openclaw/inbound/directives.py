@@ -1,0 +1,296 @@
+"""Directives: settings written into a message, like ``/think high``. Reading them, and the text without them.
+
+A directive stands at the start or after a blank. What it takes along is its value and nothing else: a word that is
+no value goes back into the text, line breaks stay where they were, and code is never looked into.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from openclaw.config.durations import duration_ms
+from openclaw.inbound.command_text import CURRENT_MESSAGE
+from openclaw.inbound.commands.registry import all_commands, find
+from openclaw.inbound.levels import LevelKind, read_level
+from openclaw.runs.queue import QueueWish, parse_drop, parse_mode
+
+ExecField: TypeAlias = Literal["host", "security", "ask", "node"]
+EXEC_VALUES: dict[ExecField, tuple[str, ...]] = {
+    "host": ("sandbox", "gateway", "node"),
+    "security": ("deny", "allowlist", "full"),
+    "ask": ("off", "on-miss", "always"),
+    "node": (),
+}
+"""What each option of ``/exec`` takes; a node is any name."""
+
+_BLANK = r"[^\S\n]*"
+_END = r"(?=\s|:|\Z)"
+_LEVEL_NAMES: dict[LevelKind, str] = {
+    "think": "thinking|think|t",
+    "verbose": "verbose|v",
+    "reasoning": "reasoning|reason",
+    "elevated": "elevated|elev",
+}
+_LEVELS: dict[LevelKind, re.Pattern[str]] = {
+    kind: re.compile(rf"(?<!\S)/(?:{names}){_END}{_BLANK}(?::{_BLANK})?([A-Za-z-]*)", re.IGNORECASE)
+    for kind, names in _LEVEL_NAMES.items()
+}
+_EXEC = re.compile(rf"(?<!\S)/exec{_END}(?:{_BLANK}:)?", re.IGNORECASE)
+_EXEC_OPTION = re.compile(rf"{_BLANK}(host|security|ask|node)[=:](\S+)", re.IGNORECASE)
+_MODEL = re.compile(
+    rf"(?<!\S)/model{_END}{_BLANK}(?::{_BLANK})?([A-Za-z0-9_.:@-]+(?:/[A-Za-z0-9_.:@-]+)*)?", re.IGNORECASE
+)
+_QUEUE = re.compile(rf"(?<!\S)/queue{_END}(?:{_BLANK}:)?", re.IGNORECASE)
+_QUEUE_OPTION = re.compile(r"(debounce|cap|drop)[=:](\S+)", re.IGNORECASE)
+_TOKEN = re.compile(rf"{_BLANK}(\S+)")
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
+_HIDDEN = "\0"
+MAX_DIRECTIVES = 50
+"""Beyond so many nobody is giving settings any more; the rest stays text."""
+
+
+class Level(msgspec.Struct, frozen=True):
+    value: str | None
+    """None: no level was named, or the word is not one."""
+    word: str = ""
+
+
+class ExecDirective(msgspec.Struct, frozen=True):
+    options: dict[ExecField, str] = {}
+    invalid: dict[ExecField, str] = {}
+
+
+class ModelDirective(msgspec.Struct, frozen=True):
+    name: str
+    """A model, an alias, ``list``, ``status``, or empty."""
+    profile: str | None = None
+
+
+class QueueDirective(msgspec.Struct, frozen=True):
+    wish: QueueWish = QueueWish()
+    reset: bool = False
+    invalid: dict[str, str] = {}
+
+    @property
+    def says_something(self) -> bool:
+        return self.reset or bool(self.invalid) or self.wish != QueueWish()
+
+
+class Span(msgspec.Struct, frozen=True):
+    start: int
+    end: int
+    word: str = ""
+    """The end of the span that is no value: text after all."""
+    is_model: bool = False
+
+
+class Directives(msgspec.Struct, frozen=True, kw_only=True):
+    think: Level | None = None
+    verbose: Level | None = None
+    reasoning: Level | None = None
+    elevated: Level | None = None
+    exec: ExecDirective | None = None
+    model: ModelDirective | None = None
+    queue: QueueDirective | None = None
+    shortcuts: tuple[str, ...] = ()
+    """Commands that may stand inside text, by name: ``status``, ``help`` and the like."""
+    text: str = ""
+    """The message as it came."""
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def any_setting(self) -> bool:
+        settings = (self.think, self.verbose, self.reasoning, self.elevated, self.exec, self.model, self.queue)
+        return any(setting is not None for setting in settings)
+
+    @property
+    def rest(self) -> str:
+        """What is left when directives go with every word they claimed: empty means there was nothing else."""
+        return _cut(self.text, self.spans, lambda _: "")
+
+    def prompt(self, *, model_known: bool = True) -> str:
+        """What the model may see: no directive, and every word that turned out not to be a value."""
+        return _cut(self.text, self.spans, lambda span: span.word if not span.is_model or not model_known else "")
+
+
+def parse_directives(text: str, aliases: Sequence[str] = (), *, shortcuts: bool = False) -> Directives:
+    """Reads the directives of the current message; of two of a kind the first counts and both are taken out.
+
+    ``aliases``: model names that may be written as ``/name``. ``shortcuts``: also find ``/status`` and the like.
+    Text before the current-message marker is other people's and never looked at.
+    """
+    if "/" not in text:
+        return Directives(text=text)
+    return _Reader(text, tuple(aliases), shortcuts).read()
+
+
+class _Reader:
+    """Looks at a copy in which everything already claimed is blanked, so that positions stay those of the text."""
+
+    def __init__(self, text: str, aliases: tuple[str, ...], shortcuts: bool) -> None:
+        begin = text.rfind(CURRENT_MESSAGE)
+        begin = begin + len(CURRENT_MESSAGE) if begin >= 0 else 0
+        self.text = text
+        self.open = " " * begin + _CODE.sub(lambda code: _HIDDEN * len(code[0]), text[begin:])
+        self.alias = _alias_pattern(aliases) if aliases else None
+        self.shortcut = _shortcut_pattern() if shortcuts else None
+        self.found: dict[str, Level | ExecDirective | ModelDirective | QueueDirective] = {}
+        self.shortcuts: list[str] = []
+        self.spans: list[Span] = []
+
+    def read(self) -> Directives:
+        # Taking one out may uncover another ("/v on/t high"), so we look until nothing is left.
+        seen = -1
+        while seen != len(self.spans):
+            seen = len(self.spans)
+            for kind in _LEVELS:
+                self._levels(kind)
+            self._execs()
+            self._shortcuts()
+            self._models()
+            self._queues()
+        spans = tuple(sorted(self.spans, key=lambda span: span.start))
+        return msgspec.convert(
+            {**self.found, "shortcuts": tuple(self.shortcuts), "text": self.text, "spans": spans}, Directives
+        )
+
+    def _search(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        return pattern.search(self.open) if len(self.spans) < MAX_DIRECTIVES else None
+
+    def _levels(self, kind: LevelKind) -> None:
+        while match := self._search(_LEVELS[kind]):
+            word = match[1]
+            value = read_level(kind, word) if word else None
+            self.found.setdefault(kind, Level(value, word))
+            self._claim(match.start(), match.end(), word if value is None else "")
+
+    def _execs(self) -> None:
+        while match := self._search(_EXEC):
+            end = match.end()
+            options: dict[ExecField, str] = {}
+            invalid: dict[ExecField, str] = {}
+            while option := _EXEC_OPTION.match(self.open, end):
+                end = option.end()
+                name: ExecField = option[1].lower()  # pyright: ignore[reportAssignmentType]
+                allowed = EXEC_VALUES[name]
+                if not allowed:
+                    options[name] = option[2]
+                elif option[2].lower() in allowed:
+                    options[name] = option[2].lower()
+                else:
+                    invalid[name] = option[2]
+            self.found.setdefault("exec", ExecDirective(options, invalid))
+            self._claim(match.start(), end)
+
+    def _shortcuts(self) -> None:
+        while self.shortcut and (match := self._search(self.shortcut)):
+            command = find(match[1])
+            if command is not None and command.name not in self.shortcuts:
+                self.shortcuts.append(command.name)
+            self._claim(match.start(), match.end())
+
+    def _models(self) -> None:
+        while match := self._search(_MODEL):
+            word = (match[1] or "").rstrip(".:")
+            end = match.start(1) + len(word) if word else match.end()
+            self.found.setdefault("model", _model_directive(word))
+            self._claim(match.start(), end, word, is_model=True)
+        while self.alias and (match := self._search(self.alias)):
+            self.found.setdefault("model", ModelDirective(match[1]))
+            self._claim(match.start(), match.end())
+
+    def _queues(self) -> None:
+        while match := self._search(_QUEUE):
+            directive, end = _read_queue(self.open, match.end())
+            self.found.setdefault("queue", directive)
+            self._claim(match.start(), end)
+
+    def _claim(self, start: int, end: int, word: str = "", *, is_model: bool = False) -> None:
+        self.spans.append(Span(start, end, word, is_model))
+        blank = " " * (end - start - len(word)) + _HIDDEN * len(word)
+        self.open = self.open[:start] + blank + self.open[end:]
+
+
+@lru_cache(maxsize=32)
+def _alias_pattern(aliases: tuple[str, ...]) -> re.Pattern[str]:
+    longest_first = sorted(aliases, key=len, reverse=True)
+    names = "|".join(re.escape(alias) for alias in longest_first)
+    return re.compile(rf"(?<!\S)/({names}){_END}(?:{_BLANK}:)?", re.IGNORECASE)
+
+
+def _shortcut_pattern() -> re.Pattern[str]:
+    names = tuple(word for command in all_commands() if command.shortcut for word in (command.name, *command.aliases))
+    return _alias_pattern(names)
+
+
+def _model_directive(word: str) -> ModelDirective:
+    at = word.rfind("@")
+    return ModelDirective(word[:at], word[at + 1 :] or None) if at > 0 else ModelDirective(word)
+
+
+def _read_queue(text: str, at: int) -> tuple[QueueDirective, int]:
+    """Options up to the first word that is none, and where that word begins."""
+    wish, reset, invalid = QueueWish(), False, dict[str, str]()
+    while token := _TOKEN.match(text, at):
+        word = token[1]
+        if option := _QUEUE_OPTION.fullmatch(word):
+            wish = _queue_option(wish, option[1].lower(), option[2], invalid)
+        elif word.lower() in ("default", "reset", "clear"):
+            reset = True
+        elif wish.mode is None and (mode := parse_mode(word)):
+            wish = msgspec.structs.replace(wish, mode=mode)
+        else:
+            break
+        at = token.end()
+    return QueueDirective(wish, reset, invalid), at
+
+
+def _queue_option(wish: QueueWish, name: str, value: str, invalid: dict[str, str]) -> QueueWish:
+    if name == "drop" and (drop := parse_drop(value)):
+        return msgspec.structs.replace(wish, drop=drop)
+    if name == "cap" and value.isascii() and value.isdigit() and 1 <= int(value) <= 1_000_000:
+        return msgspec.structs.replace(wish, cap=int(value))
+    if name == "debounce":
+        try:
+            return msgspec.structs.replace(wish, debounce_ms=duration_ms(value, "ms"))
+        except ValueError:
+            pass
+    invalid[name] = value
+    return wish
+
+
+def _cut(text: str, spans: Sequence[Span], kept: Callable[[Span], str]) -> str:
+    """The text without the spans. Only blanks beside a cut are joined; a line that held nothing else goes with it."""
+    if not spans:
+        return text
+    begin = text.rfind(CURRENT_MESSAGE)
+    begin = begin + len(CURRENT_MESSAGE) if begin >= 0 else 0
+    result, at, joining = "", begin, False
+
+    def add(piece: str) -> None:
+        nonlocal result, joining
+        if not piece:
+            return
+        if joining and (not result or result.endswith("\n")) and piece.startswith("\n"):
+            piece = piece[1:]
+        elif joining and result and not result.endswith("\n") and not piece.startswith("\n"):
+            result += " "
+        result, joining = result + piece, False
+
+    for span in spans:
+        add(text[at : span.start])
+        result, joining = result.rstrip(" \t") if not joining else result, True
+        if word := kept(span):
+            add(word)
+            at = span.end
+            continue
+        at = span.end
+        while at < len(text) and text[at] != "\n" and text[at].isspace():
+            at += 1
+    add(text[at:])
+    return text[:begin] + result.rstrip() if begin else result.strip()

@@ -1,0 +1,207 @@
+"""Strangers who ask to be let in: a code each, valid for an hour, and the list of those who were.
+
+Kept per channel in ``credentials/<channel>-pairing.json`` and ``credentials/<channel>-allowFrom.json``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+from urllib.parse import unquote
+
+import msgspec
+
+from openclaw.clock import Clock, iso_utc
+from openclaw.config.files import exclusive, write_private
+from openclaw.inbound.access import normal_id
+from openclaw.sessions.keys import safe_file_name
+
+log = logging.getLogger("openclaw.inbound.pairing")
+
+CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+CODE_LENGTH = 8
+TTL_MS = 3_600_000
+MOST_PENDING = 3
+"""Per channel; a stranger too many gets no answer until a place is free."""
+_MOST_META = 200
+_Mark: TypeAlias = tuple[int, int, int] | None
+
+
+class PairingRequest(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+    id: str
+    code: str
+    created_at: str
+    last_seen_at: str
+    meta: dict[str, str] = {}
+
+
+class Asked(msgspec.Struct, frozen=True):
+    code: str
+    new: bool
+    """Only a new request is answered; who keeps writing is not told again."""
+
+
+class Approved(msgspec.Struct, frozen=True):
+    channel: str
+    id: str
+
+
+class PairingStore:
+    def __init__(self, state_dir: str, clock: Clock) -> None:
+        self._folder = Path(state_dir) / "credentials"
+        self._clock = clock
+        self._allowed: dict[str, tuple[_Mark, frozenset[str]]] = {}
+
+    async def ask(self, channel: str, sender_id: str, meta: Mapping[str, str | None] | None = None) -> Asked | None:
+        """The sender's code; None when too many are waiting already."""
+        return await asyncio.to_thread(self._ask, channel, sender_id, meta or {})
+
+    async def pending(self, channel: str | None = None) -> list[tuple[str, PairingRequest]]:
+        """Requests still valid, with their channel, oldest first; of one channel or of all."""
+        return await asyncio.to_thread(self._pending, channel)
+
+    async def approve(self, code: str, channel: str | None = None) -> Approved | None:
+        """Lets the sender of a code in for good. None: no such code, or it has expired."""
+        return await asyncio.to_thread(self._approve, code.strip().upper(), channel)
+
+    async def allowed(self, channel: str) -> frozenset[str]:
+        """The ids that were let in. Read again only when the file has changed."""
+        path = self._path(channel, "allowFrom")
+        known = self._allowed.get(path.name)
+        if known is None or known[0] != _mark(path):
+            known = await asyncio.to_thread(_read_allowed, path, channel)
+            self._allowed[path.name] = known
+        return known[1]
+
+    # In a thread
+
+    def _ask(self, channel: str, sender_id: str, meta: Mapping[str, str | None]) -> Asked | None:
+        path, now = self._path(channel, "pairing"), iso_utc(self._clock.now_ms())
+        with exclusive(str(path)):
+            requests = self._alive(path)
+            known = next((request for request in requests if request.id == sender_id), None)
+            if known is None and len(requests) >= MOST_PENDING:
+                return None
+            request = known or PairingRequest(
+                id=sender_id,
+                code=_new_code({request.code for request in requests}),
+                created_at=now,
+                last_seen_at=now,
+            )
+            request.last_seen_at = now
+            request.meta |= {key: value.strip()[:_MOST_META] for key, value in meta.items() if value and value.strip()}
+            _write_requests(path, requests if known else [*requests, request])
+            return Asked(request.code, known is None)
+
+    def _pending(self, channel: str | None) -> list[tuple[str, PairingRequest]]:
+        channels = [channel.strip().lower()] if channel else self._channels()
+        return [(name, request) for name in channels for request in self._alive(self._path(name, "pairing"))]
+
+    def _approve(self, code: str, channel: str | None) -> Approved | None:
+        for name in [channel.strip().lower()] if channel else self._channels():
+            path = self._path(name, "pairing")
+            with exclusive(str(path)):
+                requests = self._alive(path)
+                found = next((request for request in requests if request.code == code), None)
+                if found is None:
+                    continue
+                # First in, then off the waiting list: a crash in between costs nobody their place.
+                self._let_in(name, found.id)
+                _write_requests(path, [request for request in requests if request is not found])
+                return Approved(name, found.id)
+        return None
+
+    def _let_in(self, channel: str, sender_id: str) -> None:
+        path, known = self._path(channel, "allowFrom"), normal_id(channel, sender_id)
+        _, already = _read_allowed(path, channel)
+        if known and known != "*" and known not in already:
+            write_private(
+                str(path), json.dumps({"version": 1, "allowFrom": [*sorted(already), known]}, indent=2) + "\n"
+            )
+
+    def _alive(self, path: Path) -> list[PairingRequest]:
+        oldest = self._clock.now_ms() - TTL_MS
+        items = _read_list(path, "requests")
+        requests = [request for item in items if (request := _request(item)) is not None]
+        return [request for request in requests if (_at(request.created_at) or 0) > oldest]
+
+    def _channels(self) -> list[str]:
+        found = sorted(self._folder.glob("*-pairing.json"))
+        return [unquote(path.name.removesuffix("-pairing.json")) for path in found]
+
+    def _path(self, channel: str, kind: str) -> Path:
+        return self._folder / f"{safe_file_name(channel.strip().lower())}-{kind}.json"
+
+
+def pairing_reply(channel: str, sender_id: str, code: str) -> str:
+    """What a stranger is told, once."""
+    return (
+        "This assistant does not know you yet, so your message was not read.\n\n"
+        f"Your {channel} id: {sender_id}\n\n"
+        f"Pairing code: {code}\n\n"
+        "Ask the owner to let you in with:\n"
+        f"openclaw pairing approve {channel} {code}"
+    )
+
+
+def _new_code(taken: set[str]) -> str:
+    while True:
+        code = "".join(secrets.choice(CODE_LETTERS) for _ in range(CODE_LENGTH))
+        if code not in taken:
+            return code
+
+
+def _at(written: str) -> int | None:
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError:
+        return None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _request(item: Any) -> PairingRequest | None:
+    """A request without a time counts as expired, so one of another shape is no request."""
+    try:
+        return msgspec.convert(item, PairingRequest)
+    except msgspec.ValidationError:
+        return None
+
+
+def _mark(path: Path) -> _Mark:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _read_allowed(path: Path, channel: str) -> tuple[_Mark, frozenset[str]]:
+    mark = _mark(path)
+    ids = (normal_id(channel, item) for item in _read_list(path, "allowFrom") if isinstance(item, str))
+    return mark, frozenset(known for known in ids if known not in ("", "*"))
+
+
+def _write_requests(path: Path, requests: list[PairingRequest]) -> None:
+    content = {"version": 1, "requests": msgspec.to_builtins(requests)}
+    write_private(str(path), json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _read_list(path: Path, key: str) -> list[Any]:
+    """A file that cannot be read lets nobody in, and is kept for whoever wants to mend it."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        aside = path.with_name(f"{path.name}.corrupt")
+        log.warning("%s cannot be read (%s); it is kept as %s", path, error, aside.name)
+        path.replace(aside)
+        return []
+    values = cast("dict[str, Any]", content).get(key) if isinstance(content, dict) else None
+    return cast("list[Any]", values) if isinstance(values, list) else []

@@ -1,0 +1,272 @@
+"""The outbox worker: what runs left to deliver reaches its channel, in order, at least once and knowingly at most once.
+
+A part is marked ``sending`` on disk before it is handed to a channel, so that after a crash it is known which parts may
+have arrived. Those are sent again under the channel's idempotency key where it has one; where not, they are marked as
+possible duplicates, and a second doubt ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from openclaw.clock import Clock
+from openclaw.outbound.backoff import Backoff, Chance, retry_delay_s
+from openclaw.outbound.part import Part, SendFailed, Sent, part_from
+from openclaw.storage.base import Ledger, OutboxRow
+
+log = logging.getLogger("openclaw.outbound")
+
+EXPIRY_MS = 24 * 3600 * 1000
+MAX_ATTEMPTS = 10
+"""Tries the platform answered; one that cannot be reached is waited for until the part expires."""
+PARALLEL_PER_CHANNEL = 4
+"""Conversations of one channel served at the same time: a slow channel cannot use up everyone's places."""
+BATCH = 500
+IDLE_S = 30.0
+SETTLE_S = 5.0
+RETRY = Backoff(initial_s=1.0, max_s=300.0, jitter=0.1)
+IN_DOUBT = "interrupted"
+"""How an error begins when the part may have arrived; the ledger writes it too, for parts a crash cut short."""
+
+RouteKey: TypeAlias = tuple[str, str, str, str]
+Outcome: TypeAlias = Literal["sent", "dead", "later"]
+
+
+class Outlet(Protocol):
+    """The channels, as the worker sees them."""
+
+    def ready(self, channel: str, route: dict[str, Any]) -> bool:
+        """Whether a send has a chance now; if not, the part waits without using up a try."""
+        ...
+
+    def idempotent(self, channel: str) -> bool:
+        """Whether the channel drops a second send with the same key."""
+        ...
+
+    async def send(self, channel: str, route: dict[str, Any], part: Part, key: str) -> Sent:
+        """Raises ``SendFailed``."""
+        ...
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a part."""
+
+    row: OutboxRow
+    state: Literal["sent", "dead"]
+    message_id: str = ""
+    error: str = ""
+
+
+def route_key(row: OutboxRow) -> RouteKey:
+    """Parts with the same key are delivered one after the other."""
+    route = row.route
+    return row.channel, str(route.get("accountId") or ""), str(route.get("to") or ""), str(route.get("threadId") or "")
+
+
+class Delivery:
+    def __init__(
+        self,
+        ledger: Ledger,
+        outlet: Outlet,
+        clock: Clock,
+        *,
+        expiry_ms: int = EXPIRY_MS,
+        max_attempts: int = MAX_ATTEMPTS,
+        chance: Chance = random.random,
+        settled: Callable[[Settled], None] | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._outlet = outlet
+        self._clock = clock
+        self._expiry_ms = expiry_ms
+        self._max_attempts = max_attempts
+        self._chance = chance
+        self._settled = settled
+        self._woken = asyncio.Event()
+        self._busy: dict[RouteKey, asyncio.Task[None]] = {}
+        self._held: dict[RouteKey, int] = {}
+        """Conversations whose first part waits for another try, and until when: what comes later waits behind it."""
+
+    def wake(self) -> None:
+        """Something was put into the outbox, or a channel came up."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Delivers until cancelled."""
+        await self._recall_holds()
+        while True:
+            self._woken.clear()
+            try:
+                await self.deliver_due()
+                wait_s = await self._until_next()
+            except Exception:
+                log.exception("the outbox could not be read; trying again")
+                wait_s = RETRY.initial_s
+            await self._wait(wait_s)
+
+    async def stop(self, timeout_s: float = SETTLE_S) -> None:
+        """Lets what is on the wire finish; whatever does not is in doubt after the next start."""
+        tasks = list(self._busy.values())
+        if not tasks:
+            return
+        _, pending = await asyncio.wait(tasks, timeout=timeout_s)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+    async def deliver_due(self) -> None:
+        """Starts the delivery of every conversation that has something due and is not being served."""
+        now = self._clock.now_ms()
+        rows = await self._ledger.outbox_due(now, BATCH)
+        by_route: dict[RouteKey, list[OutboxRow]] = {}
+        for row in sorted(rows, key=lambda row: row.id):
+            by_route.setdefault(route_key(row), []).append(row)
+        self._held = {key: until for key, until in self._held.items() if until > now}
+        for key, waiting in by_route.items():
+            if key in self._busy:
+                continue
+            if key in self._held:
+                await self._defer(waiting, self._held[key])
+            elif self._outlet.ready(key[0], waiting[0].route):
+                if sum(busy[0] == key[0] for busy in self._busy) < PARALLEL_PER_CHANNEL:
+                    self._serve(key, waiting)
+            else:
+                await self._wait_for_channel(waiting, full=len(rows) == BATCH)
+
+    async def drain(self) -> None:
+        """Waits for the deliveries under way."""
+        while self._busy:
+            await asyncio.gather(*self._busy.values())
+
+    # One conversation
+
+    def _serve(self, key: RouteKey, rows: list[OutboxRow]) -> None:
+        task = asyncio.create_task(self._deliver_route(key, rows), name=f"deliver {key[0]}")
+        self._busy[key] = task
+
+        def done(_: asyncio.Task[None]) -> None:
+            self._busy.pop(key, None)
+            self._woken.set()
+
+        task.add_done_callback(done)
+
+    async def _deliver_route(self, key: RouteKey, rows: list[OutboxRow]) -> None:
+        dead_messages: set[int] = set()
+        for index, row in enumerate(rows):
+            try:
+                if row.ledger_id in dead_messages:
+                    await self._end(row, "dead", error="an earlier part of this message could not be delivered")
+                    continue
+                outcome = await self._deliver(row)
+            except Exception:
+                # Not the channel's failure, which has its own type, but ours: try this conversation again later.
+                log.exception("part %s of %s could not be handled", row.part, row.run_id)
+                await self._put_back(row)
+                return
+            if outcome == "dead":
+                dead_messages.add(row.ledger_id)
+            elif outcome == "later":
+                if rest := rows[index + 1 :]:
+                    await self._defer(rest, self._held[key])
+                return
+
+    async def _deliver(self, row: OutboxRow) -> Outcome:
+        now = self._clock.now_ms()
+        if now - row.created_at >= self._expiry_ms:
+            return await self._end(row, "dead", error=f"expired: {row.error or 'the channel was not there in time'}")
+        in_doubt = row.error.startswith(IN_DOUBT) and not self._outlet.idempotent(row.channel)
+        await self._ledger.outbox_mark(row.id, "sending", error=row.error)
+        try:
+            part = part_from(row.payload)
+            if in_doubt:
+                part = msgspec.structs.replace(part, possibly_duplicate=True)
+            sent = await self._outlet.send(row.channel, row.route, part, f"{row.run_id}:{row.part}")
+        except SendFailed as failure:
+            return await self._failed(row, failure, in_doubt)
+        note = "possibly delivered twice: it was in doubt whether the first try arrived" if in_doubt else ""
+        return await self._end(row, "sent", message_id=sent.message_id, error=note)
+
+    async def _failed(self, row: OutboxRow, failure: SendFailed, in_doubt: bool) -> Outcome:
+        attempts, error = row.attempts + 1, str(failure)
+        if failure.permanent:
+            return await self._end(row, "dead", error=error)
+        if failure.reached and attempts >= self._max_attempts:
+            return await self._end(row, "dead", error=f"given up after {attempts} tries: {error}")
+        if failure.maybe_sent and not self._outlet.idempotent(row.channel):
+            if in_doubt:
+                return await self._end(row, "dead", error=f"in doubt twice, so not sent again: {error}")
+            in_doubt = True
+        delay_s = retry_delay_s(RETRY, attempts, failure.retry_after_s, self._chance)
+        until = self._clock.now_ms() + int(delay_s * 1000)
+        self._held[route_key(row)] = until
+        stored = f"{IN_DOUBT}: {error.removeprefix(f'{IN_DOUBT}: ')}" if in_doubt else error
+        await self._ledger.outbox_mark(row.id, "pending", next_at=until, error=stored)
+        log.info("part %d of %s waits %.1f s for another try: %s", row.part, row.run_id, delay_s, error)
+        return "later"
+
+    async def _put_back(self, row: OutboxRow) -> None:
+        until = self._clock.now_ms() + int(RETRY.max_s * 1000)
+        self._held[route_key(row)] = until
+        try:
+            await self._ledger.outbox_mark(row.id, "pending", next_at=until, error=f"{IN_DOUBT}: see the log")
+        except Exception:
+            log.exception("part %s of %s stays as it is until the next start", row.part, row.run_id)
+
+    async def _end(
+        self, row: OutboxRow, state: Literal["sent", "dead"], *, message_id: str = "", error: str = ""
+    ) -> Literal["sent", "dead"]:
+        await self._ledger.outbox_mark(row.id, state, error=error, message_id=message_id)
+        if state == "dead":
+            log.error("part %d of %s to %s was not delivered: %s", row.part, row.run_id, row.channel, error)
+        if self._settled is not None:
+            self._settled(Settled(row=row, state=state, message_id=message_id, error=error))
+        return state
+
+    # Waiting
+
+    async def _defer(self, rows: Sequence[OutboxRow], until: int) -> None:
+        """Equal times keep the order of writing, so the conversation stays in order across restarts."""
+        await asyncio.gather(
+            *(self._ledger.outbox_mark(row.id, "pending", next_at=until, error=row.error) for row in rows)
+        )
+
+    async def _wait_for_channel(self, rows: list[OutboxRow], *, full: bool) -> None:
+        now = self._clock.now_ms()
+        expired = [row for row in rows if now - row.created_at >= self._expiry_ms]
+        for row in expired:
+            await self._end(row, "dead", error=f"expired: {row.error or 'the channel was not there in time'}")
+        if full:
+            # The window is crowded: step aside for a while, or parts for channels that are up would never be seen.
+            await self._defer([row for row in rows if row not in expired], now + int(SETTLE_S * 1000))
+
+    async def _recall_holds(self) -> None:
+        """After a restart: what waits for another try holds back what comes later, as before."""
+        now = self._clock.now_ms()
+        for row in await self._ledger.outbox_due(now + self._expiry_ms, BATCH):
+            if row.next_at > now:
+                key = route_key(row)
+                self._held[key] = max(self._held.get(key, 0), row.next_at)
+
+    async def _until_next(self) -> float:
+        now = self._clock.now_ms()
+        rows = await self._ledger.outbox_due(now + int(IDLE_S * 1000), BATCH)
+        later = [row.next_at for row in rows if row.next_at > now]
+        return (min(later) - now) / 1000 if later else IDLE_S
+
+    async def _wait(self, seconds: float) -> None:
+        timer = asyncio.ensure_future(self._clock.sleep(seconds))
+        woken = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait({timer, woken}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (timer, woken):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task

@@ -1,0 +1,33 @@
+"""Keys of channel messages seen lately, in the ledger. Run in the ledger's thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+SEEN_SCHEMA = """
+CREATE TABLE seen (
+  step INTEGER PRIMARY KEY AUTOINCREMENT,
+  key TEXT NOT NULL UNIQUE,
+  at INTEGER NOT NULL
+);
+CREATE INDEX seen_at ON seen (at);
+"""
+"""``step`` is the order of the last sightings: several fall into one millisecond."""
+
+
+def seen(db: sqlite3.Connection, key: str, ttl_ms: int, keep: int, now: int, *, remember: bool) -> bool:
+    """Whether the key was seen within ``ttl_ms``; being asked for counts as being seen again."""
+    row = db.execute("SELECT at FROM seen WHERE key = ?", (key,)).fetchone()
+    known = row is not None and now - row[0] < ttl_ms
+    if known or remember:
+        remember_seen(db, [key], now)
+    if not known:
+        db.execute("DELETE FROM seen WHERE at <= ?", (now - ttl_ms,))
+        newest_to_go = "SELECT step FROM seen ORDER BY step DESC LIMIT 1 OFFSET ?"
+        db.execute(f"DELETE FROM seen WHERE step <= ({newest_to_go})", (max(0, keep),))
+    return known
+
+
+def remember_seen(db: sqlite3.Connection, keys: Iterable[str], now: int) -> None:
+    db.executemany("INSERT OR REPLACE INTO seen (key, at) VALUES (?, ?)", [(key, now) for key in keys if key])

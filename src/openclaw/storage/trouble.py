@@ -1,0 +1,52 @@
+"""Telling a disk that cannot be written for now from every other failure, and saying so to a person."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+FIRST_PAUSE_S = 0.25
+LONGEST_PAUSE_S = 5.0
+
+log = logging.getLogger("openclaw.storage")
+
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+
+
+def is_disk_trouble(error: BaseException) -> bool:
+    """The disk is full, read-only or failing: the same write may succeed later."""
+    return isinstance(error, OSError) and error.errno in _DISK
+
+
+def in_words(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            advice = "free some space"
+        case errno.EROFS:
+            advice = "make the state directory writable"
+        case _:
+            advice = "check the disk"
+    where = f" ({error.filename})" if error.filename else ""
+    return f"the Gateway cannot write to its disk: {os.strerror(error.errno or errno.EIO)}{where}; {advice}"
+
+
+async def until_written(write: Callable[[], Awaitable[T]], pause: Callable[[float], Awaitable[None]]) -> T:
+    """Repeats a write until the disk takes it: what was said is not lost when space returns. Other errors are raised.
+
+    ``pause`` decides how long this may go on: it sleeps, or raises when nobody wants to wait any longer.
+    """
+    wait_s = FIRST_PAUSE_S
+    while True:
+        try:
+            return await write()
+        except OSError as error:
+            if not is_disk_trouble(error):
+                raise
+            level = logging.ERROR if wait_s == FIRST_PAUSE_S else logging.DEBUG
+            log.log(level, "%s; what was to be written waits (%s)", in_words(error), error)
+        await pause(wait_s)
+        wait_s = min(wait_s * 2, LONGEST_PAUSE_S)

@@ -1,0 +1,462 @@
+"""Signal over real HTTP, against a daemon that refuses what the real one refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.channels.base import MessageRef
+from openclaw.channels.manager import Channels
+from openclaw.clock import SystemClock
+from openclaw.config.load import parse_config
+from openclaw.inbound.message import Inbound, Route
+from openclaw.outbound.part import MediaRef, Part, SendFailed
+from openclaw.storage.files.blobs import FileBlobStore
+from tests.support.signal_daemon import SignalDaemon
+
+ME, ANN = "+15550000001", "+15550000042"
+TO_ANN = {"channel": "signal", "to": f"signal:{ANN}", "accountId": "default"}
+GOLDEN = {"message": "Hi from signal", "account": ME, "recipient": [ANN]}
+
+
+class QuickClock(SystemClock):
+    """Waiting takes no time, but others get their turn."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.01))
+
+
+class Receiver:
+    def __init__(self) -> None:
+        self.messages: list[Inbound] = []
+        self.notices: list[str] = []
+        self.failures: list[Exception] = []
+        self.answer: bool | None = None
+        self._changed = asyncio.Event()
+
+    async def receive(self, inbound: Inbound) -> bool | None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.messages.append(inbound)
+        self._changed.set()
+        return self.answer
+
+    async def notice(self, inbound: Inbound) -> None:
+        self.notices.append(inbound.text)
+        self._changed.set()
+
+    async def got(self, count: int) -> list[str]:
+        async with asyncio.timeout(10):
+            while len(self.messages) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return [inbound.text for inbound in self.messages]
+
+
+class Setup:
+    def __init__(self, daemon: SignalDaemon, channels: Channels, receiver: Receiver, blobs: FileBlobStore) -> None:
+        self.daemon = daemon
+        self.channels = channels
+        self.receiver = receiver
+        self.blobs = blobs
+
+    async def send(self, part: Part | str, route: dict[str, Any] | None = None) -> str:
+        part = Part(text=part) if isinstance(part, str) else part
+        return (await self.channels.send("signal", route or TO_ANN, part, "key")).message_id
+
+
+def config(signal: dict[str, Any]) -> Any:
+    loaded = parse_config("openclaw.json", json.dumps({"channels": {"signal": signal}}), {})
+    assert loaded.valid, loaded.issues
+    return loaded.config
+
+
+@asynccontextmanager
+async def running(
+    state: Path, daemon: SignalDaemon | None = None, receiver: Receiver | None = None, **settings: Any
+) -> AsyncIterator[Setup]:
+    receiver = receiver or Receiver()
+    blobs = FileBlobStore(str(state))
+    own = daemon is None
+    daemon = daemon or await SignalDaemon(ME).start()
+    wanted = config({"account": ME, "httpUrl": daemon.url, **settings})
+    channels = Channels(
+        config=lambda: wanted,
+        clock=QuickClock(),
+        state_dir=str(state),
+        blobs=blobs,
+        receive=receiver.receive,
+        notice=receiver.notice,
+    )
+    await channels.start()
+    try:
+        await daemon.connected()
+        yield Setup(daemon, channels, receiver, blobs)
+    finally:
+        await channels.stop()
+        if own:
+            await daemon.stop()
+
+
+async def test_a_direct_message_comes_in_and_its_answer_goes_out(tmp_path: Path) -> None:
+    async with running(tmp_path) as setup:
+        await setup.daemon.say("hello")
+        assert await setup.receiver.got(1) == ["hello"]
+        await setup.channels.typing("signal", TO_ANN, True)
+        assert (await setup.send("Hi from signal")).isdigit()
+        assert setup.daemon.calls == [("sendTyping", {"recipient": [ANN], "account": ME}), ("send", GOLDEN)]
+        assert setup.daemon.refused == []
+
+
+async def test_a_group_is_answered_in_the_group(tmp_path: Path) -> None:
+    async with running(tmp_path) as setup:
+        setup.daemon.groups = {"grp1=="}
+        await setup.daemon.say("no mention here", group="grp1==")
+        await setup.receiver.got(1)
+        route = {"channel": "signal", "to": setup.receiver.messages[0].to}
+        await setup.channels.typing("signal", route, True)
+        await setup.send("group reply", route)
+        await setup.channels.typing("signal", route, False)
+        group = {"groupId": "grp1==", "account": ME}
+        assert setup.daemon.of("sendTyping") == [group, {**group, "stop": True}]
+        assert setup.daemon.of("send") == [{"message": "group reply", **group}]
+
+
+async def test_after_a_lost_connection_what_was_missed_comes_in(tmp_path: Path) -> None:
+    async with running(tmp_path) as setup:
+        await setup.daemon.say("one")
+        await setup.receiver.got(1)
+        setup.daemon.disconnect()
+        await setup.daemon.until(lambda: not setup.daemon._streams)
+        await setup.daemon.say("two")
+        assert await setup.receiver.got(2) == ["one", "two"]
+        assert setup.daemon.last_event_ids == [None, "1700-1"]
+        (account,) = setup.channels.accounts()
+        assert account.status.connected and account.status.last_disconnect is not None
+
+
+async def test_after_a_restart_of_the_gateway_what_was_missed_comes_in(tmp_path: Path) -> None:
+    async with SignalDaemon(ME) as daemon:
+        async with running(tmp_path, daemon) as setup:
+            await daemon.say("one")
+            await setup.receiver.got(1)
+            await daemon.say("two")
+            await setup.receiver.got(2)
+        await daemon.say("while it was away")
+        async with running(tmp_path, daemon) as setup:
+            assert "while it was away" in await setup.receiver.got(1)
+    bookmark = tmp_path / "channels" / "signal" / "default" / "last-event"
+    assert stat.S_IMODE(bookmark.stat().st_mode) == 0o600
+
+
+async def test_a_daemon_that_goes_away_and_returns_is_found_again(tmp_path: Path) -> None:
+    daemon = await SignalDaemon(ME, event_ids=False).start()
+    async with running(tmp_path, daemon) as setup:
+        await daemon.stop()
+        (account,) = setup.channels.accounts()
+        assert not setup.channels.ready("signal", TO_ANN) or account.status.reconnect_attempts == 0
+        await daemon.start()
+        await daemon.connected()
+        await daemon.say("back")
+        assert await setup.receiver.got(1) == ["back"]
+        await setup.send("hello again")
+    await daemon.stop()
+
+
+async def test_attachments_are_fetched_and_large_or_missing_ones_are_named(tmp_path: Path) -> None:
+    async with running(tmp_path, mediaMaxMb=1) as setup:
+        setup.daemon.attachments["a1"] = b"\x89PNG picture"
+        listed = [
+            {"id": "a1", "contentType": "image/png", "filename": "cat.png", "size": 12},
+            {"id": "gone", "contentType": "image/png", "filename": "dog.png", "size": 12},
+            {"id": "a2", "contentType": "video/mp4", "filename": "film.mp4", "size": 5_000_000},
+        ]
+        await setup.daemon.say("look", attachments=listed)
+        await setup.receiver.got(1)
+        (message,) = setup.receiver.messages
+        (media,) = message.media
+        assert (media.mime_type, media.file_name) == ("image/png", "cat.png")
+        assert await setup.blobs.get(media.blob or "") == b"\x89PNG picture"
+        assert ["dog.png" in message.untrusted[0], "film.mp4" in message.untrusted[1]] == [True, True]
+        assert "channels.signal.mediaMaxMb" in message.untrusted[1]
+        assert setup.daemon.of("getAttachment") == [{"id": "a1", "recipient": ANN, "account": ME}]
+
+
+async def test_a_picture_without_words_is_a_message_too(tmp_path: Path) -> None:
+    async with running(tmp_path) as setup:
+        setup.daemon.attachments["a1"] = b"picture"
+        listed = [{"id": "a1", "contentType": "image/png", "filename": None, "size": 7}]
+        await setup.daemon.say("", attachments=listed, group="grp1==")
+        await setup.receiver.got(1)
+        assert setup.daemon.of("getAttachment")[0]["groupId"] == "grp1=="
+        assert len(setup.receiver.messages[0].media) == 1
+
+
+async def test_attachments_are_left_alone_when_told_so(tmp_path: Path) -> None:
+    async with running(tmp_path, ignoreAttachments=True) as setup:
+        await setup.daemon.say("words", attachments=[{"id": "a1", "contentType": "image/png", "size": 1}])
+        await setup.receiver.got(1)
+        assert setup.receiver.messages[0].media == () and setup.daemon.calls == []
+
+
+async def test_files_go_out_inside_the_request(tmp_path: Path) -> None:
+    async with running(tmp_path) as setup:
+        blob = await setup.blobs.put(b"chart")
+        media = (MediaRef(blob=blob, mime_type="image/png", file_name="my; chart.png"),)
+        await setup.send(Part(text="here", media=media))
+        await setup.send(Part(media=media))
+        encoded = base64.b64encode(b"chart").decode()
+        uri = f"data:image/png;filename=my_chart.png;base64,{encoded}"
+        assert [call["attachments"] for call in setup.daemon.of("send")] == [[uri], [uri]]
+        with pytest.raises(SendFailed, match="gone"):
+            await setup.send(Part(media=(MediaRef(blob="0" * 64, mime_type="image/png"),)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "target", "heard"),
+    [
+        ({}, ME, True),
+        ({}, ANN, False),
+        ({"reactionNotifications": "all"}, ANN, True),
+        ({"reactionNotifications": "off"}, ME, False),
+        ({"reactionNotifications": "allowlist", "reactionAllowlist": [ANN]}, "+15550000043", True),
+        ({"reactionNotifications": "allowlist"}, ME, False),
+    ],
+)
+async def test_reactions_are_heard_as_configured(tmp_path: Path, settings: Any, target: str, heard: bool) -> None:
+    async with running(tmp_path, **settings) as setup:
+        reaction = {"emoji": "👍", "targetAuthorNumber": target, "targetSentTimestamp": 5, "isRemove": False}
+        await setup.daemon.deliver(setup.daemon.message(None, reaction=reaction))
+        await setup.daemon.say("after")
+        assert await setup.receiver.got(1) == ["after"]
+        assert len(setup.receiver.notices) == heard
+
+
+async def test_the_agent_can_react(tmp_path: Path) -> None:
+    async with running(tmp_path) as setup:
+        (account,) = setup.channels.accounts()
+        assert account.channel is not None
+        route = Route(channel="signal", to="group:grp1==")
+        await account.channel.react(route, MessageRef(id=f"5:{ANN}"), "👍")
+        await account.channel.react(Route(channel="signal", to=ANN), MessageRef(id="6"), "👍", remove=True)
+        first, second = setup.daemon.of("sendReaction")
+        assert first == {"emoji": "👍", "targetAuthor": ANN, "targetTimestamp": 5, "groupId": "grp1==", "account": ME}
+        assert second["remove"] is True and second["targetTimestamp"] == 6
+
+
+@pytest.mark.parametrize(("answer", "receipts"), [(None, 1), (True, 1), (False, 0)])
+async def test_reading_is_confirmed_only_to_those_who_may_write(
+    tmp_path: Path, answer: bool | None, receipts: int
+) -> None:
+    async with running(tmp_path, sendReadReceipts=True) as setup:
+        setup.receiver.answer = answer
+        envelope = await setup.daemon.say("hello")
+        await setup.daemon.say("in a group", group="grp1==")
+        await setup.receiver.got(2)
+        expected = {"recipient": ANN, "targetTimestamp": envelope["timestamp"], "type": "read", "account": ME}
+        assert setup.daemon.of("sendReceipt") == [expected] * receipts
+
+
+async def test_a_message_that_could_not_be_written_down_is_offered_again(tmp_path: Path) -> None:
+    receiver = Receiver()
+    receiver.failures = [OSError("disk full") for _ in range(8)]
+    async with running(tmp_path, receiver=receiver) as setup:
+        await setup.daemon.say("keep me")
+        assert await receiver.got(1) == ["keep me"]
+
+
+async def test_a_message_nobody_can_handle_does_not_keep_the_others_out(tmp_path: Path) -> None:
+    receiver = Receiver()
+    receiver.failures = [ValueError("poison") for _ in range(5)]
+    async with running(tmp_path, receiver=receiver) as setup:
+        await setup.daemon.say("poison")
+        await setup.daemon.say("fine")
+        assert await receiver.got(1) == ["fine"]
+
+
+async def test_odd_events_are_passed_over(tmp_path: Path) -> None:
+    async with running(tmp_path) as setup:
+        await setup.daemon.write_raw(b'event:receive\ndata:{"envelope": 7}\n\nevent:receive\ndata:not json\n\n')
+        await setup.daemon.write_raw(b": keep-alive\n\nretry: 5\r\nunknown: x\r\n\r\n")
+        halves = json.dumps({"envelope": setup.daemon.message("in two lines")}).encode()
+        await setup.daemon.write_raw(b"data:" + halves[:20])
+        await setup.daemon.write_raw(halves[20:] + b"\r\n\r\n")
+        assert await setup.receiver.got(1) == ["in two lines"]
+
+
+@pytest.mark.parametrize(
+    ("code", "permanent"),
+    [(-1, True), (-4, True), (-32602, True), (-3, False), (-5, False), (-32603, False), (-2, False)],
+)
+async def test_refusals_are_for_good_or_for_now(tmp_path: Path, code: int, permanent: bool) -> None:
+    async with running(tmp_path) as setup:
+        data = {"response": {"results": [{"type": "RATE_LIMIT_FAILURE", "retryAfterSeconds": 40}]}}
+        setup.daemon.refuse_next("send", code, "no", data)
+        with pytest.raises(SendFailed) as failed:
+            await setup.send("x")
+        assert (failed.value.permanent, failed.value.maybe_sent) == (permanent, False)
+        assert failed.value.retry_after_s == (40 if code == -5 else None)
+
+
+@pytest.mark.parametrize(
+    ("results", "fails", "permanent"),
+    [
+        (["SUCCESS"], False, False),
+        ([], False, False),
+        (["NETWORK_FAILURE", "SUCCESS"], False, False),
+        (["NETWORK_FAILURE"], True, False),
+        (["UNREGISTERED_FAILURE"], True, True),
+        (["IDENTITY_FAILURE", "NETWORK_FAILURE"], True, False),
+    ],
+)
+async def test_an_answer_counts_as_sent_when_somebody_got_it(
+    tmp_path: Path, results: list[str], fails: bool, permanent: bool
+) -> None:
+    async with running(tmp_path) as setup:
+        setup.daemon.result_next("send", {"timestamp": 77, "results": [{"type": kind} for kind in results]})
+        if not fails:
+            assert await setup.send("x") == "77"
+            return
+        with pytest.raises(SendFailed) as failed:
+            await setup.send("x")
+        assert failed.value.permanent is permanent
+
+
+async def test_an_answer_that_never_comes_leaves_the_message_in_doubt(tmp_path: Path) -> None:
+    async with running(tmp_path) as setup:
+        setup.daemon.drop_next("send")
+        with pytest.raises(SendFailed) as failed:
+            await setup.send("x")
+        assert failed.value.maybe_sent and not failed.value.permanent
+
+
+async def test_a_daemon_that_is_not_there_was_not_reached(tmp_path: Path) -> None:
+    daemon = await SignalDaemon(ME).start()
+    async with running(tmp_path, daemon) as setup:
+        await daemon.stop()
+        with pytest.raises(SendFailed) as failed:
+            await setup.send("x")
+        assert not failed.value.maybe_sent and not failed.value.reached
+
+
+async def test_an_account_the_daemon_does_not_know_is_told(tmp_path: Path) -> None:
+    async with SignalDaemon("+15550000009") as daemon:
+        channels = Channels(
+            config=lambda: config({"account": ME, "httpUrl": daemon.url}),
+            clock=QuickClock(),
+            state_dir=str(tmp_path),
+            blobs=FileBlobStore(str(tmp_path)),
+            receive=Receiver().receive,
+        )
+        await channels.start()
+        (account,) = channels.accounts()
+        async with asyncio.timeout(10):
+            while account.status.last_error is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert "does not know the account" in account.status.last_error
+        await channels.stop()
+
+
+async def test_probing_asks_the_daemon_for_its_version(tmp_path: Path) -> None:
+    async with running(tmp_path) as setup:
+        (account,) = setup.channels.accounts()
+        assert await setup.channels.probe(account, 5) == {"ok": True, "version": "0.13.24"}
+
+
+async def test_two_accounts_answer_through_the_one_that_heard(tmp_path: Path) -> None:
+    second = "+15550000002"
+    async with SignalDaemon(ME, second) as daemon:
+        receiver = Receiver()
+        wanted = config({"httpUrl": daemon.url, "accounts": {"home": {"account": ME}, "work": {"account": second}}})
+        channels = Channels(
+            config=lambda: wanted,
+            clock=QuickClock(),
+            state_dir=str(tmp_path),
+            blobs=FileBlobStore(str(tmp_path)),
+            receive=receiver.receive,
+        )
+        await channels.start()
+        await daemon.connected(2)
+        await daemon.deliver(daemon.message("to work"), account=second)
+        await receiver.got(1)
+        (message,) = receiver.messages
+        assert message.account_id == "work"
+        route = {"channel": "signal", "to": message.to, "accountId": message.account_id}
+        await channels.send("signal", route, Part(text="from work"), "k")
+        assert daemon.of("send") == [{"message": "from work", "account": second, "recipient": [ANN]}]
+        await channels.stop()
+
+
+def fake_cli(folder: Path) -> Path:
+    script = folder / "signal-cli"
+    root = Path(__file__).parent.parent.parent
+    script.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
+        "from tests.support.signal_daemon import main\nmain(sys.argv[1:])\n"
+    )
+    script.chmod(0o700)
+    return script
+
+
+async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, unused_tcp_port: int) -> None:
+    settings = {
+        "account": ME,
+        "cliPath": str(fake_cli(tmp_path)),
+        "httpPort": unused_tcp_port,
+        "receiveMode": "on-start",
+    }
+    wanted = config(settings)
+    up = asyncio.Event()
+    channels = Channels(
+        config=lambda: wanted,
+        clock=SystemClock(),
+        state_dir=str(tmp_path),
+        blobs=FileBlobStore(str(tmp_path)),
+        receive=Receiver().receive,
+        came_up=up.set,
+    )
+    await channels.start()
+    async with asyncio.timeout(20):
+        await up.wait()
+    sent = await channels.send("signal", TO_ANN, Part(text="hello"), "k")
+    assert sent.message_id.isdigit()
+    await channels.stop()
+    with pytest.raises(OSError):
+        await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+
+
+async def test_a_program_that_is_not_installed_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
+    wanted = config({"account": ME, "cliPath": str(tmp_path / "no-such-cli")})
+    channels = Channels(
+        config=lambda: wanted,
+        clock=SystemClock(),
+        state_dir=str(tmp_path),
+        blobs=FileBlobStore(str(tmp_path)),
+        receive=Receiver().receive,
+    )
+    await channels.start()
+    (account,) = channels.accounts()
+    assert account.task is not None
+    await account.task
+    assert not account.status.configured and "signal.cliPath" in (account.status.last_error or "")
+    await channels.stop()
+
+
+def test_the_configuration_says_what_is_missing() -> None:
+    from openclaw.channels.signal.kind import SIGNAL
+
+    problems = [
+        SIGNAL.accounts(config(settings))[0].problem for settings in ({}, {"account": "12345"}, {"account": ME})
+    ]
+    assert ["channels.signal.account" in problem for problem in problems] == [True, True, False]
+    assert os.sep not in problems[0]

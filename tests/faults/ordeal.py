@@ -1,0 +1,292 @@
+"""One state directory through many lives of the Gateway: a sender that redelivers, kills at any moment, and the books.
+
+Used by ``test_kills``; ``python -m tests.faults.ordeal 1000`` (or ``make faults``) runs the long version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import random
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config
+from tests.support.model_server import ModelServer
+
+ENDS = {"answered", "silent", "failed", "superseded", "expired"}
+SETTLE_S = 60
+POINTS = (
+    "accept.before accept.after ack run.start user.before user.after model.call answer.before answer.after tool.before"
+    " tool.noted tool.ran tool.stored sync.before sync.after finish.before finish.after commit.before commit.after"
+).split()
+CONNECTION_LOST = (aiohttp.ClientError, ConnectionError, TimeoutError, AssertionError, RuntimeError)
+
+
+@dataclass
+class Sent:
+    key: str
+    session: str
+    text: str
+    tool: bool
+    tries: int = 0
+    acknowledged: bool = False
+
+
+@dataclass
+class Ordeal:
+    root: Path
+    models: ModelServer
+    seed: int
+    mode: str = "followup"
+    sent: list[Sent] = field(default_factory=list)
+    lives: int = 0
+    deaths: Counter[str] = field(default_factory=Counter)
+    ready_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.armed = self.root / "armed"
+        self.effects = self.root / "effects"
+        queue = {"mode": self.mode, "debounceMs": 0, "cap": 1000}
+        config = model_config(self.models.base_url, self.models.api_key, messages={"queue": queue})
+        self.gateway = GatewayProcess(self.root / "state", config)
+
+    # What is sent
+
+    def message(self, session: str, kind: str) -> Sent:
+        tag = f"m{self.seed}x{len(self.sent)}"
+        command = json.dumps({"command": f"echo {tag} >> {self.effects}"})
+        tools = {"tool": 1, "tools": 2}.get(kind, 0)
+        extra = json.dumps({"command": f"echo {tag}-more >> {self.effects}"})
+        calls = "".join(f"[[tool:exec {one}]]" for one in (command, extra)[:tools])
+        slow = "[[delay:2]]" if kind == "slow" else ""
+        words = "and so on " * 20 if kind == "slow" else ""
+        text = f"{tag} {calls}{'[[next]]' if calls else ''}{slow}[[reply:{words}done {tag}]]"
+        sent = Sent(tag, session, text, bool(tools))
+        self.sent.append(sent)
+        return sent
+
+    def workload(self, sessions: list[str], count: int) -> list[Sent]:
+        kinds = ["plain", "slow", "tool", "tools"]
+        return [self.message(self.chance.choice(sessions), self.chance.choice(kinds)) for _ in range(count)]
+
+    # Lives
+
+    async def start(self, faults: list[dict[str, Any]]) -> bool:
+        """False when it died before it was ready."""
+        self.lives += 1
+        self.gateway.env |= {
+            "OPENCLAW_FAULT_INJECTION": "allow",
+            "OPENCLAW_FAULT_PLAN": json.dumps([{"while": str(self.armed), **fault} for fault in faults]),
+        }
+        began = time.monotonic()
+        try:
+            await self.gateway.start()
+        except AssertionError:
+            if not self.died():
+                raise
+            return False
+        self.ready_s.append(time.monotonic() - began)
+        return True
+
+    def died(self) -> bool:
+        process = self.gateway._process
+        assert process is not None
+        with contextlib.suppress(Exception):
+            process.wait(timeout=2)
+        return process.returncode is not None and process.returncode < 0
+
+    def kill(self) -> None:
+        self.gateway.kill()
+
+    async def deliver(self) -> None:
+        """Sends everything without an acknowledgement again, each session in order; some that had one as well."""
+        with contextlib.suppress(*CONNECTION_LOST):
+            async with self.gateway.client() as client:
+                waiting: dict[str, list[Sent]] = {}
+                for one in self.sent:
+                    if not one.acknowledged:
+                        waiting.setdefault(one.session, []).append(one)
+                again = self.chance.sample(self.sent, min(2, len(self.sent)))
+                await asyncio.gather(
+                    *(self._deliver_in_order(client, part) for part in waiting.values()),
+                    *(self._redeliver(client, one) for one in again if one.acknowledged),
+                )
+
+    async def _deliver_in_order(self, client: WireClient, messages: list[Sent]) -> None:
+        for one in messages:
+            one.tries += 1
+            await self._send(client, one)
+            one.acknowledged = True
+
+    async def _redeliver(self, client: WireClient, one: Sent) -> None:
+        answer = await self._send(client, one)
+        if answer.get("status") == "started":
+            raise ValueError(f"{one.key} was acknowledged before and was started anew")
+
+    async def _send(self, client: WireClient, one: Sent) -> dict[str, Any]:
+        params = {"sessionKey": one.session, "message": one.text, "idempotencyKey": one.key}
+        try:
+            return await client.call("chat.send", params, timeout=SETTLE_S)
+        except RequestFailed as failed:
+            # Given up in an earlier life: the acknowledgement says so.
+            if (failed.payload or {}).get("status") == "error":
+                return failed.payload
+            raise
+
+    async def settle(self) -> None:
+        """Everything sent is delivered and has ended; called while no fault is armed."""
+        await self.deliver()
+        async with self.gateway.client() as client:
+            for one in self.sent:
+                params = {"runId": one.key, "timeoutMs": SETTLE_S * 1000}
+                answer = await client.call("agent.wait", params, timeout=SETTLE_S + 5)
+                assert answer["status"] in ("ok", "error"), f"{one.key}: {answer}"
+
+    # The books
+
+    def check(self) -> None:
+        rows = self._check_ledger()
+        seen: Counter[str] = Counter()
+        for session_id in {row["session_id"] for row in rows.values()}:
+            own = [one for one in self.sent if rows[one.key]["session_id"] == session_id]
+            self._check_transcript(session_id, own, rows, seen)
+        for one in self.sent:
+            assert seen[one.key] == 1, f"{one.key} reached the transcript {seen[one.key]} times"
+        effects = Counter(self.effects.read_text().split()) if self.effects.exists() else Counter()
+        twice = [tag for tag, count in effects.items() if count > 1]
+        assert not twice, f"side effects made twice: {twice}"
+
+    def _check_ledger(self) -> dict[str, sqlite3.Row]:
+        with contextlib.closing(sqlite3.connect(self.root / "state" / "ledger.db")) as database:
+            database.row_factory = sqlite3.Row
+            assert database.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+            rows = {row["run_id"]: row for row in database.execute("SELECT * FROM messages")}
+            ends = Counter(
+                row["ledger_id"] for row in database.execute("SELECT * FROM story") if row["state"] in ENDS
+            )
+        assert rows.keys() == {one.key for one in self.sent}
+        for row in rows.values():
+            assert row["state"] in ENDS and row["ended_at"], f"{row['run_id']} has no end: {dict(row)}"
+            assert ends[row["id"]] == 1, f"{row['run_id']} ended {ends[row['id']]} times"
+        return rows
+
+    def _check_transcript(
+        self, session_id: str, own: list[Sent], rows: dict[str, sqlite3.Row], seen: Counter[str]
+    ) -> None:
+        entries = self.gateway.transcript(session_id)
+        ids = [entry["id"] for entry in entries[1:]]
+        assert len(set(ids)) == len(ids), "an entry was written twice"
+        messages = [entry["message"] for entry in entries if entry["type"] == "message"]
+        asked = [text_of(message) for message in messages if message["role"] == "user"]
+        order: list[int] = []
+        for text in asked:
+            inside = [one for one in own if f"[message_id: {one.key}]" in text]
+            seen.update(one.key for one in inside)
+            order += [rows[one.key]["id"] for one in inside]
+        assert order == sorted(order), "messages of one session changed places"
+        results = Counter(message["toolCallId"] for message in messages if message["role"] == "toolResult")
+        assert all(count == 1 for count in results.values()), "a tool call has two results"
+        if self.mode == "followup":
+            self._check_answers(own, rows, [message for message in messages if message["role"] == "assistant"])
+
+    def _check_answers(self, own: list[Sent], rows: dict[str, sqlite3.Row], answers: list[dict[str, Any]]) -> None:
+        finals = Counter(text_of(answer).split()[-1] for answer in answers if answer["stopReason"] == "stop")
+        notices = [answer for answer in answers if "given up" in answer.get("errorMessage", "")]
+        failed = [one for one in own if rows[one.key]["state"] == "failed"]
+        for one in own:
+            expected = 0 if one in failed else 1
+            assert finals[one.key] == expected, f"{one.key} ({rows[one.key]['state']}) has {finals[one.key]} answers"
+            assert rows[one.key]["state"] in ("answered", "failed")
+        assert len(notices) <= len(failed)
+
+
+def text_of(message: dict[str, Any]) -> str:
+    content = message["content"]
+    return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
+
+
+async def endure(ordeal: Ordeal, schedules: int, *, messages: int = 4) -> None:
+    """Each schedule: messages are sent, the Gateway dies somewhere, sometimes again while it recovers; then the books."""
+    chance = ordeal.chance
+    for number in range(schedules):
+        sessions = [f"agent:main:g{number // 10}s{place}" for place in range(3)]
+        fault = {"at": chance.choice([*POINTS, "*", "write", "sync"]), "do": "kill", "hit": chance.randint(1, 12)}
+        alive = await ordeal.start([fault])
+        if alive and not ordeal.armed.exists():
+            await ordeal.settle()
+            ordeal.check()
+            ordeal.armed.touch()
+        ordeal.workload(sessions, messages)
+        if alive:
+            await _until_death(ordeal)
+        ordeal.deaths[fault["at"] if ordeal.died() else "from outside"] += 1
+        ordeal.kill()
+        # One time in four the next life is in danger from its first moment.
+        if chance.random() < 0.75:
+            ordeal.armed.unlink(missing_ok=True)
+    ordeal.armed.unlink(missing_ok=True)
+    await ordeal.start([])
+    await ordeal.settle()
+    ordeal.check()
+    assert await ordeal.gateway.stop() == 0
+
+
+async def _until_death(ordeal: Ordeal) -> None:
+    """Sends until the fault strikes; what it does not reach is cut off from outside after a random moment."""
+    delivery = asyncio.create_task(ordeal.deliver())
+    await asyncio.wait([delivery], timeout=ordeal.chance.uniform(0.01, 0.6))
+    process = ordeal.gateway._process
+    assert process is not None
+    for _ in range(int(ordeal.chance.uniform(0, 30))):
+        if process.poll() is not None:
+            break
+        await asyncio.sleep(0.01)
+    if process.poll() is None:
+        ordeal.kill()
+    await delivery
+
+
+async def main(schedules: int, seed: int) -> None:
+    rounds = max(1, schedules // 100)
+    for place in range(rounds):
+        mode = ("followup", "followup", "collect", "steer")[place % 4]
+        with tempfile.TemporaryDirectory() as folder:
+            async with ModelServer(keep_requests=100) as models:
+                ordeal = Ordeal(Path(folder), models, seed + place, mode)
+                began = time.monotonic()
+                try:
+                    await endure(ordeal, schedules // rounds)
+                except BaseException:
+                    print(f"seed {seed + place} ({mode}) failed in life {ordeal.lives}\n{ordeal.gateway.errors()}")
+                    raise
+                finally:
+                    with contextlib.suppress(Exception):
+                        ordeal.kill()
+                ready = ordeal.ready_s
+                print(
+                    f"seed {seed + place} {mode}: {ordeal.lives} lives, {len(ordeal.sent)} messages, 0 lost, 0 twice;"
+                    f" ready in {statistics.median(ready):.2f} s (most {max(ready):.2f});"
+                    f" {time.monotonic() - began:.0f} s; deaths {dict(ordeal.deaths.most_common())}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Kills the Gateway again and again and checks its books.")
+    parser.add_argument("schedules", type=int, nargs="?", default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    sys.exit(asyncio.run(main(options.schedules, options.seed)))

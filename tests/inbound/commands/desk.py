@@ -1,0 +1,155 @@
+"""Commands against a real session store, a real configuration and a real catalogue; runs are a plain list."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from openclaw.config.build import build
+from openclaw.config.keypath import MISSING, get_path, parse_path
+from openclaw.inbound.commands.context import (
+    Cost,
+    Facts,
+    Handled,
+    Outcome,
+    PreviousSession,
+    QueueView,
+    SessionRef,
+    Stopped,
+    Waiting,
+)
+from openclaw.inbound.commands.handle import handle_commands
+from openclaw.models.base import Model
+from openclaw.models.catalogue import Catalogue
+from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.files.session_store import FileSessionStore
+from tests.storage.still_clock import StillClock
+
+SESSION = SessionRef("main", "agent:main:main")
+CONFIG: dict[str, Any] = {
+    "models": {
+        "providers": {
+            "acme": {
+                "baseUrl": "http://127.0.0.1:9/v1",
+                "models": [
+                    {"id": "swift-1", "contextWindow": 100_000},
+                    {"id": "deep-thinker-2", "reasoning": True, "contextWindow": 200_000},
+                ],
+            }
+        }
+    },
+    "agents": {"defaults": {"models": {"acme/swift-1": {"alias": "swift"}, "acme/deep-thinker-2": {"alias": "deep"}}}},
+}
+
+
+class Desk:
+    """Implements what commands may do, and remembers what they did."""
+
+    def __init__(self, state_dir: Path, config: dict[str, Any] | None = None) -> None:
+        self.raw: dict[str, Any] = {**CONFIG, **(config or {})}
+        self.config = build(self.raw)
+        self.clock = StillClock()
+        self.catalogue = Catalogue.from_config(self.config, {}, state_dir=str(state_dir))
+        self.store = FileSessionStore(
+            str(state_dir), clock=self.clock, store_template=None, default_agent=SESSION.agent_id
+        )
+        self.waiting: list[Waiting] = []
+        self.running: Waiting | None = None
+        self.children = 0
+        self.previous: list[PreviousSession] = []
+        self.notes: list[str] = []
+        self.done: list[str] = []
+        self.stories: dict[str | None, list[str]] = {}
+
+    async def say(self, text: str, **facts: Any) -> Outcome:
+        """As the owner in a direct chat, unless told otherwise."""
+        given = {"session": SESSION, "authorised": True, "owner": True, "sender_ids": ("+1555",), **facts}
+        return await handle_commands(Facts(**given), text, self)
+
+    async def reply(self, text: str, **facts: Any) -> str | None:
+        outcome = await self.say(text, **facts)
+        assert isinstance(outcome, Handled), outcome
+        return outcome.reply
+
+    async def stored(self) -> dict[str, Any]:
+        entry = dict(await self.entry(SESSION) or {})
+        return {name: value for name, value in entry.items() if name not in ("sessionId", "updatedAt")}
+
+    # CommandServices
+
+    async def entry(self, session: SessionRef) -> SessionEntry | None:
+        return await self.store.get(session.agent_id, session.key)
+
+    async def patch_session(self, session: SessionRef, changes: dict[str, Any]) -> None:
+        def change(entry: SessionEntry | None) -> SessionEntry:
+            merged = {"sessionId": str(uuid.uuid4()), **(entry or {}), **changes, "updatedAt": self.clock.now_ms()}
+            return SessionEntry(**{name: value for name, value in merged.items() if value is not None})  # type: ignore[typeddict-item]
+
+        await self.store.update(session.agent_id, session.key, change)
+
+    async def rotate_session(self, session: SessionRef, reason: str) -> None:
+        self.done.append(f"rotate:{reason}")
+        await self.store.update(
+            session.agent_id, session.key, lambda _: SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=1)
+        )
+
+    async def previous_sessions(self, session: SessionRef) -> Sequence[PreviousSession]:
+        return self.previous
+
+    async def resume_session(self, session: SessionRef, session_id: str) -> None:
+        self.done.append(f"resume:{session_id}")
+
+    def note(self, session: SessionRef, text: str) -> None:
+        self.notes.append(text)
+
+    async def stop(self, session: SessionRef) -> Stopped:
+        ids = [item.run_id for item in (self.running, *self.waiting) if item]
+        self.running, self.waiting = None, []
+        self.done.append("stop")
+        return Stopped(ids, self.children)
+
+    def queue(self, session: SessionRef) -> QueueView:
+        return QueueView(self.running, list(self.waiting))
+
+    async def drop_waiting(self, session: SessionRef, run_id: str) -> bool:
+        before = len(self.waiting)
+        self.waiting = [item for item in self.waiting if item.run_id != run_id]
+        return len(self.waiting) < before
+
+    async def run_next(self, session: SessionRef, run_id: str) -> bool:
+        self.waiting.sort(key=lambda item: item.run_id != run_id)
+        return bool(self.waiting) and self.waiting[0].run_id == run_id
+
+    async def why(self, session: SessionRef, ref: str | None) -> list[str]:
+        return self.stories.get(ref, [])
+
+    def auth_label(self, model: Model, agent_id: str) -> str:
+        return "no key needed"
+
+    def auth_profiles(self, model: Model, agent_id: str) -> Sequence[str]:
+        return ["acme:work"]
+
+    def runtime(self, session: SessionRef) -> str:
+        return "direct"
+
+    async def costs(self, session: SessionRef) -> dict[str, Cost]:
+        return {"Session": Cost(0.0099), "Today": Cost(12.345, partial=True), "Last 30d": Cost(None)}
+
+    async def read_config(self, path: str | None) -> Any:
+        if path is None:
+            return self.raw
+        value = get_path(self.raw, parse_path(path), MISSING)
+        if value is MISSING:
+            raise ValueError(f"{path} is not set")
+        return value
+
+    async def write_config(self, path: str, value: Any) -> None:
+        self.done.append(f"set {path}={value!r}")
+
+    async def remove_config(self, path: str) -> None:
+        self.done.append(f"unset {path}")
+
+    async def restart(self, reason: str) -> None:
+        self.done.append(reason)

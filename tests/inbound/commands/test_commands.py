@@ -1,0 +1,295 @@
+"""The commands, as a person meets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.inbound.command_text import Listening
+from openclaw.inbound.commands.context import HANDLERS, Continue, Handled, PreviousSession, Stopped, Waiting
+from openclaw.inbound.commands.figures import ago, money, percent, token_count
+from openclaw.inbound.commands.gateway import read_value
+from openclaw.inbound.commands.registry import Command, add, all_commands, listed
+from tests.inbound.commands.desk import SESSION, Desk
+
+GROUP = {"chat_type": "group", "channel": "signal"}
+
+
+def test_every_listed_command_works() -> None:
+    by_other_means = {"new", "reset"}
+    for command in all_commands():
+        assert command.directive or command.name in HANDLERS or command.name in by_other_means, command.name
+    assert set(HANDLERS) <= {command.name for command in all_commands()}
+
+
+def test_two_commands_cannot_share_a_word() -> None:
+    with pytest.raises(ValueError, match="/id is already the command /whoami"):
+        add(Command(name="identity", aliases=("id",), category="Status", help="x"))
+
+
+# Looking
+
+
+async def test_help_is_short_and_names_only_commands_that_exist(desk: Desk) -> None:
+    reply = await desk.reply("/help") or ""
+    named = {word.strip("/;.,:") for word in reply.split() if word.startswith("/")}
+    assert named <= {command.name for command in all_commands()}
+    assert len(reply.splitlines()) < 12
+
+
+async def test_the_list_shows_what_would_work_here(desk: Desk, tmp_path: Path) -> None:
+    reply = await desk.reply("/commands") or ""
+    assert [line for line in reply.splitlines() if line.isalpha()] == [
+        "Session", "Options", "Status", "Management",
+    ]  # fmt: skip
+    assert "  /whoami, /id — How the Gateway knows you." in reply
+    assert "/activation" not in reply and "/config" not in reply and "/restart" not in reply
+    assert "/activation mention|always — " in (await desk.reply("/commands", **GROUP) or "")
+    allowed = Desk(tmp_path / "other", {"commands": {"config": True, "restart": True}})
+    assert {"config", "restart"} <= {command.name for command in listed(allowed.config)}
+
+
+async def test_whoami_says_how_to_be_allowed(desk: Desk) -> None:
+    facts = {"channel": "signal", "sender_username": "ada", "chat": "signal:+1555", "thread_id": 7}
+    assert await desk.reply("/id", **facts) == (
+        "🧭 Identity\nChannel: signal\nUser id: +1555\nUsername: @ada\nChat: signal:+1555\nThread: 7\nAllowFrom: +1555"
+    )
+
+
+async def test_status_of_a_session_that_has_not_begun_shows_unknown_as_unknown(desk: Desk) -> None:
+    lines = (await desk.reply("/status") or "").splitlines()
+    assert lines[0].startswith("🦞 OpenClaw ")
+    assert lines[1:] == [
+        "🧠 Model: acme/swift-1 · 🔑 no key needed",
+        "📚 Context: ?/100k · 🧹 Compactions: 0",
+        "🧵 Session: agent:main:main • not begun",
+        "⚙️ Runtime: direct · Think: off",
+        "🪢 Queue: collect (depth 0)",
+    ]
+
+
+async def test_status_of_a_session_at_work(desk: Desk) -> None:
+    changes = {
+        "modelOverride": "deep-thinker-2", "providerOverride": "acme", "inputTokens": 15_500, "outputTokens": 1234,
+        "totalTokens": 50_000, "contextTokens": 200_000, "compactionCount": 2, "thinkingLevel": "high",
+        "verboseLevel": "full", "reasoningLevel": "on", "groupActivation": "always", "queueMode": "steer",
+    }  # fmt: skip
+    await desk.patch_session(SESSION, changes)
+    desk.clock.now += 3 * 60_000
+    desk.running, desk.waiting = Waiting("r0", "a", 0), [Waiting("r1", "b", 0)]
+    assert (await desk.reply("/status", **GROUP) or "").splitlines()[1:] == [
+        "🧠 Model: acme/deep-thinker-2 · 🔑 no key needed",
+        "🧮 Tokens: 16k in / 1.2k out",
+        "📚 Context: 50k/200k (25%) · 🧹 Compactions: 2",
+        "🧵 Session: agent:main:main • updated 3m ago",
+        "⚙️ Runtime: direct · Think: high · verbose:full · Reasoning: on",
+        "👥 Activation: always · 🪢 Queue: steer (running, depth 1)",
+    ]
+
+
+async def test_status_of_a_session_whose_model_is_gone(desk: Desk) -> None:
+    await desk.patch_session(SESSION, {"modelOverride": "retired", "providerOverride": "gone"})
+    assert "🧠 Model: gone/retired (unknown)" in (await desk.reply("/status") or "")
+    assert "/model default goes back" in (await desk.reply("/model") or "")
+    assert await desk.reply("/model default") == "Model reset to default (acme/swift-1)."
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(None, "?"), (999, "999"), (1000, "1.0k"), (9999, "10.0k"), (10_000, "10k"), (15_500, "16k"), (1_234_567, "1.2m")],
+)
+def test_token_counts(count: int | None, shown: str) -> None:
+    assert token_count(count) == shown
+
+
+def test_money_percent_and_ages() -> None:
+    assert (money(0.0099), money(12.345), percent(1, 8), percent(10**6, 1)) == ("$0.0099", "$12.35", "13%", "999%")
+    day = 24 * 60 * 60_000
+    assert [ago(0, ms) for ms in (59_999, 60_000, day, 2 * day)] == ["just now", "1m ago", "24h ago", "2d ago"]
+
+
+async def test_models_lists_providers_then_models(desk: Desk) -> None:
+    assert (await desk.reply("/models") or "").startswith("Providers:\n- acme (2)\n")
+    assert await desk.reply("/models acme") == "Models of acme (page 1 of 1):\n- acme/swift-1\n- acme/deep-thinker-2"
+    assert await desk.reply("/models ACME all") == "Models of acme (2):\n- acme/swift-1\n- acme/deep-thinker-2"
+    assert await desk.reply("/models acme 9") == 'There is no page "9"; write a number from 1 to 1, or all.'
+    assert (await desk.reply("/models nobody") or "").startswith('No models of "nobody" are on offer.\nProviders:')
+    assert "Endpoint: http://127.0.0.1:9/v1" in (await desk.reply("/model status") or "")
+
+
+async def test_why_tells_the_story(desk: Desk) -> None:
+    desk.stories = {None: ["Accepted.", "Answered."], "42": ["Failed."]}
+    assert await desk.reply("/why") == "Accepted.\nAnswered."
+    assert await desk.reply("/why 42") == "Failed."
+    assert await desk.reply("/why 43") == 'Nothing is known of "43".'
+
+
+# The queue
+
+
+async def test_queue_shows_and_edits_what_waits(desk: Desk) -> None:
+    now = desk.clock.now_ms()
+    desk.running = Waiting("r0", "long job", now - 65_000)
+    desk.waiting = [Waiting(f"r{n}", text, now - 5000) for n, text in enumerate(["one", "two", "three\nlines"], 1)]
+    assert (await desk.reply("/queue list") or "").splitlines() == [
+        "Running: long job (1 min)",
+        "Waiting (3):",
+        "1. one (5 s)",
+        "2. two (5 s)",
+        "3. three lines (5 s)",
+        "/queue drop N lets one go, /queue now N puts it first.",
+    ]
+    assert await desk.reply("/queue drop 2") == "⚙️ Dropped “two”."
+    assert await desk.reply("/queue now 2") == "⚙️ “three lines” runs next."
+    assert [item.run_id for item in desk.waiting] == ["r3", "r1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        ("/queue drop 3", 'There is no item "3"; write a number from 1 to 1.'),
+        ("/queue now x", 'There is no item "x"; write a number from 1 to 1.'),
+        ("/queue drop", "Which one? Write /queue drop 1 for the first. /queue list shows them."),
+    ],
+)
+async def test_queue_edits_that_name_nothing(desk: Desk, text: str, reply: str) -> None:
+    desk.waiting = [Waiting("r1", "one", 0)]
+    assert await desk.reply(text) == reply
+    assert len(desk.waiting) == 1
+
+
+async def test_a_mistyped_queue_option_is_named_but_a_sentence_is_text(desk: Desk) -> None:
+    assert (await desk.reply("/queue bogus") or "").startswith('Unrecognized queue option "bogus".\nOptions: modes')
+    assert await desk.say("/queue what is that") == Continue(text="what is that")
+    assert await desk.reply("/queue drop 1") == "Nothing is waiting."
+
+
+# The session
+
+
+@pytest.mark.parametrize("text", ["/stop", "stop", " STOP", "[Dec 5 10:00] stop", "/stop@claw"])
+async def test_stop_stops_everything_and_says_so(desk: Desk, text: str) -> None:
+    desk.running, desk.waiting = Waiting("r0", "a", 0), [Waiting("r1", "b", 0)]
+    outcome = await desk.say(text, listening=Listening(bot_username="claw"))
+    assert outcome == Handled(reply="⚙️ Agent was aborted.", stopped=Stopped(["r0", "r1"], 0))
+
+
+@pytest.mark.parametrize(("children", "words"), [(1, "1 sub-agent."), (2, "2 sub-agents.")])
+async def test_stop_counts_the_children(desk: Desk, children: int, words: str) -> None:
+    desk.children = children
+    assert await desk.reply("/stop") == f"⚙️ Agent was aborted. Stopped {words}"
+
+
+@pytest.mark.parametrize("text", ["stop!", "please stop", "/stop now", "halt"])
+async def test_what_is_not_exactly_a_stop_goes_to_the_agent(desk: Desk, text: str) -> None:
+    assert await desk.say(text) == Continue(text=text)
+    assert desk.done == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reply", "policy"),
+    [
+        ("/send on", "⚙️ Send policy set to on.", "allow"),
+        ("/send: off", "⚙️ Send policy set to off.", "deny"),
+        ("/send default", "⚙️ Send policy set to inherit.", None),
+        ("/send", "⚙️ Usage: /send on|off|inherit", None),
+        ("/send on now", "⚙️ Usage: /send on|off|inherit", None),
+    ],
+)
+async def test_send(desk: Desk, text: str, reply: str, policy: str | None) -> None:
+    assert await desk.reply(text) == reply
+    assert (await desk.stored()).get("sendPolicy") == policy
+
+
+async def test_activation_is_for_groups(desk: Desk) -> None:
+    assert await desk.reply("/activation always") == "⚙️ Group activation only applies to group chats."
+    assert await desk.reply("/activation often", **GROUP) == "⚙️ Usage: /activation mention|always"
+    assert await desk.reply("/activation Always", **GROUP) == "⚙️ Group activation set to always."
+    assert await desk.stored() == {"groupActivation": "always", "groupActivationNeedsSystemIntro": True}
+
+
+async def test_usage_cycles_and_takes_a_mode(desk: Desk) -> None:
+    replies = [await desk.reply("/usage") for _ in range(3)]
+    assert replies == ["⚙️ Usage footer: tokens.", "⚙️ Usage footer: full.", "⚙️ Usage footer: off."]
+    assert await desk.stored() == {}
+    assert await desk.reply("/usage on") == "⚙️ Usage footer: tokens."
+    assert await desk.stored() == {"responseUsage": "tokens"}
+    assert await desk.reply("/usage lots") == "⚙️ Usage: /usage off|tokens|full|cost"
+    assert await desk.reply("/usage cost") == "💸 Usage cost\nSession $0.0099\nToday $12.35 (partial)\nLast 30d n/a"
+
+
+async def test_resume_goes_back(desk: Desk) -> None:
+    assert await desk.reply("/resume") == "There is no earlier session to go back to."
+    day = 86_400_000
+    now = desk.clock.now_ms()
+    desk.previous = [
+        PreviousSession(session_id="aaaa1111", ended_at=now - 60_000, reason="daily reset", title="Garden plans"),
+        PreviousSession(session_id="aabb2222", ended_at=now - 3 * day),
+    ]
+    assert await desk.reply("/resume list") == (
+        "Earlier sessions:\n1. Garden plans (ended 1m ago, daily reset)\n2. aabb2222 (ended 3d ago)\n"
+        "/resume N goes back to one; nothing is lost."
+    )
+    assert (await desk.reply("/resume") or "").startswith("⏪ Back in the session “Garden plans” (aaaa1111).")
+    await desk.reply("/resume 2")
+    await desk.reply("/resume aab")
+    assert desk.done == ["resume:aaaa1111", "resume:aabb2222", "resume:aabb2222"]
+    assert await desk.reply("/resume aa") == '"aa" fits several of the earlier sessions. /resume list shows them.'
+    assert await desk.reply("/resume 9") == "There are 2 earlier sessions; write a number from 1 to 2."
+
+
+# The Gateway
+
+
+@pytest.mark.parametrize("name", ["config", "restart"])
+async def test_commands_on_the_gateway_are_off_until_allowed(desk: Desk, name: str) -> None:
+    reply = await desk.reply(f"/{name}")
+    assert (reply or "").startswith(f"⚠️ /{name} is disabled. ")
+    assert desk.done == []
+
+
+async def test_config_reads_and_writes(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, {"commands": {"config": True}, "gateway": {"port": 4000}})
+    assert await desk.reply("/config get gateway.port") == "⚙️ gateway.port:\n4000"
+    assert await desk.reply("/config get gateway.nosuch") == "⚠️ gateway.nosuch is not set"
+    assert await desk.reply("/config set gateway.port=5000") == "⚙️ Set gateway.port in the configuration."
+    assert await desk.reply("/config set a.b=[1, 'x']") == "⚙️ Set a.b in the configuration."
+    assert await desk.reply("/config unset gateway.port") == "⚙️ Removed gateway.port from the configuration."
+    assert desk.done == ["set gateway.port=5000", "set a.b=[1, 'x']", "unset gateway.port"]
+    assert (await desk.reply("/config set nonsense") or "").startswith("⚙️ Usage: /config")
+
+
+async def test_a_channel_may_be_kept_from_changing_the_configuration(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, {"commands": {"config": True}, "channels": {"signal": {"configWrites": False}}})
+    assert await desk.reply("/config set a=1", channel="signal") == (
+        "⚠️ Changes from signal are switched off (configWrites)."
+    )
+    assert desk.done == []
+
+
+@pytest.mark.parametrize(("text", "value"), [("5", 5), ("true", True), ("hello world", "hello world"), ("'x'", "x")])
+def test_values_are_json_where_they_can_be(text: str, value: Any) -> None:
+    assert read_value(text) == value
+
+
+async def test_restart_when_allowed(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, {"commands": {"restart": True}})
+    assert (await desk.reply("/restart") or "").startswith("⚙️ Restarting.")
+    assert desk.done == ["/restart from webchat"]
+
+
+# What is not a command
+
+
+@pytest.mark.parametrize("text", ["/nosuch thing", "/usr/bin/python fails", "hello", "a / b", "/", "//", "  x\n\n y "])
+async def test_what_is_no_command_goes_to_the_agent_unchanged(desk: Desk, text: str) -> None:
+    assert await desk.say(text) == Continue(text=text)
+
+
+async def test_text_commands_can_be_switched_off_where_there_are_menus(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, {"commands": {"text": False}})
+    assert await desk.say("/status", channel="telegram") == Continue(text="/status")
+    assert (await desk.reply("/status", channel="telegram", native=True) or "").startswith("🦞")
+    assert (await desk.reply("stop", channel="telegram")) == "⚙️ Agent was aborted."

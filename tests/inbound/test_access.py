@@ -1,0 +1,267 @@
+"""Who gets in, who may command, who is owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openclaw.config.build import build
+from openclaw.config.load import parse_config
+from openclaw.config.schema.system import Commands
+from openclaw.inbound.access import (
+    Allow,
+    Drop,
+    Pair,
+    decide_access,
+    group_rules,
+    normal_id,
+    sender_ids,
+    sender_standing,
+)
+from openclaw.inbound.channel_settings import ChannelSettings, channel_settings
+from openclaw.inbound.message import Inbound, Peer, Sender
+from tests.inbound.support import configured, message
+
+
+def settings(channel: str = "signal", account: str = "default", **section: Any) -> ChannelSettings:
+    return channel_settings(configured({"channels": {channel: section}}), channel, account)
+
+
+def verdict(access: object) -> str:
+    return type(access).__name__.lower()
+
+
+def group(sender: str = "+1", peer: str = "g1", channel: str = "signal", **more: Any) -> Inbound:
+    return message(channel=channel, kind="group", peer=peer, sender=sender, **more)
+
+
+@pytest.mark.parametrize(
+    ("policy", "allow_from", "store", "expected"),
+    [
+        ("disabled", ["*", "+1"], ["+1"], "drop"),
+        ("open", ["*"], [], "allow"),
+        ("allowlist", ["+1"], [], "allow"),
+        ("allowlist", [], ["+1"], "allow"),
+        ("allowlist", ["*"], [], "allow"),
+        ("allowlist", ["+2"], [], "drop"),
+        ("allowlist", [], [], "drop"),
+        ("pairing", ["+1"], [], "allow"),
+        ("pairing", [], ["+1"], "allow"),
+        ("pairing", [], [], "pair"),
+        ("pairing", [], ["*"], "allow"),
+    ],
+)
+def test_direct_messages_obey_the_dm_policy(
+    policy: str, allow_from: list[str], store: list[str], expected: str
+) -> None:
+    rules = settings(dmPolicy=policy, allowFrom=allow_from)
+    assert verdict(decide_access(message(peer="+1", sender="+1"), rules, store)) == expected
+
+
+def test_open_without_the_star_lets_no_stranger_in() -> None:
+    rules = ChannelSettings(channel="signal", dm_policy="open", allow_from=("+2",))
+    assert isinstance(decide_access(message(peer="+1", sender="+1"), rules, ()), Drop)
+
+
+def test_a_channel_without_a_section_asks_strangers_to_pair() -> None:
+    assert decide_access(message(), channel_settings(configured(), "signal"), ()) == Pair("+1555")
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"dmPolicy": "opne", "allowFrom": ["*"]},
+        {"dmPolicy": "allowlist", "allowFrom": "*"},
+        {"dm": {"enabled": False}, "allowFrom": ["*"]},
+    ],
+)
+def test_what_cannot_be_understood_closes_the_door(section: dict[str, Any]) -> None:
+    rules = channel_settings(build({"channels": {"others": {"zalo": section}}}), "zalo")
+    assert isinstance(decide_access(message(channel="zalo"), rules, ()), Drop)
+
+
+def test_a_policy_nobody_knows_is_reported_with_the_known_ones() -> None:
+    snapshot = parse_config("/x", '{channels: {zalo: {dmPolicy: "opne", groupPolicy: "all"}}}', {})
+    assert [(issue.path, issue.message) for issue in snapshot.issues] == [
+        ("channels.zalo.dmPolicy", '"opne" is not a policy; use one of pairing, allowlist, open, disabled'),
+        ("channels.zalo.groupPolicy", '"all" is not a policy; use one of open, disabled, allowlist'),
+    ]
+
+
+def test_a_sender_is_known_by_id_never_by_a_name() -> None:
+    imposter = Sender(id="9", name="+1555", username="owner", tag="alice")
+    rules = settings("telegram", allowFrom=["owner", "alice", "+1555"], dmPolicy="allowlist")
+    assert isinstance(decide_access(message(channel="telegram", peer="9", sender=imposter), rules, ()), Drop)
+
+
+def test_a_group_id_on_the_allow_list_does_not_admit_its_members() -> None:
+    rules = settings(groupAllowFrom=["g1"], allowFrom=["g1"])
+    assert isinstance(decide_access(group("+9"), rules, ()), Drop)
+    assert "g1" not in sender_ids(group("+9"))
+
+
+@pytest.mark.parametrize(
+    ("section", "sender", "expected"),
+    [
+        ({}, "+1", "drop"),
+        ({"groupPolicy": "disabled", "groupAllowFrom": ["*"]}, "+1", "drop"),
+        ({"groupPolicy": "open"}, "+1", "allow"),
+        ({"groupAllowFrom": ["+1"]}, "+1", "allow"),
+        ({"groupAllowFrom": ["*"]}, "+1", "allow"),
+        ({"groupAllowFrom": ["+2"], "allowFrom": ["+1"]}, "+1", "drop"),
+        ({"groupAllowFrom": [], "allowFrom": ["+1"]}, "+1", "drop"),
+        ({"allowFrom": ["+1"]}, "+1", "allow"),
+        ({"groupPolicy": "open", "groups": {"g2": {}}}, "+1", "drop"),
+        ({"groupPolicy": "open", "groups": {"g2": {}, "*": {}}}, "+1", "allow"),
+        ({"groupPolicy": "open", "groups": {"g1": {}}}, "+1", "allow"),
+        ({"groupPolicy": "open", "groups": {}}, "", "allow"),
+        ({"groupAllowFrom": ["+1"]}, "", "drop"),
+    ],
+)
+def test_group_messages_obey_policy_then_senders_then_the_list_of_groups(
+    section: dict[str, Any], sender: str, expected: str
+) -> None:
+    assert verdict(decide_access(group(sender), settings(**section), ())) == expected
+
+
+@pytest.mark.parametrize(("channel", "expected"), [("signal", "allow"), ("telegram", "allow"), ("matrix", "drop")])
+def test_a_paired_person_speaks_in_groups_where_the_channel_says_so(channel: str, expected: str) -> None:
+    assert verdict(decide_access(group(channel=channel), settings(channel), {"+1"})) == expected
+
+
+def test_the_default_group_policy_applies_where_a_channel_sets_none() -> None:
+    for channel in ("signal", "telegram"):
+        config = configured({"channels": {"defaults": {"groupPolicy": "open"}, channel: {"enabled": True}}})
+        assert decide_access(group(channel=channel), channel_settings(config, channel), ()) == Allow()
+    own = configured({"channels": {"defaults": {"groupPolicy": "open"}, "telegram": {"groupPolicy": "disabled"}}})
+    assert isinstance(decide_access(group(channel="telegram"), channel_settings(own, "telegram"), ()), Drop)
+
+
+def test_a_group_or_topic_may_have_its_own_members_and_policy() -> None:
+    groups = {"-1": {"allowFrom": ["7"], "topics": {"5": {"allowFrom": ["8"]}, "6": {"enabled": False}}}}
+    rules = settings("telegram", groupPolicy="open", groups=groups)
+
+    def ask(sender: str, topic: int | None) -> str:
+        peer = "-1" if topic is None else f"-1:topic:{topic}"
+        return verdict(decide_access(group(sender, peer, "telegram", thread_id=topic), rules, ()))
+
+    assert [ask("7", None), ask("8", None), ask("8", 5), ask("7", 5), ask("7", 6)] == [
+        "allow",
+        "drop",
+        "allow",
+        "drop",
+        "drop",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        (None, (False, True, True)),
+        ({"*": {"requireMention": False}}, (True, True, False)),
+        ({"2@g.us": {}}, (True, False, True)),
+        ({"*": {"requireMention": False}, "1@g.us": {}}, (True, True, False)),
+        ({"*": {"requireMention": False}, "1@g.us": {"requireMention": True}}, (True, True, True)),
+    ],
+)
+@pytest.mark.parametrize("channel", ["whatsapp", "signal"])
+def test_the_list_of_groups_says_who_is_heard_and_whether_a_mention_is_needed(
+    channel: str, groups: Any, expected: tuple[bool, bool, bool]
+) -> None:
+    rules = group_rules(settings(channel, **({"groups": groups} if groups else {})), group(peer="1@g.us"))
+    assert (rules.listed_only, rules.allowed, rules.require_mention) == expected
+
+
+@pytest.mark.parametrize(
+    ("channel", "written", "same"),
+    [
+        ("signal", "+1 (555) 123-4567", "+15551234567"),
+        ("signal", "signal:+1555", "+1555"),
+        ("signal", "UUID:Ab-1", "uuid:ab-1"),
+        ("telegram", "tg:42", "42"),
+        ("telegram", "telegram:42", "42"),
+        ("discord", "<@!77>", "77"),
+        ("discord", "user:77", "77"),
+        ("matrix", "@Ana:Example.org", "@ana:example.org"),
+    ],
+)
+def test_an_id_has_one_spelling(channel: str, written: str, same: str) -> None:
+    assert normal_id(channel, written) == same == normal_id(channel, same)
+
+
+def whatsapp(sender: Sender, peer: str = "") -> Inbound:
+    return Inbound(channel="whatsapp", peer=Peer(kind="direct", id=peer), sender=sender, to="x", text="/status")
+
+
+@pytest.mark.parametrize(
+    ("allow_from", "inbound", "sender_id", "authorised"),
+    [
+        (["+123456"], whatsapp(Sender(id="", e164="+123456")), "+123456", True),
+        (["+999999"], whatsapp(Sender(id=""), "whatsapp:+999999"), "+999999", True),
+        (["+4179000"], whatsapp(Sender(id="123@lid", e164="+4179000")), "+4179000", True),
+        (["+1999000"], whatsapp(Sender(id="+1003000"), "+1003000"), "+1003000", False),
+        ([], whatsapp(Sender(id="+1003000"), "+1003000"), "+1003000", False),
+    ],
+)
+def test_commands_are_for_people_on_a_list(
+    allow_from: list[str], inbound: Inbound, sender_id: str, authorised: bool
+) -> None:
+    standing = sender_standing(inbound, settings("whatsapp", allowFrom=allow_from), (), Commands())
+    assert (standing.sender_id, standing.authorised) == (sender_id, authorised)
+
+
+@pytest.mark.parametrize(
+    ("section", "commands", "store", "authorised", "owner"),
+    [
+        ({}, Commands(), [], False, False),
+        ({}, Commands(use_access_groups=False), [], True, False),
+        ({"allowFrom": ["+1"]}, Commands(), [], True, True),
+        ({}, Commands(), ["+1"], True, True),
+        ({"allowFrom": ["*"], "dmPolicy": "open"}, Commands(), [], True, False),
+        ({"allowFrom": ["*", "+1"], "dmPolicy": "open"}, Commands(), [], True, True),
+        ({"allowFrom": ["+1", "+2"]}, Commands(owner_allow_from=["+2"]), [], False, False),
+        ({"allowFrom": ["+1"]}, Commands(owner_allow_from=["signal:+1"]), [], True, True),
+        ({"allowFrom": ["+1"]}, Commands(owner_allow_from=["telegram:+1"]), [], True, True),
+        ({"allowFrom": ["+1"]}, Commands(owner_allow_from=["*"]), [], True, True),
+        ({"allowFrom": ["+1"]}, Commands(allow_from={"signal": ["+2"]}), [], False, True),
+        ({}, Commands(allow_from={"*": ["+1"]}), [], True, False),
+    ],
+)
+def test_standing_of_a_sender(
+    section: dict[str, Any], commands: Commands, store: list[str], authorised: bool, owner: bool
+) -> None:
+    standing = sender_standing(message(peer="+1", sender="+1"), settings(**section), store, commands)
+    assert (standing.authorised, standing.owner) == (authorised, owner)
+
+
+def test_in_a_group_the_list_of_its_members_also_authorises() -> None:
+    rules = settings(groupAllowFrom=["+1"], allowFrom=["+2"])
+    standings = [sender_standing(group(sender), rules, (), Commands()) for sender in ("+1", "+2", "+3")]
+    assert [(one.authorised, one.owner) for one in standings] == [(True, False), (True, True), (False, False)]
+
+
+def test_whoever_comes_through_the_gateways_own_door_is_the_owner() -> None:
+    standing = sender_standing(
+        message(channel="webchat", sender=""), ChannelSettings(channel="webchat"), (), Commands()
+    )
+    assert standing.authorised and standing.owner
+
+
+NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+
+
+@given(NAMES, NAMES, NAMES, st.sampled_from(["direct", "group"]))
+def test_no_name_ever_opens_a_door(name: str, username: str, tag: str, kind: Any) -> None:
+    stranger = Sender(id="+9999999", name=name, username=username, tag=tag)
+    rules = ChannelSettings(
+        channel="signal", dm_policy="allowlist", allow_from=("+1", name, username, tag), group_policy="allowlist"
+    )
+    inbound = message(kind=kind, peer="+9999999" if kind == "direct" else "g", sender=stranger)
+    if "*" not in {value.strip() for value in (name, username, tag)} and normal_id("signal", "+9999999") not in {
+        normal_id("signal", value) for value in (name, username, tag)
+    }:
+        assert isinstance(decide_access(inbound, rules, ()), Drop)
+        assert not sender_standing(inbound, rules, (), Commands()).authorised

@@ -1,0 +1,165 @@
+"""Commands in text: their normal form, and which messages are commands."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from openclaw.inbound.command_text import (
+    CURRENT_MESSAGE,
+    Listening,
+    command_body,
+    has_control_command,
+    is_abort,
+    is_control_message,
+    normalize_command_body,
+    stand_alone,
+    strip_mentions,
+    structural_strip,
+    understands_text,
+)
+
+GROUP = Listening(group=True, channel="discord", mentions=(re.compile(r"@?\bclawd\b", re.IGNORECASE),))
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        ("[Dec 5 10:00] stop", "stop"),
+        ("Note: buy milk", "buy milk"),
+        ("a\\nb\n\n c", "a b c"),
+        ("[[[[", "[[[["),
+        (
+            f"[Chat messages since your last reply - for context]\nPeter: /think low\n{CURRENT_MESSAGE}\n"
+            "Jake: /think:high go\n[from: Jake (+1)]",
+            "/think:high go",
+        ),
+    ],
+)
+def test_structural_strip(text: str, bare: str) -> None:
+    assert structural_strip(text) == bare
+
+
+def test_structural_strip_is_linear_in_hostile_text() -> None:
+    assert structural_strip("[" * 200_000).startswith("[")
+    assert structural_strip(" " * 200_000 + "\t" * 200_000) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "channel", "bare"),
+    [
+        ("<@!123> /status", "discord", "/status"),
+        ("<@U1AB> hi", "slack", "hi"),
+        ("@+491701234 /new", "whatsapp", "/new"),
+        ("hey @Clawd\n  stop", "discord", "hey \n stop"),
+        ("me@example.com", "", "me@example.com"),
+    ],
+)
+def test_mentions_are_taken_out(text: str, channel: str, bare: str) -> None:
+    assert strip_mentions(text, GROUP.mentions, channel) == bare
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("/send: on", "/send on"),
+        ("/send : on", "/send on"),
+        ("/id", "/whoami"),
+        ("/t high", "/think high"),
+        ("/NEW KeepCase", "/new KeepCase"),
+        ("/help@mybot", "/help"),
+        ("/help@otherbot", "/help@otherbot"),
+        ("/status please", "/status please"),
+        ("/new first\nsecond", "/new first"),
+        ("  hello /id ", "hello /id"),
+        ("/nosuch thing", "/nosuch thing"),
+        ("/", "/"),
+        ("/ help", "/ help"),
+    ],
+)
+def test_normal_form_of_a_command(text: str, normal: str) -> None:
+    assert normalize_command_body(text, "mybot") == normal
+
+
+@pytest.mark.parametrize(
+    ("text", "control", "message"),
+    [
+        ("/status", True, True),
+        ("/status please", False, False),
+        ("/stop now", False, False),
+        ("/new hi", True, True),
+        ("stop", False, True),
+        ("please stop", False, False),
+        ("/think:high", True, True),
+        ("/nosuch", False, False),
+        ("[Sun 2026-11-15 18:22 UTC] /status", False, True),
+    ],
+)
+def test_which_messages_are_commands(text: str, control: bool, message: bool) -> None:
+    assert has_control_command(text) == control
+    assert is_control_message(text) == message
+
+
+def test_a_command_that_is_switched_off_does_not_count() -> None:
+    assert has_control_command("/config show")
+    assert not has_control_command("/config show", enabled=lambda command: command.switch is None)
+
+
+@pytest.mark.parametrize(
+    "text", ["stop", "STOP ", "esc", "wait", "interrupt", "exit", "abort", "/stop", "/STOP", "[Dec 5 10:00] stop"]
+)
+def test_words_that_abort(text: str) -> None:
+    assert is_abort(text)
+
+
+@pytest.mark.parametrize("text", ["stop!", "please stop", "halt", "/stop now", "", "/stopped", "x" * 600])
+def test_words_that_do_not_abort(text: str) -> None:
+    assert not is_abort(text)
+
+
+def test_in_a_group_a_mention_may_stand_beside_the_word() -> None:
+    assert is_abort("@clawd stop", GROUP)
+    assert is_abort("<@!42> /stop", GROUP)
+    assert not is_abort("@clawd stop")
+
+
+@pytest.mark.parametrize(
+    ("text", "body"),
+    [
+        ("[Sun 2026-11-15 18:22 UTC] /config set a=[1, 2]", "/config set a=[1, 2]"),
+        ("@Clawd, /new line\n  [two]", "/new line\n [two]"),
+        ("@someone: /status", "/status"),
+        ("/new a  b", "/new a b"),
+    ],
+)
+def test_the_body_of_a_command_in_a_group(text: str, body: str) -> None:
+    assert command_body(text, GROUP) == body
+
+
+def test_the_body_of_a_command_in_a_direct_chat_is_what_was_typed() -> None:
+    assert command_body("[stamp] /new a  b\n\n c ") == "/new a  b\n\n c"
+    assert command_body("/new@Claw x", Listening(bot_username="claw")) == "/new x"
+
+
+def test_a_message_with_a_second_line_is_more_than_a_command() -> None:
+    called = stand_alone("/send on")
+    assert called and called.command.name == "send" and called.args == "on"
+    assert stand_alone("/send on\nand hello") is None
+    assert stand_alone("/usr/bin/python fails") is None
+
+
+@pytest.mark.parametrize(
+    ("text_commands", "channel", "native", "understood"),
+    [
+        (True, "discord", False, True),
+        (False, "discord", False, False),
+        (False, "Telegram", False, False),
+        (False, "discord", True, True),
+        (False, "signal", False, True),
+    ],
+)
+def test_switching_text_commands_off_counts_only_where_there_are_menus(
+    text_commands: bool, channel: str, native: bool, understood: bool
+) -> None:
+    assert understands_text(text_commands, channel, native=native) == understood

@@ -1,0 +1,80 @@
+"""A redelivered message is taken once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.inbound.dedupe import Dedupe, dedupe_key, dedupe_key_of
+from openclaw.storage.files.ledger import FileLedger
+from tests.inbound.support import message
+from tests.storage.still_clock import StillClock
+
+
+@pytest.mark.parametrize(
+    ("parts", "key"),
+    [
+        ({"channel": "telegram", "peer": "telegram:123", "message_id": "42"}, "telegram|telegram:123|42"),
+        (
+            {
+                "channel": "Slack ",
+                "account_id": "a",
+                "session_key": "agent:m:x",
+                "peer": "C1",
+                "thread_id": 0,
+                "message_id": " 9 ",
+            },
+            "slack|a|agent:m:x|C1|0|9",
+        ),
+        ({"channel": "slack", "peer": "C1", "message_id": ""}, None),
+        ({"channel": "slack", "peer": "", "message_id": "9"}, None),
+        ({"channel": "", "peer": "C1", "message_id": "9"}, None),
+        ({"channel": "slack", "peer": "", "session_key": "k", "message_id": "9"}, "slack|k|k|9"),
+    ],
+)
+def test_the_key_names_everything_that_tells_messages_apart(parts: dict[str, Any], key: str | None) -> None:
+    assert dedupe_key(**parts) == key
+
+
+def test_equal_ids_in_different_places_are_different_messages() -> None:
+    keys = {
+        dedupe_key_of(message(to="a"), "k"),
+        dedupe_key_of(message(to="b"), "k"),
+        dedupe_key_of(message(to="a"), "other"),
+        dedupe_key_of(message(to="a", account_id="biz"), "k"),
+        dedupe_key_of(message(to="a", thread_id=0), "k"),
+    }
+    assert len(keys) == 5
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[FileLedger]:
+    opened = await FileLedger.open(str(tmp_path), clock=StillClock())
+    yield opened
+    await opened.close()
+
+
+async def test_a_message_under_way_or_kept_is_not_taken_again(ledger: FileLedger) -> None:
+    dedupe = Dedupe(ledger)
+    assert sum(await asyncio.gather(*(dedupe.take("k") for _ in range(5)))) == 1
+    await dedupe.keep("k")
+    assert not await dedupe.take("k")
+    assert not await Dedupe(ledger).take("k")
+
+
+async def test_a_released_message_may_come_again(ledger: FileLedger) -> None:
+    dedupe = Dedupe(ledger)
+    assert await dedupe.take("k")
+    dedupe.release("k")
+    assert await dedupe.take("k")
+
+
+async def test_a_message_without_a_key_is_always_taken(ledger: FileLedger) -> None:
+    dedupe = Dedupe(ledger)
+    assert await dedupe.take(None)
+    await dedupe.keep(None)
+    assert await dedupe.take(None)

@@ -1,0 +1,362 @@
+"""The outbox worker on a real ledger: order, retries, doubt, expiry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.outbound.deliver import EXPIRY_MS, Delivery, Settled
+from openclaw.outbound.part import Part, SendFailed, Sent
+from openclaw.storage.base import Accept, OutboxPart
+from openclaw.storage.files.ledger import FileLedger
+from tests.gateway.support import HeldClock
+
+
+class Watched:
+    """Something that can be waited for."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not holds():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+class WatchedClock(HeldClock, Watched):
+    def __init__(self) -> None:
+        HeldClock.__init__(self)
+        Watched.__init__(self)
+        self.sleeps = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        self.changed.set()
+        await super().sleep(seconds)
+
+
+class Wire(Watched):
+    """An outlet whose channels do what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: list[tuple[str, str, str]] = []
+        """(channel, to, text) in order of arrival."""
+        self.parts: list[Part] = []
+        self.keys: list[str] = []
+        self.down: set[str] = set()
+        self.keyed: set[str] = set()
+        self.failures: dict[str, list[SendFailed]] = {}
+        self.hanging: dict[str, asyncio.Event] = {}
+        self.most_at_once = self._at_once = 0
+
+    def ready(self, channel: str, route: dict[str, Any]) -> bool:
+        return channel not in self.down
+
+    def idempotent(self, channel: str) -> bool:
+        return channel in self.keyed
+
+    async def send(self, channel: str, route: dict[str, Any], part: Part, key: str) -> Sent:
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            if channel in self.hanging:
+                await self.hanging[channel].wait()
+            if waiting := self.failures.get(channel):
+                raise waiting.pop(0)
+            await asyncio.sleep(0)
+            self.got.append((channel, route["to"], part.text))
+            self.parts.append(part)
+            self.keys.append(key)
+            return Sent(message_id=f"id-{len(self.got)}")
+        finally:
+            self._at_once -= 1
+            self.changed.set()
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for _, _, text in self.got]
+
+
+class Bench:
+    def __init__(self, state: Path, ledger: FileLedger, clock: WatchedClock) -> None:
+        self.state = state
+        self.clock = clock
+        self.wire = Wire()
+        self.settled: list[Settled] = []
+        self.use(ledger)
+
+    def use(self, ledger: FileLedger) -> None:
+        self.ledger = ledger
+        self.delivery = Delivery(
+            ledger, self.wire, self.clock, chance=lambda: 0.5, max_attempts=3, settled=self.settled.append
+        )
+
+    async def post(self, run_id: str, *texts: str, channel: str = "signal", to: str = "ann") -> int:
+        accept = Accept(
+            run_id=run_id,
+            dedupe_key="",
+            agent_id="main",
+            session_key="agent:main:main",
+            session_id="s",
+            source="test",
+            route={"channel": channel, "to": to},
+            body={},
+        )
+        parts = [OutboxPart(part=n, channel=channel, payload={"text": text}) for n, text in enumerate(texts)]
+        row, _ = await self.ledger.post(accept, parts)
+        return row.id
+
+    async def round(self) -> None:
+        await self.delivery.deliver_due()
+        await self.delivery.drain()
+
+    async def states(self, ledger_id: int) -> list[str]:
+        return [row.state for row in await self.ledger.outbox_of(ledger_id)]
+
+    async def crash(self) -> None:
+        """The process is gone; the next one opens the same ledger."""
+        await self.ledger.close()
+        self.use(await FileLedger.open(str(self.state), clock=self.clock))
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    clock = WatchedClock()
+    made = Bench(tmp_path, await FileLedger.open(str(tmp_path), clock=clock), clock)
+    yield made
+    await made.ledger.close()
+
+
+async def test_parts_arrive_in_order_and_are_marked_sent_with_their_id(bench: Bench) -> None:
+    message = await bench.post("r1", "one", "two", "three")
+    await bench.round()
+    assert bench.wire.texts == ["one", "two", "three"]
+    assert bench.wire.keys == ["r1:0", "r1:1", "r1:2"]
+    rows = await bench.ledger.outbox_of(message)
+    assert [(row.state, row.message_id) for row in rows] == [("sent", "id-1"), ("sent", "id-2"), ("sent", "id-3")]
+    await bench.round()
+    assert len(bench.wire.got) == 3
+
+
+async def test_a_failed_part_is_tried_again_later_and_holds_back_what_follows(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    await bench.post("r1", "one", "two")
+    await bench.post("r2", "three")
+    await bench.round()
+    await bench.post("r3", "four")
+    await bench.round()
+    assert bench.wire.texts == []
+    bench.clock.advance(2)
+    await bench.round()
+    assert bench.wire.texts == ["one", "two", "three", "four"]
+
+
+async def test_order_is_kept_over_a_restart_while_a_part_waits(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    await bench.post("r1", "one")
+    await bench.round()
+    await bench.crash()
+    await bench.post("r2", "two")
+    worker = asyncio.create_task(bench.delivery.run())
+    try:
+        await bench.clock.until(lambda: bench.clock.sleeps > 0)
+        assert bench.wire.texts == []
+        bench.clock.advance(2)
+        bench.delivery.wake()
+        await bench.wire.until(lambda: len(bench.wire.got) == 2)
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+    assert bench.wire.texts == ["one", "two"]
+
+
+async def test_other_conversations_go_on_while_one_waits(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    await bench.post("r1", "stuck", to="ann")
+    await bench.post("r2", "free", to="bob")
+    await bench.round()
+    assert bench.wire.got == [("signal", "bob", "free")]
+
+
+async def test_a_channel_that_hangs_does_not_block_the_others(bench: Bench) -> None:
+    bench.wire.hanging["signal"] = asyncio.Event()
+    for number in range(20):
+        await bench.post(f"s{number}", "hangs", to=f"peer{number}")
+    await bench.post("i1", "flows", channel="irc")
+    await bench.delivery.deliver_due()
+    await bench.wire.until(lambda: bool(bench.wire.got))
+    assert bench.wire.got == [("irc", "ann", "flows")]
+    assert bench.wire.most_at_once <= 5
+    bench.wire.hanging.pop("signal").set()
+    for _ in range(6):
+        await bench.round()
+    assert len(bench.wire.got) == 21
+
+
+async def test_a_channel_that_is_down_is_waited_for_without_using_up_tries(bench: Bench) -> None:
+    bench.wire.down.add("signal")
+    message = await bench.post("r1", "late")
+    for _ in range(10):
+        await bench.round()
+    (row,) = await bench.ledger.outbox_of(message)
+    assert (row.state, row.attempts) == ("pending", 0)
+    bench.wire.down.clear()
+    await bench.round()
+    assert bench.wire.texts == ["late"]
+
+
+async def test_what_nobody_could_deliver_for_a_day_is_dead_and_says_why(bench: Bench) -> None:
+    bench.wire.down.add("signal")
+    message = await bench.post("r1", "stale")
+    bench.clock.advance(EXPIRY_MS / 1000)
+    await bench.round()
+    (row,) = await bench.ledger.outbox_of(message)
+    assert row.state == "dead" and row.error.startswith("expired")
+    assert [(end.state, end.row.id) for end in bench.settled] == [("dead", row.id)]
+    bench.wire.down.clear()
+    await bench.round()
+    assert bench.wire.got == []
+
+
+async def test_a_refusal_for_good_ends_the_message_but_not_the_next_one(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [SendFailed("no such person", permanent=True)]
+    first = await bench.post("r1", "one", "two")
+    second = await bench.post("r2", "three")
+    await bench.round()
+    assert await bench.states(first) == ["dead", "dead"]
+    assert await bench.states(second) == ["sent"]
+    assert bench.wire.texts == ["three"]
+
+
+async def test_tries_the_platform_answered_are_counted(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [SendFailed("busy") for _ in range(5)]
+    message = await bench.post("r1", "one")
+    for _ in range(4):
+        await bench.round()
+        bench.clock.advance(400)
+    (row,) = await bench.ledger.outbox_of(message)
+    assert (row.state, row.attempts) == ("dead", 3)
+    assert "given up after 3 tries: busy" in row.error
+
+
+async def test_a_server_that_cannot_be_reached_is_not_given_up_before_the_part_expires(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [SendFailed("refused", reached=False) for _ in range(20)]
+    message = await bench.post("r1", "one")
+    for _ in range(21):
+        await bench.round()
+        bench.clock.advance(400)
+    assert await bench.states(message) == ["sent"]
+
+
+async def test_the_wait_a_server_asks_for_is_kept(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [SendFailed("slow down", retry_after_s=120)]
+    await bench.post("r1", "one")
+    await bench.round()
+    bench.clock.advance(100)
+    await bench.round()
+    assert bench.wire.got == []
+    bench.clock.advance(40)
+    await bench.round()
+    assert bench.wire.texts == ["one"]
+
+
+async def test_a_part_cut_short_by_a_crash_is_sent_again_marked_as_possible_duplicate(bench: Bench) -> None:
+    message = await bench.post("r1", "one", "two")
+    (first, _) = await bench.ledger.outbox_of(message)
+    await bench.ledger.outbox_mark(first.id, "sending")
+    await bench.crash()
+    await bench.round()
+    assert [(part.text, part.possibly_duplicate) for part in bench.wire.parts] == [("one", True), ("two", False)]
+    rows = await bench.ledger.outbox_of(message)
+    assert rows[0].error.startswith("possibly delivered twice") and rows[1].error == ""
+
+
+async def test_where_the_platform_knows_keys_nothing_is_in_doubt(bench: Bench) -> None:
+    bench.wire.keyed.add("signal")
+    message = await bench.post("r1", "one")
+    (row,) = await bench.ledger.outbox_of(message)
+    await bench.ledger.outbox_mark(row.id, "sending")
+    await bench.crash()
+    await bench.round()
+    assert (bench.wire.parts[0].possibly_duplicate, bench.wire.keys) == (False, ["r1:0"])
+    (row,) = await bench.ledger.outbox_of(message)
+    assert row.error == ""
+
+
+async def test_a_part_twice_in_doubt_is_not_sent_a_third_time(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [SendFailed("no answer", maybe_sent=True) for _ in range(2)]
+    message = await bench.post("r1", "one")
+    await bench.round()
+    bench.clock.advance(10)
+    await bench.round()
+    (row,) = await bench.ledger.outbox_of(message)
+    assert row.state == "dead" and "in doubt twice" in row.error
+    bench.clock.advance(1000)
+    await bench.round()
+    assert bench.wire.got == []
+
+
+async def test_doubt_is_remembered_through_later_failures(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [
+        SendFailed("no answer", maybe_sent=True),
+        SendFailed("refused", reached=False),
+    ]
+    await bench.post("r1", "one")
+    for _ in range(3):
+        await bench.round()
+        bench.clock.advance(30)
+    assert [part.possibly_duplicate for part in bench.wire.parts] == [True]
+
+
+async def test_a_payload_nobody_can_read_is_dead_at_once(bench: Bench) -> None:
+    accept = Accept(
+        run_id="r1",
+        dedupe_key="",
+        agent_id="main",
+        session_key="k",
+        session_id="s",
+        source="t",
+        body={},
+        route={"channel": "signal", "to": "ann"},
+    )
+    row, _ = await bench.ledger.post(accept, [OutboxPart(part=0, channel="signal", payload={"text": 7})])
+    await bench.round()
+    assert await bench.states(row.id) == ["dead"]
+
+
+async def test_the_worker_sleeps_until_woken_or_due(bench: Bench) -> None:
+    worker = asyncio.create_task(bench.delivery.run())
+    try:
+        await bench.post("r1", "one")
+        bench.delivery.wake()
+        await bench.wire.until(lambda: bench.wire.texts == ["one"])
+        bench.wire.failures["signal"] = [SendFailed("busy")]
+        await bench.post("r2", "two")
+        bench.delivery.wake()
+        await bench.wire.until(lambda: not bench.wire.failures["signal"])
+        while bench.wire.texts != ["one", "two"]:
+            asleep = bench.clock.sleeps
+            bench.clock.advance(31)
+            await bench.clock.until(lambda seen=asleep: bench.clock.sleeps > seen)
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+        await bench.delivery.stop()
+
+
+async def test_stopping_lets_a_send_on_the_wire_finish(bench: Bench) -> None:
+    bench.wire.hanging["signal"] = asyncio.Event()
+    message = await bench.post("r1", "one")
+    await bench.delivery.deliver_due()
+    stopping = asyncio.create_task(bench.delivery.stop())
+    await asyncio.sleep(0)
+    bench.wire.hanging["signal"].set()
+    await stopping
+    assert await bench.states(message) == ["sent"]
