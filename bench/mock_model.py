@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 DIRECTIVE = b"[[bench "
 BATCH = 10
@@ -64,8 +65,8 @@ class Model(asyncio.Protocol):
         self._room.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are no subclass of asyncio's.
+        self._transport: Any = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._room.set()

@@ -37,7 +37,7 @@ class Wire:
     async def connect(self, caps: tuple[str, ...]) -> None:
         await self._socket.receive()  # the challenge
         self._reader = asyncio.create_task(self._read())
-        client = {"id": "bench", "version": "1.0.0", "platform": "linux", "mode": "test"}
+        client = {"id": "test", "version": "1.0.0", "platform": "linux", "mode": "test"}
         params = {"minProtocol": 3, "maxProtocol": 3, "client": client, "caps": list(caps), "auth": {"token": TOKEN}}
         await self.call("connect", params)
 

@@ -151,9 +151,8 @@ def test_mentions_at_any_place_never_break_the_text(text: str, places: list[tupl
     ],
 )
 def test_a_reaction_is_told_in_words(target: str, removed: bool, to_us: bool, words: str) -> None:
-    reaction = {
-        "emoji": "👍", "targetAuthor": target, "targetAuthorNumber": target, "targetSentTimestamp": 5, "isRemove": removed,
-    }  # fmt: skip
+    reaction = {"emoji": "👍", "targetAuthor": target, "targetAuthorNumber": target, "targetSentTimestamp": 5}
+    reaction["isRemove"] = removed
     what = understand(event(DAEMON.message(None, reaction=reaction)), ME, "default")
     assert isinstance(what, Reacted)
     assert (what.to_us, what.inbound.text) == (to_us, f"Signal: Tester {words}")

@@ -8,7 +8,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ def config(signal: dict[str, Any]) -> Any:
 @asynccontextmanager
 async def running(
     state: Path, daemon: SignalDaemon | None = None, receiver: Receiver | None = None, **settings: Any
-) -> AsyncIterator[Setup]:
+) -> AsyncGenerator[Setup]:
     receiver = receiver or Receiver()
     blobs = FileBlobStore(str(state))
     own = daemon is None
@@ -137,7 +137,7 @@ async def test_after_a_lost_connection_what_was_missed_comes_in(tmp_path: Path) 
         await setup.daemon.say("one")
         await setup.receiver.got(1)
         setup.daemon.disconnect()
-        await setup.daemon.until(lambda: not setup.daemon._streams)
+        await setup.daemon.deserted()
         await setup.daemon.say("two")
         assert await setup.receiver.got(2) == ["one", "two"]
         assert setup.daemon.last_event_ids == [None, "1700-1"]
@@ -163,8 +163,6 @@ async def test_a_daemon_that_goes_away_and_returns_is_found_again(tmp_path: Path
     daemon = await SignalDaemon(ME, event_ids=False).start()
     async with running(tmp_path, daemon) as setup:
         await daemon.stop()
-        (account,) = setup.channels.accounts()
-        assert not setup.channels.ready("signal", TO_ANN) or account.status.reconnect_attempts == 0
         await daemon.start()
         await daemon.connected()
         await daemon.say("back")

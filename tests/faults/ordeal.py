@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import random
 import sqlite3
 import statistics
@@ -54,6 +55,8 @@ class Ordeal:
     lives: int = 0
     deaths: Counter[str] = field(default_factory=Counter)
     ready_s: list[float] = field(default_factory=list)
+    struck: bool = False
+    """Whether the last life ended at its fault, not from outside."""
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -124,6 +127,22 @@ class Ordeal:
                     *(self._deliver_in_order(client, part) for part in waiting.values()),
                     *(self._redeliver(client, one) for one in again if one.acknowledged),
                 )
+
+    async def deliver_until_death(self, within_s: float = SETTLE_S) -> None:
+        """Sends until the fault strikes; if it does not in time, the end comes from outside."""
+        process = self.gateway._process
+        assert process is not None
+        delivery = asyncio.create_task(self.deliver())
+        death = asyncio.create_task(asyncio.to_thread(process.wait))
+        await asyncio.wait([death], timeout=within_s)
+        self.struck = process.poll() is not None
+        if not self.struck:
+            self.kill()
+        await death
+        delivery.cancel()
+        await asyncio.wait([delivery])
+        if not delivery.cancelled() and (error := delivery.exception()) is not None:
+            raise error
 
     async def _deliver_in_order(self, client: WireClient, messages: list[Sent]) -> None:
         for one in messages:
@@ -230,10 +249,10 @@ async def endure(ordeal: Ordeal, schedules: int, *, messages: int = 4) -> None:
             ordeal.check()
             ordeal.armed.touch()
         ordeal.workload(sessions, messages)
+        ordeal.struck = not alive
         if alive:
-            await _until_death(ordeal)
-        ordeal.deaths[fault["at"] if ordeal.died() else "from outside"] += 1
-        ordeal.kill()
+            await ordeal.deliver_until_death(within_s=chance.uniform(0.01, 0.9))
+        ordeal.deaths[str(fault["at"]) if ordeal.struck else "from outside"] += 1
         # One time in four the next life is in danger from its first moment.
         if chance.random() < 0.75:
             ordeal.armed.unlink(missing_ok=True)
@@ -244,25 +263,10 @@ async def endure(ordeal: Ordeal, schedules: int, *, messages: int = 4) -> None:
     assert await ordeal.gateway.stop() == 0
 
 
-async def _until_death(ordeal: Ordeal) -> None:
-    """Sends until the fault strikes; what it does not reach is cut off from outside after a random moment."""
-    delivery = asyncio.create_task(ordeal.deliver())
-    await asyncio.wait([delivery], timeout=ordeal.chance.uniform(0.01, 0.6))
-    process = ordeal.gateway._process
-    assert process is not None
-    for _ in range(int(ordeal.chance.uniform(0, 30))):
-        if process.poll() is not None:
-            break
-        await asyncio.sleep(0.01)
-    if process.poll() is None:
-        ordeal.kill()
-    await delivery
-
-
-async def main(schedules: int, seed: int) -> None:
-    rounds = max(1, schedules // 100)
+async def main(schedules: int, seed: int, modes: list[str]) -> None:
+    rounds = max(1, schedules // 50)
     for place in range(rounds):
-        mode = ("followup", "followup", "collect", "steer")[place % 4]
+        mode = modes[place % len(modes)]
         with tempfile.TemporaryDirectory() as folder:
             async with ModelServer(keep_requests=100) as models:
                 ordeal = Ordeal(Path(folder), models, seed + place, mode)
@@ -288,5 +292,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Kills the Gateway again and again and checks its books.")
     parser.add_argument("schedules", type=int, nargs="?", default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--modes", nargs="+", default=["followup", "collect", "followup", "steer"])
     options = parser.parse_args()
-    sys.exit(asyncio.run(main(options.schedules, options.seed)))
+    # Streams that break off are the point here, not news.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    sys.exit(asyncio.run(main(options.schedules, options.seed, options.modes)))

@@ -97,6 +97,12 @@ def test_a_sender_is_known_by_id_never_by_a_name() -> None:
     assert isinstance(decide_access(message(channel="telegram", peer="9", sender=imposter), rules, ()), Drop)
 
 
+def test_any_stable_id_of_a_person_admits_them() -> None:
+    person = Sender(id="+1555", other_ids=("uuid:AB-1",))
+    rules = settings(dmPolicy="allowlist", allowFrom=["uuid:ab-1"])
+    assert decide_access(message(sender=person), rules, ()) == Allow()
+
+
 def test_a_group_id_on_the_allow_list_does_not_admit_its_members() -> None:
     rules = settings(groupAllowFrom=["g1"], allowFrom=["g1"])
     assert isinstance(decide_access(group("+9"), rules, ()), Drop)

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from openclaw.inbound.command_text import (
-    CURRENT_MESSAGE,
     Listening,
     command_body,
     has_control_command,
@@ -19,6 +18,7 @@ from openclaw.inbound.command_text import (
     structural_strip,
     understands_text,
 )
+from openclaw.inbound.history import CURRENT_MARKER
 
 GROUP = Listening(group=True, channel="discord", mentions=(re.compile(r"@?\bclawd\b", re.IGNORECASE),))
 
@@ -31,7 +31,7 @@ GROUP = Listening(group=True, channel="discord", mentions=(re.compile(r"@?\bclaw
         ("a\\nb\n\n c", "a b c"),
         ("[[[[", "[[[["),
         (
-            f"[Chat messages since your last reply - for context]\nPeter: /think low\n{CURRENT_MESSAGE}\n"
+            f"[Chat messages since your last reply - for context]\nPeter: /think low\n{CURRENT_MARKER}\n"
             "Jake: /think:high go\n[from: Jake (+1)]",
             "/think:high go",
         ),

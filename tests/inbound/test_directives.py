@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.inbound.command_text import CURRENT_MESSAGE
 from openclaw.inbound.commands.registry import all_commands, find
 from openclaw.inbound.directives import MAX_DIRECTIVES, Directives, parse_directives
+from openclaw.inbound.history import CURRENT_MARKER
 from openclaw.inbound.levels import level_values, read_level, read_send_policy, read_usage, stored
 from openclaw.runs.queue import QueueWish
 
@@ -244,10 +244,10 @@ def test_code_is_never_looked_into() -> None:
 
 
 def test_only_the_current_message_is_read_and_changed() -> None:
-    body = f"{HISTORY}{CURRENT_MESSAGE}\nJake: /think:low status please"
+    body = f"{HISTORY}{CURRENT_MARKER}\nJake: /think:low status please"
     found = parse(body)
     assert found.think and found.think.value == "low"
-    assert found.prompt() == f"{HISTORY}{CURRENT_MESSAGE}\nJake: status please"
+    assert found.prompt() == f"{HISTORY}{CURRENT_MARKER}\nJake: status please"
 
 
 def test_an_endless_row_of_directives_costs_little_and_is_cut_off() -> None:
@@ -256,23 +256,9 @@ def test_an_endless_row_of_directives_costs_little_and_is_cut_off() -> None:
 
 
 WORDS = st.text("abcxyz0189äß!?.,()[]-_@#", min_size=1, max_size=8).filter(lambda word: ":" not in word)
-DIRECTIVES = st.sampled_from(
-    [
-        "/think high",
-        "/t:low",
-        "/v on",
-        "/reasoning stream",
-        "/elev full",
-        "/exec host=node",
-        "/queue collect cap:3",
-        "/queue reset",
-        "/model opus/x",
-        "/opus:",
-        "/status",
-        "/whoami:",
-        "/verbose:off",
-    ]
-)
+LEVELS = ("/think high", "/t:low", "/v on", "/verbose:off", "/reasoning stream", "/elev full")
+OTHERS = ("/exec host=node", "/queue collect cap:3", "/queue reset", "/model opus/x", "/opus:", "/status", "/whoami:")
+DIRECTIVES = st.sampled_from(LEVELS + OTHERS)
 
 
 @given(st.lists(st.tuples(st.booleans(), WORDS, DIRECTIVES, st.sampled_from([" ", "  ", "\n", " \n "])), max_size=8))
@@ -284,15 +270,15 @@ def test_stripping_eats_directives_and_nothing_else(parts: list[tuple[bool, str,
 
 
 DIRECTIVE_WORDS = "/ /think /t /v high on foo /exec host= node /model opus /opus /queue collect cap: 9 /status /id"
-FRAGMENTS = st.sampled_from([*DIRECTIVE_WORDS.split(), *" \n\t:=@-é`", "```", CURRENT_MESSAGE])
+FRAGMENTS = st.sampled_from([*DIRECTIVE_WORDS.split(), *" \n\t:=@-é`", "```", CURRENT_MARKER])
 
 
 @given(st.lists(FRAGMENTS, max_size=20).map("".join))
 def test_what_is_stripped_once_has_nothing_left_to_strip(text: str) -> None:
-    for once in (parse(text).rest, parse(text).prompt()):
-        again = parse(once)
-        assert again.rest == again.prompt() == once
-        assert not again.any_setting
+    once = parse(text).prompt()
+    again = parse(once)
+    assert again.rest == again.prompt() == once
+    assert not again.any_setting and not again.shortcuts
 
 
 @given(st.text(max_size=60))

@@ -106,6 +106,19 @@ async def test_a_damaged_list_lets_nobody_in(store: PairingStore, tmp_path: Path
     assert await store.allowed("signal") == {"+1"}
 
 
+async def test_a_list_that_cannot_be_read_is_neither_obeyed_nor_overwritten(
+    store: PairingStore, tmp_path: Path
+) -> None:
+    code = await code_of(store, "+1")
+    path = tmp_path / "credentials" / "signal-allowFrom.json"
+    path.mkdir()
+    assert await store.allowed("signal") == frozenset()
+    with pytest.raises(OSError):
+        await store.approve(code)
+    path.rmdir()
+    assert await store.approve(code)
+
+
 @pytest.mark.parametrize("created", ["", "yesterday", None, 12])
 async def test_a_request_without_a_readable_time_counts_as_expired(
     store: PairingStore, tmp_path: Path, created: object

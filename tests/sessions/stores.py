@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class FileStores(msgspec.Struct):
 
 
 @asynccontextmanager
-async def file_stores(state: Path, session: dict[str, Any] | None = None) -> AsyncIterator[FileStores]:
+async def file_stores(state: Path, session: dict[str, Any] | None = None) -> AsyncGenerator[FileStores]:
     clock: Clock = SystemClock()
     path = state / "openclaw.json"
     path.write_text(json.dumps({"session": session or {}, "gateway": {"mode": "local"}}))

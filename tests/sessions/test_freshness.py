@@ -23,6 +23,7 @@ from openclaw.sessions.freshness import (
     next_boundary,
     reset_policy,
     session_type,
+    touched,
     why_stale,
 )
 
@@ -290,6 +291,19 @@ def test_the_reason_is_told_in_words_and_names_what_came_first(
 )
 def test_activity_is_what_the_entry_says_or_unknown(entry: Any, wanted: int | None) -> None:
     assert activity_at(entry) == wanted
+
+
+@pytest.mark.parametrize(
+    ("stored", "source", "wanted"),
+    [
+        ({"updatedAt": 5}, "webchat", 9),
+        ({"updatedAt": 5}, "heartbeat", 5),
+        ({"updatedAt": 20}, "signal", 20),
+        ({}, "heartbeat", 9),
+    ],
+)
+def test_people_keep_a_session_alive_and_heartbeats_do_not(stored: dict[str, Any], source: str, wanted: int) -> None:
+    assert touched(stored, 9, source) == wanted
 
 
 def test_a_session_of_unknown_age_goes_on() -> None:

@@ -244,9 +244,8 @@ async def test_asking_for_a_new_session_rotates_a_fresh_one(stores: FileStores) 
 async def test_a_session_in_which_nothing_was_said_is_not_remembered(stores: FileStores) -> None:
     old = await stores.put(KEY, AFTER)
     await stores.say(old, "hello")
-    for _ in range(3):
-        rotation = await rotate(stores, AGENT, KEY, "new", AFTER)
-    assert [previous.session_id for previous in previous_sessions(rotation.new)] == [old["sessionId"]]
+    rotations = [await rotate(stores, AGENT, KEY, "new", AFTER) for _ in range(3)]
+    assert [previous.session_id for previous in previous_sessions(rotations[-1].new)] == [old["sessionId"]]
 
 
 async def test_a_rotation_with_nothing_to_go_back_to_promises_no_way_back(stores: FileStores) -> None:

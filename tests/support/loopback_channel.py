@@ -79,6 +79,14 @@ class Loopback:
     def default_account(self, config: Config) -> str:
         return default_account_id(config, self.id, [account.id for account in self.accounts(config)])
 
+    def peer(self, to: str) -> Peer:
+        kind, _, rest = to.partition(":")
+        if kind == "group" and rest:
+            return Peer(kind="group", id=rest)
+        if not to.strip() or " " in to:
+            raise SendFailed(f"{to!r} is nobody here", permanent=True)
+        return Peer(kind="direct", id=rest or kind)
+
     def open(self, context: ChannelContext) -> LoopbackChannel:
         self.opened += 1
         return LoopbackChannel(self, context)

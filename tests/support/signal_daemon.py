@@ -149,6 +149,9 @@ class SignalDaemon:
                 self._changed.clear()
                 await self._changed.wait()
 
+    async def deserted(self) -> None:
+        await self.until(lambda: not self._streams)
+
     async def connected(self, streams: int = 1) -> None:
         await self.until(lambda: len(self._streams) >= streams)
 
@@ -194,12 +197,15 @@ class SignalDaemon:
             return response
         finally:
             self._stream_tasks.discard(task)
-            del self._streams[response]
+            self._streams.pop(response, None)
             self._changed.set()
 
     async def _write(self, stream: web.StreamResponse, event: tuple[int, str, bytes]) -> None:
         head = f"id:1700-{event[0]}\n" if self.event_ids else ""
-        await stream.write(head.encode() + b"event:receive\ndata:" + event[2] + b"\n\n")
+        try:
+            await stream.write(head.encode() + b"event:receive\ndata:" + event[2] + b"\n\n")
+        except ConnectionError:
+            self._streams.pop(stream, None)  # The client left; it may come back for what it missed.
 
     async def _rpc(self, request: web.Request) -> web.Response:
         if request.method != "POST":

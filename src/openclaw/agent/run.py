@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -22,6 +22,7 @@ from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, To
 from openclaw.models.base import ModelError, ModelRequest, StreamEvent
 from openclaw.models.retry import next_retry_ms
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.freshness import touched
 from openclaw.storage import faults
 from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.storage.trouble import until_written
@@ -327,7 +328,7 @@ class AgentRun:
         def change(entry: SessionEntry | None) -> SessionEntry | None:
             if entry is None:
                 return None  # Deleted meanwhile: late events do not bring a session back.
-            entry["updatedAt"] = now
+            entry["updatedAt"] = touched(entry, now, self._turn.source)
             entry["systemSent"] = True
             entry["abortedLastRun"] = result.outcome == "aborted"
             entry["modelProvider"], entry["model"] = prepared.model.provider, prepared.model.id

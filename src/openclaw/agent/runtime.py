@@ -50,6 +50,8 @@ class Turn(msgspec.Struct, kw_only=True):
     agent_id: str
     session_key: str
     session_id: str
+    source: str = ""
+    """Who asked: ``webchat``, ``agent``, ``cron``, ``heartbeat``, a channel id."""
     prompt: str
     images: list[ImageBlock] = []
     thinking: str | None = None

@@ -15,7 +15,7 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
-from openclaw.inbound.message import Inbound, Route
+from openclaw.inbound.message import Inbound, Peer, Route
 from openclaw.outbound.part import Part, Sent
 from openclaw.storage.base import BlobStore
 
@@ -115,6 +115,10 @@ class ChannelKind(Protocol):
         ...
 
     def default_account(self, config: Config) -> str: ...
+
+    def peer(self, to: str) -> Peer:
+        """The conversation an address means. Raises ``SendFailed`` for what is no address here."""
+        ...
 
     def open(self, context: ChannelContext) -> Channel:
         """A channel that does nothing until it is run. SDKs are imported here, not with the module."""

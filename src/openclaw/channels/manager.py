@@ -231,6 +231,9 @@ class Channels:
 
     # Looking
 
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
     def accounts(self, channel: str | None = None) -> list[Running]:
         return [running for (name, _), running in self._accounts.items() if channel in (None, name)]
 

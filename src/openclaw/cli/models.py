@@ -146,9 +146,18 @@ def set_(args: argparse.Namespace) -> int:
 
 def _build_install(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=(LOCAL,), help="the small model that runs on this computer")
+    parser.add_argument("--if-needed", action="store_true", help="only when no other model is at hand; says which is")
 
 
 def install(args: argparse.Namespace) -> int:
+    if args.if_needed:
+        report = _report(None)
+        if not report["resolvedDefault"].startswith(f"{LOCAL}/"):
+            note(f"Model: {report['resolvedDefault']} ({report['why']})")
+            return 0
+        note("No model key and no local Ollama was found: the small built-in model will answer.")
+        if report["localInstalled"]:
+            return 0
     sys.stdout.write(fetch_local() + "\n")
     return 0
 

@@ -28,6 +28,7 @@ from openclaw.sessions.keys import canonical_key
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
 
 if TYPE_CHECKING:
+    from openclaw.gateway.channel_services import ChannelServices
     from openclaw.agent.runtime import Runtime
     from openclaw.config.schema import Config
     from openclaw.config.store import ConfigStore
@@ -49,6 +50,8 @@ class Gateway:
     """What runs share; attached by whoever puts the Gateway together, before it serves."""
     hub: RunHub
     """Active runs; attached likewise."""
+    channel_services: ChannelServices | None = None
+    """Channels and their outbox worker; attached likewise."""
 
     def __init__(
         self,

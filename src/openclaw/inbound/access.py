@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -110,7 +111,7 @@ def command_authorised(
         return True
     given = commands.allow_from.get(channel, commands.allow_from.get("*"))
     if given is not None:
-        return _admits(_known(channel, map(str, given)), ids)
+        return _admits(_known(channel, tuple(map(str, given))), ids)
     if not commands.use_access_groups:
         return True
     people = _known(channel, settings.allow_from) | _known(channel, allow_store)
@@ -129,6 +130,7 @@ def sender_ids(inbound: Inbound) -> list[str]:
     given = [sender.id, sender.e164 or ""]
     if channel == "whatsapp":
         given.reverse()
+    given += sender.other_ids
     if inbound.peer.kind == "direct":
         given.append(inbound.peer.id)
     return [known for known in dict.fromkeys(normal_id(channel, value) for value in given) if known not in ("", "*")]
@@ -196,25 +198,31 @@ def _topic(group: GroupSettings | None, inbound: Inbound) -> GroupSettings | Non
 # Lists
 
 
-def _known(channel: str, entries: Iterable[str]) -> set[str]:
-    return {known for entry in entries if (known := normal_id(channel, entry))}
+def _known(channel: str, entries: Collection[str]) -> frozenset[str]:
+    return _normal_ids(channel, entries if isinstance(entries, tuple | frozenset) else tuple(entries))
 
 
-def _admits(known: set[str], ids: Collection[str]) -> bool:
+@lru_cache(maxsize=512)
+def _normal_ids(channel: str, entries: tuple[str, ...] | frozenset[str]) -> frozenset[str]:
+    """Remembered, because lists are long, change rarely and are asked for with every message."""
+    return frozenset(known for entry in entries if (known := normal_id(channel, entry)))
+
+
+def _admits(known: frozenset[str], ids: Collection[str]) -> bool:
     return "*" in known or not known.isdisjoint(ids)
 
 
-def _owners_of_channel(entries: Iterable[str | int], channel: str) -> set[str]:
+def _owners_of_channel(entries: Iterable[str | int], channel: str) -> frozenset[str]:
     """Entries such as ``signal:+1555`` count on their channel only; bare ones everywhere."""
     owners: set[str] = set()
     for entry in map(str, entries):
         named = entry.strip().lower().partition(":")[0]
         if named == channel or named not in KNOWN_CHANNELS:
             owners.add(normal_id(channel, entry))
-    return owners - {""}
+    return frozenset(owners - {""})
 
 
-def _passes_owner_rule(ids: Collection[str], channel: str, configured: set[str], people: set[str]) -> bool:
+def _passes_owner_rule(ids: Collection[str], channel: str, configured: frozenset[str], people: frozenset[str]) -> bool:
     if configured:
         return _admits(configured, ids)
     return channel not in _OWNER_ENFORCED or not people or _admits(people, ids)

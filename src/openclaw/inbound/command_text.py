@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from openclaw.inbound.commands.registry import Command, Enabled, always, find
+from openclaw.inbound.history import CURRENT_MARKER
 
-CURRENT_MESSAGE = "[Current message - respond to this]"
 ABORT_WORDS: frozenset[str] = frozenset({"stop", "esc", "abort", "wait", "exit", "interrupt"})
 NATIVE_SURFACES: frozenset[str] = frozenset({"telegram", "discord", "slack"})
 """Channels with command menus of their own; elsewhere text is the only way to give a command."""
@@ -50,7 +50,7 @@ class Called(msgspec.Struct, frozen=True):
 
 def structural_strip(text: str) -> str:
     """The bare words of a message: wrappers, stamps, sender prefixes and line breaks taken away."""
-    _, _, current = text.rpartition(CURRENT_MESSAGE)
+    _, _, current = text.rpartition(CURRENT_MARKER)
     bare = _SENDER_PREFIX.sub("", _without_brackets(current))
     return " ".join(bare.replace("\\n", " ").split())
 
@@ -127,7 +127,7 @@ def is_control_message(text: str, listening: Listening = DIRECT_CHAT, *, enabled
 
 def is_abort(text: str, listening: Listening = DIRECT_CHAT) -> bool:
     """``/stop``, or the whole message is one word such as "stop"."""
-    if len(text) > 500 and CURRENT_MESSAGE not in text:
+    if len(text) > 500 and CURRENT_MARKER not in text:
         return False
     bare = structural_strip(text)
     if listening.group:
@@ -142,7 +142,7 @@ def command_body(text: str, listening: Listening = DIRECT_CHAT) -> str:
 
     Unlike :func:`structural_strip` this leaves arguments alone, brackets and line breaks included.
     """
-    _, _, body = text.rpartition(CURRENT_MESSAGE)
+    _, _, body = text.rpartition(CURRENT_MARKER)
     if listening.group:
         body = strip_mentions(body, listening.mentions, listening.channel)
     leading = (_LEADING_IN_GROUP if listening.group else _LEADING).match(body)

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from openclaw.config.durations import duration_ms
-from openclaw.inbound.command_text import CURRENT_MESSAGE
+from openclaw.inbound.history import CURRENT_MARKER
 from openclaw.inbound.commands.registry import all_commands, find
 from openclaw.inbound.levels import LevelKind, read_level
 from openclaw.runs.queue import QueueWish, parse_drop, parse_mode
@@ -28,6 +28,8 @@ EXEC_VALUES: dict[ExecField, tuple[str, ...]] = {
 }
 """What each option of ``/exec`` takes; a node is any name."""
 
+_SLASH = r"/(?<!\S/)"
+"""A slash at the start or after a blank; the literal comes first so that long texts are searched fast."""
 _BLANK = r"[^\S\n]*"
 _END = r"(?=\s|:|\Z)"
 _LEVEL_NAMES: dict[LevelKind, str] = {
@@ -37,15 +39,15 @@ _LEVEL_NAMES: dict[LevelKind, str] = {
     "elevated": "elevated|elev",
 }
 _LEVELS: dict[LevelKind, re.Pattern[str]] = {
-    kind: re.compile(rf"(?<!\S)/(?:{names}){_END}{_BLANK}(?::{_BLANK})?([A-Za-z-]*)", re.IGNORECASE)
+    kind: re.compile(rf"{_SLASH}(?:{names}){_END}{_BLANK}(?::{_BLANK})?([A-Za-z-]*)", re.IGNORECASE)
     for kind, names in _LEVEL_NAMES.items()
 }
-_EXEC = re.compile(rf"(?<!\S)/exec{_END}(?:{_BLANK}:)?", re.IGNORECASE)
+_EXEC = re.compile(rf"{_SLASH}exec{_END}(?:{_BLANK}:)?", re.IGNORECASE)
 _EXEC_OPTION = re.compile(rf"{_BLANK}(host|security|ask|node)[=:](\S+)", re.IGNORECASE)
 _MODEL = re.compile(
-    rf"(?<!\S)/model{_END}{_BLANK}(?::{_BLANK})?([A-Za-z0-9_.:@-]+(?:/[A-Za-z0-9_.:@-]+)*)?", re.IGNORECASE
+    rf"{_SLASH}model{_END}{_BLANK}(?::{_BLANK})?([A-Za-z0-9_.:@-]+(?:/[A-Za-z0-9_.:@-]+)*)?", re.IGNORECASE
 )
-_QUEUE = re.compile(rf"(?<!\S)/queue{_END}(?:{_BLANK}:)?", re.IGNORECASE)
+_QUEUE = re.compile(rf"{_SLASH}queue{_END}(?:{_BLANK}:)?", re.IGNORECASE)
 _QUEUE_OPTION = re.compile(r"(debounce|cap|drop)[=:](\S+)", re.IGNORECASE)
 _TOKEN = re.compile(rf"{_BLANK}(\S+)")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
@@ -133,8 +135,8 @@ class _Reader:
     """Looks at a copy in which everything already claimed is blanked, so that positions stay those of the text."""
 
     def __init__(self, text: str, aliases: tuple[str, ...], shortcuts: bool) -> None:
-        begin = text.rfind(CURRENT_MESSAGE)
-        begin = begin + len(CURRENT_MESSAGE) if begin >= 0 else 0
+        begin = text.rfind(CURRENT_MARKER)
+        begin = begin + len(CURRENT_MARKER) if begin >= 0 else 0
         self.text = text
         self.open = " " * begin + _CODE.sub(lambda code: _HIDDEN * len(code[0]), text[begin:])
         self.alias = _alias_pattern(aliases) if aliases else None
@@ -220,7 +222,7 @@ class _Reader:
 def _alias_pattern(aliases: tuple[str, ...]) -> re.Pattern[str]:
     longest_first = sorted(aliases, key=len, reverse=True)
     names = "|".join(re.escape(alias) for alias in longest_first)
-    return re.compile(rf"(?<!\S)/({names}){_END}(?:{_BLANK}:)?", re.IGNORECASE)
+    return re.compile(rf"{_SLASH}({names}){_END}(?:{_BLANK}:)?", re.IGNORECASE)
 
 
 def _shortcut_pattern() -> re.Pattern[str]:
@@ -268,8 +270,8 @@ def _cut(text: str, spans: Sequence[Span], kept: Callable[[Span], str]) -> str:
     """The text without the spans. Only blanks beside a cut are joined; a line that held nothing else goes with it."""
     if not spans:
         return text
-    begin = text.rfind(CURRENT_MESSAGE)
-    begin = begin + len(CURRENT_MESSAGE) if begin >= 0 else 0
+    begin = text.rfind(CURRENT_MARKER)
+    begin = begin + len(CURRENT_MARKER) if begin >= 0 else 0
     result, at, joining = "", begin, False
 
     def add(piece: str) -> None:

@@ -32,6 +32,7 @@ _CHANNEL_NAMES = {
 }
 # fmt: on
 _BREAKS_HEADING = re.compile(r"[\s\x00-\x1f\x7f\u2028\u2029]+")
+_LONGEST_NAME = 2000
 _BRACKETS = str.maketrans("[]", "()")
 
 
@@ -83,7 +84,12 @@ def channel_name(channel: str) -> str:
 
 
 def heading_text(text: str) -> str:
-    """A name from outside as it may stand in a heading: on one line and unable to close the bracket."""
+    """A name from outside as it may stand in a heading: on one line, not endless, unable to close the bracket."""
+    return _heading_text(text[:_LONGEST_NAME])
+
+
+@lru_cache(maxsize=1024)
+def _heading_text(text: str) -> str:
     return _BREAKS_HEADING.sub(" ", text).translate(_BRACKETS).strip()
 
 

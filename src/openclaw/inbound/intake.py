@@ -14,6 +14,7 @@ from openclaw.models.base import ToolSpec
 from openclaw.runs.hub import RunHub, Submission
 from openclaw.runs.queue import QueueWish, queue_settings
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.freshness import touched
 from openclaw.storage import faults
 from openclaw.storage.base import Accept
 
@@ -44,7 +45,7 @@ class Incoming(msgspec.Struct, kw_only=True):
 
 async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submission:
     """Returns once the message is on disk. The same run id again starts nothing."""
-    entry = await touch_session(message.agent_id, message.session_key, message.entry_fields, runtime)
+    entry = await touch_session(message, runtime)
     body: dict[str, Any] = {"prompt": message.prompt}
     if message.images:
         body["images"] = [
@@ -82,15 +83,15 @@ async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submissio
     return submission
 
 
-async def touch_session(agent_id: str, session_key: str, fields: dict[str, Any], runtime: Runtime) -> SessionEntry:
+async def touch_session(message: Incoming, runtime: Runtime) -> SessionEntry:
     """The session's entry, made if there is none, with what the new message tells about it."""
-    now = runtime.clock.now_ms()
+    agent_id, session_key, now = message.agent_id, message.session_key, runtime.clock.now_ms()
 
     def change(entry: SessionEntry | None) -> SessionEntry:
         updated: dict[str, Any] = dict(entry or {})
         updated.setdefault("sessionId", str(uuid.uuid4()))
-        updated["updatedAt"] = now
-        updated.update(fields)
+        updated["updatedAt"] = touched(updated, now, message.source)
+        updated.update(message.entry_fields)
         return SessionEntry(**updated)  # type: ignore[typeddict-item]
 
     # A new session's id must not be forgotten in a power cut that spares the message.

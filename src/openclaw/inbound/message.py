@@ -23,6 +23,8 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True):
     username: str | None = None
     tag: str | None = None
     e164: str | None = None
+    other_ids: tuple[str, ...] = ()
+    """Further stable ids of the same person (a uuid beside a phone number)."""
 
 
 class Media(msgspec.Struct, frozen=True, kw_only=True):

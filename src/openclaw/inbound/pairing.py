@@ -75,7 +75,11 @@ class PairingStore:
         path = self._path(channel, "allowFrom")
         known = self._allowed.get(path.name)
         if known is None or known[0] != _mark(path):
-            known = await asyncio.to_thread(_read_allowed, path, channel)
+            try:
+                known = await asyncio.to_thread(_read_allowed, path, channel)
+            except OSError as error:
+                log.error("%s cannot be read (%s); nobody on it is let in until it can", path, error)
+                return frozenset()
             self._allowed[path.name] = known
         return known[1]
 
@@ -193,12 +197,12 @@ def _write_requests(path: Path, requests: list[PairingRequest]) -> None:
 
 
 def _read_list(path: Path, key: str) -> list[Any]:
-    """A file that cannot be read lets nobody in, and is kept for whoever wants to mend it."""
+    """A damaged file lets nobody in, and is kept for whoever wants to mend it."""
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         aside = path.with_name(f"{path.name}.corrupt")
         log.warning("%s cannot be read (%s); it is kept as %s", path, error, aside.name)
         path.replace(aside)

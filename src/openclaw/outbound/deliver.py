@@ -93,6 +93,7 @@ class Delivery:
         self._busy: dict[RouteKey, asyncio.Task[None]] = {}
         self._held: dict[RouteKey, int] = {}
         """Conversations whose first part waits for another try, and until when: what comes later waits behind it."""
+        self._waiters: dict[int, set[asyncio.Event]] = {}
 
     def wake(self) -> None:
         """Something was put into the outbox, or a channel came up."""
@@ -139,6 +140,24 @@ class Delivery:
                     self._serve(key, waiting)
             else:
                 await self._wait_for_channel(waiting, full=len(rows) == BATCH)
+
+    async def wait(self, ledger_id: int, timeout_s: float) -> list[OutboxRow]:
+        """A message's parts once all have come to an end, or as they are when the time is over."""
+        changed = asyncio.Event()
+        waiters = self._waiters.setdefault(ledger_id, set())
+        waiters.add(changed)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while any(row.state not in ("sent", "dead") for row in await self._ledger.outbox_of(ledger_id)):
+                    await changed.wait()
+                    changed.clear()
+        except TimeoutError:
+            pass
+        finally:
+            waiters.discard(changed)
+            if not waiters:
+                self._waiters.pop(ledger_id, None)
+        return await self._ledger.outbox_of(ledger_id)
 
     async def drain(self) -> None:
         """Waits for the deliveries under way."""
@@ -225,6 +244,8 @@ class Delivery:
         await self._ledger.outbox_mark(row.id, state, error=error, message_id=message_id)
         if state == "dead":
             log.error("part %d of %s to %s was not delivered: %s", row.part, row.run_id, row.channel, error)
+        for waiter in self._waiters.get(row.ledger_id, ()):
+            waiter.set()
         if self._settled is not None:
             self._settled(Settled(row=row, state=state, message_id=message_id, error=error))
         return state

@@ -406,6 +406,8 @@ class RunHub:
         summary: dict[str, Any] = {"outcome": result.outcome, "sessionId": result.session_id}
         if result.texts:
             summary["text"] = result.texts[-1]
+        if result.model:
+            summary["model"] = f"{result.provider}/{result.model}"
         faults.point("finish.before")
         row_id = record.row.id
         await self._kept(lambda: self._runtime.ledger.finish(row_id, state, reason=reason, result=summary))

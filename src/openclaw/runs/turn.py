@@ -25,6 +25,7 @@ async def turn_of(record: RunRecord, runtime: Runtime) -> Turn:
         agent_id=row.agent_id,
         session_key=row.session_key,
         session_id=session_id,
+        source=row.source,
         prompt=body["prompt"],
         images=await images_of(row, runtime),
         thinking=body.get("thinking"),

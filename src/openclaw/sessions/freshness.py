@@ -16,6 +16,8 @@ Expiry: TypeAlias = Literal["daily", "idle"]
 
 DEFAULT_HOUR = 4
 DEFAULT_IDLE_MINUTES = 60
+QUIET_SOURCES = frozenset({"heartbeat"})
+"""Sources of messages behind which there is nobody."""
 _THREAD_MARKS = (":thread:", ":topic:")
 _GROUP_MARKS = (":group:", ":channel:", ":room:")
 _TASK_PREFIXES = ("subagent:", "acp:", "cron:", "hook:")
@@ -98,6 +100,12 @@ def activity_at(entry: Mapping[str, Any] | None) -> int | None:
     """
     value = (entry or {}).get("updatedAt")
     return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def touched(entry: Mapping[str, Any], now_ms: int, source: str = "") -> int:
+    """``updatedAt`` after a message from ``source`` or its answer; what the Gateway says to itself is not activity."""
+    before = activity_at(entry)
+    return max(now_ms, before or 0) if before is None or source not in QUIET_SOURCES else before
 
 
 def is_fresh(updated_at: int | None, policy: Policy, now_ms: int, zone: tzinfo | None = None) -> bool:

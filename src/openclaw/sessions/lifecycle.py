@@ -165,7 +165,7 @@ async def _begin(stores: Stores, agent_id: str, key: str, facts: MessageFacts, n
     def change(current: SessionEntry | None) -> SessionEntry:
         return current if current is not None else SessionEntry(sessionId=made, updatedAt=now_ms)
 
-    entry = await stores.sessions.update(agent_id, key, change, durable=False)
+    entry = await stores.sessions.update(agent_id, key, change)
     assert entry is not None
     return await _branch_off(stores, agent_id, key, entry, facts) if entry["sessionId"] == made else entry
 

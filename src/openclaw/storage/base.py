@@ -360,7 +360,15 @@ class Ledger(Protocol):
         """Rows without an end, oldest first."""
         ...
 
-    async def recent(self, *, session_key: str | None = None, limit: int = 50) -> list[LedgerRow]: ...
+    async def recent(
+        self, *, session_key: str | None = None, state: MessageState | None = None, limit: int = 50
+    ) -> list[LedgerRow]:
+        """The latest messages, newest first. With ``state``, a bounded number of older ones is looked through."""
+        ...
+
+    async def runs_beginning(self, prefix: str, limit: int = 10) -> list[LedgerRow]:
+        """Messages whose run id begins like this, in the order of their ids."""
+        ...
 
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]: ...
 

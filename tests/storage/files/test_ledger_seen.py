@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from openclaw.storage.base import Accept
+from openclaw.storage.files import ledger_schema
 from openclaw.storage.files.ledger import FileLedger
-from openclaw.storage.files.ledger_schema import SCHEMA_VERSION
 from tests.storage.still_clock import StillClock
 
 
@@ -83,18 +84,16 @@ async def test_a_message_and_the_keys_of_its_parts_are_written_together(ledger: 
 
 
 async def test_a_ledger_from_before_gets_the_memory_and_keeps_its_messages(tmp_path: Path, clock: StillClock) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+        db.executescript(f"{vars(ledger_schema)['_SCHEMA']} PRAGMA user_version = 1;")
+        db.execute(
+            "INSERT INTO messages (run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state,"
+            " accepted_at) VALUES ('r', 'k', 'a', 's', 's', 'x', '{}', '{}', 'accepted', 0)"
+        )
+        db.commit()
     ledger = await FileLedger.open(str(tmp_path), clock=clock)
-    accepted, _ = await ledger.accept(
-        Accept(run_id="r", dedupe_key="k", agent_id="a", session_key="s", session_id="s", source="x", route={}, body={})
-    )
+    assert await ledger.by_run("r") is not None
+    assert [await ledger.seen("a", 1000, 10) for _ in range(2)] == [False, True]
     await ledger.close()
-    with sqlite3.connect(tmp_path / "ledger.db") as db:
-        db.executescript("DROP TABLE seen; PRAGMA user_version = 1;")
-    db.close()
-    ledger = await FileLedger.open(str(tmp_path), clock=clock)
-    assert await ledger.by_run("r") == accepted
-    assert not await ledger.seen("a", 1000, 10)
-    await ledger.close()
-    with sqlite3.connect(tmp_path / "ledger.db") as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
-    db.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (ledger_schema.SCHEMA_VERSION,)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from openclaw.channels.signal.target import normalize_number
@@ -72,7 +74,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timestamp: int | None = None
     data_message: DataMessage | None = None
     edit_message: EditMessage | None = None
-    sync_message: msgspec.Raw | None = None
+    sync_message: Any = None
 
 
 class ReceiveEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from openclaw.channels.accounts import DEFAULT, default_account_id
 from openclaw.channels.base import Account, Capabilities, Channel, ChannelContext
-from openclaw.channels.signal.target import normalize_number
+from openclaw.channels.signal.target import normalize_number, recipient_params
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import SignalAccount
+from openclaw.inbound.message import Peer
 from openclaw.sessions.keys import normalize_account_id
 
 
@@ -32,6 +33,15 @@ class SignalKind:
         signal = config.channels.signal
         ids = [account.id for account in self.accounts(config)]
         return default_account_id(config, self.id, ids, signal.default_account if signal else None)
+
+    def peer(self, to: str) -> Peer:
+        match recipient_params(to):
+            case {"groupId": str(group)}:
+                return Peer(kind="group", id=group)
+            case {"recipient": [str(person)]}:
+                return Peer(kind="direct", id=person if person.startswith("+") else f"uuid:{person}")
+            case other:
+                return Peer(kind="direct", id=f"username:{other['username'][0]}")
 
     def open(self, context: ChannelContext) -> Channel:
         from openclaw.channels.signal.channel import SignalChannel

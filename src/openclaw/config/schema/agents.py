@@ -87,8 +87,8 @@ class HardClear(Record):
 
 
 class ContextPruning(Record):
-    mode: Literal["off", "cache-ttl"] = "off"
-    """Drop old tool results from the prompt once the provider's cache has expired. Never touches the transcript."""
+    mode: Literal["off", "cache-ttl", "always"] = "off"
+    """Drop old tool results from the prompt: once the provider's cache has expired, or at every call. Never touches the transcript."""
     ttl: str | int = "5m"
     """Age of the cache, such as 5m or 1h; a bare number is minutes."""
     keep_last_assistants: Count = 3

@@ -25,6 +25,8 @@ from openclaw.storage.files.ledger_seen import remember_seen, seen
 from openclaw.storage.files.ledger_thread import LedgerThread
 
 _STEPS = frozenset({"accepted", "queued", "running"})
+_LOOKED_THROUGH = 20_000
+"""How many of the latest messages a question about a state may read."""
 _MESSAGE = (
     "SELECT id, run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state, reason, attempts,"
     " accepted_at, started_at, ended_at, result FROM messages"
@@ -144,13 +146,25 @@ class FileLedger:
     async def unfinished(self) -> list[LedgerRow]:
         return await self._many(f"{_MESSAGE} WHERE ended_at IS NULL ORDER BY id")
 
-    async def recent(self, *, session_key: str | None = None, limit: int = 50) -> list[LedgerRow]:
-        """The latest messages, newest first."""
-        if session_key is None:
-            return await self._many(f"{_MESSAGE} ORDER BY id DESC LIMIT ?", max(0, limit))
-        return await self._many(
-            f"{_MESSAGE} WHERE session_key = ? ORDER BY id DESC LIMIT ?", session_key, max(0, limit)
-        )
+    async def recent(
+        self, *, session_key: str | None = None, state: MessageState | None = None, limit: int = 50
+    ) -> list[LedgerRow]:
+        conditions: list[str] = []
+        values: list[Any] = []
+        if session_key is not None:
+            conditions.append("session_key = ?")
+            values.append(session_key)
+        if state is not None:
+            # A rare state must not make the thread read every message there ever was.
+            conditions += ["state = ?", "id > (SELECT coalesce(max(id), 0) FROM messages) - ?"]
+            values += [state, _LOOKED_THROUGH]
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        return await self._many(f"{_MESSAGE}{where} ORDER BY id DESC LIMIT ?", *values, max(0, limit))
+
+    async def runs_beginning(self, prefix: str, limit: int = 10) -> list[LedgerRow]:
+        # A range and not LIKE, which would neither use the index nor tell capitals apart.
+        statement = f"{_MESSAGE} WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?"
+        return await self._many(statement, prefix, f"{prefix}\U0010ffff", max(0, limit))
 
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
         """Pending parts whose time has come, in the order they were due and written."""

@@ -1,0 +1,90 @@
+"""Many sessions at once with a model that takes its time, and how late the event loop gets meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from bench.harness import running
+from bench.process import cpu_s
+from bench.row import Row, summary
+from bench.wire import Failed, Wire
+
+SESSIONS = 100
+TURNS = 5
+LATENCY_MS = 200
+RUNS = 3
+CONNECTIONS = 10
+
+
+async def measure() -> list[Row]:
+    wall: list[float] = []
+    cpu: list[float] = []
+    failed = 0
+    async with running() as gateway:
+        clients = [gateway.client(caps=("delta-events",)) for _ in range(CONNECTIONS)]
+        wires = [await client.__aenter__() for client in clients]
+        await wires[0].chat("hello")
+        before = _lag_buckets(await gateway.metrics())
+        for run in range(RUNS):
+            spent, began = cpu_s(gateway.pid), time.monotonic()
+            ends = await asyncio.gather(
+                *(
+                    _session(wires[number % CONNECTIONS], f"agent:main:bench-{run}-{number}")
+                    for number in range(SESSIONS)
+                )
+            )
+            wall.append(time.monotonic() - began)
+            cpu.append(cpu_s(gateway.pid) - spent)
+            failed += sum(ends)
+        lag = _percentile(before, _lag_buckets(await gateway.metrics()), 0.99)
+        for client in clients:
+            await client.__aexit__(None, None, None)
+    what = f"{SESSIONS} sessions x {TURNS} turns, model {LATENCY_MS} ms"
+    limit = TURNS * LATENCY_MS / 1000
+    return [
+        Row(
+            figure="concurrency",
+            what=f"{what}, wall",
+            unit="s",
+            bar=1.5,
+            reference="the model alone",
+            reference_value=limit,
+            **summary(wall),
+            note=f"CPU {min(cpu):.2f} s",
+        ),
+        Row(figure="concurrency", what=f"{what}, failed", unit="turns", bar=0, measured=failed, scales=False),
+        Row(
+            figure="concurrency", what="event-loop stall, p99, under that load", unit="ms", bar=50, measured=lag * 1000
+        ),
+    ]
+
+
+async def _session(wire: Wire, key: str) -> int:
+    """How many of the turns failed."""
+    failed = 0
+    for _ in range(TURNS):
+        try:
+            await wire.chat(f"[[bench latency={LATENCY_MS}]]", key)
+        except Failed:
+            failed += 1
+    return failed
+
+
+def _lag_buckets(metrics: str) -> dict[float, int]:
+    """The Gateway's own count of how late its loop woke, by upper bound in seconds, cumulative."""
+    found: dict[float, int] = {}
+    for line in metrics.splitlines():
+        if line.startswith("openclaw_event_loop_lag_seconds_bucket{le="):
+            bound = line.partition('"')[2].partition('"')[0]
+            found[float(bound)] = int(float(line.rsplit(" ", 1)[1]))
+    return found
+
+
+def _percentile(before: dict[float, int], after: dict[float, int], share: float) -> float:
+    """The bound of the bucket that the percentile falls into: the real value is at most that."""
+    total = max(after.values()) - max(before.values())
+    for bound in sorted(after):
+        if after[bound] - before.get(bound, 0) >= share * total:
+            return bound
+    return float("inf")

@@ -1,0 +1,88 @@
+"""The channels of a Gateway and the worker that delivers to them: made, started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from openclaw.channels.base import Receive
+from openclaw.channels.manager import Channels, Running
+from openclaw.channels.registry import find_kind
+from openclaw.clock import Clock
+from openclaw.config.schema import Config
+from openclaw.config.store import ConfigStore
+from openclaw.inbound.message import Inbound
+from openclaw.outbound.deliver import Delivery
+from openclaw.storage.base import BlobStore, Ledger
+
+log = logging.getLogger("openclaw.gateway.channels")
+
+
+class ChannelServices:
+    def __init__(
+        self,
+        *,
+        config: ConfigStore,
+        clock: Clock,
+        state_dir: str,
+        ledger: Ledger,
+        blobs: BlobStore,
+        receive: Receive,
+        notice: Callable[[Inbound], Awaitable[None]] | None = None,
+    ) -> None:
+        self._config = config
+        self.clock = clock
+        self.channels = Channels(
+            config=lambda: config.current,
+            clock=clock,
+            state_dir=state_dir,
+            blobs=blobs,
+            receive=receive,
+            notice=notice,
+            came_up=lambda: self.delivery.wake(),
+        )
+        self.delivery = Delivery(ledger, self.channels, clock)
+        self._worker: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    async def start(self) -> None:
+        """Once runs can be accepted: messages may come in before this returns."""
+        self._unsubscribe = self._config.subscribe(self._config_changed)
+        self._worker = asyncio.create_task(self.delivery.run(), name="outbox")
+        await self.channels.start()
+
+    async def stop(self) -> None:
+        """After the last run has ended: no more parts are started, those on the wire may finish."""
+        self._unsubscribe()
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        await self.delivery.stop()
+        await self.channels.stop()
+
+    async def _config_changed(self, old: Config, new: Config, changed: list[str]) -> None:
+        if new.gateway.reload.mode != "restart":
+            await self.channels.config_changed(old, new, changed)
+
+
+def summary_of(accounts: list[Running]) -> dict[str, Any]:
+    """One channel in a few words: well as soon as one of its accounts is."""
+    views = [running.status.view() for running in accounts]
+    best = max(views, key=lambda view: (view["connected"], view["running"], view["configured"], view["enabled"]))
+    flags = {name: best[name] for name in ("enabled", "configured", "running", "connected")}
+    errors = {"lastError": best["lastError"]} if best.get("lastError") else {}
+    return {**flags, **errors}
+
+
+def by_channel(channels: Channels | None) -> dict[str, list[Running]]:
+    grouped: dict[str, list[Running]] = {}
+    for running in channels.accounts() if channels else ():
+        grouped.setdefault(running.kind.id, []).append(running)
+    return grouped
+
+
+def label_of(channel: str) -> str:
+    kind = find_kind(channel)
+    return kind.label if kind else channel

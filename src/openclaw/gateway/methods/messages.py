@@ -1,0 +1,59 @@
+"""``messages.*``: every accepted message from acceptance to its end, as facts and in plain words."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from openclaw.gateway import explain
+from openclaw.gateway.params import NonEmpty, Params
+from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.targets import target_of
+from openclaw.storage.base import MessageState
+
+
+class MessagesList(Params):
+    session_key: NonEmpty | None = None
+    state: MessageState | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
+
+
+@method("messages.list", MessagesList, access="read")
+async def list_messages(call: Call) -> Any:
+    """Newest first."""
+    params: MessagesList = call.params
+    key = None if params.session_key is None else target_of(call.gateway, params.session_key).key
+    rows = await call.gateway.ledger.recent(session_key=key, state=params.state, limit=params.limit)
+    return {"ts": call.gateway.clock.now_ms(), "messages": [explain.row_facts(row) for row in rows]}
+
+
+class MessagesGet(Params):
+    id: Annotated[int, msgspec.Meta(ge=1, lt=10**explain.LONGEST_NUMBER)] | None = None
+    run_id: NonEmpty | None = None
+
+
+@method("messages.get", MessagesGet, access="read")
+async def get(call: Call) -> Any:
+    params: MessagesGet = call.params
+    ledger = call.gateway.ledger
+    if params.run_id is not None and params.id is None:
+        row = await ledger.by_run(params.run_id)
+    elif params.id is not None and params.run_id is None:
+        row = await ledger.get(params.id)
+    else:
+        raise MethodError("Provide either id or runId (not both)")
+    if row is None:
+        raise MethodError(f"No message found: {params.run_id or params.id}")
+    return explain.facts(await explain.life_of(call.gateway, row))
+
+
+class MessagesWhy(Params):
+    ref: NonEmpty
+    """A ledger id, a run id or its beginning, a session key, a session id or a label."""
+
+
+@method("messages.why", MessagesWhy, access="read")
+async def why(call: Call) -> Any:
+    found = await explain.why(call.gateway, call.params.ref)
+    return {"ts": call.gateway.clock.now_ms(), "ref": call.params.ref, **found}

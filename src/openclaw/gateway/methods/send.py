@@ -1,0 +1,170 @@
+"""``send``: a message straight to somebody on a channel, without the agent."""
+
+from __future__ import annotations
+
+import mimetypes
+import uuid
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from openclaw.channels.manager import Running
+from openclaw.gateway.channel_services import ChannelServices
+from openclaw.gateway.history import injected_message
+from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
+from openclaw.gateway.params import NonEmpty, Params
+from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.targets import Target, check_send_policy, entry_of, target_of, transcript_ref
+from openclaw.inbound.message import Inbound, Route, Sender
+from openclaw.outbound.limits import limits_for
+from openclaw.outbound.part import MediaRef, SendFailed
+from openclaw.outbound.reply import parts_for
+from openclaw.routing import resolve_route
+from openclaw.sessions.delivery import normalize_channel
+from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.base import Accept, LedgerRow, OutboxRow
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+WAIT_S = 30.0
+MAX_MEDIA = 10
+MAX_MEDIA_BYTES = 16 * 1024 * 1024
+
+
+class SendParams(Params):
+    to: NonEmpty
+    message: str
+    idempotency_key: NonEmpty
+    media_url: str | None = None
+    media_urls: list[str] | None = None
+    gif_playback: bool | None = None
+    channel: str | None = None
+    account_id: str | None = None
+    session_key: str | None = None
+
+
+@method("send", SendParams)
+async def send(call: Call) -> Any:
+    """Written down before it is sent: after a crash it still goes out, and the same key never sends twice."""
+    params: SendParams = call.params
+    gateway = call.gateway
+    known = await gateway.ledger.by_run(params.idempotency_key)
+    if known is not None and known.source == "send":
+        return await _outcome(gateway, _services(gateway, known.route.get("channel")), known)
+    services, running = _account(gateway, params)
+    route = Route(channel=running.kind.id, to=params.to.strip(), account_id=running.account.id)
+    target = _session(gateway, running, params)
+    check_send_policy(gateway, target, await entry_of(gateway, target), channel=running.kind.id)
+    media = await _media(gateway, params)
+    if not params.message.strip() and not media:
+        raise MethodError("message or mediaUrl required")
+    limits = limits_for(gateway.config.current, running.kind.id, running.account.id)
+    stored_route = msgspec.to_builtins(route)
+    accept = Accept(
+        run_id=params.idempotency_key,
+        dedupe_key=f"send|{params.idempotency_key}",
+        agent_id=target.agent_id,
+        session_key=target.key,
+        session_id="",
+        source="send",
+        route=stored_route,
+        body={"text": params.message},
+    )
+    row, new = await gateway.ledger.post(accept, parts_for(stored_route, [params.message], limits, media))
+    services.delivery.wake()
+    answer = await _outcome(gateway, services, row)
+    if new:
+        await _mirror(gateway, target, params.message or f"[{len(media)} file(s)]", params.idempotency_key)
+    return answer
+
+
+def _services(gateway: Gateway, channel: Any) -> ChannelServices:
+    if gateway.channel_services is None:
+        raise MethodError(f"unsupported channel: {channel}")
+    return gateway.channel_services
+
+
+def _account(gateway: Gateway, params: SendParams) -> tuple[ChannelServices, Running]:
+    services = gateway.channel_services
+    configured = list(dict.fromkeys(one.kind.id for one in services.channels.accounts())) if services else []
+    channel = normalize_channel(params.channel) or (configured[0] if len(configured) == 1 else "whatsapp")
+    if services is None or channel not in configured:
+        raise MethodError(f"unsupported channel: {channel}")
+    running = services.channels.find(channel, params.account_id)
+    if running is None:
+        accounts = ", ".join(one.account.id for one in services.channels.accounts(channel))
+        raise MethodError(f'unknown account "{params.account_id}" of channel {channel}; known: {accounts}')
+    return services, running
+
+
+def _session(gateway: Gateway, running: Running, params: SendParams) -> Target:
+    """The session this conversation belongs to, which then knows what was said."""
+    try:
+        peer = running.kind.peer(params.to)
+    except SendFailed as problem:
+        raise MethodError(str(problem)) from None
+    if params.session_key:
+        return target_of(gateway, params.session_key)
+    heard = Inbound(
+        channel=running.kind.id,
+        account_id=running.account.id,
+        peer=peer,
+        sender=Sender(id=peer.id),
+        to=params.to,
+    )
+    resolved = resolve_route(gateway.config.current, heard)
+    return Target(resolved.agent_id, resolved.session_key)
+
+
+async def _media(gateway: Gateway, params: SendParams) -> list[MediaRef]:
+    addresses = [*([params.media_url] if params.media_url else []), *(params.media_urls or [])]
+    addresses = list(dict.fromkeys(addresses))
+    if len(addresses) > MAX_MEDIA:
+        raise MethodError(f"too many files: {len(addresses)}; at most {MAX_MEDIA}")
+    media: list[MediaRef] = []
+    for address in addresses:
+        try:
+            data = await fetch(address, FetchLimits(max_bytes=MAX_MEDIA_BYTES, timeout_s=30))
+        except FetchRefused as refused:
+            raise MethodError(f"mediaUrl {address[:200]} was not fetched: {refused}") from None
+        name = urlsplit(address).path.rpartition("/")[2] or None
+        mime = mimetypes.guess_type(name or "")[0] or "application/octet-stream"
+        media.append(MediaRef(blob=await gateway.blobs.put(data), mime_type=mime, file_name=name))
+    return media
+
+
+async def _outcome(gateway: Gateway, services: ChannelServices, row: LedgerRow) -> dict[str, Any]:
+    """How the delivery went; a channel that is away for longer gets it later, and the answer says so."""
+    parts = await services.delivery.wait(row.id, WAIT_S)
+    answer = {"runId": row.run_id, "channel": row.route["channel"], "messageId": _message_id(row, parts)}
+    if dead := next((part for part in parts if part.state == "dead"), None):
+        raise MethodError(dead.error, code="UNAVAILABLE", payload={**answer, "status": "error", "summary": dead.error})
+    if waiting := next((part for part in parts if part.state != "sent"), None):
+        return {**answer, "queued": True, "reason": waiting.error or "the channel is not connected"}
+    return answer
+
+
+def _message_id(row: LedgerRow, parts: list[OutboxRow]) -> str:
+    return next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
+
+
+async def _mirror(gateway: Gateway, target: Target, text: str, run_id: str) -> None:
+    """The agent should know what went out in its name."""
+    now = gateway.clock.now_ms()
+
+    def change(entry: SessionEntry | None) -> SessionEntry:
+        return entry or SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=now)
+
+    async def append() -> str:
+        entry = await gateway.sessions.update(target.agent_id, target.key, change)
+        assert entry is not None
+        transcript = await gateway.transcripts.open(transcript_ref(target, entry))
+        assert transcript is not None
+        message = injected_message(text, now)
+        return await transcript.append(
+            {"type": "message", "message": message}, entry_id=f"send-{run_id}"[:64], durable=True
+        )
+
+    await gateway.hub.exclusively(target.key, append)

@@ -1,0 +1,84 @@
+"""The typing sign of a run: shown while it works, ended when it ends, never for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeAlias
+
+from openclaw.clock import Clock
+from openclaw.events import AssistantStarted, Event, TextDelta, ThinkingDelta, ToolStarted, ToolUpdated
+from openclaw.outbound.reply import is_silent
+
+TypingMode: TypeAlias = Literal["never", "instant", "thinking", "message"]
+TTL_S = 120.0
+"""Without any sign of life from the run, the sign goes out."""
+_TOKEN = "NO_REPLY"
+
+
+def may_become_silent(text: str) -> bool:
+    """Whether a reply that begins like this may still turn out to be silence."""
+    begun = text.strip()
+    return _TOKEN.startswith(begun) or is_silent(begun)
+
+
+class Typing:
+    """Follows one run. Once it has ended nothing shows the sign again."""
+
+    def __init__(
+        self, clock: Clock, show: Callable[[bool], Awaitable[None]], *, mode: TypingMode, interval_s: float
+    ) -> None:
+        self._clock = clock
+        self._show = show
+        self._mode: TypingMode = mode
+        self._interval_s = interval_s
+        self._text = ""
+        self._active_at = 0.0
+        self._sealed = mode == "never"
+        self._task: asyncio.Task[None] | None = None
+
+    def started(self) -> None:
+        if self._mode == "instant":
+            self._alive()
+
+    def event(self, event: Event) -> None:
+        match event:
+            case AssistantStarted():
+                self._text = ""
+            case TextDelta(delta=delta):
+                if len(self._text) < 1000:
+                    self._text += delta
+                if not may_become_silent(self._text):
+                    self._alive()
+            case ThinkingDelta() if self._mode == "thinking":
+                self._alive()
+            case ToolStarted() | ToolUpdated():
+                self._alive()
+            case _:
+                pass
+
+    def ended(self, *, reply_follows: bool) -> None:
+        """A reply ends the sign by itself; without one it is taken down."""
+        if self._sealed:
+            return
+        self._sealed = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            if not reply_follows:
+                self._last = asyncio.create_task(self._take_down(task))
+
+    def _alive(self) -> None:
+        self._active_at = self._clock.monotonic()
+        if not self._sealed and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._keep_showing())
+
+    async def _keep_showing(self) -> None:
+        while self._clock.monotonic() - self._active_at < TTL_S:
+            await self._show(True)
+            await self._clock.sleep(self._interval_s)
+        await self._show(False)
+
+    async def _take_down(self, task: asyncio.Task[None]) -> None:
+        await asyncio.gather(task, return_exceptions=True)
+        await self._show(False)

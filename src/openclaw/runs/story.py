@@ -1,0 +1,294 @@
+"""The life of a message in plain sentences, told from what the ledger wrote down. Pure functions only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, tzinfo
+
+from openclaw.outbound.reply import is_delivered
+from openclaw.storage.base import END_STATES, LedgerRow, OutboxRow, StateChange, ToolCallRow
+
+LONGEST_QUOTE = 120
+LONGEST_REASON = 400
+NOTICEABLE_MS = 1_000
+"""A shorter wait before a run is not worth a sentence."""
+
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_STOPPED = {
+    "stopped (rpc)": "a client asked for it",
+    "stopped (stop)": "someone said stop, or the session was reset or deleted",
+    "stopped (interrupt)": "a newer message interrupted it",
+}
+
+
+def tell(
+    row: LedgerRow,
+    changes: Sequence[StateChange],
+    tool_calls: Sequence[ToolCallRow],
+    outbox: Sequence[OutboxRow],
+    now: int,
+    zone: tzinfo | None = UTC,
+) -> list[str]:
+    """What became of a message and why, first things first. ``zone`` None is the machine's own."""
+    return [
+        f"Accepted {_on(row.accepted_at, zone)} from {row.source}, for session {row.session_key}.",
+        *_waiting(row, changes, now),
+        *_working(row, changes, now, zone),
+        *_tools(row, changes, tool_calls),
+        *_ending(row, changes, zone),
+        *_delivering(row, outbox, now),
+    ]
+
+
+def summary(row: LedgerRow, text: str, now: int, zone: tzinfo | None = UTC) -> str:
+    """One line for a list: when, what was said, and what came of it. ``text``: the message as its sender wrote it."""
+    said = f" {quoted(text, 60)}" if text.strip() else ""
+    head = f"{_stamp(row.accepted_at, zone)}{said}"
+    if row.state not in END_STATES:
+        since = row.started_at if row.state == "running" and row.started_at is not None else row.accepted_at
+        return f"{head}: {row.state} for {duration(now - since)}"
+    if row.state == "answered":
+        reply = quoted(_reply(row), 60) if _reply(row) else "answered"
+        return f"{head}: {reply} after {duration((row.ended_at or row.accepted_at) - row.accepted_at)}"
+    if answering := answered_by(row):
+        return f"{head}: answered in run {answering}"
+    return f"{head}: {row.state}{f' ({_cause(row)})' if row.reason else ''}"
+
+
+def answered_by(row: LedgerRow) -> str | None:
+    """The run that took this message in, if one did."""
+    by = (row.result or {}).get("answeredBy")
+    return by if isinstance(by, str) else None
+
+
+# Before the run
+
+
+def _waiting(row: LedgerRow, changes: Sequence[StateChange], now: int) -> list[str]:
+    queued = next((place for place, change in enumerate(changes) if change.state == "queued"), None)
+    if queued is None:
+        return _pause_before_run(row, changes, now)
+    why = changes[queued].reason
+    if why.startswith("to be taken into run "):
+        return [f"It was handed to run {why.removeprefix('to be taken into run ')}, which was under way."]
+    later = next((change for change in changes[queued + 1 :] if change.state != "queued"), None)
+    behind = "behind another message of its session" if why.startswith("another message") else f"({why or 'queued'})"
+    also = ", to be collected with what else came" if "collected" in why else ""
+    if later is None:
+        return [f"It has been waiting for {duration(now - changes[queued].at)} {behind}{also}."]
+    return [f"It waited {duration(later.at - changes[queued].at)} {behind}{also}."]
+
+
+def _pause_before_run(row: LedgerRow, changes: Sequence[StateChange], now: int) -> list[str]:
+    began = next((change.at for change in changes if change.state == "running"), None)
+    if began is not None:
+        pause = began - row.accepted_at
+        return [f"It began {duration(pause)} later."] if pause >= NOTICEABLE_MS else []
+    if row.state == "accepted":
+        return [f"It has not begun yet, {duration(now - row.accepted_at)} after it was accepted."]
+    return []
+
+
+# The run
+
+
+def _working(row: LedgerRow, changes: Sequence[StateChange], now: int, zone: tzinfo | None) -> list[str]:
+    runs = [change.at for change in changes if change.state == "running"]
+    told: list[str] = []
+    if len(runs) > 1:
+        stops = len(runs) - 1
+        told.append(
+            f"The Gateway stopped {_times(stops)} while it worked on it and took it up again"
+            f"{', the last time' if stops > 1 else ''} {_on(runs[-1], zone)}."
+        )
+    if not runs:
+        return told
+    model = (row.result or {}).get("model")
+    on = f" on {model}" if isinstance(model, str) and model else ""
+    if row.ended_at is None:
+        told.append(f"It has been running{on} for {duration(now - runs[0])}.")
+    else:
+        told.append(f"It ran{on} for {duration(row.ended_at - runs[0])}.")
+    return told
+
+
+def _tools(row: LedgerRow, changes: Sequence[StateChange], calls: Sequence[ToolCallRow]) -> list[str]:
+    if not calls:
+        return []
+    last_start = max((change.at for change in changes if change.state == "running"), default=0)
+    by_name: dict[str, list[str]] = {}
+    for call in calls:
+        by_name.setdefault(call.name, []).append(_how_it_went(call, last_start, ended=row.ended_at is not None))
+    phrases = [f"{name} {_times(len(results))}{_exceptions(results)}" for name, results in by_name.items()]
+    return [f"It called {_listed(phrases)}."]
+
+
+def _how_it_went(call: ToolCallRow, last_start: int, *, ended: bool) -> str:
+    if call.finished_at is not None:
+        return "" if call.ok else "failed"
+    if call.started_at < last_start:
+        return "interrupted by a restart, not repeated"
+    return "without a recorded end" if ended else "still running"
+
+
+def _exceptions(results: Sequence[str]) -> str:
+    """Whatever did not simply succeed, in brackets."""
+    found = {result: results.count(result) for result in results if result}
+    if not found:
+        return ""
+    alone = len(results) == 1
+    return f" ({', '.join(how if alone else f'{_number(count)} {how}' for how, count in found.items())})"
+
+
+# The end
+
+
+def _ending(row: LedgerRow, changes: Sequence[StateChange], zone: tzinfo | None) -> list[str]:
+    if row.ended_at is None:
+        return []
+    at = _on(row.ended_at, zone)
+    match row.state:
+        case "answered":
+            return [_answer(row, changes, at)]
+        case "silent":
+            return [f"The agent decided {at} to say nothing{f': {_cause(row)}' if row.reason else ''}."]
+        case "failed":
+            return [_sentence(f"Failed {at}: {_cause(row) or 'no reason was recorded'}")]
+        case "expired":
+            return [_sentence(f"Expired {at}: {_cause(row) or 'it had waited too long to be answered'}")]
+        case _:
+            return [_superseded(row, at)]
+
+
+def _answer(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
+    if reply := _reply(row):
+        return f"Answered {at}: {quoted(reply, LONGEST_QUOTE)}"
+    if all(change.state != "running" for change in changes):
+        return f"It needed no run of the agent and was done {at}."
+    return f"Answered {at}."
+
+
+def _superseded(row: LedgerRow, at: str) -> str:
+    answering = answered_by(row)
+    if answering and row.reason.startswith("collected"):
+        return f"It was answered together with later ones: they became one prompt {at}, in run {answering}."
+    if answering:
+        return f"Its words were taken in by run {answering} {at}; the answer is there."
+    if row.reason.startswith("stopped ("):
+        return f"Stopped {at}: {_STOPPED.get(row.reason, _cause(row))}."
+    return _sentence(f"It ended {at} without an answer of its own: {_cause(row) or 'no reason was recorded'}")
+
+
+def _reply(row: LedgerRow) -> str:
+    text = (row.result or {}).get("text")
+    return text if isinstance(text, str) and text.strip() else ""
+
+
+def _cause(row: LedgerRow) -> str:
+    return _shortened(row.reason, LONGEST_REASON)
+
+
+# Delivery
+
+
+def _delivering(row: LedgerRow, outbox: Sequence[OutboxRow], now: int) -> list[str]:
+    if not outbox:
+        if row.state == "answered" and _reply(row) and not is_delivered(row.route):
+            return ["The answer went to the clients that were connected and is kept in the session."]
+        return []
+    sentences: list[str] = []
+    for channel in dict.fromkeys(part.channel for part in outbox):
+        sentences += _on_channel(channel, [part for part in outbox if part.channel == channel], now)
+    return sentences
+
+
+def _on_channel(channel: str, parts: Sequence[OutboxRow], now: int) -> list[str]:
+    of_all = f" of {len(parts)}" if len(parts) > 1 else ""
+    told: list[str] = []
+    if sent := [part for part in parts if part.state == "sent"]:
+        told.append(_sent(channel, sent, len(parts)))
+    if sending := [part for part in parts if part.state == "sending"]:
+        told.append(f"{_parts(len(sending), of_all)} being sent to {channel} now.")
+    if waiting := [part for part in parts if part.state == "pending"]:
+        told.append(f"{_parts(len(waiting), of_all)} waiting to be delivered to {channel}{_tries(waiting, now)}.")
+    if dead := [part for part in parts if part.state == "dead"]:
+        what = f"{len(dead)}{of_all} parts {'was' if len(dead) == 1 else 'were'}" if of_all else "The reply was"
+        told.append(_sentence(f"{what} not delivered to {channel}: {_problem(dead) or 'no reason was recorded'}"))
+    return told
+
+
+def _sent(channel: str, sent: Sequence[OutboxRow], total: int) -> str:
+    count = "" if total == 1 else f" in {total} parts" if len(sent) == total else f": {len(sent)} of {total} parts"
+    tries = max(part.attempts for part in sent)
+    after = f" after {tries} tries" if tries > 1 else ""
+    note = _problem(sent)
+    return _sentence(f"Delivered to {channel}{count}{after}{f' ({note})' if note else ''}")
+
+
+def _tries(waiting: Sequence[OutboxRow], now: int) -> str:
+    tries, due = max(part.attempts for part in waiting), min(part.next_at for part in waiting)
+    notes = [f"{tries} {'try' if tries == 1 else 'tries'} so far"] if tries else []
+    notes += [f"next in {duration(due - now)}"] if due > now else []
+    notes += [f"last problem: {problem}"] if (problem := _problem(waiting)) else []
+    return f" ({'; '.join(notes)})" if notes else ""
+
+
+def _parts(count: int, of_all: str) -> str:
+    if not of_all:
+        return "The reply is"
+    return f"{count}{of_all} parts {'is' if count == 1 else 'are'}"
+
+
+def _problem(parts: Sequence[OutboxRow]) -> str:
+    return _shortened(next((part.error for part in parts if part.error), ""), LONGEST_REASON)
+
+
+# Words
+
+
+def duration(ms: int) -> str:
+    """``450 ms``, ``3.2 s``, ``41 s``, ``5 min 3 s``, ``2 h 5 min``, ``3 d 4 h``. A clock set back shows as nothing."""
+    ms = max(0, ms)
+    if ms < 1_000:
+        return f"{ms} ms"
+    if ms < 10_000:
+        return f"{ms // 100 / 10:g} s"
+    seconds = ms // 1_000
+    for size, name, small, small_name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            rest = seconds % size // small
+            return f"{seconds // size} {name} {rest} {small_name}" if rest else f"{seconds // size} {name}"
+    return f"{seconds} s"
+
+
+def quoted(text: str, limit: int) -> str:
+    return f"“{_shortened(text, limit)}”"
+
+
+def _shortened(text: str, limit: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
+def _stamp(ms: int, zone: tzinfo | None) -> str:
+    return f"{datetime.fromtimestamp(ms // 1000, UTC).astimezone(zone):%Y-%m-%d %H:%M:%S}"
+
+
+def _on(ms: int, zone: tzinfo | None) -> str:
+    return f"on {_stamp(ms, zone).replace(' ', ' at ')}"
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _number(count: int) -> str:
+    return _NUMBERS[count] if count < len(_NUMBERS) else str(count)
+
+
+def _listed(phrases: Sequence[str]) -> str:
+    return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
