@@ -69,6 +69,26 @@ class RetryScheduled(msgspec.Struct, frozen=True):
     error: str
 
 
+class CompactionStarted(msgspec.Struct, frozen=True):
+    """Older messages are about to be condensed."""
+
+    reason: str
+    """``threshold``, ``overflow`` or ``manual``."""
+
+
+class CompactionEnded(msgspec.Struct, frozen=True):
+    reason: str
+    entry_id: str | None
+    """The entry that was appended; None: nothing changed."""
+    will_retry: bool
+    """The prompt that did not fit is sent again now."""
+    error: str | None
+    count: int
+    """Compactions of the session so far."""
+    tokens_before: int
+    tokens_after: int
+
+
 class RunEnded(msgspec.Struct, frozen=True):
     """The one terminal event of the loop."""
 
@@ -90,5 +110,7 @@ Event: TypeAlias = (
     | ToolUpdated
     | ToolEnded
     | RetryScheduled
+    | CompactionStarted
+    | CompactionEnded
     | RunEnded
 )

@@ -38,6 +38,7 @@ PARAMS = {
     "sessions.resume": {"key", "sessionId", "index"},
     "send": {"to", "message", "mediaUrl", "gifPlayback", "channel", "accountId", "sessionKey", "idempotencyKey"},
     "health": {"probe"},
+    "channels.status": {"probe", "timeoutMs"},
     "logs.tail": {"cursor", "limit", "maxBytes"},
     "device.pair.approve": {"requestId"},
     "device.pair.reject": {"requestId"},

@@ -23,6 +23,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.support import gateway as support
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config
 from tests.support.model_server import ModelServer
 
@@ -296,4 +297,5 @@ if __name__ == "__main__":
     options = parser.parse_args()
     # Streams that break off are the point here, not news.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+    support.START_S = 120
     sys.exit(asyncio.run(main(options.schedules, options.seed, options.modes)))

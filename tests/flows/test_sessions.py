@@ -119,7 +119,7 @@ async def test_a_reset_starts_a_new_session_and_keeps_what_belongs_to_the_chat(
         new = (await client.call("sessions.reset", {"key": KEY}))["entry"]
         assert new["sessionId"] != old["sessionId"]
         assert (new["label"], new["sendPolicy"], new["totalTokens"]) == ("lab1", "allow", 0)
-        assert "thinkingLevel" not in new
+        assert new["thinkingLevel"] == "low"
         await client.chat("who am I?", KEY)
     assert "remember me" not in json.dumps(models.requests[-1].body["messages"])
     assert len(gateway.transcript(old["sessionId"])) > 1

@@ -27,6 +27,7 @@ from openclaw.models.draft import encode_body
 from tests.models.streams import READ
 from tests.support.model_rules import check_anthropic
 from tests.support.model_rules_claude import check_generation
+from tests.support.model_rules_mistral import check_mistral
 from tests.support.model_rules_openai import check_chat, check_responses
 
 CLAUDE = Model(
@@ -94,12 +95,14 @@ def test_the_documented_history_for_anthropic() -> None:
             "role": "user",
             "content": [
                 {"type": "tool_result", "tool_use_id": "toolu_1", "content": "A\nB", "is_error": False},
+                # A result that failed may hold only text: its picture follows the results.
                 {
                     "type": "tool_result",
                     "tool_use_id": "toolu_2",
-                    "content": [{"type": "text", "text": "(see attached image)"}, image],
+                    "content": "(see attached image)",
                     "is_error": True,
                 },
+                image,
             ],
         },
         {"role": "assistant", "content": [{"type": "text", "text": "unsigned"}, {"type": "text", "text": "done"}]},
@@ -116,12 +119,9 @@ def test_the_documented_history_for_anthropic() -> None:
                     "tool_use_id": "call_abc_fc_999___",
                     "content": "No result provided",
                     "is_error": True,
-                }
+                },
+                {"type": "text", "text": "interrupt", "cache_control": {"type": "ephemeral"}},
             ],
-        },
-        {
-            "role": "user",
-            "content": [{"type": "text", "text": "interrupt", "cache_control": {"type": "ephemeral"}}],
         },
     ]
     assert body["system"] == [{"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}]
@@ -330,7 +330,7 @@ def test_any_history_becomes_a_request_the_vendor_accepts(
         (OPUS, anthropic.build_body, check_claude),
         (SONNET, anthropic.build_body, check_claude),
         (OPENAI_CHAT, openai_chat.build_body, check_chat),
-        (MISTRAL, openai_chat.build_body, check_chat),
+        (MISTRAL, openai_chat.build_body, check_mistral),
         (BLIND, openai_chat.build_body, check_chat),
         (GPT, openai_responses.build_body, check_responses),
     ]

@@ -360,3 +360,16 @@ async def test_stopping_lets_a_send_on_the_wire_finish(bench: Bench) -> None:
     bench.wire.hanging["signal"].set()
     await stopping
     assert await bench.states(message) == ["sent"]
+
+
+async def test_the_worker_can_be_cancelled_at_any_moment(bench: Bench) -> None:
+    for moment in range(60):
+        worker = asyncio.create_task(bench.delivery.run())
+        for step in range(moment):
+            if step % 3 == 0:
+                bench.delivery.wake()
+            await asyncio.sleep(0)
+        worker.cancel()
+        async with asyncio.timeout(5):
+            await asyncio.gather(worker, return_exceptions=True)
+        assert worker.cancelled()

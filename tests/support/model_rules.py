@@ -114,6 +114,11 @@ def _check_message(message: Any, where: str) -> None:
     check(content, f"{where}: all messages must have non-empty content")
     for index, block in enumerate(content):
         _check_block(block, f"{where}.content.{index}", _ROLE_BLOCKS[role], role)
+    last = content[-1]["type"]
+    check(
+        last not in ("thinking", "redacted_thinking"),
+        f"{where}: The final block in an assistant message cannot be `{last}`.",
+    )
 
 
 def _check_block(block: Any, where: str, allowed: set[str], role: str) -> None:
@@ -155,6 +160,11 @@ def _check_result(block: dict[str, Any], where: str) -> None:
     check(isinstance(content, list), f"{where}.tool_result.content: Input should be a valid list")
     for index, part in enumerate(content):
         _check_block(part, f"{where}.tool_result.content.{index}", {"text", "image"}, "tool_result")
+    texts_only = all(part["type"] == "text" for part in content)
+    check(
+        texts_only or not block.get("is_error"),
+        f"{where}.tool_result: all content must be type `text` if `is_error` is true",
+    )
 
 
 def _check_image(source: Any, where: str) -> None:

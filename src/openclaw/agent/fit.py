@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from openclaw.agent.tokens import CHARS_PER_TOKEN, PromptBudget, prompt_tokens
-from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolResultMessage, UserBlock, UserMessage
+from openclaw.messages import (
+    AssistantMessage,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ToolResultMessage,
+    UserBlock,
+    UserMessage,
+)
 
 SMALLEST_ROOM = 128
 """Estimated tokens for messages below which no sensible conversation is possible."""

@@ -11,7 +11,9 @@ import msgspec
 from openclaw.agent.bootstrap import BootstrapFile, load_bootstrap
 from openclaw.agent.prompt import PromptFacts, SystemPrompt, build_system_prompt
 from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.tokens import overhead_tokens
 from openclaw.agent.toolset import tools_for
+from openclaw.agent.view import PromptView
 from openclaw.config.agents import agent_config, workspace_dir
 from openclaw.config.schema import Config
 from openclaw.messages import Message, ThinkingLevel
@@ -38,6 +40,8 @@ class Preparation(msgspec.Struct, kw_only=True):
     timeout_s: float | None
     retry: RetrySettings
     session_id: str
+    view: PromptView
+    """What of the conversation the model is shown; pruning and fitting happen there."""
     tool_choice: Any = None
     max_tokens: int | None = None
 
@@ -46,7 +50,7 @@ class Preparation(msgspec.Struct, kw_only=True):
             model=self.model,
             system=self.prompt.text,
             system_suffix=self.prompt.suffix,
-            messages=messages,
+            messages=self.view.of(messages),
             tools=self.tool_specs,
             thinking=self.thinking,
             session_id=self.session_id,
@@ -58,7 +62,7 @@ class Preparation(msgspec.Struct, kw_only=True):
 async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     config = runtime.config.current
     entry = await runtime.sessions.get(turn.agent_id, turn.session_key) or SessionEntry(sessionId=turn.session_id)
-    model = choose_model(entry, config, turn.agent_id, runtime)
+    model = choose_model(entry, config, turn.agent_id, runtime, turn.model)
     thinking = choose_thinking(turn, entry, config, model)
     workspace = workspace_of(turn, runtime)
     max_chars = config.agents.defaults.bootstrap_max_chars
@@ -76,6 +80,15 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         user_timezone=config.agents.defaults.user_timezone,
     )
     prompt = build_system_prompt(facts, runtime.clock.now_ms())
+    specs = [*(tool.spec for tool in tools), *(turn.client_tools if model.tools else ())]
+    view = PromptView(
+        model,
+        overhead_tokens(prompt.text, prompt.suffix, specs),
+        runtime.scales,
+        runtime.clock,
+        pruning=config.agents.defaults.context_pruning,
+        wanted_output=turn.max_tokens,
+    )
     return Preparation(
         entry=entry,
         model=model,
@@ -83,7 +96,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         thinking=thinking,
         workspace=workspace,
         tools={tool.spec.name: tool for tool in tools},
-        tool_specs=[*(tool.spec for tool in tools), *(turn.client_tools if model.tools else ())],
+        tool_specs=specs,
         prompt=prompt,
         report=prompt_report(turn, facts, prompt, max_chars, runtime.clock.now_ms()),
         timeout_s=run_timeout(turn, config),
@@ -94,6 +107,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
             max_delay_ms=config.retry.max_delay_ms,
         ),
         session_id=turn.session_id,
+        view=view,
         tool_choice=turn.tool_choice if model.tools else None,
         max_tokens=turn.max_tokens,
     )
@@ -111,7 +125,12 @@ def workspace_of(turn: Turn, runtime: Runtime) -> Path:
     return Path(workspace_dir(runtime.config.current, str(runtime.state_dir), turn.agent_id))
 
 
-def choose_model(entry: SessionEntry, config: Config, agent_id: str, runtime: Runtime) -> Model:
+def choose_model(
+    entry: SessionEntry, config: Config, agent_id: str, runtime: Runtime, wish: str | None = None
+) -> Model:
+    """The message's own wish, then the session's choice, then the agent's default."""
+    if wish:
+        return runtime.catalogue().resolve(wish)
     override = entry.get("modelOverride")
     if override:
         provider = entry.get("providerOverride")

@@ -9,7 +9,7 @@ import msgspec
 
 from openclaw.agent.tokens import CHARS_PER_TOKEN, is_measured, u16len
 from openclaw.config.durations import duration_ms
-from openclaw.config.schema import ContextPruning, PruningTools
+from openclaw.config.schema.agents import ContextPruning, PruningTools
 from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import Model
 

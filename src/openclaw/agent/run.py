@@ -6,12 +6,25 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from openclaw.agent.abort import Aborted, AbortSignal
+from openclaw.agent.compaction import Job
+from openclaw.agent.fit import DoesNotFit
+from openclaw.agent.hooks import Reason
 from openclaw.agent.loop import Inbox, LoopOptions, run_loop
+from openclaw.agent.make_room import (
+    STILL_TOO_LARGE,
+    after_overflow,
+    before_prompt,
+    overflowed,
+    settings_for,
+    silently_overflowed,
+    summary_model,
+    without_answer,
+)
 from openclaw.agent.preparation import Preparation, prepare, workspace_of
 from openclaw.agent.resume import INTERRUPTED, NOT_STARTED, entry_id, found_end, next_step
 from openclaw.agent.runtime import Runtime, Turn
@@ -61,6 +74,9 @@ class AgentRun:
         self._inbox = inbox
         self._emit = emit
         self._step = 0
+        self.prepared: Preparation | None = None
+        """Set once the run knows its model and prompt."""
+        self._failure: ModelError | None = None
         self._background: set[asyncio.Future[None]] = set()
 
     async def execute(self) -> RunResult:
@@ -69,7 +85,7 @@ class AgentRun:
         transcript = await self._open()
         try:
             try:
-                prepared = await prepare(self._turn, self._runtime)
+                prepared = self.prepared = await prepare(self._turn, self._runtime)
             except ModelError as problem:
                 result = await self._refuse(transcript, str(problem))
             else:
@@ -110,7 +126,7 @@ class AgentRun:
         await self._record_model(transcript, prepared)
         result = await self._store_prompt(transcript)
         if result is None:
-            result = await self._loop(transcript, prepared)
+            result = await self._answer(transcript, prepared)
         result.provider, result.model = prepared.model.provider, prepared.model.id
         result.report = prepared.report
         await self._account(result, prepared)
@@ -212,6 +228,50 @@ class AgentRun:
             await self._append(transcript, not_run(call, why, self._runtime.clock.now_ms()))
         return asked if any(call.name in theirs for call in open_calls) else None
 
+    async def _answer(self, transcript: Transcript, prepared: Preparation) -> RunResult:
+        """Runs the loop. A prompt that turns out too large is condensed and sent once more, never twice."""
+        try:
+            prepared.view.check_room()
+        except DoesNotFit as problem:
+            return await self._refuse(transcript, str(problem))
+        await before_prompt(self._compaction(transcript, prepared, "threshold"), prepared)
+        prepared.view.begin(transcript.context().messages)
+        first = await self._loop(transcript, prepared)
+        silent = first.outcome == "ok" and silently_overflowed(first.final, prepared)
+        if not silent and not overflowed(first.error, self._failure):
+            return first
+        answer_id = entry_id(self._turn.run_id, self._step - 1)
+        if silent:
+            await without_answer(transcript, answer_id)
+        outcome = await after_overflow(self._compaction(transcript, prepared, "overflow"), prepared)
+        if silent and (outcome is None or outcome.status != "compacted"):
+            transcript.branch(answer_id)
+            return first
+        said = first.texts[:-1] if silent else first.texts
+        self._failure = None
+        result = await self._loop(transcript, prepared)
+        result.texts = [*said, *result.texts]
+        if overflowed(result.error, self._failure):
+            result.error = STILL_TOO_LARGE.format(error=result.error)
+        return result
+
+    def _compaction(self, transcript: Transcript, prepared: Preparation, reason: Reason) -> Job:
+        return Job(
+            runtime=self._runtime,
+            agent_id=self._turn.agent_id,
+            session_key=self._turn.session_key,
+            transcript=transcript,
+            model=summary_model(self._runtime, prepared.model),
+            budget=prepared.view.budget,
+            settings=settings_for(prepared, self._runtime),
+            reason=reason,
+            urgent=True,
+            in_run=True,
+            waiting=self._abort.waiting,
+            emit=self._emit,
+            will_retry=reason == "overflow",
+        )
+
     async def _loop(self, transcript: Transcript, prepared: Preparation) -> RunResult:
         texts: list[str] = []
         final: AssistantMessage | None = None
@@ -224,6 +284,7 @@ class AgentRun:
                 match event:
                     case AssistantEnded(message):
                         final = message
+                        prepared.view.learn(message)
                         faults.point("answer.before")
                         await self._append(transcript, message)
                         faults.point("answer.after")
@@ -259,6 +320,7 @@ class AgentRun:
         settings = prepared.retry
 
         def delay(attempt: int, error: ModelError) -> int | None:
+            self._failure = error
             return next_retry_ms(error, attempt, settings)
 
         def request(messages: list[Message]) -> ModelRequest:

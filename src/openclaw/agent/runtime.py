@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from openclaw.agent.hooks import Hooks
+from openclaw.agent.tokens import Scales
 from openclaw.clock import Clock
 from openclaw.messages import ImageBlock, ToolResultMessage
 from openclaw.models.base import ModelRequest, StreamEvent, ToolSpec
@@ -40,6 +42,9 @@ class Runtime(msgspec.Struct, kw_only=True):
     notes: Notes
     call_model: Callable[[ModelRequest, str], AsyncIterator[StreamEvent]]
     """Finds the provider and the agent's key, then streams."""
+    hooks: Hooks = msgspec.field(default_factory=Hooks)
+    scales: Scales = msgspec.field(default_factory=Scales)
+    """What providers reported of the sizes we had estimated."""
 
 
 class Turn(msgspec.Struct, kw_only=True):
@@ -55,6 +60,9 @@ class Turn(msgspec.Struct, kw_only=True):
     prompt: str
     images: list[ImageBlock] = []
     thinking: str | None = None
+    model: str | None = None
+    """``provider/model`` for this run only."""
+    reasoning: str | None = None
     timeout_s: float | None = None
     extra_system_prompt: str = ""
     client_tools: list[ToolSpec] = []

@@ -12,8 +12,11 @@ from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore
+from openclaw.gateway.channel_run import ChannelRun
+from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.meter import Metered
+from openclaw.gateway.receive import Reception
 from openclaw.gateway.registry import load_methods
 from openclaw.gateway.run_events import RunStream
 from openclaw.models import http as model_http
@@ -76,6 +79,16 @@ async def open_gateway(
         call_model=lambda request, agent_id: call_model(gateway, keys, request, agent_id),
     )
     gateway.hub = RunHub(gateway.runtime, lambda record: observe(gateway, record))
+    gateway.reception = Reception(gateway)
+    gateway.channel_services = ChannelServices(
+        config=config,
+        clock=clock,
+        state_dir=state_dir,
+        ledger=gateway.ledger,
+        blobs=gateway.blobs,
+        receive=gateway.reception.receive,
+        notice=gateway.reception.notice,
+    )
     return gateway
 
 
@@ -108,7 +121,10 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
     def verbose() -> str:
         return record.verbose or gateway.config.current.agents.defaults.verbose_default or "off"
 
-    return Metered(record, RunStream(record, gateway.broadcaster, gateway.clock, verbose), gateway.meter)
+    shown: Observer = RunStream(record, gateway.broadcaster, gateway.clock, verbose)
+    if gateway.channel_services is not None:
+        shown = ChannelRun(record, shown, gateway.channel_services, gateway.config.current)
+    return Metered(record, shown, gateway.meter)
 
 
 async def call_model(gateway: Gateway, keys: Keys, request: ModelRequest, agent_id: str) -> AsyncIterator[StreamEvent]:
@@ -130,7 +146,10 @@ async def call_model(gateway: Gateway, keys: Keys, request: ModelRequest, agent_
 
 async def close_gateway(gateway: Gateway) -> None:
     """In the order of the flow: runs first, so that everything they still write finds its store open."""
+    await gateway.reception.close()
     await gateway.hub.stop()
+    if gateway.channel_services is not None:
+        await gateway.channel_services.stop()
     await gateway.stop()
     await gateway.runtime.processes.close()
     await close_providers()

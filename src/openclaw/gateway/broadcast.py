@@ -7,6 +7,7 @@ dealt with at once, so that one stalled reader never delays the others.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ import msgspec
 
 from openclaw.gateway import frames
 from openclaw.gateway.authorise import EVENT_SCOPES, may_receive
+from openclaw.gateway.replay import REPLAY, Backlog, Kept
 
 MAX_BUFFERED_BYTES = 1_572_864
 """What may wait in one client's outbound buffer before it counts as slow."""
@@ -94,6 +96,10 @@ class Client:
         self.presence_key: str | None = None
         self.event_filter: Callable[[str, Any], bool] | None = None
         """When set, only broadcast events it accepts are sent."""
+        self.takes_increments = DELTA_EVENTS in caps
+        self.live = REPLAY not in caps
+        """False: broadcasts do not go to it now; it gets them from the backlog."""
+        self.catching_up = False
         self.dropped = 0
         self.closing = False
 
@@ -150,6 +156,9 @@ class Broadcaster:
     def __init__(self) -> None:
         self.clients: dict[str, Client] = {}
         self.seq = 0
+        self.epoch = str(uuid.uuid4())
+        """Sequence numbers begin again with every start: those of another epoch mean nothing here."""
+        self.backlog = Backlog()
 
     def add(self, client: Client) -> None:
         self.clients[client.conn_id] = client
@@ -171,16 +180,22 @@ class Broadcaster:
         needed = scope or EVENT_SCOPES.get(event)
         variant = _Variant(event, payload, self.seq, state_version)
         for client in list(self.clients.values()):
-            if needed is None or may_receive(client.role, client.scopes, needed):
+            if client.live and (needed is None or may_receive(client.role, client.scopes, needed)):
                 variant.send(client, drop_if_slow)
+        self.backlog.keep(Kept(self.seq, event, needed, variant.encoded()))
 
     def publish_variants(self, event: str, full: Payload, delta: Payload, *, drop_if_slow: bool = False) -> None:
-        """One event in two forms under one sequence number: increments for clients with ``delta-events``."""
+        """One event in two forms under one sequence number: increments for clients with ``delta-events``.
+
+        ``full`` may be called again, much later, for a client that missed the event.
+        """
         self.seq += 1
         whole = _Variant(event, full, self.seq)
         increment = _Variant(event, delta, self.seq)
         for client in list(self.clients.values()):
-            (increment if DELTA_EVENTS in client.caps else whole).send(client, drop_if_slow)
+            if client.live:
+                (increment if client.takes_increments else whole).send(client, drop_if_slow)
+        self.backlog.keep(Kept(self.seq, event, None, increment.encoded(), full))
 
     def send_to(self, conn_ids: Iterable[str], event: str, payload: Payload, *, drop_if_slow: bool = False) -> None:
         """To these connections only, without a sequence number."""
@@ -207,19 +222,26 @@ class _Variant:
         self.packed: dict[Callable[[bytes], bytes], bytes] = {}
 
     def send(self, client: Client, drop_if_slow: bool, filtered: bool = True) -> None:
-        if not self.made:
-            self.made = True
-            if callable(self.payload):
-                self.payload = self.payload()
+        self._make()
         if filtered and client.event_filter is not None and not client.event_filter(self.event, self.payload):
             return
         pack = client.sink.pack
         packed = self.packed.get(pack)
         if packed is None:
-            if self.frame is None:
-                self.frame = frames.encode_event(self.event, self.payload, self.seq, self.state_version)
-            packed = self.packed[pack] = pack(self.frame)
+            packed = self.packed[pack] = pack(self.encoded())
         client.send_packed(packed, drop_if_slow)
+
+    def encoded(self) -> bytes:
+        self._make()
+        if self.frame is None:
+            self.frame = frames.encode_event(self.event, self.payload, self.seq, self.state_version)
+        return self.frame
+
+    def _make(self) -> None:
+        if not self.made:
+            self.made = True
+            if callable(self.payload):
+                self.payload = self.payload()
 
 
 def field_of(payload: Any, wire_name: str) -> Any:

@@ -28,10 +28,11 @@ from openclaw.sessions.keys import canonical_key
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
 
 if TYPE_CHECKING:
-    from openclaw.gateway.channel_services import ChannelServices
     from openclaw.agent.runtime import Runtime
     from openclaw.config.schema import Config
     from openclaw.config.store import ConfigStore
+    from openclaw.gateway.channel_services import ChannelServices
+    from openclaw.gateway.receive import Reception
     from openclaw.models.catalogue import Catalogue
     from openclaw.runs.hub import RunHub
 
@@ -51,6 +52,8 @@ class Gateway:
     hub: RunHub
     """Active runs; attached likewise."""
     channel_services: ChannelServices | None = None
+    reception: Reception
+    """Where channels hand messages in; attached likewise."""
     """Channels and their outbox worker; attached likewise."""
 
     def __init__(

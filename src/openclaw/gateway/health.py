@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from openclaw.config.agents import agent_config, default_agent_id
+from openclaw.gateway.channel_services import by_channel, label_of, summary_of
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
@@ -68,6 +69,7 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
     config = gateway.config.current
     began, now = gateway.clock.monotonic(), gateway.clock.now_ms()
     default = default_agent_id(config)
+    channels = by_channel(gateway.channel_services.channels if gateway.channel_services else None)
     agents: list[dict[str, Any]] = []
     for agent_id in gateway.agent_ids():
         listed = agent_config(config, agent_id)
@@ -83,9 +85,9 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
         "ok": True,
         "ts": now,
         "durationMs": int((gateway.clock.monotonic() - began) * 1000),
-        "channels": {},
-        "channelOrder": [],
-        "channelLabels": {},
+        "channels": {name: summary_of(accounts) for name, accounts in channels.items()},
+        "channelOrder": list(channels),
+        "channelLabels": {name: label_of(name) for name in channels},
         "heartbeatSeconds": 0,
         "defaultAgentId": default,
         "agents": agents,

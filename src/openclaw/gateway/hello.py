@@ -21,7 +21,7 @@ def hello_ok(gateway: Gateway, admission: Admission, conn_id: str) -> dict[str, 
     hello: dict[str, Any] = {
         "type": "hello-ok",
         "protocol": PROTOCOL_VERSION,
-        "server": {"version": __version__, "host": socket.gethostname(), "connId": conn_id},
+        "server": {"version": __version__, "host": socket.gethostname(), "connId": conn_id, **_events(gateway)},
         "features": {"methods": advertised(), "events": list(EVENTS)},
         "snapshot": _snapshot(gateway),
     }
@@ -33,6 +33,11 @@ def hello_ok(gateway: Gateway, admission: Admission, conn_id: str) -> dict[str, 
         "tickIntervalMs": TICK_INTERVAL_MS,
     }
     return hello
+
+
+def _events(gateway: Gateway) -> dict[str, Any]:
+    """Where the events of this connection begin, so that a client knows at once whether it missed any."""
+    return {"epoch": gateway.broadcaster.epoch, "seq": gateway.broadcaster.seq}
 
 
 def _snapshot(gateway: Gateway) -> dict[str, Any]:

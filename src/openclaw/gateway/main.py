@@ -100,6 +100,8 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
             if unfinished:
                 log.info("taking up %d unfinished messages", unfinished)
             await gateway.hub.recover()
+            if gateway.channel_services is not None:
+                await gateway.channel_services.start()
             print(f"OpenClaw Gateway: {server.url(host)}", flush=True)
             restart = await _until_told(gateway)
             await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ REPLAY = "event-replay"
 """Clients with this capability get no broadcasts until they have called ``events.replay``: nothing comes early."""
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class Kept(msgspec.Struct, frozen=True):
     """One broadcast. ``frame`` is what clients with increments get, ``whole`` makes the payload of the others."""
 
     seq: int
@@ -115,13 +114,11 @@ async def _send(client: Client, chunk: list[bytes]) -> None:
 
 def frame_for(client: Client, kept: Kept) -> bytes | None:
     """The frame in the form this client reads, or None if it is not for this client."""
-    from openclaw.gateway.broadcast import DELTA_EVENTS
-
     if kept.scope is not None and not may_receive(client.role, client.scopes, kept.scope):
         return None
     if client.event_filter is not None and not client.event_filter(kept.event, _payload_of(kept.frame)):
         return None
-    if kept.whole is None or DELTA_EVENTS in client.caps:
+    if kept.whole is None or client.takes_increments:
         return kept.frame
     whole = kept.whole
     return frames.encode_event(kept.event, whole() if callable(whole) else whole, kept.seq)

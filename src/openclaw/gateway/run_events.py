@@ -10,6 +10,8 @@ from openclaw.clock import Clock
 from openclaw.events import (
     AssistantEnded,
     AssistantStarted,
+    CompactionEnded,
+    CompactionStarted,
     Event,
     TextDelta,
     ToolEnded,
@@ -24,6 +26,26 @@ CHAT_DELTA_S = 0.150
 AGENT_DELTA_S = 0.040
 CUMULATIVE_BYTES_PER_S = 64_000
 """Events repeat the whole text so far for older clients: the longer it is, the rarer they come."""
+
+
+class GrowingText:
+    """The text of a message while it arrives. Any earlier state of it can still be asked for later."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._joined = ""
+        self.size = 0
+
+    def add(self, delta: str) -> None:
+        self._parts.append(delta)
+        self.size += len(delta)
+
+    def upto(self, size: int) -> str:
+        """Joined only when somebody needs it whole."""
+        if self._parts:
+            self._joined += "".join(self._parts)
+            self._parts = []
+        return self._joined if size == self.size else self._joined[:size]
 
 
 class RunStream:
@@ -42,9 +64,7 @@ class RunStream:
         self._clock = clock
         self._verbose = verbose
         self._seq = 0
-        self._parts: list[str] = []
-        self._text = ""
-        self._size = 0
+        self._text = GrowingText()
         self._unsent: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
         self._last_flush = 0.0
@@ -57,14 +77,13 @@ class RunStream:
     def event(self, event: Event) -> None:
         match event:
             case TextDelta(delta):
-                self._parts.append(delta)
+                self._text.add(delta)
                 self._unsent.append(delta)
-                self._size += len(delta)
                 if self._timer is None:
                     self._schedule()
             case AssistantStarted():
                 self._flush()
-                self._parts, self._text, self._size = [], "", 0
+                self._text = GrowingText()
             case AssistantEnded():
                 self._flush()
             case ToolStarted(call_id, name, arguments):
@@ -82,8 +101,23 @@ class RunStream:
                     "isError": failed,
                 }
                 self._tool(data, ("result", lambda: result_view(message.content, message.details)))
+            case CompactionStarted():
+                self._flush()
+                self._agent("compaction", {"phase": "start"})
+            case CompactionEnded():
+                self._compacted(event)
             case _:
                 pass
+
+    def _compacted(self, event: CompactionEnded) -> None:
+        """May come after the run: a conversation is condensed once its answer was given."""
+        error = {"error": event.error} if event.error else {}
+        self._agent("compaction", {"phase": "end", "willRetry": event.will_retry, **error})
+        if event.entry_id is not None and self._verbose() in ("on", "full"):
+            text = f"🧹 Auto-compaction complete (count {event.count})."
+            key = self._record.session_key
+            head = {"runId": f"compaction-{event.entry_id}", "sessionKey": key, "seq": 0, "state": "final"}
+            self._broadcaster.publish("chat", {**head, "message": spoken(text, self._clock.now_ms())})
 
     def aborted(self, reason: str) -> None:
         self._flush()
@@ -119,13 +153,13 @@ class RunStream:
     def _final_message(self) -> dict[str, Any]:
         result = self._record.result
         text = result.final.text.strip() if result and result.final else ""
-        return {"message": self._message(text)} if text else {}
+        return {"message": spoken(text, self._clock.now_ms())} if text else {}
 
     # Text
 
     def _schedule(self) -> None:
         """At once when the last flush is long enough ago, otherwise when it will be."""
-        interval = max(AGENT_DELTA_S, self._size / CUMULATIVE_BYTES_PER_S)
+        interval = max(AGENT_DELTA_S, self._text.size / CUMULATIVE_BYTES_PER_S)
         due = self._last_flush + interval - self._clock.monotonic()
         if due <= 0:
             self._flush()
@@ -146,23 +180,19 @@ class RunStream:
             self._last_chat = self._last_flush
             self._chat_delta()
 
-    def _so_far(self) -> str:
-        """The text of the current message, joined only when somebody needs it whole."""
-        if self._parts:
-            self._text += "".join(self._parts)
-            self._parts = []
-        return self._text
+    # The functions below may be called much later, for a client that missed the event: they hold what they say, as it
+    # is now, and not the run.
 
     def _agent_text(self, delta: str) -> None:
         self._seq += 1
-        seq, ts = self._seq, self._clock.now_ms()
+        text, size = self._text, self._text.size
+        increment = self._agent_payload("assistant", {"delta": delta}, self._seq, self._clock.now_ms())
         self._broadcaster.publish_variants(
-            "agent",
-            lambda: self._agent_payload("assistant", {"text": self._so_far(), "delta": delta}, seq, ts),
-            lambda: self._agent_payload("assistant", {"delta": delta}, seq, ts),
+            "agent", lambda: {**increment, "data": {"text": text.upto(size), "delta": delta}}, increment
         )
 
     def _chat_delta(self) -> None:
+        text, size, now = self._text, self._text.size, self._clock.now_ms()
         head = {
             "runId": self._record.run_id,
             "sessionKey": self._record.session_key,
@@ -170,14 +200,10 @@ class RunStream:
             "state": "delta",
         }
         self._broadcaster.publish_variants(
-            "chat", lambda: {**head, "message": self._message(self._so_far())}, lambda: head, drop_if_slow=True
+            "chat", lambda: {**head, "message": spoken(text.upto(size), now)}, head, drop_if_slow=True
         )
 
     # Frames
-
-    def _message(self, text: str) -> dict[str, Any]:
-        content = [{"type": "text", "text": text}]
-        return {"role": "assistant", "content": content, "timestamp": self._clock.now_ms()}
 
     def _chat(self, state: str, *, seq: int | None = None, **more: Any) -> None:
         head = {
@@ -219,3 +245,7 @@ class RunStream:
             data = {**data, body[0]: body[1]()}
         payload = self._agent_payload("tool", data, self._seq, self._clock.now_ms())
         self._broadcaster.send_to(ids, "agent", payload)
+
+
+def spoken(text: str, at: int) -> dict[str, Any]:
+    return {"role": "assistant", "content": [{"type": "text", "text": text}], "timestamp": at}

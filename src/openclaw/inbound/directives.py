@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from openclaw.config.durations import duration_ms
-from openclaw.inbound.history import CURRENT_MARKER
 from openclaw.inbound.commands.registry import all_commands, find
+from openclaw.inbound.history import CURRENT_MARKER
 from openclaw.inbound.levels import LevelKind, read_level
 from openclaw.runs.queue import QueueWish, parse_drop, parse_mode
 

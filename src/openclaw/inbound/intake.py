@@ -9,10 +9,11 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.inbound.attachments import Image
+from openclaw.inbound.commands.context import Hints
 from openclaw.messages import ToolResultMessage
 from openclaw.models.base import ToolSpec
 from openclaw.runs.hub import RunHub, Submission
-from openclaw.runs.queue import QueueWish, queue_settings
+from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.freshness import touched
 from openclaw.storage import faults
@@ -38,8 +39,11 @@ class Incoming(msgspec.Struct, kw_only=True):
     max_tokens: int | None = None
     entry_fields: dict[str, Any] = {}
     """What the message says about its session: channel, label, who spawned it."""
-    queue: QueueWish | None = None
-    """What this message asks of the queue, for itself only."""
+    stored_images: list[dict[str, str]] = []
+    """Pictures that are in the blob store already: ``blob`` and ``mimeType``."""
+    hints: Hints = Hints()
+    """Wishes for this run only."""
+    dedupe_keys: tuple[str, ...] = ()
     watcher: str | None = None
 
 
@@ -47,12 +51,22 @@ async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submissio
     """Returns once the message is on disk. The same run id again starts nothing."""
     entry = await touch_session(message, runtime)
     body: dict[str, Any] = {"prompt": message.prompt}
-    if message.images:
-        body["images"] = [
+    if message.images or message.stored_images:
+        images = [
             {"blob": await runtime.blobs.put(image.data), "mimeType": image.mime_type} for image in message.images
         ]
-    if message.thinking:
-        body["thinking"] = message.thinking
+        body["images"] = [*message.stored_images, *images]
+    hints = message.hints
+    for name, wish in (
+        ("thinking", message.thinking or hints.thinking),
+        ("verbose", hints.verbose),
+        ("reasoning", hints.reasoning),
+        ("elevated", hints.elevated),
+        ("model", hints.model),
+        ("exec", hints.exec),
+    ):
+        if wish:
+            body[name] = wish
     if message.timeout_s is not None:
         body["timeoutSeconds"] = message.timeout_s
     if message.client_tools:
@@ -74,9 +88,10 @@ async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submissio
         source=message.source,
         route=message.route,
         body=body,
+        dedupe_keys=message.dedupe_keys,
     )
     settings = queue_settings(
-        runtime.config.current.messages.queue, entry, str(message.route.get("channel", message.source)), message.queue
+        runtime.config.current.messages.queue, entry, str(message.route.get("channel", message.source)), hints.queue
     )
     submission = await hub.submit(accept, settings, message.watcher)
     faults.point("ack")

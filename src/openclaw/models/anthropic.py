@@ -31,8 +31,6 @@ from openclaw.models.http import WireRequest, stream_reply
 API_VERSION = "2023-06-01"
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
 MAX_ID = 64
-CONTINUE = "(continue)"
-"""Ends a request whose history ends with the assistant: newer models refuse to continue their own message."""
 _SCHEMA_KEYS = ("type", "properties", "required", "$defs", "definitions")
 # A string with which the vendor tests refusals; in a prompt it would end every conversation.
 _REFUSAL_TEST = re.compile(r"ANTHROPIC_MAGIC_STRING_TRIGGER_REFUSAL\w*")
@@ -128,31 +126,39 @@ def _system(request: ModelRequest, marker: dict[str, str] | None) -> list[dict[s
 
 
 def _messages(history: list[Message], model: Model) -> list[dict[str, Any]]:
+    """Roles strictly take turns: the vendor joins neighbours by itself, servers that copy its API refuse them."""
     out: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] | None = None
+    pictures: list[dict[str, Any]] = []
     for message in history:
         if isinstance(message, ToolResultMessage):
-            if results is None:
-                results = []
-                out.append({"role": "user", "content": results})
-            results.append(_result_block(message, model))
+            result, images = _result_blocks(message, model)
+            _say(out, "user", [result])
+            pictures += images
             continue
-        results = None
+        # What a turn says besides its results has to come after all of them.
+        _say(out, "user", pictures)
+        pictures = []
         if isinstance(message, UserMessage):
-            content = [_user_block(block) for block in convert.user_blocks(message, model)]
-            role = "user"
+            _say(out, "user", [_user_block(block) for block in convert.user_blocks(message, model)])
         else:
-            content = [_assistant_block(block) for block in message.content]
-            role = "assistant"
-        if content:
-            out.append({"role": role, "content": content})
+            _say(out, "assistant", _assistant_blocks(message))
+    _say(out, "user", pictures)
     if not out:
         raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
     if out[0]["role"] == "assistant":
         out.insert(0, {"role": "user", "content": [{"type": "text", "text": convert.BOOTSTRAP}]})
     if out[-1]["role"] == "assistant":
-        out.append({"role": "user", "content": [{"type": "text", "text": CONTINUE}]})
+        out.append({"role": "user", "content": [{"type": "text", "text": convert.CONTINUE}]})
     return out
+
+
+def _say(out: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
+    if not blocks:
+        return
+    if out and out[-1]["role"] == role:
+        out[-1]["content"] += blocks
+    else:
+        out.append({"role": role, "content": list(blocks)})
 
 
 def _user_block(block: UserBlock) -> dict[str, Any]:
@@ -161,10 +167,18 @@ def _user_block(block: UserBlock) -> dict[str, Any]:
     return {"type": "text", "text": _without_refusal_test(block.text)}
 
 
+def _assistant_blocks(message: AssistantMessage) -> list[dict[str, Any]]:
+    """An answer that broke off while thinking would end with a thought, which is refused."""
+    blocks = [_assistant_block(block) for block in message.content]
+    while blocks and blocks[-1]["type"] in ("thinking", "redacted_thinking"):
+        blocks.pop()
+    return blocks
+
+
 def _assistant_block(block: AssistantBlock) -> dict[str, Any]:
     match block:
         case TextBlock():
-            return {"type": "text", "text": block.text}
+            return {"type": "text", "text": _without_refusal_test(block.text)}
         case ThinkingBlock(redacted=True):
             return {"type": "redacted_thinking", "data": block.thinking_signature}
         case ThinkingBlock():
@@ -176,20 +190,24 @@ def _assistant_block(block: AssistantBlock) -> dict[str, Any]:
             return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.arguments}
 
 
-def _result_block(message: ToolResultMessage, model: Model) -> dict[str, Any]:
+def _result_blocks(message: ToolResultMessage, model: Model) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The result, and pictures that have to follow it: a result marked as an error may hold nothing but text."""
     blocks = convert.user_blocks(message, model)
-    content: Any = convert.result_text(blocks)
-    if any(isinstance(block, ImageBlock) for block in blocks):
+    content: Any = _without_refusal_test(convert.result_text(blocks))
+    pictures = [_user_block(block) for block in blocks if isinstance(block, ImageBlock)]
+    if pictures and not message.is_error:
         texts = any(isinstance(block, TextBlock) for block in blocks)
         content = [_user_block(block) for block in blocks]
         if not texts:
             content.insert(0, {"type": "text", "text": convert.SEE_IMAGE})
-    return {
+        pictures = []
+    result = {
         "type": "tool_result",
         "tool_use_id": message.tool_call_id,
         "content": content,
         "is_error": message.is_error,
     }
+    return result, pictures
 
 
 def _cache_marker(model: Model) -> dict[str, str] | None:

@@ -24,6 +24,8 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     requires_tool_result_name: bool = False
     requires_thinking_as_text: bool = False
     requires_mistral_tool_ids: bool = False
+    requires_assistant_after_tool_result: bool = False
+    """Roles strictly take turns, and an assistant message stands between results and the user."""
     thinking_format: Literal["openai", "zai", "qwen"] = "openai"
     is_openai: bool = False
     """The vendor itself: call ids of at most 40 characters, no empty list of tools, a prompt cache key."""
@@ -83,6 +85,7 @@ def _guess(model: Model) -> Quirks:
         return provider == name or host == domain or host.endswith(f".{domain}")
 
     mistral = served_by("mistral", "mistral.ai")
+    mistral_model = any(name in model_id for name in _MISTRAL_MODELS)
     zai = served_by("zai", "z.ai")
     xai = served_by("xai", "x.ai")
     local = provider in _LOCAL_PROVIDERS or is_loopback(model)
@@ -97,7 +100,8 @@ def _guess(model: Model) -> Quirks:
         max_tokens_field="max_tokens" if old_limit else "max_completion_tokens",
         requires_tool_result_name=mistral,
         requires_thinking_as_text=mistral,
-        requires_mistral_tool_ids=mistral or (not local and any(name in model_id for name in _MISTRAL_MODELS)),
+        requires_mistral_tool_ids=mistral or (not local and mistral_model),
+        requires_assistant_after_tool_result=mistral or mistral_model,
         thinking_format="zai" if zai else "openai",
         is_openai=provider == "openai" or host == "api.openai.com",
         is_openrouter=served_by("openrouter", "openrouter.ai"),

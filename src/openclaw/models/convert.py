@@ -33,6 +33,8 @@ SEE_IMAGE = "(see attached image)"
 NO_OUTPUT = "(no output)"
 BOOTSTRAP = "(session bootstrap)"
 """Stands in for the user turn a provider insists on when history begins with the assistant."""
+CONTINUE = "(continue)"
+"""Ends a request whose history ends with the assistant: many models refuse to continue their own message."""
 IMAGE_LEFT_OUT = "(image left out: this model does not see images)"
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 MAX_NAME = 64
@@ -45,7 +47,7 @@ _bad_name_chars = re.compile(r"[^a-zA-Z0-9_-]")
 
 def transform(messages: list[Message], model: Model, id_rule: IdRule, *, max_id: int) -> list[Message]:
     """The messages to send: failed replies gone, every call followed at once by exactly one result, ids unique."""
-    paired = _pair(_without_failed(messages))
+    paired = pair(without_failed(messages))
     ids = _UniqueIds(id_rule, max_id)
     out: list[Message] = []
     current: dict[int, str] = {}
@@ -129,7 +131,7 @@ def used_tool_names(messages: list[Message]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _without_failed(messages: list[Message]) -> list[Message]:
+def without_failed(messages: list[Message]) -> list[Message]:
     """Failed and aborted replies stay in the transcript and are never replayed."""
     return [
         message
@@ -138,7 +140,7 @@ def _without_failed(messages: list[Message]) -> list[Message]:
     ]
 
 
-def _pair(messages: list[Message]) -> list[Message]:
+def pair(messages: list[Message]) -> list[Message]:
     """Each assistant message with calls is followed by one result per call, in call order; stray results go.
 
     Messages that arrived between a call and its result are kept, after the results.

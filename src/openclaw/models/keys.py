@@ -79,17 +79,23 @@ class Keys:
         """The key for a model; empty where none is needed. Raises ``MissingKey``."""
         provider = provider_config(config, model.provider)
         profiles: list[Profile] = []
-        if self._state_dir is not None:
-            path = profiles_path(config, self._state_dir, agent_id)
-            stored = await asyncio.to_thread(read_profiles, path)
-            if not stored:
-                # An agent without credentials of its own uses the main agent's.
-                stored = await asyncio.to_thread(read_profiles, profiles_path(config, self._state_dir, "main"))
-            order = getattr(config.auth, "order", {}).get(model.provider, [])
-            profiles = usable_profiles(stored, model.provider, now_ms=self._clock.now_ms(), order=order)
-        source = find_source(model, provider, self._environ, profiles)
+        source = find_source(model, provider, self._environ)
+        if source.kind in ("missing", "unneeded") and model.api != "local":
+            # Stored profiles count only where neither config nor environment has a key: most calls read no file.
+            profiles = await self._profiles(model, config, agent_id)
+            source = find_source(model, provider, self._environ, profiles)
         key = await self._read(source, model, provider, profiles)
         return _checked(key, source, model.provider)
+
+    async def _profiles(self, model: Model, config: Config, agent_id: str) -> list[Profile]:
+        if self._state_dir is None:
+            return []
+        stored = await asyncio.to_thread(read_profiles, profiles_path(config, self._state_dir, agent_id))
+        if not stored:
+            # An agent without credentials of its own uses the main agent's.
+            stored = await asyncio.to_thread(read_profiles, profiles_path(config, self._state_dir, "main"))
+        order = getattr(config.auth, "order", {}).get(model.provider, [])
+        return usable_profiles(stored, model.provider, now_ms=self._clock.now_ms(), order=order)
 
     def forget(self) -> None:
         """Drops what commands printed, for instance after a provider refused a key."""

@@ -25,6 +25,7 @@ from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
 from openclaw.models.compat import Quirks, endpoint, openai_headers, quirks_of, tool_choice
 from openclaw.models.http import WireRequest, stream_reply
+from openclaw.models.openai_chat_turns import in_turns
 from openclaw.models.openai_chat_stream import REASONING_FIELDS, ChatStream
 
 MAX_ID = 40
@@ -125,7 +126,7 @@ def _messages(history: list[Message], model: Model, quirks: Quirks) -> list[dict
                 pictures += [_image(block) for block in blocks if isinstance(block, ImageBlock)]
     if pictures:
         out.append(_picture_message(pictures))
-    return out
+    return in_turns(out) if quirks.requires_assistant_after_tool_result else out
 
 
 def _picture_message(pictures: list[dict[str, Any]]) -> dict[str, Any]:

@@ -121,9 +121,10 @@ def _assistant_items(message: AssistantMessage, model: Model, sent: set[str]) ->
         match block:
             case ThinkingBlock():
                 item = _reasoning_item(block, sent) if same else None
+                # What follows a thought that cannot be sent must not name it either.
+                reasoned = item is not None
                 if item is not None:
                     items.append(item)
-                    reasoned = True
             case TextBlock():
                 items.append(_text_item(block, sent, with_id=reasoned))
             case ToolCall():

@@ -8,7 +8,6 @@ possible duplicates, and a second doubt ends them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -287,7 +286,6 @@ class Delivery:
         try:
             await asyncio.wait({timer, woken}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (timer, woken):
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+            # Not awaited: a cancellation of ours that came in meanwhile would look like theirs and be lost.
+            timer.cancel()
+            woken.cancel()

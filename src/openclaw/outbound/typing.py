@@ -36,6 +36,7 @@ class Typing:
         self._active_at = 0.0
         self._sealed = mode == "never"
         self._task: asyncio.Task[None] | None = None
+        self._last: asyncio.Task[None] | None = None
 
     def started(self) -> None:
         if self._mode == "instant":

@@ -14,11 +14,13 @@ from openclaw.agent.run import AgentRun, RunResult
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import TextBlock, UserMessage
+from openclaw.runs.compactions import Compactions
 from openclaw.runs.inbox import RunInbox
 from openclaw.runs.lane import Lane
 from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings
 from openclaw.runs.record import RunRecord, RunState
 from openclaw.runs.recovery import GAVE_UP, how_to_go_on, in_order, queue_again
+from openclaw.runs.replies import reply_parts
 from openclaw.runs.slots import Slots
 from openclaw.runs.turn import images_of, turn_of
 from openclaw.storage import faults
@@ -82,6 +84,7 @@ class RunHub:
         """Messages of an earlier life, by session, until their lane is made."""
         self._background: set[asyncio.Task[None]] = set()
         self._slots = Slots(lambda: runtime.config.current)
+        self.compactions = Compactions(runtime, self.exclusively)
         self._stopping = False
 
     # Accepting
@@ -108,8 +111,10 @@ class RunHub:
         active = lane.active
         steerable = active is not None and active.steerable
         choice = decide(settings, busy=not lane.idle, steerable=steerable, waiting=len(lane.waiting))
-        if choice == "steer" and active is not None and await self._steer(active, record, settings):
-            return True
+        if choice == "steer" and active is not None:
+            await self._steer_earlier(lane, active)
+            if await self._steer(active, record, settings):
+                return True
         if choice == "refuse":
             error = QUEUE_FULL.format(waiting=len(lane.waiting))
             await self._finish(record, RunResult(outcome="error", error=error))
@@ -135,6 +140,15 @@ class RunHub:
         if settings.mode == "steer-backlog":
             await self._again_later(record)
         return True
+
+    async def _steer_earlier(self, lane: Lane, active: RunRecord) -> None:
+        """What waits already (since before a restart, say) is not overtaken by what comes now."""
+        for earlier in lane.waiting:
+            if earlier.queue.mode not in ("steer", "steer-backlog") or not lane.withdraw(earlier):
+                return
+            if not await self._steer(active, earlier, earlier.queue):
+                lane.add(earlier, earlier.queue, first=True)
+                return
 
     async def _again_later(self, record: RunRecord) -> None:
         """Besides being steered in, the message gets a turn of its own when the run has ended."""
@@ -307,6 +321,7 @@ class RunHub:
     async def stop(self) -> None:
         """Ends the process's part in every run; their rows stay open and are taken up at the next start."""
         self._stopping = True
+        await self.compactions.stop()
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
         if self._background:
             _, late = await asyncio.wait(self._background, timeout=STOP_S)
@@ -378,10 +393,12 @@ class RunHub:
             run = AgentRun(turn, self._runtime, abort=record.abort, inbox=record.inbox, emit=emit)
             result = await (run.execute() if going_on == "run" else run.give_up(error))
         finally:
-            for left in record.inbox.close():
+            for left in reversed(record.inbox.close()):
                 # Its words came too late for this run: they get one of their own, before those that came later.
                 lane.add(left, QueueSettings(mode="followup"), first=True)
         await self._finish(record, result)
+        if run.prepared is not None and result.outcome == "ok":
+            self.compactions.after_run(turn, run.prepared, result.final, emit)
 
     async def _begun(self, record: RunRecord, turn: Turn) -> None:
         await self._runtime.ledger.advance(record.row.id, "running", session_id=turn.session_id)
@@ -410,7 +427,10 @@ class RunHub:
             summary["model"] = f"{result.provider}/{result.model}"
         faults.point("finish.before")
         row_id = record.row.id
-        await self._kept(lambda: self._runtime.ledger.finish(row_id, state, reason=reason, result=summary))
+        parts = reply_parts(record.row.route, state, reason, result, self._runtime.config.current)
+        await self._kept(
+            lambda: self._runtime.ledger.finish(row_id, state, reason=reason, result=summary, outbox=parts)
+        )
         faults.point("finish.after")
         states: dict[str, RunState] = {"ok": "ok", "error": "error", "aborted": "aborted"}
         for one in (record, *record.absorbed):

@@ -10,6 +10,7 @@ from openclaw.storage.base import END_STATES, LedgerRow, OutboxRow, StateChange,
 
 LONGEST_QUOTE = 120
 LONGEST_REASON = 400
+LONGEST_NAME = 100
 NOTICEABLE_MS = 1_000
 """A shorter wait before a run is not worth a sentence."""
 
@@ -50,7 +51,7 @@ def summary(row: LedgerRow, text: str, now: int, zone: tzinfo | None = UTC) -> s
     if row.state == "answered":
         reply = quoted(_reply(row), 60) if _reply(row) else "answered"
         return f"{head}: {reply} after {duration((row.ended_at or row.accepted_at) - row.accepted_at)}"
-    if answering := answered_by(row):
+    if answering := _shortened(answered_by(row) or "", LONGEST_NAME):
         return f"{head}: answered in run {answering}"
     return f"{head}: {row.state}{f' ({_cause(row)})' if row.reason else ''}"
 
@@ -68,7 +69,7 @@ def _waiting(row: LedgerRow, changes: Sequence[StateChange], now: int) -> list[s
     queued = next((place for place, change in enumerate(changes) if change.state == "queued"), None)
     if queued is None:
         return _pause_before_run(row, changes, now)
-    why = changes[queued].reason
+    why = _shortened(changes[queued].reason, LONGEST_REASON)
     if why.startswith("to be taken into run "):
         return [f"It was handed to run {why.removeprefix('to be taken into run ')}, which was under way."]
     later = next((change for change in changes[queued + 1 :] if change.state != "queued"), None)
@@ -104,7 +105,7 @@ def _working(row: LedgerRow, changes: Sequence[StateChange], now: int, zone: tzi
     if not runs:
         return told
     model = (row.result or {}).get("model")
-    on = f" on {model}" if isinstance(model, str) and model else ""
+    on = f" on {_shortened(model, LONGEST_NAME)}" if isinstance(model, str) and model.strip() else ""
     if row.ended_at is None:
         told.append(f"It has been running{on} for {duration(now - runs[0])}.")
     else:
@@ -169,7 +170,7 @@ def _answer(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
 
 
 def _superseded(row: LedgerRow, at: str) -> str:
-    answering = answered_by(row)
+    answering = _shortened(answered_by(row) or "", LONGEST_NAME)
     if answering and row.reason.startswith("collected"):
         return f"It was answered together with later ones: they became one prompt {at}, in run {answering}."
     if answering:

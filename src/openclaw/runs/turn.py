@@ -29,6 +29,8 @@ async def turn_of(record: RunRecord, runtime: Runtime) -> Turn:
         prompt=body["prompt"],
         images=await images_of(row, runtime),
         thinking=body.get("thinking"),
+        model=body.get("model"),
+        reasoning=body.get("reasoning"),
         timeout_s=body.get("timeoutSeconds"),
         extra_system_prompt=body.get("extraSystemPrompt", ""),
         client_tools=msgspec.convert(body.get("clientTools", []), list[ToolSpec]),

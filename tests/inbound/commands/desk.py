@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from openclaw.config.build import build
 from openclaw.config.keypath import MISSING, get_path, parse_path
 from openclaw.inbound.commands.context import (
     Cost,
+    EarlierSession,
     Facts,
     Handled,
     Outcome,
-    PreviousSession,
     QueueView,
     SessionRef,
     Stopped,
@@ -23,7 +23,9 @@ from openclaw.inbound.commands.context import (
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue
+from openclaw.sessions.carry_over import previous_sessions
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.resume import choose
 from openclaw.storage.files.session_store import FileSessionStore
 from tests.storage.still_clock import StillClock
 
@@ -58,14 +60,20 @@ class Desk:
         self.waiting: list[Waiting] = []
         self.running: Waiting | None = None
         self.children = 0
-        self.previous: list[PreviousSession] = []
         self.notes: list[str] = []
         self.done: list[str] = []
+        self.compactions: Any = None
         self.stories: dict[str | None, list[str]] = {}
 
     async def say(self, text: str, **facts: Any) -> Outcome:
         """As the owner in a direct chat, unless told otherwise."""
-        given = {"session": SESSION, "authorised": True, "owner": True, "sender_ids": ("+1555",), **facts}
+        given: dict[str, Any] = {
+            "session": SESSION,
+            "authorised": True,
+            "owner": True,
+            "sender_ids": ("+1555",),
+            **facts,
+        }
         return await handle_commands(Facts(**given), text, self)
 
     async def reply(self, text: str, **facts: Any) -> str | None:
@@ -95,11 +103,14 @@ class Desk:
             session.agent_id, session.key, lambda _: SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=1)
         )
 
-    async def previous_sessions(self, session: SessionRef) -> Sequence[PreviousSession]:
-        return self.previous
+    async def earlier_sessions(self, session: SessionRef) -> Sequence[EarlierSession]:
+        return [EarlierSession(session_id=each.session_id, ended_at=each.ended_at, reason=each.reason, title="")
+                for each in previous_sessions(await self.entry(session))]  # fmt: skip
 
-    async def resume_session(self, session: SessionRef, session_id: str) -> None:
-        self.done.append(f"resume:{session_id}")
+    async def resume_session(self, session: SessionRef, wanted: str | None) -> str:
+        chosen = choose(previous_sessions(await self.entry(session)), wanted)
+        self.done.append(f"resume:{chosen.session_id}")
+        return "Back in an earlier session."
 
     def note(self, session: SessionRef, text: str) -> None:
         self.notes.append(text)
@@ -153,3 +164,7 @@ class Desk:
 
     async def restart(self, reason: str) -> None:
         self.done.append(reason)
+
+
+MakeDesk: TypeAlias = Callable[[dict[str, Any]], Desk]
+"""Made by the fixture ``make_desk``, which also closes them."""

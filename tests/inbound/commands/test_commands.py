@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openclaw.inbound.command_text import Listening
-from openclaw.inbound.commands.context import HANDLERS, Continue, Handled, PreviousSession, Stopped, Waiting
+from openclaw.inbound.commands.context import HANDLERS, Continue, Handled, Hints, Stopped, Waiting
 from openclaw.inbound.commands.figures import ago, money, percent, token_count
 from openclaw.inbound.commands.gateway import read_value
 from openclaw.inbound.commands.registry import Command, add, all_commands, listed
-from tests.inbound.commands.desk import SESSION, Desk
+from tests.inbound.commands.desk import SESSION, Desk, MakeDesk
 
 GROUP = {"chat_type": "group", "channel": "signal"}
 
@@ -39,7 +38,7 @@ async def test_help_is_short_and_names_only_commands_that_exist(desk: Desk) -> N
     assert len(reply.splitlines()) < 12
 
 
-async def test_the_list_shows_what_would_work_here(desk: Desk, tmp_path: Path) -> None:
+async def test_the_list_shows_what_would_work_here(desk: Desk, make_desk: MakeDesk) -> None:
     reply = await desk.reply("/commands") or ""
     assert [line for line in reply.splitlines() if line.isalpha()] == [
         "Session", "Options", "Status", "Management",
@@ -47,7 +46,7 @@ async def test_the_list_shows_what_would_work_here(desk: Desk, tmp_path: Path) -
     assert "  /whoami, /id — How the Gateway knows you." in reply
     assert "/activation" not in reply and "/config" not in reply and "/restart" not in reply
     assert "/activation mention|always — " in (await desk.reply("/commands", **GROUP) or "")
-    allowed = Desk(tmp_path / "other", {"commands": {"config": True, "restart": True}})
+    allowed = make_desk({"commands": {"config": True, "restart": True}})
     assert {"config", "restart"} <= {command.name for command in listed(allowed.config)}
 
 
@@ -221,23 +220,26 @@ async def test_usage_cycles_and_takes_a_mode(desk: Desk) -> None:
 
 
 async def test_resume_goes_back(desk: Desk) -> None:
-    assert await desk.reply("/resume") == "There is no earlier session to go back to."
-    day = 86_400_000
     now = desk.clock.now_ms()
-    desk.previous = [
-        PreviousSession(session_id="aaaa1111", ended_at=now - 60_000, reason="daily reset", title="Garden plans"),
-        PreviousSession(session_id="aabb2222", ended_at=now - 3 * day),
+    earlier = [
+        {"sessionId": "aaaa1111", "endedAt": now - 60_000, "reason": "daily"},
+        {"sessionId": "aaaa2222", "endedAt": now - 3 * 86_400_000, "reason": "new"},
     ]
+    await desk.patch_session(SESSION, {"previousSessions": earlier})
     assert await desk.reply("/resume list") == (
-        "Earlier sessions:\n1. Garden plans (ended 1m ago, daily reset)\n2. aabb2222 (ended 3d ago)\n"
+        "Earlier sessions:\n1. aaaa1111 (ended 1m ago, daily)\n2. aaaa2222 (ended 3d ago, new)\n"
         "/resume N goes back to one; nothing is lost."
     )
-    assert (await desk.reply("/resume") or "").startswith("⏪ Back in the session “Garden plans” (aaaa1111).")
+    assert await desk.reply("/resume") == "⏪ Back in an earlier session."
     await desk.reply("/resume 2")
-    await desk.reply("/resume aab")
-    assert desk.done == ["resume:aaaa1111", "resume:aabb2222", "resume:aabb2222"]
-    assert await desk.reply("/resume aa") == '"aa" fits several of the earlier sessions. /resume list shows them.'
-    assert await desk.reply("/resume 9") == "There are 2 earlier sessions; write a number from 1 to 2."
+    await desk.reply("/resume aaaa2")
+    assert desk.done == ["resume:aaaa1111", "resume:aaaa2222", "resume:aaaa2222"]
+    assert (await desk.reply("/resume 9") or "").endswith("choose 1 to 2. /resume list shows what there is.")
+
+
+async def test_resume_without_an_earlier_session(desk: Desk) -> None:
+    assert await desk.reply("/resume") == "There is no earlier session here to resume."
+    assert await desk.reply("/resume list") == "There is no earlier session to go back to."
 
 
 # The Gateway
@@ -250,8 +252,8 @@ async def test_commands_on_the_gateway_are_off_until_allowed(desk: Desk, name: s
     assert desk.done == []
 
 
-async def test_config_reads_and_writes(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, {"commands": {"config": True}, "gateway": {"port": 4000}})
+async def test_config_reads_and_writes(make_desk: MakeDesk) -> None:
+    desk = make_desk({"commands": {"config": True}, "gateway": {"port": 4000}})
     assert await desk.reply("/config get gateway.port") == "⚙️ gateway.port:\n4000"
     assert await desk.reply("/config get gateway.nosuch") == "⚠️ gateway.nosuch is not set"
     assert await desk.reply("/config set gateway.port=5000") == "⚙️ Set gateway.port in the configuration."
@@ -261,8 +263,8 @@ async def test_config_reads_and_writes(tmp_path: Path) -> None:
     assert (await desk.reply("/config set nonsense") or "").startswith("⚙️ Usage: /config")
 
 
-async def test_a_channel_may_be_kept_from_changing_the_configuration(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, {"commands": {"config": True}, "channels": {"signal": {"configWrites": False}}})
+async def test_a_channel_may_be_kept_from_changing_the_configuration(make_desk: MakeDesk) -> None:
+    desk = make_desk({"commands": {"config": True}, "channels": {"signal": {"configWrites": False}}})
     assert await desk.reply("/config set a=1", channel="signal") == (
         "⚠️ Changes from signal are switched off (configWrites)."
     )
@@ -274,10 +276,17 @@ def test_values_are_json_where_they_can_be(text: str, value: Any) -> None:
     assert read_value(text) == value
 
 
-async def test_restart_when_allowed(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, {"commands": {"restart": True}})
+async def test_restart_when_allowed(make_desk: MakeDesk) -> None:
+    desk = make_desk({"commands": {"restart": True}})
     assert (await desk.reply("/restart") or "").startswith("⚙️ Restarting.")
     assert desk.done == ["/restart from webchat"]
+
+
+async def test_a_default_model_that_does_not_exist_is_named_in_the_answer(make_desk: MakeDesk) -> None:
+    desk = make_desk({"agents": {"defaults": {"model": "nobody/nothing"}}})
+    assert (await desk.reply("/new hello") or "").startswith("Unknown model 'nobody/nothing'.")
+    assert desk.done == []
+    assert await desk.say("hello /think high there") == Continue(text="hello there", hints=Hints(thinking="high"))
 
 
 # What is not a command
@@ -288,8 +297,8 @@ async def test_what_is_no_command_goes_to_the_agent_unchanged(desk: Desk, text: 
     assert await desk.say(text) == Continue(text=text)
 
 
-async def test_text_commands_can_be_switched_off_where_there_are_menus(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, {"commands": {"text": False}})
+async def test_text_commands_can_be_switched_off_where_there_are_menus(make_desk: MakeDesk) -> None:
+    desk = make_desk({"commands": {"text": False}})
     assert await desk.say("/status", channel="telegram") == Continue(text="/status")
     assert (await desk.reply("/status", channel="telegram", native=True) or "").startswith("🦞")
     assert (await desk.reply("stop", channel="telegram")) == "⚙️ Agent was aborted."

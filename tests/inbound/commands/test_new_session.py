@@ -11,7 +11,7 @@ from openclaw.inbound.command_text import DIRECT_CHAT, Listening
 from openclaw.inbound.commands.context import Continue, Handled
 from openclaw.inbound.commands.model_choice import leading_model
 from openclaw.inbound.commands.new_session import find_reset
-from tests.inbound.commands.desk import Desk
+from tests.inbound.commands.desk import Desk, MakeDesk
 
 STARTED = "✅ New session started · model: acme/swift-1"
 GROUP = Listening(group=True, channel="discord", mentions=(re.compile("@clawd", re.IGNORECASE),), bot_username="clawd")
@@ -66,8 +66,8 @@ async def test_with_text_the_text_is_the_first_message(desk: Desk) -> None:
     )
 
 
-async def test_a_configured_trigger_comes_beside_the_built_in_ones(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, {"session": {"resetTriggers": ["moin"]}})
+async def test_a_configured_trigger_comes_beside_the_built_in_ones(make_desk: MakeDesk) -> None:
+    desk = make_desk({"session": {"resetTriggers": ["moin"]}})
     for text in ("moin", "/new", "/reset"):
         assert isinstance(await desk.say(text), Continue)
     assert desk.done == ["rotate:new", "rotate:new", "rotate:reset"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from openclaw.inbound.command_text import Listening
 from openclaw.inbound.commands.context import Continue, Handled, Hints
 from openclaw.runs.queue import QueueWish
-from tests.inbound.commands.desk import SESSION, Desk
+from tests.inbound.commands.desk import SESSION, Desk, MakeDesk
 
 DEEP = {"providerOverride": "acme", "modelOverride": "deep-thinker-2"}
 ELEVATED = {"tools": {"elevated": {"allowFrom": {"webchat": ["+1555"]}}}}
@@ -123,17 +122,16 @@ async def test_an_unknown_model_is_refused_with_what_is_on_offer(desk: Desk) -> 
     assert await desk.stored() == {}
 
 
-async def test_a_model_off_the_list_is_refused(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, {"agents": {"defaults": {"model": "acme/swift-1", "models": {"acme/swift-1": {}}}}})
+async def test_a_model_off_the_list_is_refused(make_desk: MakeDesk) -> None:
+    desk = make_desk({"agents": {"defaults": {"model": "acme/swift-1", "models": {"acme/swift-1": {}}}}})
     assert "not on the list agents.defaults.models. On offer: acme/swift-1." in (
         await desk.reply("/model acme/deep-thinker-2") or ""
     )
 
 
-async def test_xhigh_is_offered_where_the_model_has_it(tmp_path: Path) -> None:
+async def test_xhigh_is_offered_where_the_model_has_it(make_desk: MakeDesk) -> None:
     models = [{"id": "gpt-5.2", "reasoning": True}]
-    desk = Desk(
-        tmp_path,
+    desk = make_desk(
         {"models": {"providers": {"openai": {"baseUrl": "http://127.0.0.1:9/v1", "models": models}}}, "agents": {}},
     )
     assert (
@@ -168,8 +166,8 @@ async def test_status_beside_a_setting_is_answered_after_the_acknowledgement(des
     assert "· verbose" in (reply or "")
 
 
-async def test_changes_the_agent_must_know_of_are_noted_for_its_next_turn(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, ELEVATED)
+async def test_changes_the_agent_must_know_of_are_noted_for_its_next_turn(make_desk: MakeDesk) -> None:
+    desk = make_desk(ELEVATED)
     await desk.reply("/model deep")
     await desk.reply("/reasoning on")
     await desk.reply("/elevated ask")
@@ -193,8 +191,8 @@ async def test_changes_the_agent_must_know_of_are_noted_for_its_next_turn(tmp_pa
         ("/elevated off", "⚙️ Elevated mode disabled.", "off"),
     ],
 )
-async def test_elevated_for_a_listed_sender(tmp_path: Path, text: str, reply: str, level: str) -> None:
-    desk = Desk(tmp_path, ELEVATED)
+async def test_elevated_for_a_listed_sender(make_desk: MakeDesk, text: str, reply: str, level: str) -> None:
+    desk = make_desk(ELEVATED)
     assert await desk.reply(text) == f"{reply} {DIRECT_NOTE}"
     assert await desk.stored() == {"elevatedLevel": level}
 
@@ -214,16 +212,16 @@ async def test_elevated_for_a_listed_sender(tmp_path: Path, text: str, reply: st
         ),
     ],
 )
-async def test_elevated_says_which_gate_is_closed(tmp_path: Path, config: dict[str, Any], gate: str) -> None:
-    desk = Desk(tmp_path, config)
+async def test_elevated_says_which_gate_is_closed(make_desk: MakeDesk, config: dict[str, Any], gate: str) -> None:
+    desk = make_desk(config)
     reply = await desk.reply("/elevated full")
     assert (reply or "").startswith("elevated is not available right now (runtime=direct)")
     assert f"Closed by: {gate}." in (reply or "")
     assert await desk.stored() == {}
 
 
-async def test_in_a_group_loosening_needs_a_mention_and_tightening_does_not(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, {"tools": {"elevated": {"allowFrom": {"signal": ["*"]}}}})
+async def test_in_a_group_loosening_needs_a_mention_and_tightening_does_not(make_desk: MakeDesk) -> None:
+    desk = make_desk({"tools": {"elevated": {"allowFrom": {"signal": ["*"]}}}})
     assert await desk.say("/elevated full", **GROUP) == Handled()
     assert await desk.say("/exec security=full", **GROUP) == Handled()
     assert await desk.stored() == {}

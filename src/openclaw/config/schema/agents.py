@@ -88,7 +88,7 @@ class HardClear(Record):
 
 class ContextPruning(Record):
     mode: Literal["off", "cache-ttl", "always"] = "off"
-    """Drop old tool results from the prompt: once the provider's cache has expired, or at every call. Never touches the transcript."""
+    """Drop old tool results from the prompt: cache-ttl once the provider's cache has expired, always at every call."""
     ttl: str | int = "5m"
     """Age of the cache, such as 5m or 1h; a bare number is minutes."""
     keep_last_assistants: Count = 3

@@ -16,6 +16,7 @@ from openclaw.gateway.http.openai_prompt import NoMessage, Prompt, Said, compose
 from openclaw.gateway.registry import MethodError
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, transcript_ref
 from openclaw.inbound.attachments import Image
+from openclaw.inbound.commands.context import Hints
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.messages import AssistantMessage, Message, ToolCall, Usage, decode_message
 from openclaw.models.base import ToolSpec
@@ -123,7 +124,7 @@ async def start(gateway: Gateway, ask: Ask, seat: Seat, images: list[Image]) -> 
         tool_choice=ask.tool_choice,
         max_tokens=ask.max_tokens,
         # Its own run, whatever the session's queue mode: the caller waits for the answer to this very request.
-        queue=QueueWish(mode="followup", debounce_ms=0, cap=MAX_WAITING, drop="new"),
+        hints=Hints(queue=QueueWish(mode="followup", debounce_ms=0, cap=MAX_WAITING, drop="new")),
         entry_fields={"chatType": "direct", "origin": origin} if entry is None else {},
     )
     following = Following(gateway, ask)

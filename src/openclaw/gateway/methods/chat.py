@@ -9,15 +9,17 @@ import msgspec
 from openclaw.gateway.history import injected_message, read_history
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
-from openclaw.gateway.targets import check_send_policy, entry_of, target_of, transcript_ref
-from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
+from openclaw.gateway.spoken import Said, say, show
+from openclaw.gateway.targets import Target, check_send_policy, entry_of, target_of, transcript_ref
+from openclaw.gateway.webchat import fresh_session, hear
+from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
+from openclaw.inbound.commands.context import Handled
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.stamp import stamped
 from openclaw.models.thinking import parse_level
 from openclaw.runs.hub import Submission
 from openclaw.storage.base import END_STATES
 
-STOP_WORDS = frozenset({"/stop", "stop", "esc", "abort", "wait", "exit", "interrupt"})
 WEBCHAT_FIELDS: dict[str, Any] = {
     "chatType": "direct",
     "deliveryContext": {"channel": "webchat"},
@@ -41,7 +43,6 @@ async def send(call: Call) -> Any:
     params: ChatSend = call.params
     gateway = call.gateway
     target = target_of(gateway, params.session_key)
-    entry = await entry_of(gateway, target)
     attachments = params.attachments or []
     if not params.message.strip() and not attachments:
         raise MethodError("message or attachment required")
@@ -49,34 +50,70 @@ async def send(call: Call) -> Any:
         images, warnings = read_images(attachments)
     except BadAttachment as bad:
         raise MethodError(f"Error: {bad}") from None
+    entry = await entry_of(gateway, target)
     check_send_policy(gateway, target, entry, channel="webchat" if entry is None else None)
-    if params.message.strip().lower() in STOP_WORDS:
-        stopped = gateway.hub.abort(target.key, reason="stop")
-        return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
-    config = gateway.config.current
-    prompt = stamped(params.message, gateway.clock.now_ms(), config.agents.defaults.user_timezone)
     call.client.follow_run(params.idempotency_key)
+    answer = await _repeated(call, params.idempotency_key)
+    if answer is None:
+        answer = await _new(call, params, target, images)
+    return {**answer, "warnings": warnings} if warnings else answer
+
+
+async def _repeated(call: Call, run_id: str) -> dict[str, Any] | None:
+    """The answer to a message that was sent before; None for a new one."""
+    record = call.gateway.hub.find(run_id)
+    row = record.row if record else await call.gateway.ledger.by_run(run_id)
+    if row is None:
+        return None
+    submission = Submission(row, False, False, record)
+    if not _ended(submission):
+        if record is not None:
+            record.watchers.add(call.client.conn_id)
+        call.client.finish_after(run_id)
+    return _acknowledgement(submission)
+
+
+async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]) -> dict[str, Any]:
+    gateway, run_id = call.gateway, params.idempotency_key
+    thinking = _thinking(params)
+    outcome = await hear(gateway, target, params.message, has_media=bool(images))
+    route = {"channel": "webchat", "sessionKey": target.key}
+    if isinstance(outcome, Handled):
+        if outcome.stopped is not None:
+            return {"ok": True, "aborted": bool(outcome.stopped.run_ids), "runIds": outcome.stopped.run_ids}
+        call.client.finish_after(run_id)
+        said = Said(
+            run_id=run_id, target=target, source="webchat", route=route, asked=params.message, text=outcome.reply
+        )
+        gateway.spawn(say(gateway, said))
+        return {"runId": run_id, "status": "started"}
+    for number, reply in enumerate(outcome.side_replies):
+        await show(gateway, target, f"{run_id}:{number}", reply)
+    entry = await fresh_session(gateway, target)
+    prompt = outcome.text
+    if not outcome.greeting:
+        zone = gateway.config.current.agents.defaults.user_timezone
+        prompt = f"{stamped(prompt, gateway.clock.now_ms(), zone)}\n[message_id: {run_id}]"
     submission = await take_in(
         Incoming(
-            run_id=params.idempotency_key,
+            run_id=run_id,
             agent_id=target.agent_id,
             session_key=target.key,
             source="webchat",
-            route={"channel": "webchat", "sessionKey": target.key},
-            prompt=f"{prompt}\n[message_id: {params.idempotency_key}]",
+            route=route,
+            prompt=prompt,
             images=images,
-            thinking=_thinking(params),
+            thinking=thinking,
             timeout_s=None if params.timeout_ms is None else params.timeout_ms / 1000,
-            entry_fields=WEBCHAT_FIELDS if entry is None or not entry.get("chatType") else {},
+            hints=outcome.hints,
+            entry_fields={} if entry.get("chatType") else WEBCHAT_FIELDS,
             watcher=call.client.conn_id,
         ),
         gateway.runtime,
         gateway.hub,
     )
-    if submission.new or not _ended(submission):
-        call.client.finish_after(params.idempotency_key)
-    answer = _acknowledgement(submission)
-    return {**answer, "warnings": warnings} if warnings else answer
+    call.client.finish_after(run_id)
+    return _acknowledgement(submission)
 
 
 def _thinking(params: ChatSend) -> str | None:

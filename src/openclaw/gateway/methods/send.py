@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from openclaw.agent.run import entry_id
 from openclaw.channels.manager import Running
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.history import injected_message
@@ -163,8 +164,7 @@ async def _mirror(gateway: Gateway, target: Target, text: str, run_id: str) -> N
         transcript = await gateway.transcripts.open(transcript_ref(target, entry))
         assert transcript is not None
         message = injected_message(text, now)
-        return await transcript.append(
-            {"type": "message", "message": message}, entry_id=f"send-{run_id}"[:64], durable=True
-        )
+        fields = {"type": "message", "message": message}
+        return await transcript.append(fields, entry_id=entry_id(run_id, "sent"), durable=True)
 
     await gateway.hub.exclusively(target.key, append)

@@ -191,6 +191,10 @@ async def _label_taken(call: Call, target: Target, label: str) -> bool:
     return any(row.entry.get("label") == label and row.key != target.key for row in rows)
 
 
+KEPT_BY_RESET = ("thinkingLevel", "verboseLevel", "reasoningLevel", "responseUsage")
+"""Whoever resets by this method, rather than by a word in the chat, keeps how the chat is set up."""
+
+
 class SessionKey(Params):
     key: NonEmpty
 
@@ -198,9 +202,17 @@ class SessionKey(Params):
 @method("sessions.reset", SessionKey)
 async def reset(call: Call) -> Any:
     """A new session id for the key. What is running is stopped first; the old transcript stays where it is."""
-    target = target_of(call.gateway, call.params.key)
-    rotation = await start_over(call.gateway, target)
-    return {"ok": True, "key": target.key, "entry": rotation.new}
+    gateway = call.gateway
+    target = target_of(gateway, call.params.key)
+    rotation = await start_over(gateway, target)
+    old: dict[str, Any] = dict(rotation.old or {})
+    levels = {name: old[name] for name in KEPT_BY_RESET if name in old}
+
+    def change(entry: SessionEntry | None) -> SessionEntry | None:
+        return SessionEntry(**{**entry, **levels}) if entry is not None else None  # type: ignore[typeddict-item]
+
+    entry = await gateway.sessions.update(target.agent_id, target.key, change)
+    return {"ok": True, "key": target.key, "entry": entry}
 
 
 class SessionsDelete(Params):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -14,6 +14,7 @@ from openclaw.inbound.commands.registry import Command
 from openclaw.inbound.directives import ExecField
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue
+from openclaw.runs.compactions import Compactions
 from openclaw.runs.queue import QueueWish
 from openclaw.sessions.entry import SessionEntry
 
@@ -71,11 +72,12 @@ class QueueView(msgspec.Struct, frozen=True):
     waiting: list[Waiting] = []
 
 
-class PreviousSession(msgspec.Struct, frozen=True, kw_only=True):
+class EarlierSession(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     ended_at: int
     reason: str = ""
     title: str = ""
+    """From what was said in it."""
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -94,6 +96,10 @@ class CommandServices(Protocol):
     def config(self) -> Config: ...
     @property
     def catalogue(self) -> Catalogue: ...
+    @property
+    def compactions(self) -> Compactions:
+        """Condensing the conversation, taking that back, and pinned texts."""
+        ...
 
     # The session
     async def entry(self, session: SessionRef) -> SessionEntry | None: ...
@@ -101,16 +107,19 @@ class CommandServices(Protocol):
         """Sets fields of the entry, made if there is none; a value of None removes the field."""
         ...
 
-    async def rotate_session(self, session: SessionRef, reason: str) -> None:
-        """Stops what runs, drops what waits, and gives the key a new session id. ``reason``: ``new`` or ``reset``."""
+    async def rotate_session(self, session: SessionRef, reason: Literal["new", "reset"]) -> None:
+        """Stops what runs, drops what waits, and gives the key a new session id."""
         ...
 
-    async def previous_sessions(self, session: SessionRef) -> Sequence[PreviousSession]:
-        """Newest first."""
+    async def earlier_sessions(self, session: SessionRef) -> Sequence[EarlierSession]:
+        """Newest first, as ``resume_session`` counts them."""
         ...
 
-    async def resume_session(self, session: SessionRef, session_id: str) -> None:
-        """Makes a previous session the current one; the current one becomes a previous one."""
+    async def resume_session(self, session: SessionRef, wanted: str | None) -> str:
+        """Back to an earlier session of this key: the newest, or by number or id. Returns the line for the chat.
+
+        ``NotResumable`` says why not.
+        """
         ...
 
     def note(self, session: SessionRef, text: str) -> None:
@@ -129,7 +138,10 @@ class CommandServices(Protocol):
         ...
 
     async def why(self, session: SessionRef, ref: str | None) -> list[str]:
-        """The story of a message in sentences; without ``ref`` the session's last one. Empty: nothing was found."""
+        """The story of a message of this session, in sentences; the last one without ``ref``. Empty: none found.
+
+        Messages of other sessions do not exist here: a chat must not tell what was said in another.
+        """
         ...
 
     # Facts

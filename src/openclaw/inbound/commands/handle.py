@@ -30,14 +30,22 @@ from openclaw.inbound.commands.queue import edits_queue
 from openclaw.inbound.commands.registry import Command, find, usable_aliases
 from openclaw.inbound.commands.settings import store_directives
 from openclaw.inbound.directives import Directives, parse_directives
+from openclaw.models.catalogue import UnknownModel
 
 
 async def handle_commands(facts: Facts, text: str, services: CommandServices) -> Outcome:
     """``text`` is what the person typed (never the wrapped body). Text without commands comes back unchanged."""
-    config = services.config
+    try:
+        return await _handle(facts, text, services)
+    except UnknownModel as unknown:
+        # The configured default names no model: nothing that needs one can work, and the text says what to change.
+        return Handled(reply=str(unknown))
+
+
+async def _handle(facts: Facts, text: str, services: CommandServices) -> Outcome:
     if facts.authorised and is_abort(text, facts.listening) and (stopped := await _answer("stop", facts, services)):
         return stopped
-    reset = find_reset(text, config.session.reset_triggers, facts.listening)
+    reset = find_reset(text, services.config.session.reset_triggers, facts.listening)
     if not reset and "/" not in text:
         return Continue(text=text)
     if not facts.authorised:

@@ -120,13 +120,8 @@ def listed(config: Config, *, group: bool = True) -> list[Command]:
     return [command for command in all_commands() if command.enabled(config) and (group or not command.group_only)]
 
 
-def reserved_words() -> frozenset[str]:
-    """Words a model alias cannot take."""
-    return frozenset(_words)
-
-
 def usable_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
-    """Model aliases that may be written as ``/alias``."""
+    """Model aliases that may be written as ``/alias``: those that are no command."""
     return tuple(alias for alias in aliases if alias.lower() not in _words)
 
 

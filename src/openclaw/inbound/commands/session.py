@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from openclaw.inbound.commands.context import CommandContext, Handled, PreviousSession, Stopped, handles
+from openclaw.inbound.commands.context import CommandContext, EarlierSession, Handled, Stopped, handles
 from openclaw.inbound.commands.figures import ago, money, shortened
 from openclaw.inbound.levels import read_send_policy, read_usage
+from openclaw.sessions.resume import NotResumable
 
 _SEND_STORED = {"on": "allow", "off": "deny", "inherit": None}
 _NEXT_USAGE = {"off": "tokens", "tokens": "full", "full": "off"}
@@ -71,38 +72,21 @@ async def _costs(context: CommandContext) -> str:
 
 @handles("resume")
 async def resume(context: CommandContext) -> str:
-    previous = await context.services.previous_sessions(context.session)
-    word = context.args.strip()
-    if not previous:
+    wanted = context.args.strip()
+    if wanted.lower() == "list":
+        earlier = await context.services.earlier_sessions(context.session)
+        return _listing(earlier, context.services.clock.now_ms())
+    try:
+        return f"⏪ {await context.services.resume_session(context.session, wanted or None)}"
+    except NotResumable as refused:
+        return f"{refused} /resume list shows what there is." if wanted else str(refused)
+
+
+def _listing(earlier: Sequence[EarlierSession], now_ms: int) -> str:
+    if not earlier:
         return "There is no earlier session to go back to."
-    if word.lower() == "list":
-        return _listing(previous, context.services.clock.now_ms())
-    chosen = _chosen(previous, word)
-    if isinstance(chosen, str):
-        return chosen
-    await context.services.resume_session(context.session, chosen.session_id)
-    title = f" “{shortened(chosen.title, 60)}”" if chosen.title else ""
-    return f"⏪ Back in the session{title} ({chosen.session_id[:8]}). The one you left is kept: /resume returns to it."
-
-
-def _chosen(previous: Sequence[PreviousSession], word: str) -> PreviousSession | str:
-    """The last one without a word; else by its number in the list or the beginning of its id."""
-    if not word:
-        return previous[0]
-    if word.isascii() and word.isdigit() and len(word) <= 3:
-        if 1 <= int(word) <= len(previous):
-            return previous[int(word) - 1]
-        return f"There are {len(previous)} earlier sessions; write a number from 1 to {len(previous)}."
-    found = [session for session in previous if session.session_id.startswith(word.lower())]
-    if len(found) == 1:
-        return found[0]
-    fault = "fits several" if found else "fits none"
-    return f'"{word}" {fault} of the earlier sessions. /resume list shows them.'
-
-
-def _listing(previous: Sequence[PreviousSession], now_ms: int) -> str:
     lines = ["Earlier sessions:"]
-    for number, session in enumerate(previous[:LISTED], 1):
+    for number, session in enumerate(earlier[:LISTED], 1):
         title = shortened(session.title, 60) or session.session_id[:8]
         reason = f", {session.reason}" if session.reason else ""
         lines.append(f"{number}. {title} (ended {ago(session.ended_at, now_ms)}{reason})")

@@ -154,14 +154,16 @@ class AppendFile:
                 os.close(fd)
 
     def _ready(self) -> int:
-        if self.vanished():
+        status = os.fstat(self._fd) if self._fd >= 0 else None
+        if status is not None and status.st_nlink == 0:
             self.close()
             self._named_on_disk = False
-        if self._fd < 0:
+        if self._fd < 0 or status is None:
             make_private_dir(str(self.path.parent))
             self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._size = -1
-        size = os.fstat(self._fd).st_size
+            status = os.fstat(self._fd)
+        size = status.st_size
         if size != self._size:
             self._size = size
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """How often outside edits are looked for and changes are folded."""
+MOST_PATHS = 256
 
 
 def store_path(state_dir: str, agent_id: str, template: str | None = None) -> Path:
@@ -40,6 +41,7 @@ class FileSessionStore:
         self._default_agent = default_agent
         self._disk = Disk()
         self._files: dict[Path, StoreFile] = {}
+        self._paths: dict[str, Path] = {}
         self._all_rows = RowIndex()
         self._agent_rows: dict[str, RowIndex] = {}
         self._row: dict[tuple[str, str], SessionRow] = {}
@@ -128,7 +130,13 @@ class FileSessionStore:
     # Opening and tending
 
     def _path(self, agent_id: str) -> Path:
-        return store_path(self._state_dir, agent_id, self._template)
+        # Remembered, because it is asked for nine times in a turn, and making a path costs more than looking up a row.
+        path = self._paths.get(agent_id)
+        if path is None:
+            if len(self._paths) >= MOST_PATHS:
+                self._paths.clear()
+            path = self._paths[agent_id] = store_path(self._state_dir, agent_id, self._template)
+        return path
 
     async def _file(self, agent_id: str) -> StoreFile:
         agent, path = normalize_agent_id(agent_id), self._path(agent_id)

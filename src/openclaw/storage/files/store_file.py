@@ -229,9 +229,5 @@ def _signature(path: Path) -> Signature:
 
 
 def private_copy(value: Any) -> Any:
-    """JSON values copied to the ground."""
-    if isinstance(value, dict):
-        return {key: private_copy(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [private_copy(item) for item in value]
-    return value if not isinstance(value, msgspec.Struct) else msgspec.to_builtins(value)
+    """JSON values copied to the ground. Twice in every update: 2 µs here, 14 as a loop in Python."""
+    return msgspec.to_builtins(value)

@@ -70,6 +70,11 @@ class FileTranscript:
         """Roughly the bytes of memory it takes."""
         return self._decoded_bytes + len(self._index) * _INDEX_BYTES
 
+    @property
+    def holds_file(self) -> bool:
+        """Its file is open, and still in its folder."""
+        return self._file.is_open and not self._file.vanished()
+
     def __len__(self) -> int:
         return len(self._index)
 

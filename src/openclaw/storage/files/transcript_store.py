@@ -21,6 +21,7 @@ from openclaw.storage.files.transcript_tail import read_tail
 log = logging.getLogger(__name__)
 
 LONGEST_TAIL = 1000
+MOST_PLACES = 4096
 
 
 class FileTranscriptStore:
@@ -41,14 +42,26 @@ class FileTranscriptStore:
         self._most_live = most_live
         self._most_bytes = most_bytes
         self._live: WeakValueDictionary[Path, FileTranscript] = WeakValueDictionary()
+        self._places: dict[TranscriptRef, Path] = {}
+        """Found before: following links from every root to a file that is open anyway was a quarter of a turn."""
         self._recent: OrderedDict[Path, FileTranscript] = OrderedDict()
         self._opening: dict[Path, asyncio.Task[FileTranscript]] = {}
 
     async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> FileTranscript | None:
+        if (known := self._known(ref)) is not None:
+            return known
         path = self._place(ref)
         if path is None and not create:
             return None
         return await self._open(path or self._locations.default(ref), ref, cwd)
+
+    def _known(self, ref: TranscriptRef) -> FileTranscript | None:
+        place = self._places.get(ref)
+        live = self._live.get(place) if place is not None else None
+        if place is None or live is None or not live.holds_file:
+            return None
+        self._use(place, live)
+        return live
 
     async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> FileTranscript:
         """A new transcript that begins with ``source``'s active branch, same ids, labels carried over."""
@@ -144,8 +157,11 @@ class FileTranscriptStore:
     async def _open(self, path: Path, ref: TranscriptRef, cwd: str) -> FileTranscript:
         # By the resolved path: two spellings of one file must not become two writers.
         place = path.resolve()
+        if len(self._places) >= MOST_PLACES:
+            self._places.clear()
+        self._places[ref] = place
         if (live := self._live.get(place)) is not None:
-            self._keep(place, live)
+            self._use(place, live)
             return live
         task = self._opening.get(place)
         if task is None:
@@ -161,6 +177,13 @@ class FileTranscriptStore:
             log.warning("transcript %s: %s", path, warning)
         self._keep(path.resolve(), transcript)
         return transcript
+
+    def _use(self, place: Path, transcript: FileTranscript) -> None:
+        """The last to be let go. Only one that was let go before can make it too many."""
+        if place in self._recent:
+            self._recent.move_to_end(place)
+        else:
+            self._keep(place, transcript)
 
     def _keep(self, place: Path, transcript: FileTranscript) -> None:
         self._live[place] = self._recent[place] = transcript

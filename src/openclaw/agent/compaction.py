@@ -1,0 +1,355 @@
+"""Compaction: the older part of a conversation becomes one added entry; no byte of the transcript changes.
+
+A pass either leaves a strictly smaller prompt behind or appends nothing. At most three model calls are made; when they
+give no summary and the prompt must shrink, one is put together without a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+
+from openclaw.agent.compaction_check import needs_of
+from openclaw.agent.compaction_cut import CompactionSettings, Cut, find_cut
+from openclaw.agent.compaction_summary import CALL_TIMEOUT_S, Made, Summariser, SummaryFailed, Task, without_model
+from openclaw.agent.compaction_text import FileOps, without_file_lists
+from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, Compaction, Leaving, Reason
+from openclaw.agent.pins import Pin, forgotten, pinned_block, pins_of, unpinned
+from openclaw.agent.runtime import Runtime
+from openclaw.agent.tokens import PromptBudget, context_estimate, message_tokens, prompt_tokens, text_tokens
+from openclaw.events import CompactionEnded, CompactionStarted, Event
+from openclaw.messages import Message
+from openclaw.models.base import Model
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.tree import fields_of
+from openclaw.storage.base import Context, Transcript
+
+log = logging.getLogger("openclaw.agents.compaction")
+
+TOO_SMALL = "Nothing to compact (session too small)"
+ALREADY = "Already compacted"
+CANCELLED = "Compaction cancelled"
+SMALLEST_SUMMARY = 256
+_FAILED: dict[Reason, str] = {
+    "threshold": "Auto-compaction failed",
+    "overflow": "Context overflow recovery failed",
+    "manual": "Compaction failed",
+}
+
+
+async def at_once(work: Callable[[], Awaitable[Any]]) -> Any:
+    """For callers that own the session already."""
+    return await work()
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """One compaction of one session: who asks, why, and with which numbers."""
+
+    runtime: Runtime
+    agent_id: str
+    session_key: str
+    transcript: Transcript
+    model: Model
+    """Writes the summary."""
+    budget: PromptBudget
+    settings: CompactionSettings
+    reason: Reason
+    instructions: str = ""
+    urgent: bool = False
+    """The next prompt does not fit: if no summary can be had, one is made without a model."""
+    in_run: bool = False
+    exclusively: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]] = at_once
+    """Waits for the session's turn; only the entry is written inside, never a model asked."""
+    waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    """Marks the wait for the model, so that it can be stopped."""
+    emit: Callable[[Event], None] = lambda event: None
+    will_retry: bool = False
+    timeout_s: float = CALL_TIMEOUT_S
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    first_kept_id: str
+    compaction_id: str | None
+    """The compaction before; a plan made for another state of the branch is not carried out."""
+    task: Task
+    kept_tokens: int
+    tokens_before: int
+    files: FileOps
+    pins: list[Pin]
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    status: Literal["compacted", "skipped", "failed"]
+    reason: str = ""
+    entry_id: str | None = None
+    tokens_before: int = 0
+    tokens_after: int = 0
+    """Estimated size of the next prompt."""
+    count: int = 0
+    """Compactions of the session so far."""
+    calls: int = 0
+    method: Literal["summary", "trim", "hook"] = "summary"
+
+
+class NothingToDo(Exception):
+    """Why there is nothing to condense."""
+
+
+class OutOfDate(Exception):
+    """The branch changed while the summary was made."""
+
+
+# Planning
+
+
+async def make_plan(job: Job) -> Plan:
+    """Decides what is condensed and what is kept. Raises ``NothingToDo``."""
+    transcript = job.transcript
+    context = transcript.context()
+    if context.compaction_id is not None and transcript.leaf_id == context.compaction_id:
+        raise NothingToDo(ALREADY)
+    start = 0 if context.compaction_id is None else 1
+    cut = choose_cut(context.messages, start, job.settings.keep, urgent=job.urgent)
+    if cut.index <= start:
+        raise NothingToDo(TOO_SMALL)
+    leaving = context.messages[start : cut.index]
+    if job.reason == "threshold" and prompt_tokens(leaving) < job.settings.window // 50:
+        raise NothingToDo("what could be condensed is too little to help")
+    previous = await _previous(transcript, context)
+    files = _files(previous)
+    files.take(leaving)
+    pins = await pins_of(transcript)
+    kept = context.messages[cut.index :]
+    return Plan(
+        first_kept_id=context.entry_ids[cut.index],
+        compaction_id=context.compaction_id,
+        task=_task(job, context, cut, start, previous, prompt_tokens(kept)),
+        kept_tokens=prompt_tokens(kept),
+        tokens_before=tokens_now(context),
+        files=files,
+        pins=pins,
+    )
+
+
+def choose_cut(messages: list[Message], start: int, keep: int, *, urgent: bool) -> Cut:
+    """When the prompt must shrink, less is kept rather than nothing condensed."""
+    cut = find_cut(messages, keep, start)
+    while urgent and cut.index <= start and keep > 1:
+        keep //= 2
+        cut = find_cut(messages, keep, start)
+    return cut
+
+
+def tokens_now(context: Context) -> int:
+    """The conversation's size: as the provider last counted it, estimates for what came since."""
+    since = context.messages[0].timestamp if context.compaction_id is not None and context.messages else -1
+    return context_estimate(context.messages, since)
+
+
+def _task(job: Job, context: Context, cut: Cut, start: int, previous: dict[str, Any], kept: int) -> Task:
+    end = cut.index if cut.turn_start is None else cut.turn_start
+    history, prefix = context.messages[start:end], context.messages[end : cut.index]
+    before = unpinned(without_file_lists(str(previous.get("summary") or ""))).strip()
+    replaced = sum(message_tokens(message) for message in (*history, *prefix)) + text_tokens(before)
+    room = job.settings.limit - job.budget.overhead - kept
+    most = max(SMALLEST_SUMMARY, min(job.settings.reserve, room // 2))
+    focus = "\n".join(text for text in (job.settings.instructions, job.instructions) if text)
+    return Task(
+        history=history,
+        prefix=prefix,
+        previous=before,
+        instructions=focus,
+        replaced_tokens=replaced,
+        most_tokens=most,
+        needs=needs_of(before, (*history, *prefix)),
+    )
+
+
+async def _previous(transcript: Transcript, context: Context) -> dict[str, Any]:
+    entry = await transcript.entry(context.compaction_id) if context.compaction_id is not None else None
+    return fields_of(entry.raw) if entry is not None else {}
+
+
+def _files(previous: dict[str, Any]) -> FileOps:
+    details = previous.get("details")
+    if previous.get("fromHook") or not isinstance(details, dict):
+        return FileOps()
+    lists = [details.get(name) for name in ("readFiles", "modifiedFiles")]
+    read, modified = ({str(path) for path in found} if isinstance(found, list) else set[str]() for found in lists)
+    return FileOps(read=read, modified=modified)
+
+
+# Carrying out
+
+
+async def compact(job: Job) -> Outcome:
+    """One pass. What goes wrong is part of the outcome; only cancellation is raised."""
+    hooks = job.runtime.hooks
+    session_id = job.transcript.session_id
+    try:
+        plan = await make_plan(job)
+    except NothingToDo as nothing:
+        return Outcome(status="skipped", reason=str(nothing))
+    leaving = Leaving(
+        agent_id=job.agent_id,
+        session_key=job.session_key,
+        session_id=session_id,
+        reason=job.reason,
+        in_run=job.in_run,
+    )
+    if hooks.before_content_leaves:
+        await job.exclusively(lambda: hooks.content_leaves(leaving))
+    job.emit(CompactionStarted(job.reason))
+    outcome = Outcome(status="failed", reason=CANCELLED)
+    try:
+        plan = await make_plan(job)  # The hook may have written to the transcript.
+        outcome = await _carry_out(job, plan)
+    except NothingToDo as nothing:
+        outcome = Outcome(status="skipped", reason=str(nothing))
+    finally:
+        retry = job.will_retry and outcome.status == "compacted"
+        error = f"{_FAILED[job.reason]}: {outcome.reason}" if outcome.status == "failed" else None
+        job.emit(
+            CompactionEnded(
+                job.reason, outcome.entry_id, retry, error, outcome.count, outcome.tokens_before, outcome.tokens_after
+            )
+        )
+    await hooks.tell_after(
+        Compacted(
+            agent_id=job.agent_id,
+            session_key=job.session_key,
+            session_id=session_id,
+            reason=job.reason,
+            entry_id=outcome.entry_id,
+            from_hook=outcome.method == "hook",
+            error=outcome.reason if outcome.status == "failed" else "",
+        )
+    )
+    return outcome
+
+
+async def _carry_out(job: Job, plan: Plan) -> Outcome:
+    answer = await job.runtime.hooks.ask_before(
+        BeforeCompact(
+            agent_id=job.agent_id,
+            session_key=job.session_key,
+            session_id=job.transcript.session_id,
+            reason=job.reason,
+            first_kept_entry_id=plan.first_kept_id,
+            tokens_before=plan.tokens_before,
+            messages=[*plan.task.history, *plan.task.prefix],
+            previous_summary=plan.task.previous,
+            instructions=plan.task.instructions,
+        )
+    )
+    if isinstance(answer, Cancel):
+        return Outcome(status="skipped", reason=answer.why or CANCELLED)
+    if answer is not None:
+        return await _commit(job, plan, answer, Outcome(status="compacted", method="hook"))
+    made = await _summary(job, plan)
+    if isinstance(made, Outcome):
+        return made
+    compaction, outcome = made
+    done = await _commit(job, plan, compaction, outcome)
+    if done.status == "failed" and outcome.method == "summary" and job.urgent:
+        trim = _compaction(plan, without_model(plan.task), "trim", outcome.calls)
+        return await _commit(job, plan, trim, Outcome(status="compacted", method="trim", calls=outcome.calls))
+    return done
+
+
+async def _summary(job: Job, plan: Plan) -> tuple[Compaction, Outcome] | Outcome:
+    runtime = job.runtime
+    summariser = Summariser(
+        lambda request: runtime.call_model(request, job.agent_id),
+        job.model,
+        job.settings.reserve,
+        scale=runtime.scales.of(job.model),
+        timeout_s=job.timeout_s,
+    )
+    method: Literal["summary", "trim"] = "summary"
+    try:
+        with job.waiting():
+            made = await summariser.summarise(plan.task)
+    except SummaryFailed as failed:
+        log.warning("compaction of %s: %s", job.session_key, failed)
+        if not job.urgent:
+            return Outcome(status="failed", reason=str(failed), calls=summariser.calls)
+        made = Made(text=without_model(plan.task), calls=summariser.calls, refused=summariser.refused)
+        method = "trim"
+    for why in made.refused:
+        log.info("compaction of %s: a summary was refused: %s", job.session_key, why)
+    compaction = _compaction(plan, made.text, method, made.calls)
+    return compaction, Outcome(status="compacted", method=method, calls=made.calls)
+
+
+def _compaction(plan: Plan, summary: str, method: str, calls: int) -> Compaction:
+    read, modified = plan.files.lists()
+    details = {"readFiles": read, "modifiedFiles": modified, "method": method, "modelCalls": calls}
+    return Compaction(
+        summary=summary.strip() + plan.files.block() + pinned_block(plan.pins),
+        first_kept_entry_id=plan.first_kept_id,
+        tokens_before=plan.tokens_before,
+        details=details,
+    )
+
+
+async def _commit(job: Job, plan: Plan, compaction: Compaction, outcome: Outcome) -> Outcome:
+    """Writes the entry when it is the session's turn, if it still fits the branch and makes the prompt smaller."""
+    outcome.tokens_before = plan.tokens_before
+    try:
+        await job.exclusively(lambda: _append(job, plan, compaction, outcome))
+    except OutOfDate as problem:
+        return Outcome(status="failed", reason=str(problem), calls=outcome.calls)
+    return outcome
+
+
+async def _append(job: Job, plan: Plan, compaction: Compaction, outcome: Outcome) -> None:
+    transcript = job.transcript
+    entry = await job.runtime.sessions.get(job.agent_id, job.session_key)
+    if entry is None or entry["sessionId"] != transcript.session_id:
+        raise OutOfDate("the session was replaced meanwhile")
+    context = transcript.context()
+    kept_id = compaction.first_kept_entry_id
+    if context.compaction_id != plan.compaction_id or kept_id not in context.entry_ids:
+        raise OutOfDate("the conversation took another course meanwhile")
+    summary = compaction.summary
+    if lost_pins := forgotten(plan.pins, summary):
+        summary += pinned_block(lost_pins)
+    kept = context.messages[context.entry_ids.index(kept_id) :]
+    before, after = prompt_tokens(context.messages), text_tokens(summary) + prompt_tokens(kept)
+    if after >= before:
+        raise OutOfDate(f"condensing would not make the conversation smaller ({before} tokens, then {after})")
+    fields: dict[str, Any] = {
+        "type": "compaction",
+        "summary": summary,
+        "firstKeptEntryId": kept_id,
+        "tokensBefore": plan.tokens_before,
+        "details": compaction.details,
+    }
+    if outcome.method == "hook":
+        fields["fromHook"] = True
+    outcome.entry_id = await transcript.append(fields, durable=True)
+    outcome.tokens_after = job.budget.size(transcript.context().messages)
+    outcome.count = await count_compaction(job.runtime, job.agent_id, job.session_key, transcript, outcome.tokens_after)
+
+
+async def count_compaction(
+    runtime: Runtime, agent_id: str, session_key: str, transcript: Transcript, tokens_after: int, add: int = 1
+) -> int:
+    """Appended entries are counted, and the size of the next prompt is what it is now."""
+
+    def change(entry: SessionEntry | None) -> SessionEntry | None:
+        if entry is None or entry["sessionId"] != transcript.session_id:
+            return entry
+        entry["compactionCount"] = entry.get("compactionCount", 0) + add
+        entry["totalTokens"] = tokens_after
+        entry.pop("inputTokens", None)
+        entry.pop("outputTokens", None)
+        return entry
+
+    entry = await runtime.sessions.update(agent_id, session_key, change, durable=False)
+    return entry.get("compactionCount", 0) if entry is not None else 0

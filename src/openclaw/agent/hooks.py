@@ -1,0 +1,124 @@
+"""Extension points around compaction, on one screen. Put a function into a list of ``runtime.hooks``; all are awaited.
+
+``session_before_compact``  may return ``Cancel()`` or a ``Compaction`` of its own; the first answer counts
+``session_compact``         told afterwards, with the entry that was appended
+``before_compaction``       told before a summary is made; cannot change anything
+``after_compaction``        told afterwards, whether it succeeded or not
+``before_content_leaves``   awaited once before anything leaves the prompt: the moment to write down what must last
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from openclaw.messages import Message
+
+log = logging.getLogger("openclaw.agents.hooks")
+
+LONGEST_HOOK_S = 60.0
+LONGEST_FLUSH_S = 600.0
+Reason: TypeAlias = Literal["threshold", "overflow", "manual"]
+
+
+class BeforeCompact(msgspec.Struct, frozen=True, kw_only=True):
+    agent_id: str
+    session_key: str
+    session_id: str
+    reason: Reason
+    first_kept_entry_id: str
+    tokens_before: int
+    messages: list[Message]
+    """What would be condensed, oldest first. Treat as frozen."""
+    previous_summary: str = ""
+    instructions: str = ""
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished compaction, made by us or by a hook."""
+
+    summary: str
+    first_kept_entry_id: str
+    tokens_before: int = 0
+    details: dict[str, Any] = {}
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    why: str = ""
+
+
+class Compacted(msgspec.Struct, frozen=True, kw_only=True):
+    agent_id: str
+    session_key: str
+    session_id: str
+    reason: Reason
+    entry_id: str | None
+    """None: nothing was appended."""
+    from_hook: bool = False
+    error: str = ""
+
+
+class Leaving(msgspec.Struct, frozen=True, kw_only=True):
+    """Content is about to leave the prompt of this session."""
+
+    agent_id: str
+    session_key: str
+    session_id: str
+    reason: Reason
+    in_run: bool
+    """True inside a run of the session: the hook already owns the session and must not queue for it."""
+
+
+Answer: TypeAlias = Cancel | Compaction | None
+BeforeHook: TypeAlias = Callable[[BeforeCompact], Awaitable[Answer]]
+TellHook: TypeAlias = Callable[[BeforeCompact], Awaitable[None]]
+AfterHook: TypeAlias = Callable[[Compacted], Awaitable[None]]
+LeavingHook: TypeAlias = Callable[[Leaving], Awaitable[Any]]
+
+
+class Hooks:
+    def __init__(self) -> None:
+        self.session_before_compact: list[BeforeHook] = []
+        self.before_compaction: list[TellHook] = []
+        self.session_compact: list[AfterHook] = []
+        self.after_compaction: list[AfterHook] = []
+        self.before_content_leaves: list[LeavingHook] = []
+        self._leaving: set[str] = set()
+
+    async def ask_before(self, about: BeforeCompact) -> Answer:
+        for tell in self.before_compaction:
+            await _guarded(tell, about, LONGEST_HOOK_S)
+        for hook in self.session_before_compact:
+            answer = await _guarded(hook, about, LONGEST_HOOK_S)
+            if answer is not None:
+                return answer
+        return None
+
+    async def tell_after(self, what: Compacted) -> None:
+        for hook in (*(self.session_compact if what.entry_id else ()), *self.after_compaction):
+            await _guarded(hook, what, LONGEST_HOOK_S)
+
+    async def content_leaves(self, leaving: Leaving) -> None:
+        """A hook may itself run a turn that fills the window; it is not asked again for that one."""
+        if leaving.session_key in self._leaving:
+            return
+        self._leaving.add(leaving.session_key)
+        try:
+            for hook in self.before_content_leaves:
+                await _guarded(hook, leaving, LONGEST_FLUSH_S)
+        finally:
+            self._leaving.discard(leaving.session_key)
+
+
+async def _guarded(hook: Callable[[Any], Awaitable[Any]], about: Any, longest_s: float) -> Any:
+    """An extension that fails or hangs does not take the session with it."""
+    try:
+        async with asyncio.timeout(longest_s):
+            return await hook(about)
+    except Exception:
+        log.exception("a hook failed for session %s", about.session_key)
+        return None

@@ -1,0 +1,73 @@
+"""What of the conversation one run shows its model: pruned, fitted to the window, measured."""
+
+from __future__ import annotations
+
+from openclaw.agent.fit import check_room, fit
+from openclaw.agent.pruning import Pruner, last_touch
+from openclaw.agent.tokens import PromptBudget, Scales, prompt_budget, reported_prompt
+from openclaw.clock import Clock
+from openclaw.config.schema import ContextPruning
+from openclaw.messages import AssistantMessage, Message
+from openclaw.models.base import Model
+
+
+class PromptView:
+    """Made for one run, asked before each of its model calls. Nothing here reaches the transcript."""
+
+    def __init__(
+        self,
+        model: Model,
+        overhead: int,
+        scales: Scales,
+        clock: Clock,
+        *,
+        pruning: ContextPruning,
+        wanted_output: int | None = None,
+    ) -> None:
+        self._model = model
+        self._overhead = overhead
+        self._scales = scales
+        self._clock = clock
+        self._wanted_output = wanted_output
+        self._sent = 0
+        self._pruning = pruning
+        self.pruner: Pruner | None = None
+        self.shortened = 0
+        """Messages that had to be shortened or left out at the last call: more than the window holds was said."""
+
+    @property
+    def budget(self) -> PromptBudget:
+        return prompt_budget(self._model, self._overhead, self._scales.of(self._model), self._wanted_output)
+
+    def check_room(self) -> None:
+        """Raises ``DoesNotFit`` when no conversation of any length could be sent."""
+        check_room(self.budget)
+
+    def begin(self, messages: list[Message]) -> None:
+        """With what the run finds said already: whether the provider's cache has expired is decided from it."""
+        if self._pruning.mode != "off":
+            self.pruner = Pruner(self._pruning, self._model, last_touch(messages, self._model))
+
+    def fits(self, messages: list[Message]) -> bool:
+        return self.budget.size(messages) <= self.budget.window - self.budget.output
+
+    def of(self, messages: list[Message]) -> list[Message]:
+        if self.pruner is not None:
+            messages = self.pruner.apply(messages, self._clock.now_ms())
+        budget = self.budget
+        fitted = fit(messages, budget)
+        self.shortened = fitted.shortened
+        self._sent = budget.size(fitted.messages)
+        return fitted.messages
+
+    def learn(self, answer: AssistantMessage) -> None:
+        """Compares what was sent with what the provider counted."""
+        if answer.stop_reason in ("error", "aborted"):
+            return
+        scale = self._scales.of(self._model)
+        self._scales.learn(self._model, round(self._sent / scale), reported_prompt(answer.usage))
+
+    def was_too_large(self) -> None:
+        """The provider refused what was thought to fit."""
+        scale = self._scales.of(self._model)
+        self._scales.too_large(self._model, round(self._sent / scale), self._model.context_window)

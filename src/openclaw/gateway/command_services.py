@@ -1,0 +1,174 @@
+"""What commands may do, done by the living parts of the Gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from openclaw.clock import Clock
+from openclaw.config.issues import ConfigError
+from openclaw.config.keypath import MISSING, KeyPathError, get_path, parse_path
+from openclaw.config.redact import redacted
+from openclaw.config.schema import Config
+from openclaw.gateway import explain
+from openclaw.gateway.rotation import earlier_sessions, start_over, take_up
+from openclaw.gateway.targets import Target
+from openclaw.inbound.commands.context import Cost, EarlierSession, QueueView, SessionRef, Stopped, Waiting
+from openclaw.inbound.stamp import without_wrappers
+from openclaw.models.base import Model
+from openclaw.models.catalogue import Catalogue
+from openclaw.models.keys import find_source, provider_config
+from openclaw.runs.compactions import Compactions
+from openclaw.runs.record import RunRecord
+from openclaw.sessions.entry import SessionEntry
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+
+class GatewayCommands:
+    """Implements ``inbound.commands.context.CommandServices``."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    @property
+    def clock(self) -> Clock:
+        return self._gateway.clock
+
+    @property
+    def config(self) -> Config:
+        return self._gateway.config.current
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return self._gateway.catalogue
+
+    @property
+    def compactions(self) -> Compactions:
+        return self._gateway.hub.compactions
+
+    # The session
+
+    async def entry(self, session: SessionRef) -> SessionEntry | None:
+        return await self._gateway.sessions.get(session.agent_id, session.key)
+
+    async def patch_session(self, session: SessionRef, changes: dict[str, Any]) -> None:
+        now = self.clock.now_ms()
+
+        def change(entry: SessionEntry | None) -> SessionEntry:
+            fields: dict[str, Any] = dict(entry or {"sessionId": str(uuid.uuid4()), "updatedAt": now})
+            for name, value in changes.items():
+                if value is None:
+                    fields.pop(name, None)
+                else:
+                    fields[name] = value
+            return SessionEntry(**fields)  # type: ignore[typeddict-item]
+
+        await self._gateway.sessions.update(session.agent_id, session.key, change)
+
+    async def rotate_session(self, session: SessionRef, reason: Literal["new", "reset"]) -> None:
+        await start_over(self._gateway, _target(session), reason)
+
+    async def earlier_sessions(self, session: SessionRef) -> Sequence[EarlierSession]:
+        return [
+            EarlierSession(
+                session_id=view["sessionId"], ended_at=view["endedAt"], reason=view["reason"], title=view["title"]
+            )
+            for view in await earlier_sessions(self._gateway, _target(session))
+        ]
+
+    async def resume_session(self, session: SessionRef, wanted: str | None) -> str:
+        return (await take_up(self._gateway, _target(session), wanted)).marker_text
+
+    def note(self, session: SessionRef, text: str) -> None:
+        self._gateway.system_events.add(session.key, text)
+
+    # Runs
+
+    async def stop(self, session: SessionRef) -> Stopped:
+        stopped = self._gateway.hub.abort(session.key, reason="stop")
+        if stopped and await self.entry(session) is not None:
+            await self.patch_session(session, {"abortedLastRun": True})
+        return Stopped(stopped)
+
+    def queue(self, session: SessionRef) -> QueueView:
+        records = self._gateway.hub.active(session.key)
+        running = next((record for record in records if record.state == "running"), None)
+        waiting = [_waiting(record) for record in records if record is not running]
+        return QueueView(_waiting(running) if running else None, waiting)
+
+    async def drop_waiting(self, session: SessionRef, run_id: str) -> bool:
+        if run_id not in {record.run_id for record in self._gateway.hub.waiting(session.key)}:
+            return False
+        return bool(self._gateway.hub.abort(session.key, run_id, "dropped from the queue by hand"))
+
+    async def run_next(self, session: SessionRef, run_id: str) -> bool:
+        return self._gateway.hub.promote(session.key, run_id)
+
+    async def why(self, session: SessionRef, ref: str | None) -> list[str]:
+        rows = await self._gateway.ledger.recent(session_key=session.key, limit=1 if ref is None else 200)
+        wanted = [row for row in rows if ref is None or row.run_id.startswith(ref) or str(row.id) == ref]
+        if not wanted:
+            return []
+        return explain.story_of(self._gateway, await explain.life_of(self._gateway, wanted[0]))
+
+    # Facts
+
+    def auth_label(self, model: Model, agent_id: str) -> str:
+        source = find_source(model, provider_config(self.config, model.provider), self._gateway.environ)
+        return {"unneeded": "no key needed", "missing": "no key"}.get(
+            source.kind, f"{source.kind} {source.where}".strip()
+        )
+
+    def auth_profiles(self, model: Model, agent_id: str) -> Sequence[str]:
+        return ()
+
+    def runtime(self, session: SessionRef) -> str:
+        return "direct"
+
+    async def costs(self, session: SessionRef) -> dict[str, Cost]:
+        unknown = Cost(None)
+        return {"Session": unknown, "Today": unknown, "Last 30d": unknown}
+
+    # The Gateway
+
+    async def read_config(self, path: str | None) -> Any:
+        shown = redacted(self._gateway.config.snapshot.parsed)
+        if path is None:
+            return shown
+        try:
+            found = get_path(shown, parse_path(path), MISSING)
+        except KeyPathError as error:
+            raise ValueError(str(error)) from None
+        if found is MISSING:
+            raise ValueError(f"Config path not found: {path}")
+        return found
+
+    async def write_config(self, path: str, value: Any) -> None:
+        await self._change_config(lambda: self._gateway.config.set_path(path, value))
+
+    async def remove_config(self, path: str) -> None:
+        await self._change_config(lambda: self._gateway.config.unset_path(path))
+
+    async def _change_config(self, change: Any) -> None:
+        try:
+            await asyncio.to_thread(change)
+        except (ConfigError, KeyPathError) as error:
+            raise ValueError(str(error)) from None
+        except KeyError as error:
+            raise ValueError(f"Config path not found: {error.args[0]}") from None
+        await self._gateway.config.reload()
+
+    async def restart(self, reason: str) -> None:
+        self._gateway.restart.schedule(reason)
+
+
+def _target(session: SessionRef) -> Target:
+    return Target(session.agent_id, session.key)
+
+
+def _waiting(record: RunRecord) -> Waiting:
+    return Waiting(record.run_id, without_wrappers(record.row.body["prompt"]), record.row.accepted_at)

@@ -1,0 +1,316 @@
+"""A message from a channel, step by step: access, pause, routing, gating, commands, and at last its session."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from openclaw.gateway.command_services import GatewayCommands
+from openclaw.gateway.spoken import Said, say
+from openclaw.gateway.targets import Target
+from openclaw.inbound.access import Drop, Pair, Standing, decide_access, group_rules, sender_ids, sender_standing
+from openclaw.inbound.bodies import NOTHING_TO_ANSWER, PromptParts, assemble_prompt, is_empty, make_bodies
+from openclaw.inbound.channel_settings import ChannelSettings, channel_settings
+from openclaw.inbound.command_text import Listening, is_control_message
+from openclaw.inbound.commands.context import Continue, Facts, Handled, SessionRef
+from openclaw.inbound.commands.handle import handle_commands
+from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
+from openclaw.inbound.dedupe import Dedupe, dedupe_key_of
+from openclaw.inbound.envelope import envelope_options
+from openclaw.inbound.history import PendingHistory, history_entry, history_key, history_limit
+from openclaw.inbound.intake import Incoming, take_in
+from openclaw.inbound.labels import conversation_label
+from openclaw.inbound.mentions import gate, mention_patterns, needs_mention
+from openclaw.inbound.message import Inbound
+from openclaw.inbound.pairing import pairing_reply
+from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.lifecycle import MessageFacts, Rotation, ensure_fresh
+from openclaw.sessions.send_policy import send_decision
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+log = logging.getLogger("openclaw.inbound")
+
+ABORT_NOTE = (
+    "Note: the person stopped the previous run. Take up that work only if it is clear that they still want it; "
+    "otherwise ask."
+)
+
+
+class Reception:
+    """Where every channel hands its messages in."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._dedupe = Dedupe(gateway.ledger)
+        self._history = PendingHistory()
+        self._commands = GatewayCommands(gateway)
+        self._debouncer = Debouncer(
+            self._deliver,
+            clock=gateway.clock,
+            window_ms=self._window,
+            is_control=is_control_message,
+            on_error=self._report,
+        )
+
+    async def receive(self, inbound: Inbound) -> bool:
+        """True once the message is taken; False when it was turned away. Raises when it could not be kept."""
+        config = self._gateway.config.current
+        settings = channel_settings(config, inbound.channel, inbound.account_id)
+        allowed = await self._gateway.pairing.allowed(inbound.channel)
+        match decide_access(inbound, settings, allowed):
+            case Drop(reason):
+                log.info("%s message of %s dropped: %s", inbound.channel, inbound.sender.id, reason)
+                return False
+            case Pair(sender_id):
+                await self._offer_pairing(inbound, sender_id)
+                return False
+            case _:
+                pass
+        waits = self._window(inbound) > 0
+        handed_on = self._debouncer.add(inbound)
+        if waits and not handed_on.done():
+            return True
+        if not await handed_on:
+            raise OSError("the message could not be kept; see the log")
+        return True
+
+    async def notice(self, inbound: Inbound) -> None:
+        """Something to know at the next turn, e.g. a reaction."""
+        config = self._gateway.config.current
+        settings = channel_settings(config, inbound.channel, inbound.account_id)
+        allowed = await self._gateway.pairing.allowed(inbound.channel)
+        if not isinstance(decide_access(inbound, settings, allowed), Drop | Pair):
+            self._gateway.system_events.add(resolve_route(config, inbound).session_key, inbound.text)
+
+    async def close(self) -> None:
+        """What still waits for more words is handed on, into the ledger."""
+        await self._debouncer.close()
+
+    def _window(self, inbound: Inbound) -> int:
+        return debounce_ms(self._gateway.config.current.messages.inbound, inbound.channel)
+
+    def _report(self, error: Exception, items: list[Inbound]) -> None:
+        ids = ", ".join(item.message_id for item in items)
+        log.error("%s message %s could not be taken in: %s", items[0].channel, ids, error, exc_info=error)
+
+    async def _offer_pairing(self, inbound: Inbound, sender_id: str) -> None:
+        asked = await self._gateway.pairing.ask(inbound.channel, sender_id, {"name": inbound.sender.name})
+        if asked is None or not asked.new:
+            return
+        resolved = resolve_route(self._gateway.config.current, inbound)
+        text = pairing_reply(inbound.channel, sender_id, asked.code)
+        await self._say(inbound, resolved, text, (), "a stranger asked to be let in")
+
+    # After the pause
+
+    async def _deliver(self, items: list[Inbound]) -> None:
+        new = [(item, key) for item in items if await self._dedupe.take(key := dedupe_key_of(item))]
+        if not new:
+            return
+        keys = tuple(key for _, key in new if key is not None)
+        try:
+            inbound = merged([item for item, _ in new])
+            config = self._gateway.config.current
+            for resolved in broadcast_routes(config, inbound) or [resolve_route(config, inbound)]:
+                await self._take(inbound, resolved, keys)
+            for key in keys:
+                await self._dedupe.keep(key)
+        finally:
+            for key in keys:
+                self._dedupe.release(key)
+
+    async def _take(self, inbound: Inbound, resolved: Resolved, keys: tuple[str, ...]) -> None:
+        gateway, config = self._gateway, self._gateway.config.current
+        settings = channel_settings(config, inbound.channel, inbound.account_id)
+        standing = sender_standing(inbound, settings, await gateway.pairing.allowed(inbound.channel), config.commands)
+        patterns = mention_patterns(config, resolved.agent_id)
+        group = inbound.peer.kind != "direct"
+        listening = Listening(group=group, channel=inbound.channel, mentions=patterns)
+        before = await gateway.sessions.get(resolved.agent_id, resolved.session_key)
+        addressed = gate(
+            inbound,
+            patterns,
+            require_mention=needs_mention(before, group_rules(settings, inbound).require_mention),
+            authorised_command=standing.authorised and is_control_message(inbound.text, listening),
+        )
+        if not addressed.process:
+            limit = history_limit(config, settings)
+            self._history.record(history_key(inbound), history_entry(inbound), limit)
+            return
+        facts = _facts(inbound, resolved, standing, addressed.mentioned, listening)
+        outcome = await handle_commands(facts, inbound.text, self._commands)
+        if isinstance(outcome, Handled):
+            if outcome.reply:
+                await self._say(inbound, resolved, outcome.reply, keys, "a command")
+            return
+        if self._denied(inbound, resolved, before):
+            log.info("no run for %s: the session may not be sent to", resolved.session_key)
+            return
+        for reply in outcome.side_replies:
+            await self._say(inbound, resolved, reply, (), "a command inside the message")
+        await self._run(inbound, resolved, settings, outcome, keys)
+
+    def _denied(self, inbound: Inbound, resolved: Resolved, entry: SessionEntry | None) -> bool:
+        policy = self._gateway.config.current.session.send_policy
+        rules, default = (policy.rules, policy.default) if policy else ((), None)
+        kind = inbound.peer.kind
+        return (
+            send_decision(resolved.session_key, entry, rules, default, channel=inbound.channel, chat_type=kind)
+            == "deny"
+        )
+
+    async def _run(
+        self,
+        inbound: Inbound,
+        resolved: Resolved,
+        settings: ChannelSettings,
+        outcome: Continue,
+        keys: tuple[str, ...],
+    ) -> None:
+        gateway, config = self._gateway, self._gateway.config.current
+        entry, rotation = await self._session(inbound, resolved)
+        if rotation is not None:
+            await self._say(inbound, resolved, rotation.marker_text, (), "a new session began")
+        if is_empty(inbound, outcome.text):
+            await self._say(inbound, resolved, NOTHING_TO_ANSWER, keys, "nothing was written")
+            return
+        limit, key = history_limit(config, settings), history_key(inbound)
+        pending = self._history.pending(key, limit)
+        prompt = self._prompt(inbound, outcome, entry, rotation, pending)
+        incoming = Incoming(
+            run_id=_run_id(keys, resolved),
+            agent_id=resolved.agent_id,
+            session_key=resolved.session_key,
+            source=resolved.channel,
+            route=msgspec.to_builtins(reply_route(inbound, resolved)),
+            prompt=prompt,
+            stored_images=[
+                {"blob": media.blob, "mimeType": media.mime_type}
+                for media in inbound.media
+                if media.blob and media.mime_type.startswith("image/")
+            ],
+            hints=outcome.hints,
+            entry_fields=_entry_fields(inbound, resolved),
+            dedupe_keys=keys,
+        )
+        await take_in(incoming, gateway.runtime, gateway.hub)
+        self._history.clear(key, limit, pending)
+
+    async def _session(self, inbound: Inbound, resolved: Resolved) -> tuple[SessionEntry, Rotation | None]:
+        gateway = self._gateway
+        facts = MessageFacts(
+            channel=resolved.channel,
+            chat_type=inbound.peer.kind,
+            thread=inbound.thread_id is not None,
+            thread_label=inbound.thread_label,
+            parent_key=inbound.parent_session_key,
+        )
+        return await ensure_fresh(
+            gateway.runtime,
+            resolved.agent_id,
+            resolved.session_key,
+            facts,
+            gateway.clock.now_ms(),
+            busy=lambda: bool(gateway.hub.active(resolved.session_key)),
+        )
+
+    def _prompt(
+        self, inbound: Inbound, outcome: Continue, entry: SessionEntry, rotation: Rotation | None, pending: Any
+    ) -> str:
+        base = outcome.text
+        if not outcome.greeting:
+            said = msgspec.structs.replace(inbound, text=outcome.text)
+            options = envelope_options(self._gateway.config.current)
+            base = make_bodies(said, options, previous_ms=entry.get("updatedAt"), history=pending).body
+        new = rotation is not None or not entry.get("systemSent")
+        return assemble_prompt(
+            PromptParts(
+                base=base,
+                message_id=inbound.message_id,
+                abort_note=ABORT_NOTE if entry.get("abortedLastRun") else "",
+                untrusted=inbound.untrusted,
+                thread_starter=(inbound.thread_starter or "") if new else "",
+                media=inbound.media,
+            )
+        )
+
+    async def _say(self, inbound: Inbound, resolved: Resolved, text: str, keys: tuple[str, ...], reason: str) -> None:
+        said = Said(
+            run_id=str(uuid.uuid4()),
+            target=Target(resolved.agent_id, resolved.session_key),
+            source=resolved.channel,
+            route=msgspec.to_builtins(reply_route(inbound, resolved)),
+            asked=inbound.text,
+            text=text,
+            reason=reason,
+            dedupe_keys=keys,
+        )
+        await say(self._gateway, said)
+
+
+def _facts(inbound: Inbound, resolved: Resolved, standing: Standing, mentioned: bool, listening: Listening) -> Facts:
+    return Facts(
+        session=SessionRef(resolved.agent_id, resolved.session_key),
+        channel=resolved.channel,
+        chat_type=inbound.peer.kind,
+        authorised=standing.authorised,
+        owner=standing.owner,
+        sender_ids=tuple(sender_ids(inbound)),
+        sender_name=inbound.sender.name,
+        sender_username=inbound.sender.username,
+        chat=inbound.to,
+        account_id=resolved.account_id,
+        thread_id=inbound.thread_id,
+        mentioned=mentioned,
+        has_media=bool(inbound.media),
+        native=inbound.native_command,
+        listening=listening,
+    )
+
+
+def _run_id(keys: tuple[str, ...], resolved: Resolved) -> str:
+    """The same for every delivery of the same messages; a message nobody can tell apart gets a new one."""
+    if not keys:
+        return str(uuid.uuid4())
+    text = "\n".join((*keys, resolved.session_key))
+    return str(uuid.UUID(hashlib.sha256(text.encode()).hexdigest()[:32]))
+
+
+def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
+    """What the message says about its session. The last route is noted for listings; replies never depend on it."""
+    context: dict[str, Any] = {"channel": resolved.channel, "to": inbound.to, "accountId": resolved.account_id}
+    if inbound.thread_id is not None:
+        context["threadId"] = inbound.thread_id
+    fields: dict[str, Any] = {
+        "chatType": inbound.peer.kind,
+        "deliveryContext": context,
+        "lastChannel": resolved.channel,
+        "lastTo": inbound.to,
+        "lastAccountId": resolved.account_id,
+        "origin": {
+            "label": conversation_label(inbound),
+            "provider": resolved.channel,
+            "surface": resolved.channel,
+            "chatType": inbound.peer.kind,
+            "from": inbound.sender.id,
+            "to": inbound.to,
+            "accountId": resolved.account_id,
+        },
+    }
+    if inbound.peer.kind != "direct":
+        fields |= {"channel": resolved.channel, "groupId": inbound.peer.id}
+        for name, value in (
+            ("subject", inbound.group_subject),
+            ("groupChannel", inbound.group_channel),
+            ("space", inbound.group_space),
+        ):
+            if value:
+                fields[name] = value
+    return fields

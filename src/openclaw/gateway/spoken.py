@@ -1,0 +1,97 @@
+"""What the Gateway itself says in a chat: answers to commands and notices, kept and shown like any reply."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from openclaw.gateway.history import injected_message
+from openclaw.gateway.targets import Target, transcript_ref
+from openclaw.outbound.limits import limits_for
+from openclaw.outbound.reply import is_delivered, parts_for
+from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh
+from openclaw.storage.base import Accept
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+log = logging.getLogger("openclaw.gateway")
+
+
+class Said(msgspec.Struct, kw_only=True):
+    """One thing to say, and the message it answers."""
+
+    run_id: str
+    target: Target
+    source: str
+    route: dict[str, Any]
+    asked: str
+    """What the person wrote."""
+    text: str | None
+    """None: silence by decision; the message still gets its end."""
+    reason: str = "a command"
+    dedupe_keys: tuple[str, ...] = ()
+
+
+async def say(gateway: Gateway, said: Said) -> bool:
+    """Writes message and answer down together, then tells everyone. False: this message was answered before."""
+    target = said.target
+    entry = await gateway.sessions.get(target.agent_id, target.key)
+    if entry is None:
+        now = gateway.clock.now_ms()
+        entry, _ = await ensure_fresh(gateway.runtime, target.agent_id, target.key, MessageFacts(), now)
+    accept = Accept(
+        run_id=said.run_id,
+        dedupe_key=f"{said.source}|{said.run_id}",
+        agent_id=target.agent_id,
+        session_key=target.key,
+        session_id=entry["sessionId"],
+        source=said.source,
+        route=said.route,
+        body={"prompt": said.asked},
+        dedupe_keys=said.dedupe_keys,
+    )
+    row, new = await gateway.ledger.accept(accept)
+    if not new:
+        return False
+    text = (said.text or "").strip()
+    parts = []
+    if text and is_delivered(said.route):
+        limits = limits_for(gateway.config.current, said.route["channel"], said.route.get("accountId"))
+        parts = parts_for(said.route, [text], limits)
+    state = "answered" if text else "silent"
+    await gateway.ledger.finish(
+        row.id, state, reason=said.reason, result={"text": text} if text else None, outbox=parts
+    )
+    if parts and gateway.channel_services is not None:
+        gateway.channel_services.delivery.wake()
+    await show(gateway, target, said.run_id, text)
+    return True
+
+
+async def show(gateway: Gateway, target: Target, run_id: str, text: str) -> None:
+    """In the open chats at once; in the transcript as soon as no run is writing there."""
+    payload: dict[str, Any] = {"runId": run_id, "sessionKey": target.key, "seq": 1, "state": "final"}
+    if not text:
+        gateway.broadcaster.publish("chat", payload)
+        return
+    message = injected_message(text, gateway.clock.now_ms())
+    gateway.broadcaster.publish("chat", {**payload, "message": msgspec.to_builtins(message)})
+    gateway.spawn(_keep(gateway, target, run_id, message))
+
+
+async def _keep(gateway: Gateway, target: Target, run_id: str, message: Any) -> None:
+    async def append() -> None:
+        entry = await gateway.sessions.get(target.agent_id, target.key)
+        if entry is None:
+            return
+        transcript = await gateway.transcripts.open(transcript_ref(target, entry))
+        assert transcript is not None
+        await transcript.append({"type": "message", "message": message}, entry_id=f"say-{run_id}"[:64], durable=True)
+
+    try:
+        await gateway.hub.exclusively(target.key, append)
+    except OSError:
+        log.exception("an answer of the Gateway could not be kept in %s", target.key)

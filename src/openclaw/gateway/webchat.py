@@ -1,0 +1,44 @@
+"""The Gateway's own chat: whoever got in with its secret is the owner, and commands are answered in the chat itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openclaw.gateway.command_services import GatewayCommands
+from openclaw.gateway.rotation import announce
+from openclaw.gateway.targets import Target
+from openclaw.inbound.commands.context import Facts, Outcome, SessionRef
+from openclaw.inbound.commands.handle import handle_commands
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+
+async def hear(gateway: Gateway, target: Target, text: str, *, has_media: bool) -> Outcome:
+    """Whether the text is a command, carries settings, or goes on to the agent."""
+    facts = Facts(
+        session=SessionRef(target.agent_id, target.key),
+        channel="webchat",
+        authorised=True,
+        owner=True,
+        mentioned=True,
+        has_media=has_media,
+    )
+    return await handle_commands(facts, text, GatewayCommands(gateway))
+
+
+async def fresh_session(gateway: Gateway, target: Target) -> SessionEntry:
+    """The session a new message belongs to; one that has expired gives way to a new one, visibly."""
+    entry, rotation = await ensure_fresh(
+        gateway.runtime,
+        target.agent_id,
+        target.key,
+        MessageFacts(channel="webchat"),
+        gateway.clock.now_ms(),
+        busy=lambda: bool(gateway.hub.active(target.key)),
+    )
+    if rotation is not None:
+        announce(gateway, target, rotation)
+    return entry

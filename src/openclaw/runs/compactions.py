@@ -1,0 +1,263 @@
+"""Compactions beside the runs: after an answer was given, or because a person asked.
+
+The summary is written while the session goes on answering; only adding the entry waits for the session's turn. Every
+message said meanwhile comes after the part that is condensed, so nothing has to be done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from openclaw.agent.compaction import Job, NothingToDo, Outcome, compact, tokens_now
+from openclaw.agent.compaction_cut import should_compact
+from openclaw.agent.compaction_undo import preview, undo
+from openclaw.agent.hooks import Reason
+from openclaw.agent.make_room import settings_for, summary_model
+from openclaw.agent.pins import Pin, add_pin, pins_of, remove_pin
+from openclaw.agent.preparation import Preparation, prepare
+from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.tokens import context_tokens
+from openclaw.events import Event
+from openclaw.messages import AssistantMessage
+from openclaw.models.base import ModelError
+from openclaw.storage.base import Transcript, TranscriptRef
+
+log = logging.getLogger("openclaw.runs.compaction")
+T = TypeVar("T")
+
+FIRST_PAUSE_MS = 60_000
+LONGEST_PAUSE_MS = 30 * 60_000
+SESSIONS_REMEMBERED = 1_000
+BUSY = "a compaction of this session is already under way"
+
+
+class Exclusively(Protocol):
+    def __call__(self, session_key: str, work: Callable[[], Awaitable[T]]) -> Awaitable[T]: ...
+
+
+class CoolDown:
+    """No session is condensed over and over: a failure, or one that was taken back, is followed by a pause."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[int, int]] = {}
+
+    def resting(self, session_key: str, now_ms: int) -> bool:
+        return self._until.get(session_key, (0, 0))[0] > now_ms
+
+    def failed(self, session_key: str, now_ms: int) -> None:
+        before = self._until.pop(session_key, (0, 0))[1]
+        pause = min(max(FIRST_PAUSE_MS, before * 2), LONGEST_PAUSE_MS)
+        self._put(session_key, now_ms, pause)
+
+    def rest(self, session_key: str, now_ms: int) -> None:
+        self._put(session_key, now_ms, LONGEST_PAUSE_MS)
+
+    def succeeded(self, session_key: str) -> None:
+        self._until.pop(session_key, None)
+
+    def _put(self, session_key: str, now_ms: int, pause: int) -> None:
+        self._until[session_key] = (now_ms + pause, pause)
+        while len(self._until) > SESSIONS_REMEMBERED:
+            del self._until[next(iter(self._until))]
+
+
+class Compactions:
+    def __init__(self, runtime: Runtime, exclusively: Exclusively) -> None:
+        self._runtime = runtime
+        self._exclusively = exclusively
+        self._tasks: dict[str, asyncio.Task[Outcome]] = {}
+        self._pause = CoolDown()
+        self._warned: set[str] = set()
+
+    # After a run
+
+    def after_run(
+        self, turn: Turn, prepared: Preparation, final: AssistantMessage | None, emit: Callable[[Event], None]
+    ) -> None:
+        """Begins a compaction if the window has filled up. Returns at once."""
+        key, settings = turn.session_key, settings_for(prepared, self._runtime)
+        used = context_tokens(final.usage) if final is not None else 0
+        if 0 < used <= settings.limit and not prepared.view.shortened:
+            return
+        if settings.warning and settings.warning not in self._warned:
+            self._warned.add(settings.warning)
+            log.warning("%s", settings.warning)
+        if key in self._tasks or self._pause.resting(key, self._runtime.clock.now_ms()):
+            return
+        self._start(key, self._if_due(turn, prepared, emit))
+
+    async def _if_due(self, turn: Turn, prepared: Preparation, emit: Callable[[Event], None]) -> Outcome:
+        transcript = await self._open(turn.agent_id, turn.session_key)
+        if transcript is None or transcript.session_id != turn.session_id:
+            return Outcome(status="skipped", reason="the session is gone")
+        job = self._job(turn, prepared, transcript, "threshold", emit)
+        context = transcript.context()
+        last = next((m for m in reversed(context.messages) if isinstance(m, AssistantMessage)), None)
+        if not job.settings.enabled or last is None or last.stop_reason in ("error", "aborted"):
+            return Outcome(status="skipped")
+        settings = job.settings
+        full = should_compact(tokens_now(context), settings.window, settings.reserve)
+        if not full and not prepared.view.shortened:
+            return Outcome(status="skipped")
+        outcome = await compact(job)
+        self._note(turn.session_key, outcome, settings.limit)
+        return outcome
+
+    def _note(self, key: str, outcome: Outcome, limit: int) -> None:
+        now = self._runtime.clock.now_ms()
+        if outcome.status == "compacted" and outcome.tokens_after <= limit:
+            self._pause.succeeded(key)
+        else:
+            self._pause.failed(key, now)
+
+    # On request
+
+    async def compact_now(
+        self, agent_id: str, session_key: str, instructions: str = "", emit: Callable[[Event], None] | None = None
+    ) -> Outcome:
+        """``/compact``. Runs of the session are not stopped for it."""
+        if session_key in self._tasks:
+            return Outcome(status="skipped", reason=BUSY)
+
+        async def work() -> Outcome:
+            job = await self._job_for(agent_id, session_key, "manual", emit)
+            if job is None:
+                return Outcome(status="skipped", reason="there is no conversation yet")
+            job.instructions = instructions.strip()
+            return await compact(job)
+
+        try:
+            outcome = await self._start(session_key, work())
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return Outcome(status="failed", reason="Compaction cancelled")
+        except ModelError as problem:
+            return Outcome(status="failed", reason=str(problem))
+        if outcome.status == "compacted":
+            self._pause.succeeded(session_key)
+        return outcome
+
+    async def preview(self, agent_id: str, session_key: str) -> str:
+        job = await self._job_for(agent_id, session_key, "manual")
+        return "There is no conversation yet." if job is None else await preview(job)
+
+    async def undo(self, agent_id: str, session_key: str) -> int:
+        """The size of the next prompt afterwards. Raises ``NothingToDo``."""
+        job = await self._job_for(agent_id, session_key, "manual")
+        if job is None:
+            raise NothingToDo("There is no conversation yet.")
+        self.cancel(session_key)
+        tokens = await self._exclusively(session_key, lambda: undo(job))
+        # The person wants it whole: it is condensed again only when it no longer fits, or when it is asked for.
+        self._pause.rest(session_key, self._runtime.clock.now_ms())
+        return tokens
+
+    def cancel(self, session_key: str) -> bool:
+        task = self._tasks.get(session_key)
+        return task.cancel() if task is not None else False
+
+    # Pins
+
+    async def pins(self, agent_id: str, session_key: str) -> list[Pin]:
+        transcript = await self._open(agent_id, session_key)
+        return [] if transcript is None else await pins_of(transcript)
+
+    async def pin(self, agent_id: str, session_key: str, text: str) -> Pin:
+        """Raises ``PinRefused``."""
+        return await self._on_transcript(agent_id, session_key, lambda transcript: add_pin(transcript, text))
+
+    async def unpin(self, agent_id: str, session_key: str, number: int) -> Pin:
+        """By its place in the list, from 1. Raises ``PinRefused``."""
+        return await self._on_transcript(agent_id, session_key, lambda transcript: remove_pin(transcript, number))
+
+    async def _on_transcript(self, agent_id: str, key: str, work: Callable[[Transcript], Awaitable[Pin]]) -> Pin:
+        async def owned() -> Pin:
+            transcript = await self._open(agent_id, key, create=True)
+            assert transcript is not None
+            return await work(transcript)
+
+        return await self._exclusively(key, owned)
+
+    # Plumbing
+
+    def _start(self, key: str, work: Awaitable[Outcome]) -> asyncio.Task[Outcome]:
+        async def settle() -> Outcome:
+            try:
+                return await work
+            except (asyncio.CancelledError, ModelError):
+                raise
+            except Exception as error:
+                log.exception("compaction of %s failed", key)
+                self._pause.failed(key, self._runtime.clock.now_ms())
+                return Outcome(status="failed", reason=f"something went wrong inside the Gateway: {error}")
+
+        def ended(task: asyncio.Task[Outcome]) -> None:
+            if self._tasks.get(key) is task:
+                del self._tasks[key]
+            if not task.cancelled():
+                task.exception()
+
+        task = asyncio.create_task(settle(), name=f"compaction {key}")
+        self._tasks[key] = task
+        task.add_done_callback(ended)
+        return task
+
+    def _job(
+        self,
+        turn: Turn,
+        prepared: Preparation,
+        transcript: Transcript,
+        reason: Reason,
+        emit: Callable[[Event], None] | None,
+    ) -> Job:
+        async def exclusively(work: Callable[[], Awaitable[Any]]) -> Any:
+            return await self._exclusively(turn.session_key, work)
+
+        job = Job(
+            runtime=self._runtime,
+            agent_id=turn.agent_id,
+            session_key=turn.session_key,
+            transcript=transcript,
+            model=summary_model(self._runtime, prepared.model),
+            budget=prepared.view.budget,
+            settings=settings_for(prepared, self._runtime),
+            reason=reason,
+            exclusively=exclusively,
+        )
+        if emit is not None:
+            job.emit = emit
+        return job
+
+    async def _job_for(
+        self, agent_id: str, key: str, reason: Reason, emit: Callable[[Event], None] | None = None
+    ) -> Job | None:
+        transcript = await self._open(agent_id, key)
+        if transcript is None:
+            return None
+        turn = Turn(
+            ledger_id=0,
+            run_id=f"compaction:{transcript.session_id}",
+            agent_id=agent_id,
+            session_key=key,
+            session_id=transcript.session_id,
+            prompt="",
+        )
+        return self._job(turn, await prepare(turn, self._runtime), transcript, reason, emit)
+
+    async def _open(self, agent_id: str, key: str, *, create: bool = False) -> Transcript | None:
+        entry = await self._runtime.sessions.get(agent_id, key)
+        if entry is None:
+            return None
+        ref = TranscriptRef(agent_id=agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
+        return await self._runtime.transcripts.open(ref, create=create)
+
+    async def stop(self) -> None:
+        """Nothing is lost: an entry that was not added yet is made again after the next run."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

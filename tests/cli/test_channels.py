@@ -1,0 +1,67 @@
+"""``openclaw channels``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from .conftest import Cli
+from .fake_gateway import FakeGateway
+
+NOW = 1_000_000_000
+WELL = {"accountId": "default", "enabled": True, "configured": True, "running": True, "connected": True}
+
+
+def status(*accounts: dict[str, Any]) -> dict[str, Any]:
+    return {"ts": NOW, "channelLabels": {"signal": "Signal"}, "channelAccounts": {"signal": list(accounts)}}
+
+
+@pytest.mark.parametrize(
+    ("account", "code", "line"),
+    [
+        (WELL, 0, "Signal default: connected"),
+        (
+            {**WELL, "name": "Home", "lastInboundAt": NOW - 120_000},
+            0,
+            "Signal default (Home): connected, last heard 2m ago",
+        ),
+        ({**WELL, "connected": False, "lastError": "refused"}, 1, "Signal default: connecting, refused"),
+        ({**WELL, "connected": False, "running": False}, 1, "Signal default: not running"),
+        (
+            {**WELL, "connected": False, "configured": False, "lastError": "set x"},
+            1,
+            "Signal default: not configured, set x",
+        ),
+        ({**WELL, "enabled": False, "connected": False}, 0, "Signal default: disabled"),
+        ({**WELL, "probe": {"ok": True, "version": "0.13"}}, 0, "Signal default: connected, answers (version 0.13)"),
+        ({**WELL, "probe": {"ok": False, "error": "gone"}}, 1, "Signal default: connected, does not answer (gone)"),
+    ],
+)
+def test_status_says_how_each_account_is_doing(
+    cli: Cli, gateway: FakeGateway, account: dict[str, Any], code: int, line: str
+) -> None:
+    gateway.replies["channels.status"] = status(account)
+    result = cli("channels", "status")
+    assert (result.returncode, result.stdout.strip()) == (code, line)
+
+
+def test_status_probes_only_when_asked(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["channels.status"] = status(WELL)
+    cli("channels")
+    cli("channels", "status", "--probe", "--json")
+    assert gateway.params_of("channels.status") == [{}, {"probe": True}]
+
+
+def test_without_a_channel_the_command_says_how_to_get_one(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["channels.status"] = {"ts": NOW, "channelAccounts": {}}
+    result = cli("channels", "list")
+    assert result.returncode == 0 and "channels.signal.account" in result.stdout
+
+
+def test_list_names_the_accounts(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.replies["channels.status"] = status({**WELL, "accountId": "work"}, WELL)
+    assert cli("channels", "list").stdout.splitlines() == ["Signal: work", "Signal: default"]
+    listed = json.loads(cli("channels", "list", "--json").stdout)
+    assert [account["accountId"] for account in listed["channels"]["signal"]] == ["work", "default"]

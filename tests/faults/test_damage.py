@@ -1,0 +1,197 @@
+"""Files cut, flipped, padded and beheaded, seen through the running product: listed, read, and talked to again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
+from tests.support.model_server import ModelServer
+
+
+def line(**fields: Any) -> bytes:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def sound_transcript() -> bytes:
+    """Two turns, one with a tool call, in few bytes so that every cut can be tried."""
+    at = {"timestamp": "2026-01-05T10:00:00.000Z"}
+    call = {"type": "toolCall", "id": "t1", "name": "read", "arguments": {"path": "x"}}
+    usage = {"input": 1, "output": 1, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 2}
+    model = {"api": "anthropic-messages", "provider": "mock", "model": "mock-1", "usage": usage, "timestamp": 1}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": [{"type": "text", "text": "first é"}], "timestamp": 1},
+        {"role": "assistant", "content": [call], "stopReason": "toolUse", **model},
+        {"role": "toolResult", "toolCallId": "t1", "toolName": "read", "content": [{"type": "text", "text": "file"}],
+         "isError": False, "timestamp": 1},
+        {"role": "assistant", "content": [{"type": "text", "text": "second"}], "stopReason": "stop", **model},
+    ]  # fmt: skip
+    whole = line(type="session", version=3, id="s", cwd="/", **at)
+    parent = None
+    for number, message in enumerate(messages):
+        whole += line(type="message", id=f"e{number}", parentId=parent, **at, message=message)
+        parent = f"e{number}"
+    return whole
+
+
+SOUND = sound_transcript()
+
+
+def plant(gateway: GatewayProcess, files: dict[str, bytes]) -> None:
+    """One session per damaged transcript, all in the same Gateway."""
+    folder = gateway.sessions_dir()
+    folder.mkdir(parents=True)
+    for name, data in files.items():
+        (folder / f"{name}.jsonl").write_bytes(data)
+    store = {f"agent:main:{name}": {"sessionId": name, "updatedAt": int(time.time() * 1000)} for name in files}
+    (folder / "sessions.json").write_text(json.dumps(store))
+
+
+async def texts(client: WireClient, name: str) -> list[str]:
+    answer = await client.call("chat.history", {"sessionKey": f"agent:main:{name}"})
+    return [
+        block.get("text") or block.get("name", "")
+        for message in answer["messages"]
+        for block in message.get("content", [])  # A flipped bit may have renamed it.
+    ]
+
+
+async def check_next_turn(gateway: GatewayProcess, client: WireClient, name: str, before: bytes) -> None:
+    seen = await texts(client, name)
+    assert text_of(await client.chat("again [[reply:yes]]", f"agent:main:{name}")) == "yes"
+    after = await texts(client, name)
+    # A call whose result was lost is answered for the model only; people see what is there.
+    assert after[: len(seen)] == seen
+    assert after[-1] == "yes" and after[-2].startswith("again")
+    kept = (gateway.sessions_dir() / f"{name}.jsonl").read_bytes()
+    assert kept.startswith(before), "bytes that were there have changed"
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, models: ModelServer) -> GatewayProcess:
+    return GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key))
+
+
+async def test_a_transcript_cut_at_any_byte_is_listed_read_and_continued(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    files = {f"cut{size}": SOUND[:size] for size in range(1, len(SOUND) + 1)}
+    plant(gateway, files)
+    whole = ["first é", "read", "file", "second"]
+    ends = [place for place, byte in enumerate(SOUND) if byte == 10][1:]
+    async with gateway, gateway.client() as client:
+        assert (await client.call("sessions.list", {"limit": 5000}))["count"] == len(files)
+        for name, data in files.items():
+            # A line is whole with its last brace; the newline may be missing.
+            complete = sum(1 for end in ends if len(data) >= end)
+            assert await texts(client, name) == whole[:complete], name
+        for name in list(files)[::23]:
+            await check_next_turn(gateway, client, name, files[name])
+    assert all(request.error is None for request in models.requests)
+
+
+async def test_flipped_bytes_nul_tails_and_lost_headers_cost_at_most_their_line(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    chance = random.Random(5)
+    files = {f"nul{size}": SOUND + b"\0" * size for size in (1, 7, 4096)}
+    files |= {f"nulline{size}": SOUND + b"\0" * size + b"\n" for size in (1, 4096)}
+    files["headless"] = SOUND.split(b"\n", 1)[1]
+    files["badheader"] = b"{nonsense\n" + SOUND.split(b"\n", 1)[1]
+    files["notjson"] = SOUND + b"just words\n"
+    files["twice"] = SOUND + SOUND.splitlines(keepends=True)[-1]
+    for number in range(60):
+        damaged = bytearray(SOUND)
+        damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        files[f"flip{number}"] = bytes(damaged)
+    plant(gateway, files)
+    async with gateway, gateway.client() as client:
+        assert (await client.call("sessions.list", {"limit": 5000}))["count"] == len(files)
+        for name in files:
+            assert len(await texts(client, name)) <= 5
+        for name in [name for name in files if not name.startswith(("flip", "twice"))]:
+            assert await texts(client, name) == ["first é", "read", "file", "second"], name
+        for name in [*list(files)[:9], *list(files)[9::2]]:
+            await check_next_turn(gateway, client, name, files[name])
+    assert all(request.error is None for request in models.requests)
+
+
+def cut_half(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def nul(path: Path) -> None:
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+def nul_tail(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"\0" * 512)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[0] ^= 0x40
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("damage", [cut_half, nul, flip, nul_tail, Path.unlink])
+async def test_a_damaged_sessions_json_does_not_take_the_sessions_along(
+    gateway: GatewayProcess, damage: Callable[[Path], None]
+) -> None:
+    folder = gateway.sessions_dir()
+    async with gateway:
+        async with gateway.client() as client:
+            for name in ("one", "two"):
+                await client.chat(f"{name} [[reply:done]]", f"agent:main:{name}")
+    async with gateway, gateway.client() as client:
+        await client.chat("three [[reply:done]]", "agent:main:three")
+    if damage is Path.unlink:
+        # Deleting the store is a way to forget; only what the journal still holds comes back.
+        expected: set[str] = set()
+    else:
+        expected = {"agent:main:one", "agent:main:two", "agent:main:three"}
+    damage(folder / "sessions.json")
+    async with gateway, gateway.client() as client:
+        listed = {row["key"] for row in (await client.call("sessions.list"))["sessions"]}
+        assert expected <= listed
+        for key in expected:
+            assert (await client.call("chat.history", {"sessionKey": key}))["messages"]
+        assert text_of(await client.chat("more [[reply:yes]]", "agent:main:one")) == "yes"
+
+
+async def test_a_journal_cut_anywhere_loses_at_most_its_last_change(gateway: GatewayProcess, tmp_path: Path) -> None:
+    journal = gateway.sessions_dir() / "sessions.journal"
+    plan = [{"at": "write", "path": "*/sessions.json", "do": "ENOSPC"}]
+    gateway.env |= {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(plan)}
+    async with gateway:
+        async with gateway.client() as client:
+            for name in ("one", "two", "three"):
+                await client.chat(f"{name} [[reply:done]]", f"agent:main:{name}")
+        gateway.kill()
+    parts = sorted(gateway.sessions_dir().glob("sessions.journal*"))
+    kept = {part: part.read_bytes() for part in parts}
+    total = b"".join(kept[part] for part in (journal.with_name("sessions.journal.folding"), journal) if part in kept)
+    state = tmp_path / "state"
+    for cut in (0, 1, len(total) // 3, len(total) // 2, len(total) - 1):
+        shutil.rmtree(state / "agents" / "main" / "sessions" / "archive", ignore_errors=True)
+        for part in sorted(gateway.sessions_dir().glob("sessions.j*")):
+            part.unlink()
+        journal.write_bytes(total[:cut])
+        whole = [json.loads(one)[1] for one in total[:cut].split(b"\n")[:-1]]
+        gateway.env.pop("OPENCLAW_FAULT_PLAN", None)
+        async with gateway, gateway.client() as client:
+            listed = {row["key"] for row in (await client.call("sessions.list"))["sessions"]}
+            assert {key for key in whole if key} == listed
+            assert text_of(await client.chat("more [[reply:yes]]", "agent:main:one")) == "yes"
+        with contextlib.suppress(FileNotFoundError):
+            (gateway.sessions_dir() / "sessions.json").unlink()

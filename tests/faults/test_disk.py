@@ -1,0 +1,271 @@
+"""A disk that is full, read-only or failing: refused clearly, others go on, nothing is lost when it takes writes again.
+
+With the fault switch, so that each kind of write fails alone; and on a small disk that is really full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
+from tests.support.model_server import ModelServer, Reply
+
+PIXEL = base64.b64encode(
+    base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+).decode()
+WORDS = {"ENOSPC": "No space left on device", "EIO": "Input/output error", "EROFS": "Read-only file system"}
+
+
+class Trouble:
+    """Raised and ended by the test while the Gateway runs."""
+
+    def __init__(self, root: Path) -> None:
+        self.file = root / "trouble"
+
+    def begin(self) -> None:
+        self.file.touch()
+
+    def end(self) -> None:
+        self.file.unlink()
+
+    def env(self, path: str, error: str, at: str = "write") -> dict[str, str]:
+        plan = [{"at": at, "path": path, "do": error, "while": str(self.file)}]
+        return {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(plan)}
+
+
+@pytest.fixture
+def trouble(tmp_path: Path) -> Trouble:
+    return Trouble(tmp_path)
+
+
+@asynccontextmanager
+async def serving(root: Path, models: ModelServer, env: dict[str, str]) -> AsyncIterator[tuple[Any, WireClient]]:
+    gateway = GatewayProcess(root / "state", model_config(models.base_url, models.api_key), env)
+    async with gateway, gateway.client() as client:
+        yield gateway, client
+
+
+def message(key: str, session: str = "main", **more: Any) -> dict[str, Any]:
+    return {"sessionKey": session, "message": f"{key} [[reply:done {key}]]", "idempotencyKey": key, **more}
+
+
+async def history(client: WireClient, session: str = "main") -> list[str]:
+    messages = (await client.call("chat.history", {"sessionKey": session}))["messages"]
+    return [block["text"].split(" [[")[0] for one in messages for block in one["content"] if block["type"] == "text"]
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [("*/ledger.db", "ENOSPC"), ("*/ledger.db", "EIO"), ("*/ledger.db", "EROFS"), ("*/sessions.journal", "ENOSPC")],
+)
+async def test_a_message_that_cannot_be_written_down_is_not_acknowledged(
+    tmp_path: Path, models: ModelServer, trouble: Trouble, path: str, error: str
+) -> None:
+    async with serving(tmp_path, models, trouble.env(path, error)) as (_, client):
+        assert text_of(await client.chat("a [[reply:done a]]", run_id="a")) == "done a"
+        trouble.begin()
+        with pytest.raises(RequestFailed) as refused:
+            await client.call("chat.send", message("b"))
+        assert refused.value.code == "UNAVAILABLE"
+        assert WORDS[error] in str(refused.value)
+        assert await history(client) == ["a", "done a"]
+        assert (await client.call("sessions.list"))["count"] == 1
+        trouble.end()
+        assert (await client.call("chat.send", message("b")))["status"] == "started"
+        await client.ending("b")
+        assert await history(client) == ["a", "done a", "b", "done b"]
+
+
+async def test_a_picture_that_cannot_be_stored_is_refused_with_its_message(
+    tmp_path: Path, models: ModelServer, trouble: Trouble
+) -> None:
+    async with serving(tmp_path, models, trouble.env("*/blobs/*", "ENOSPC")) as (_, client):
+        trouble.begin()
+        picture = [{"type": "image", "mimeType": "image/png", "content": PIXEL}]
+        with pytest.raises(RequestFailed, match="No space left"):
+            await client.call("chat.send", message("a", attachments=picture))
+        assert text_of(await client.chat("b [[reply:done b]]")) == "done b"
+        trouble.end()
+        await client.call("chat.send", message("a", attachments=picture))
+        assert text_of(await client.ending("a")) == "done a"
+
+
+@pytest.mark.parametrize("at", ["write", "sync"])
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EROFS"])
+async def test_a_run_whose_transcript_cannot_be_written_waits_and_goes_on(
+    tmp_path: Path, models: ModelServer, trouble: Trouble, error: str, at: str
+) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("the answer", hold=held, hold_after=1))
+    async with serving(tmp_path, models, trouble.env("*.jsonl", error, at)) as (_, client):
+        await client.call("chat.send", message("a"))
+        await models.wait_for_requests(1)
+        trouble.begin()
+        held.set()
+        waiting = await client.call("agent.wait", {"runId": "a", "timeoutMs": 300})
+        assert waiting["status"] == "timeout"
+        trouble.end()
+        assert text_of(await client.ending("a")) == "the answer"
+        assert await history(client) == ["a", "the answer"]
+    assert len(models.requests) == 1
+
+
+async def test_a_message_whose_end_cannot_be_written_ends_when_it_can(
+    tmp_path: Path, models: ModelServer, trouble: Trouble
+) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("the answer", hold=held, hold_after=1))
+    async with serving(tmp_path, models, trouble.env("*/ledger.db", "ENOSPC")) as (gateway, client):
+        await client.call("chat.send", message("a"))
+        await models.wait_for_requests(1)
+        trouble.begin()
+        held.set()
+        waiting = await client.call("agent.wait", {"runId": "a", "timeoutMs": 300})
+        assert waiting["status"] == "timeout"
+        gateway.kill()
+        trouble.end()
+        await gateway.start()
+        async with gateway.client() as again:
+            assert (await again.call("agent.wait", {"runId": "a", "timeoutMs": 15_000}))["status"] == "ok"
+            assert await history(again) == ["a", "the answer"]
+    assert len(models.requests) == 1
+
+
+async def test_stop_ends_a_run_that_waits_for_the_disk(tmp_path: Path, models: ModelServer, trouble: Trouble) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("never seen", hold=held, hold_after=1))
+    async with serving(tmp_path, models, trouble.env("*.jsonl", "ENOSPC")) as (_, client):
+        await client.call("chat.send", message("a"))
+        await models.wait_for_requests(1)
+        trouble.begin()
+        held.set()
+        await client.call("agent.wait", {"runId": "a", "timeoutMs": 300})
+        await client.call("chat.abort", {"sessionKey": "main", "runId": "a"})
+        assert (await client.ending("a"))["state"] == "aborted"
+        trouble.end()
+        assert text_of(await client.chat("b [[reply:done b]]")) == "done b"
+
+
+async def test_other_sessions_are_served_while_one_waits(tmp_path: Path, models: ModelServer, trouble: Trouble) -> None:
+    store = tmp_path / "state" / "agents" / "main" / "sessions" / "sessions.json"
+    store.parent.mkdir(parents=True)
+    store.write_text(json.dumps({"agent:main:one": {"sessionId": "one", "updatedAt": 1_700_000_000_000}}))
+    async with serving(tmp_path, models, trouble.env("*/one.jsonl", "EIO")) as (_, client):
+        trouble.begin()
+        await client.call("chat.send", message("a", "agent:main:one"))
+        for number in range(3):
+            assert text_of(await client.chat("x [[reply:done]]", f"agent:main:other{number}")) == "done"
+        assert (await client.call("agent.wait", {"runId": "a", "timeoutMs": 1}))["status"] == "timeout"
+        trouble.end()
+        assert text_of(await client.ending("a")) == "done a"
+        assert await history(client, "agent:main:one") == ["a", "done a"]
+
+
+async def test_sessions_json_catches_up_when_space_returns(
+    tmp_path: Path, models: ModelServer, trouble: Trouble
+) -> None:
+    async with serving(tmp_path, models, trouble.env("*/sessions.json", "ENOSPC")) as (gateway, client):
+        trouble.begin()
+        await client.chat("a [[reply:done a]]", "agent:main:new")
+        store = gateway.sessions_dir() / "sessions.json"
+        assert "agent:main:new" not in (store.read_text() if store.exists() else "")
+        gateway.kill()
+        await gateway.start()
+        async with gateway.client() as again:
+            assert [row["key"] for row in (await again.call("sessions.list"))["sessions"]] == ["agent:main:new"]
+            trouble.end()
+            async with asyncio.timeout(15):
+                while not store.exists() or "agent:main:new" not in store.read_text():
+                    await asyncio.sleep(0.05)
+            assert await history(again, "agent:main:new") == ["a", "done a"]
+
+
+# A disk that is really full
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a small file system")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=False)
+
+
+def fill(place: Path) -> Path:
+    """Takes every last byte."""
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                pass
+    return ballast
+
+
+async def test_a_really_full_disk_refuses_new_messages_and_loses_none_when_space_returns(
+    small_disk: Path, models: ModelServer
+) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("words " * 50, hold=held, hold_after=1))
+    async with serving(small_disk, models, {}) as (gateway, client):
+        await client.call("chat.send", message("a"))
+        await models.wait_for_requests(1)
+        ballast = fill(small_disk)
+        held.set()
+        refused = 0
+        for number in range(20):
+            try:
+                await client.call("chat.send", message(f"b{number}", "agent:main:other"))
+            except RequestFailed as failure:
+                assert "No space left" in str(failure)
+                refused += 1
+        assert refused
+        assert (await client.call("health"))["ok"]
+        os.unlink(ballast)
+        assert text_of(await client.ending("a")).startswith("words words")
+        for number in range(20):
+            await client.call("chat.send", message(f"b{number}", "agent:main:other"))
+        for number in range(20):
+            assert (await client.call("agent.wait", {"runId": f"b{number}", "timeoutMs": 20_000}))["status"] == "ok"
+        texts = "\n".join(await history(client, "agent:main:other"))
+        assert all(f"[message_id: b{number}]" in texts or f"b{number}" in texts for number in range(20))
+        gateway.kill()
+        await gateway.start()
+        async with gateway.client() as again:
+            assert "\n".join(await history(again, "agent:main:other")) == texts
+
+
+async def test_a_gateway_that_cannot_start_on_a_full_disk_says_so_and_starts_when_it_can(
+    small_disk: Path, models: ModelServer
+) -> None:
+    async with serving(small_disk, models, {}) as (gateway, client):
+        await client.chat("a [[reply:done a]]")
+        gateway.kill()
+        ballast = fill(small_disk)
+        try:
+            await gateway.start()
+        except AssertionError:
+            assert "Traceback" not in gateway.errors()
+        else:
+            gateway.kill()
+        os.unlink(ballast)
+        await gateway.start()
+        async with gateway.client() as again:
+            assert await history(again) == ["a", "done a"]

@@ -1,0 +1,257 @@
+"""What a restart makes of unfinished messages: taken up where they were, closed when hopeless, never twice."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.clock import SystemClock
+from openclaw.config.store import ConfigStore
+from openclaw.gateway.assemble import close_gateway, open_gateway
+from openclaw.inbound.intake import Incoming, take_in
+from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
+from tests.support.model_server import Call, ModelServer, Reply
+
+Make = Callable[..., GatewayProcess]
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@pytest.fixture
+def make(tmp_path: Path, models: ModelServer) -> Make:
+    def gateway(**queue: Any) -> GatewayProcess:
+        config = model_config(models.base_url, models.api_key, messages={"queue": {"mode": "followup", **queue}})
+        return GatewayProcess(tmp_path / "state", config)
+
+    return gateway
+
+
+def plan(gateway: GatewayProcess, *faults: dict[str, Any]) -> None:
+    gateway.env |= {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(faults)}
+
+
+async def died(gateway: GatewayProcess) -> None:
+    assert gateway._process is not None
+    assert await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 20) == -9
+
+
+async def send(client: WireClient, key: str, text: str | None = None, **more: Any) -> dict[str, Any]:
+    params = {"sessionKey": "main", "message": text or key, "idempotencyKey": key, **more}
+    return await client.call("chat.send", params)
+
+
+async def wait(client: WireClient, key: str) -> dict[str, Any]:
+    return await client.call("agent.wait", {"runId": key, "timeoutMs": 15_000})
+
+
+async def roles(client: WireClient) -> list[str]:
+    return [message["role"] for message in (await client.call("chat.history", {"sessionKey": "main"}))["messages"]]
+
+
+@pytest.mark.parametrize(
+    ("point", "told", "effects"),
+    [
+        ("tool.before", "Not run: the Gateway stopped before this call began.", 0),
+        ("tool.noted", "Interrupted: the Gateway stopped while this call was running.", 0),
+        ("tool.ran", "Interrupted: the Gateway stopped while this call was running.", 1),
+    ],
+)
+async def test_an_interrupted_tool_call_is_reported_to_the_model_and_not_repeated(
+    make: Make, models: ModelServer, tmp_path: Path, point: str, told: str, effects: int
+) -> None:
+    file = tmp_path / "effects"
+    models.queue(Reply("", calls=[Call("exec", {"command": f"echo once >> {file}"})]), Reply("checked"))
+    gateway = make()
+    plan(gateway, {"at": point, "do": "kill"})
+    async with gateway:
+        async with gateway.client() as client:
+            await send(client, "a")
+            await died(gateway)
+        plan(gateway)
+        await gateway.start()
+        async with gateway.client() as client:
+            assert (await wait(client, "a"))["status"] == "ok"
+            assert await roles(client) == ["user", "assistant", "toolResult", "assistant"]
+    assert told in json.dumps(models.requests[1].body["messages"][-1])
+    assert len(models.requests) == 2
+    assert (file.read_text().count("once") if file.exists() else 0) == effects
+
+
+async def test_the_same_key_and_agent_wait_find_the_resumed_run(make: Make, models: ModelServer) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("never", hold=asyncio.Event(), hold_after=0), Reply("resumed", hold=held, hold_after=1))
+    async with make() as gateway:
+        async with gateway.client() as client:
+            await send(client, "a")
+            await models.wait_for_requests(1)
+        gateway.kill()
+        await gateway.start()
+        async with gateway.client() as client:
+            assert (await send(client, "a"))["status"] == "in_flight"
+            waiting = await client.send("agent.wait", {"runId": "a", "timeoutMs": 15_000})
+            held.set()
+            assert (await client.answer(waiting))["status"] == "ok"
+            assert text_of(await client.ending("a")) == "resumed"
+            assert (await send(client, "a"))["status"] == "ok"
+
+
+async def test_text_streamed_before_the_kill_is_not_in_the_history_twice(make: Make, models: ModelServer) -> None:
+    models.queue(Reply("one two three four", hold=asyncio.Event(), hold_after=2), Reply("one two three four"))
+    async with make() as gateway:
+        async with gateway.client() as client:
+            await send(client, "a")
+            await client.event(lambda event, payload: event == "agent" and payload["stream"] == "assistant")
+        gateway.kill()
+        await gateway.start()
+        async with gateway.client() as client:
+            assert (await wait(client, "a"))["status"] == "ok"
+            messages = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
+    assert [message["content"][0]["text"] for message in messages] == ["a", "one two three four"]
+
+
+async def test_a_message_that_keeps_bringing_the_gateway_down_is_given_up_with_one_notice(
+    make: Make, models: ModelServer
+) -> None:
+    gateway = make()
+    plan(gateway, {"at": "model.call", "do": "kill"})
+    async with gateway:
+        async with gateway.client() as client:
+            await send(client, "a")
+            await died(gateway)
+        for _ in range(2):
+            try:
+                await gateway.start()
+            except AssertionError:
+                pass  # It may die before it says that it is ready.
+            await died(gateway)
+        plan(gateway)
+        await gateway.start()
+        async with gateway.client() as client:
+            ended = await wait(client, "a")
+            assert ended["status"] == "error"
+            assert "stopped 3 times while working on this message" in ended["error"]
+            with pytest.raises(RequestFailed, match="given up"):
+                await send(client, "a")
+            assert text_of(await client.chat("b [[reply:done b]]")) == "done b"
+            messages = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant"]
+    assert "given up" in messages[1]["errorMessage"]
+
+
+async def test_a_message_that_cannot_even_be_given_up_is_closed(make: Make, models: ModelServer) -> None:
+    """Dying at the start of every run: in the end the message is closed without being touched."""
+    gateway = make()
+    plan(gateway, {"at": "run.start", "do": "kill"})
+    async with gateway:
+        async with gateway.client() as client:
+            await send(client, "a")
+            await died(gateway)
+        for _life in range(8):
+            try:
+                await gateway.start()
+                async with gateway.client() as client:
+                    if (await wait(client, "a"))["status"] == "error":
+                        break
+            except Exception:
+                await died(gateway)
+        else:
+            pytest.fail("the message still brings the Gateway down")
+        gateway.kill()
+        plan(gateway)
+        await gateway.start()
+        async with gateway.client() as client:
+            assert text_of(await client.chat("b [[reply:done b]]")) == "done b"
+    assert all("a\n" not in json.dumps(request.body["messages"]) for request in models.requests)
+
+
+async def test_words_steered_into_a_run_are_answered_once_though_it_died(
+    make: Make, models: ModelServer, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    command = f"while [ ! -e {gate} ]; do sleep 0.02; done"
+    models.queue(Reply("", calls=[Call("exec", {"command": command})]), Reply("heard both"))
+    gateway = make(mode="steer")
+    plan(gateway, {"at": "steer.after", "do": "kill"})
+    async with gateway:
+        async with gateway.client() as client:
+            await client.call("sessions.patch", {"key": "main", "verboseLevel": "on"})
+            await send(client, "a")
+            await client.event(lambda event, payload: event == "agent" and payload["stream"] == "tool")
+            await send(client, "b")
+            gate.touch()
+            await died(gateway)
+        plan(gateway)
+        await gateway.start()
+        async with gateway.client() as client:
+            assert (await wait(client, "a"))["status"] == "ok"
+            assert (await wait(client, "b"))["status"] == "ok"
+            assert await roles(client) == ["user", "assistant", "toolResult", "user", "assistant"]
+    assert len(models.requests) == 2
+
+
+async def test_what_was_collected_keeps_its_pictures_and_its_answer_over_a_kill(
+    make: Make, models: ModelServer
+) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("A", hold=held, hold_after=0), Reply("both"))
+    gateway = make(mode="collect", debounceMs=0)
+    plan(gateway, {"at": "absorb.after", "do": "kill"})
+    picture = [{"type": "image", "mimeType": "image/png", "content": PIXEL}]
+    assert base64.b64decode(PIXEL).startswith(b"\x89PNG")
+    async with gateway:
+        async with gateway.client() as client:
+            await send(client, "a")
+            await models.wait_for_requests(1)
+            await send(client, "b", attachments=picture)
+            await send(client, "c")
+            held.set()
+            await died(gateway)
+        plan(gateway)
+        await gateway.start()
+        async with gateway.client() as client:
+            assert (await wait(client, "c"))["status"] == "ok"
+            assert (await wait(client, "b"))["status"] == "ok", "it was answered with c"
+    asked = models.requests[1].body["messages"][-1]["content"]
+    assert [block["type"] for block in asked].count("image") == 1
+    assert "[message_id: b]" in json.dumps(asked) and "[message_id: c]" in json.dumps(asked)
+
+
+async def test_what_was_left_unfinished_comes_before_what_is_sent_while_the_gateway_starts(
+    make: Make, models: ModelServer, tmp_path: Path
+) -> None:
+    models.queue(Reply("never", hold=asyncio.Event(), hold_after=0))
+    async with make() as gateway:
+        async with gateway.client() as client:
+            await send(client, "a")
+            await models.wait_for_requests(1)
+            await send(client, "b")
+        gateway.kill()
+    models.forget()
+    config = ConfigStore(str(tmp_path / "state" / "openclaw.json"), SystemClock(), os.environ)
+    config.load_or_create()
+    again = await open_gateway(str(tmp_path / "state"), config, SystemClock(), {"HOME": str(tmp_path)})
+    try:
+        assert await again.hub.find_unfinished() == 2
+        fields: dict[str, Any] = {"source": "webchat", "route": {"channel": "webchat"}}
+        message = Incoming(run_id="c", agent_id="main", session_key="agent:main:main", prompt="c", **fields)
+        assert (await take_in(message, again.runtime, again.hub)).queued
+        await again.hub.recover()
+        for key in ("a", "b", "c"):
+            assert (await again.hub.wait(key, 15)).status == "ok"
+        rows = await again.ledger.recent(session_key="agent:main:main")
+    finally:
+        await close_gateway(again)
+    assert [row.attempts for row in sorted(rows, key=lambda row: row.id)] == [2, 1, 1]
+    assert len(models.requests) == 4
+    texts = [json.dumps(request.body["messages"][-1]) for request in list(models.requests)[1:]]
+    assert [next(key for key in "abc" if f"message_id: {key}" in text or f'"{key}"' in text) for text in texts] == [
+        "a",
+        "b",
+        "c",
+    ]

@@ -1,0 +1,127 @@
+"""Commands and directives through the Gateway's own chat."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import GatewayProcess, WireClient, text_of
+from tests.support.model_server import ModelServer, Reply
+
+
+async def said(client: WireClient, text: str, session_key: str = "main") -> str:
+    return text_of(await client.chat(text, session_key))
+
+
+async def entry_of(client: WireClient, key: str = "agent:main:main") -> dict[str, Any]:
+    rows = (await client.call("sessions.list", {}))["sessions"]
+    return next(row for row in rows if row["key"] == key)
+
+
+async def test_a_command_is_answered_without_a_model_and_kept(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        final = await client.chat("/status", run_id="s")
+        assert (final["message"]["provider"], final["message"]["model"]) == ("openclaw", "gateway-injected")
+        assert "mock/mock-1" in text_of(final)
+        for command in ("/help", "/commands", "/whoami"):
+            assert await said(client, command)
+        ack = await client.call("chat.send", {"sessionKey": "main", "message": "/status", "idempotencyKey": "s"})
+        assert ack == {"runId": "s", "status": "ok"}
+    assert not models.requests
+
+
+@pytest.mark.parametrize(
+    ("directive", "reply", "field", "value"),
+    [
+        ("/think high", "Thinking level set to high.", "thinkingLevel", "high"),
+        ("/verbose full", "⚙️ Verbose logging set to full.", "verboseLevel", "full"),
+        ("/reasoning on", "⚙️ Reasoning visibility enabled.", "reasoningLevel", "on"),
+        ("/send off", "⚙️ Send policy set to off.", "sendPolicy", "deny"),
+    ],
+)
+async def test_a_directive_alone_is_stored_and_acknowledged(
+    gateway: GatewayProcess, models: ModelServer, directive: str, reply: str, field: str, value: str
+) -> None:
+    async with gateway.client() as client:
+        assert await said(client, directive) == reply
+        assert (await entry_of(client))[field] == value
+    assert not models.requests
+
+
+async def test_an_inline_directive_counts_for_that_message_only(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        await client.chat("tell me\n/verbose on\nabout cats")
+        prompt = json.dumps(models.requests[0].body["messages"])
+        assert "/verbose" not in prompt
+        assert "about cats" in prompt
+        assert "verboseLevel" not in await entry_of(client)
+
+
+async def test_a_shortcut_inside_a_message_runs_at_once_and_the_rest_goes_on(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        final = await client.chat("hey /status how are you? [[reply:fine]]", run_id="r")
+        assert text_of(final) == "fine"
+        shown = await client.event(lambda event, payload: event == "chat" and payload["runId"] == "r:0")
+        assert "mock/mock-1" in text_of(shown["payload"])
+    assert "/status" not in json.dumps(models.requests[0].body["messages"])
+
+
+async def test_an_unknown_command_goes_to_the_model_as_text(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        await client.chat("/frobnicate now")
+    assert "/frobnicate now" in json.dumps(models.requests[0].body["messages"])
+
+
+async def test_new_begins_again_and_resume_brings_the_old_session_back(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        await client.chat("my name is Ada")
+        old = (await entry_of(client))["sessionId"]
+        final = await client.chat("/new", run_id="n")
+        assert text_of(final) == "ok"
+        assert "A new session was started via /new or /reset" in json.dumps(models.requests[-1].body["messages"])
+        assert "Ada" not in json.dumps(models.requests[-1].body["messages"])
+        assert (await entry_of(client))["sessionId"] != old
+        assert await said(client, "/resume")
+        assert (await entry_of(client))["sessionId"] == old
+        await client.chat("who am I?")
+    assert "Ada" in json.dumps(models.requests[-1].body["messages"])
+
+
+async def test_new_with_words_starts_with_them(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        await client.chat("before")
+        assert await said(client, "/new plan my day [[reply:planned]]") == "planned"
+    messages = json.dumps(models.requests[-1].body["messages"])
+    assert "plan my day" in messages
+    assert "before" not in messages
+
+
+async def test_the_queue_can_be_seen_and_edited(gateway: GatewayProcess, models: ModelServer) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("first", hold=held, hold_after=0))
+    async with gateway.client() as client:
+        assert await said(client, "/queue followup") == "⚙️ Queue mode set to followup."
+        for name in ("one", "two", "three"):
+            await client.call("chat.send", {"sessionKey": "main", "message": name, "idempotencyKey": name})
+        await models.wait_for_requests(1)
+        shown = await said(client, "/queue list")
+        assert "two" in shown
+        assert "three" in shown
+        await said(client, "/queue drop 1")
+        assert (await client.ending("two"))["state"] == "aborted"
+        held.set()
+        assert text_of(await client.ending("three")) == "ok"
+
+
+async def test_why_tells_what_became_of_a_message(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        await client.chat("hello [[reply:hi]]", run_id="greeting-1")
+        story = await said(client, "/why greeting-1")
+    assert "answered" in story.lower()

@@ -1,0 +1,48 @@
+"""The order in which unfinished messages are taken up, and when one is given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from openclaw.runs.queue import QueueSettings
+from openclaw.runs.recovery import how_to_go_on, in_order, queue_again
+from openclaw.storage.base import LedgerRow
+
+
+def row(number: int, attempts: int = 0) -> LedgerRow:
+    return LedgerRow(
+        id=number,
+        run_id=f"r{number}",
+        dedupe_key="",
+        agent_id="main",
+        session_key="agent:main:main",
+        session_id="s",
+        source="webchat",
+        route={},
+        body={"prompt": "x"},
+        state="running" if attempts else "accepted",
+        reason="",
+        attempts=attempts,
+        accepted_at=0,
+        started_at=None,
+        ended_at=None,
+        result=None,
+    )
+
+
+def test_what_had_begun_goes_first_then_the_oldest() -> None:
+    rows = [row(3), row(1), row(2, attempts=1)]
+    assert [one.id for one in in_order(rows)] == [2, 1, 3]
+
+
+def test_what_had_begun_is_not_collected() -> None:
+    collect = QueueSettings(mode="collect")
+    assert queue_again(row(1, attempts=1), collect).mode == "followup"
+    assert queue_again(row(1), collect) is collect
+
+
+@pytest.mark.parametrize(
+    ("attempts", "wanted"), [(0, "run"), (1, "run"), (2, "run"), (3, "give up"), (4, "close"), (9, "close")]
+)
+def test_a_message_gets_three_tries_then_a_notice_then_only_an_end(attempts: int, wanted: str) -> None:
+    assert how_to_go_on(attempts) == wanted
