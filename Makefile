@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
+SCHEDULES ?= 1000
 
-.PHONY: help setup setup-dev run test check format bench lock clean
+.PHONY: help setup setup-dev run test faults check format bench lock clean
 
 help:
 	@echo "make run      set up, start the Gateway and open a chat (without a terminal: serve and print the URL)"
 	@echo "make test     set up and run every test"
+	@echo "make faults   kill the Gateway on SCHEDULES (1000) random schedules and check that nothing is lost or repeated"
 	@echo "make check    formatting, lint and types"
 	@echo "make bench    measure the speed figures and print them beside their bars"
 	@echo "make setup    only create $(VENV) and install"
@@ -31,6 +33,9 @@ run: setup
 
 test: setup-dev
 	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+
+faults: setup-dev
+	$(BIN)/python -m tests.faults.ordeal $(SCHEDULES)
 
 check: setup-dev
 	$(BIN)/ruff format --check .

@@ -14,32 +14,23 @@ SESSIONS = 100
 TURNS = 5
 LATENCY_MS = 200
 RUNS = 3
-CONNECTIONS = 10
 
 
 async def measure() -> list[Row]:
     wall: list[float] = []
     cpu: list[float] = []
     failed = 0
-    async with running() as gateway:
-        clients = [gateway.client(caps=("delta-events",)) for _ in range(CONNECTIONS)]
-        wires = [await client.__aenter__() for client in clients]
-        await wires[0].chat("hello")
+    async with running() as gateway, gateway.client() as wire:
+        await wire.chat("hello")
         before = _lag_buckets(await gateway.metrics())
         for run in range(RUNS):
             spent, began = cpu_s(gateway.pid), time.monotonic()
-            ends = await asyncio.gather(
-                *(
-                    _session(wires[number % CONNECTIONS], f"agent:main:bench-{run}-{number}")
-                    for number in range(SESSIONS)
-                )
-            )
+            keys = [f"agent:main:bench-{run}-{number}" for number in range(SESSIONS)]
+            ends = await asyncio.gather(*(_session(wire, key) for key in keys))
             wall.append(time.monotonic() - began)
             cpu.append(cpu_s(gateway.pid) - spent)
             failed += sum(ends)
         lag = _percentile(before, _lag_buckets(await gateway.metrics()), 0.99)
-        for client in clients:
-            await client.__aexit__(None, None, None)
     what = f"{SESSIONS} sessions x {TURNS} turns, model {LATENCY_MS} ms"
     limit = TURNS * LATENCY_MS / 1000
     return [

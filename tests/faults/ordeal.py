@@ -194,9 +194,7 @@ class Ordeal:
             database.row_factory = sqlite3.Row
             assert database.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
             rows = {row["run_id"]: row for row in database.execute("SELECT * FROM messages")}
-            ends = Counter(
-                row["ledger_id"] for row in database.execute("SELECT * FROM story") if row["state"] in ENDS
-            )
+            ends = Counter(row["ledger_id"] for row in database.execute("SELECT * FROM story") if row["state"] in ENDS)
         assert rows.keys() == {one.key for one in self.sent}
         for row in rows.values():
             assert row["state"] in ENDS and row["ended_at"], f"{row['run_id']} has no end: {dict(row)}"
@@ -243,7 +241,9 @@ async def endure(ordeal: Ordeal, schedules: int, *, messages: int = 4) -> None:
     chance = ordeal.chance
     for number in range(schedules):
         sessions = [f"agent:main:g{number // 10}s{place}" for place in range(3)]
-        fault = {"at": chance.choice([*POINTS, "*", "write", "sync"]), "do": "kill", "hit": chance.randint(1, 12)}
+        at = chance.choice([*POINTS, "*", "write", "sync"])
+        often = {"*": 80, "write": 30, "sync": 8, "commit.before": 16, "commit.after": 16}.get(at, messages)
+        fault = {"at": at, "do": "kill", "hit": chance.randint(1, often)}
         alive = await ordeal.start([fault])
         if alive and not ordeal.armed.exists():
             await ordeal.settle()
@@ -252,7 +252,7 @@ async def endure(ordeal: Ordeal, schedules: int, *, messages: int = 4) -> None:
         ordeal.workload(sessions, messages)
         ordeal.struck = not alive
         if alive:
-            await ordeal.deliver_until_death(within_s=chance.uniform(0.01, 0.9))
+            await ordeal.deliver_until_death(within_s=chance.uniform(0.05, 1.5))
         ordeal.deaths[str(fault["at"]) if ordeal.struck else "from outside"] += 1
         # One time in four the next life is in danger from its first moment.
         if chance.random() < 0.75:

@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -252,20 +253,33 @@ async def test_a_really_full_disk_refuses_new_messages_and_loses_none_when_space
             assert "\n".join(await history(again, "agent:main:other")) == texts
 
 
-async def test_a_gateway_that_cannot_start_on_a_full_disk_says_so_and_starts_when_it_can(
+async def test_a_gateway_starts_on_a_full_disk_and_still_shows_what_it_has(
     small_disk: Path, models: ModelServer
 ) -> None:
     async with serving(small_disk, models, {}) as (gateway, client):
         await client.chat("a [[reply:done a]]")
         gateway.kill()
         ballast = fill(small_disk)
-        try:
-            await gateway.start()
-        except AssertionError:
-            assert "Traceback" not in gateway.errors()
-        else:
-            gateway.kill()
-        os.unlink(ballast)
+        await gateway.start()
+        async with gateway.client() as again:
+            assert await history(again) == ["a", "done a"]
+            os.unlink(ballast)
+            assert text_of(await again.chat("b [[reply:done b]]")) == "done b"
+
+
+async def test_a_read_only_disk_is_named_when_the_gateway_cannot_start(small_disk: Path, models: ModelServer) -> None:
+    async with serving(small_disk, models, {}) as (gateway, client):
+        await client.chat("a [[reply:done a]]")
+        gateway.kill()
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+        command = [sys.executable, "-m", "openclaw", "gateway", "run", "--port", "0"]
+        refused = await asyncio.to_thread(
+            subprocess.run, command, env=gateway.env, capture_output=True, text=True, timeout=30, check=False
+        )
+        subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+        assert refused.returncode == 1
+        assert "Read-only file system" in refused.stderr and "make the state directory writable" in refused.stderr
+        assert "Traceback" not in refused.stderr
         await gateway.start()
         async with gateway.client() as again:
             assert await history(again) == ["a", "done a"]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import msgspec
 
-BOOTSTRAP_FILES = (
-    "AGENTS.md",
-    "SOUL.md",
-    "TOOLS.md",
-    "IDENTITY.md",
-    "USER.md",
-    "HEARTBEAT.md",
-    "BOOTSTRAP.md",
-)
-HEAD_SHARE = 0.7
-TAIL_SHARE = 0.2
+SEEDED_FILES = ("AGENTS.md", "SOUL.md", "TOOLS.md", "IDENTITY.md", "USER.md", "HEARTBEAT.md")
+FIRST_RUN_FILE = "BOOTSTRAP.md"
+BOOTSTRAP_FILES = (*SEEDED_FILES, FIRST_RUN_FILE)
+MEMORY_FILES = ("MEMORY.md", "memory.md")
+SUBAGENT_FILES = ("AGENTS.md", "TOOLS.md")
+HEAD_PERCENT = 70
+TAIL_PERCENT = 20
+WINDOW_SHARE = 8
+"""One file takes at most this part of the window, so that small models keep room for the conversation."""
+MIN_CHARS = 1000
+MAX_READ_BYTES = 4_000_000
 _CACHE_LIMIT = 256
+_CHARS_PER_TOKEN = 4
 
 
 class BootstrapFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,44 +29,123 @@ class BootstrapFile(msgspec.Struct, frozen=True, kw_only=True):
     missing: bool
     raw_chars: int
     text: str
-    """What goes into the prompt; cut in the middle when the file is over the limit."""
+    """What goes into the prompt; cut in the middle when the file is over the limit, empty for a blank file."""
     truncated: bool
+    version: int = 0
+    """Differs when the file on disk does."""
+    warning: str = ""
+    """For the person: what the model does not see of this file."""
 
 
-_cache: dict[tuple[str, int, int, int], BootstrapFile] = {}
+_cache: dict[str, tuple[tuple[int, int, int], BootstrapFile]] = {}
+_told: dict[tuple[str, int, int], None] = {}
 
 
-def load_bootstrap(workspace: Path, max_chars: int) -> list[BootstrapFile]:
-    """All files in their fixed order; BOOTSTRAP.md only while it exists. Unchanged files come from memory."""
+def load_bootstrap(
+    workspace: Path, max_chars: int, *, private: bool = True, subagent: bool = False
+) -> list[BootstrapFile]:
+    """The files in their fixed order; unchanged ones come from memory.
+
+    BOOTSTRAP.md is there only while it exists. Long-term memory is for private chats: in a group it would tell
+    everyone what one person confided. Sub-agents get the instructions only.
+    """
+    if subagent:
+        return [_load(workspace / name, max_chars) for name in SUBAGENT_FILES]
     files = [_load(workspace / name, max_chars) for name in BOOTSTRAP_FILES]
-    return [file for file in files if not (file.missing and file.name == "BOOTSTRAP.md")]
+    if files[-1].missing:
+        files.pop()
+    return [*files, *_memory(workspace, max_chars)] if private else files
+
+
+def _memory(workspace: Path, max_chars: int) -> list[BootstrapFile]:
+    found = [file for name in MEMORY_FILES if not (file := _load(workspace / name, max_chars)).missing]
+    if len(found) == 2 and Path(found[0].path).samefile(found[1].path):
+        # Where the disk ignores case, both names are one file.
+        return found[:1]
+    return found
+
+
+def effective_max_chars(max_chars: int, context_window: int) -> int:
+    """The configured limit per file, less where the model's window is small."""
+    return max(min(max_chars, context_window * _CHARS_PER_TOKEN // WINDOW_SHARE), min(max_chars, MIN_CHARS))
+
+
+def untold_warnings(files: list[BootstrapFile]) -> list[str]:
+    """Warnings of cut files nobody has been given yet. Each version of a file is warned about once."""
+    warnings: list[str] = []
+    for file in files:
+        key = (file.path, file.version, len(file.text))
+        if file.warning and key not in _told:
+            if len(_told) >= _CACHE_LIMIT:
+                _told.clear()
+            _told[key] = None
+            warnings.append(file.warning)
+    return warnings
 
 
 def _load(path: Path, max_chars: int) -> BootstrapFile:
     try:
         status = path.stat()
-        key = (str(path), status.st_mtime_ns, status.st_size, max_chars)
-        if key not in _cache:
+        if not stat.S_ISREG(status.st_mode):
+            return _missing(path)
+        key = (status.st_mtime_ns, status.st_size, max_chars)
+        known = _cache.get(str(path))
+        if known is None or known[0] != key:
             if len(_cache) >= _CACHE_LIMIT:
                 _cache.clear()
-            _cache[key] = _read(path, max_chars)
-        return _cache[key]
+            known = _cache[str(path)] = (key, _read(path, status, max_chars))
+        return known[1]
     except OSError:
-        return BootstrapFile(name=path.name, path=str(path), missing=True, raw_chars=0, text="", truncated=False)
+        return _missing(path)
 
 
-def _read(path: Path, max_chars: int) -> BootstrapFile:
-    raw = path.read_text(encoding="utf-8", errors="replace").rstrip()
+def _missing(path: Path) -> BootstrapFile:
+    text = f"[MISSING] Expected at: {path}"
+    return BootstrapFile(name=path.name, path=str(path), missing=True, raw_chars=0, text=text, truncated=False)
+
+
+def _read(path: Path, status: os.stat_result, max_chars: int) -> BootstrapFile:
+    with path.open("rb") as file:
+        data = file.read(MAX_READ_BYTES)
+        if status.st_size > MAX_READ_BYTES:
+            # Only the two ends of such a file can ever be shown.
+            file.seek(-min(MAX_READ_BYTES, status.st_size - MAX_READ_BYTES), os.SEEK_END)
+            data += file.read(MAX_READ_BYTES)
+    raw = data.decode("utf-8-sig", "replace").rstrip()
     truncated = len(raw) > max_chars
-    text = truncate_middle(raw, path.name, max_chars) if truncated else raw
     return BootstrapFile(
-        name=path.name, path=str(path), missing=False, raw_chars=len(raw), text=text, truncated=truncated
+        name=path.name,
+        path=str(path),
+        missing=False,
+        raw_chars=len(raw),
+        text=truncate_middle(raw, path.name, max_chars) if truncated else raw,
+        truncated=truncated,
+        version=status.st_mtime_ns,
+        warning=_warning(raw, path.name, max_chars) if truncated else "",
     )
+
+
+def _kept(max_chars: int) -> tuple[int, int]:
+    return max_chars * HEAD_PERCENT // 100, max_chars * TAIL_PERCENT // 100
 
 
 def truncate_middle(text: str, name: str, max_chars: int) -> str:
     """Keeps the beginning and the end, and says in the gap what is missing and how to see it."""
-    head, tail = int(max_chars * HEAD_SHARE), int(max_chars * TAIL_SHARE)
-    left_out = len(text) - head - tail
-    marker = f"\n[… {left_out} characters of {name} left out; read the file for the whole …]\n"
+    head, tail = _kept(max_chars)
+    marker = (
+        f"\n\n[...truncated, read {name} for full content...]\n"
+        f"…(truncated {name}: kept {head}+{tail} chars of {len(text)})…\n\n"
+    )
     return text[:head] + marker + text[len(text) - tail :]
+
+
+def _warning(text: str, name: str, max_chars: int) -> str:
+    head, tail = _kept(max_chars)
+    first = text.count("\n", 0, head) + 1
+    last = text.count("\n", 0, len(text) - tail) + 1
+    lines = f"line {first}" if first == last else f"lines {first} to {last}"
+    return (
+        f"{name} is too long for the prompt: {len(text):,} characters, of which the model sees the first {head:,} and "
+        f"the last {tail:,}. Cut out: {lines}. Shorten the file, or raise agents.defaults.bootstrapMaxChars "
+        f"(now {max_chars:,} for this model)."
+    )

@@ -34,6 +34,10 @@ from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEv
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 
 SKIPPED_FOR_USER = "Skipped due to queued user message."
+REFUSED = (
+    "The model's provider refused the request, and refused it again in its simplest form. Nothing is lost: write again, "
+    "choose another model with /model, or begin anew with /new. The provider said: {error}"
+)
 
 
 class Steered(msgspec.Struct, frozen=True):
@@ -74,6 +78,8 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     retry_delay_ms: Callable[[int, ModelError], int | None] = lambda attempt, error: None
     """The wait before retry number ``attempt`` (from 1), or None to give up."""
     max_retries: int = 3
+    simplify: Callable[[ModelError], bool] = lambda error: False
+    """Asked when a provider refused a request as malformed: True when the next one will be plainer."""
     client_tools: frozenset[str] = frozenset()
     """Tools that the caller of the Gateway runs itself: a call to one ends the run, its result comes later."""
     tool_update: Callable[[ToolUpdated], None] = lambda update: None
@@ -137,6 +143,7 @@ def _add(messages: list[Message], added: list[Message], message: Message) -> Non
 async def _answer(messages: list[Message], options: LoopOptions) -> AsyncIterator[Event]:
     """One assistant message, with retries; failed attempts are reported as messages of their own."""
     attempt = 0
+    simplified = False
     while True:
         request = options.request(messages)
         failure: ModelError | None = None
@@ -168,8 +175,16 @@ async def _answer(messages: list[Message], options: LoopOptions) -> AsyncIterato
             failure = error
         finally:
             await _close(stream)
+        # A model that is not there (404) does not come back for a plainer request.
+        malformed = failure.kind == "format" and failure.status != 404
+        if malformed and options.simplify(failure):
+            simplified = True
+            yield AssistantEnded(so_far.message("error", str(failure), failure.partial))
+            yield RetryScheduled(1, 1, 0, str(failure))
+            continue
         attempt += 1
-        yield AssistantEnded(so_far.message("error", str(failure), failure.partial))
+        why = REFUSED.format(error=failure) if malformed and simplified else str(failure)
+        yield AssistantEnded(so_far.message("error", why, failure.partial))
         delay = options.retry_delay_ms(attempt, failure) if attempt <= options.max_retries else None
         if delay is None:
             return

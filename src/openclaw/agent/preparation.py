@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.bootstrap import BootstrapFile, load_bootstrap
+from openclaw.agent.hygiene import HistoryCleaner, dm_history_limit
 from openclaw.agent.prompt import PromptFacts, SystemPrompt, build_system_prompt
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.agent.tokens import overhead_tokens
@@ -42,6 +43,8 @@ class Preparation(msgspec.Struct, kw_only=True):
     session_id: str
     view: PromptView
     """What of the conversation the model is shown; pruning and fitting happen there."""
+    cleaner: HistoryCleaner
+    """Keeps what is shown acceptable to every provider."""
     tool_choice: Any = None
     max_tokens: int | None = None
 
@@ -50,7 +53,7 @@ class Preparation(msgspec.Struct, kw_only=True):
             model=self.model,
             system=self.prompt.text,
             system_suffix=self.prompt.suffix,
-            messages=self.view.of(messages),
+            messages=self.view.of(self.cleaner.clean(messages)),
             tools=self.tool_specs,
             thinking=self.thinking,
             session_id=self.session_id,
@@ -108,6 +111,14 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         ),
         session_id=turn.session_id,
         view=view,
+        cleaner=HistoryCleaner(
+            runtime.hygiene,
+            model,
+            turn.session_id,
+            runtime.clock.now_ms(),
+            history_limit=dm_history_limit(config.channels, turn.session_key),
+            max_image_side=config.agents.defaults.image_max_dimension_px,
+        ),
         tool_choice=turn.tool_choice if model.tools else None,
         max_tokens=turn.max_tokens,
     )
@@ -122,7 +133,9 @@ def beside_client_tools(turn: Turn, tools: list[Tool]) -> list[Tool]:
 
 
 def workspace_of(turn: Turn, runtime: Runtime) -> Path:
-    return Path(workspace_dir(runtime.config.current, str(runtime.state_dir), turn.agent_id))
+    config, agent_id = runtime.config.current, turn.agent_id
+    key = ("workspace", agent_id)
+    return runtime.derived.of(config, key, lambda: workspace_dir(config, str(runtime.state_dir), agent_id))
 
 
 def choose_model(

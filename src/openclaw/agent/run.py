@@ -279,6 +279,7 @@ class AgentRun:
         timer = self._start_timer(prepared)
         # A copy: the loop extends it, the transcript's own list follows by append.
         messages = list(transcript.context().messages)
+        await prepared.cleaner.prepare(messages)
         try:
             async for event in run_loop(messages, self._options(prepared)):
                 match event:
@@ -292,10 +293,15 @@ class AgentRun:
                             texts.append(message.text)
                     case ToolStarted(call_id, name, arguments):
                         await self._note_start(call_id, name, msgspec.json.encode(arguments).decode())
-                    case ToolEnded():
+                    case ToolEnded(message):
                         event = await self._store_result(transcript, event)
+                        if messages[-1] is message:
+                            # The model reads what was kept, now as in every later turn.
+                            messages[-1] = event.message
+                        await prepared.cleaner.prepare([event.message])
                     case SteeringInjected(message, token):
                         await self._append(transcript, message, own_id=token)
+                        await prepared.cleaner.prepare([message])
                     case RunEnded():
                         ended = event
                         continue
@@ -345,6 +351,7 @@ class AgentRun:
             client_tools=frozenset(spec.name for spec in self._turn.client_tools),
             retry_delay_ms=delay,
             max_retries=settings.max_retries if settings.enabled else 0,
+            simplify=lambda error: prepared.cleaner.refused(self._runtime.clock.now_ms()),
             tool_update=self._emit,
         )
 

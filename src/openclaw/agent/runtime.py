@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from openclaw.agent.hooks import Hooks
+from openclaw.agent.hygiene import Hygiene
 from openclaw.agent.tokens import Scales
 from openclaw.clock import Clock
+from openclaw.config.derived import Derived
 from openclaw.messages import ImageBlock, ToolResultMessage
 from openclaw.models.base import ModelRequest, StreamEvent, ToolSpec
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
@@ -45,6 +47,9 @@ class Runtime(msgspec.Struct, kw_only=True):
     hooks: Hooks = msgspec.field(default_factory=Hooks)
     scales: Scales = msgspec.field(default_factory=Scales)
     """What providers reported of the sizes we had estimated."""
+    hygiene: Hygiene = msgspec.field(default_factory=Hygiene)
+    derived: Derived = msgspec.field(default_factory=Derived)
+    """Tools and folders, as the current configuration has them."""
 
 
 class Turn(msgspec.Struct, kw_only=True):

@@ -19,9 +19,14 @@ from openclaw.tools.policy import ToolPolicy, allowed_tools, profile
 
 
 def tools_for(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime) -> list[Tool]:
-    """None at all for models that cannot call tools."""
+    """None at all for models that cannot call tools. The same objects from turn to turn: they keep nothing of a run."""
     if not model.tools:
         return []
+    key = ("tools", agent_id, model.provider, model.ref, workspace)
+    return list(runtime.derived.of(config, key, lambda: _make(agent_id, model, workspace, config, runtime)))
+
+
+def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime) -> list[Tool]:
     agent = agent_config(config, agent_id)
     own = agent.tools if agent else None
     policies = [*_policies(config.tools, model), *(_policies(own, model) if own else ())]

@@ -23,6 +23,7 @@ from openclaw.gateway.server import Server, StartRefused, serve
 from openclaw.gateway.shared_auth import SharedSecret, shared_secret
 from openclaw.logs import Logs
 from openclaw.paths import DEFAULT_PORT, config_path, make_private_dir, state_dir
+from openclaw.storage.trouble import in_words, is_disk_trouble
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -59,6 +60,8 @@ def run(
     except AlreadyRunning as running:
         print(f"openclaw: {running}", file=sys.stderr)
         return 1
+    except OSError as error:
+        return _disk_refuses(error)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             while runner.run(_serve(state, options, lock)):
@@ -67,8 +70,17 @@ def run(
     except CannotStart as problem:
         print(f"openclaw: {problem}", file=sys.stderr)
         return 1
+    except OSError as error:
+        return _disk_refuses(error)
     finally:
         lock.release()
+
+
+def _disk_refuses(error: OSError) -> int:
+    if not is_disk_trouble(error):
+        raise error
+    print(f"openclaw: {in_words(error)}, then start again", file=sys.stderr)
+    return 1
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -25,8 +25,8 @@ from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
 from openclaw.models.compat import Quirks, endpoint, openai_headers, quirks_of, tool_choice
 from openclaw.models.http import WireRequest, stream_reply
-from openclaw.models.openai_chat_turns import in_turns
 from openclaw.models.openai_chat_stream import REASONING_FIELDS, ChatStream
+from openclaw.models.openai_chat_turns import in_turns
 
 MAX_ID = 40
 RESULT_IMAGES = "Images from the tool results above:"

@@ -45,8 +45,8 @@ def sniff_image(head: bytes) -> str | None:
     return None
 
 
-def fit_image(data: bytes, mime_type: str) -> FittedImage:
-    """The picture within ``MAX_SIDE`` and ``MAX_BASE64_BYTES``; blocking, and slow for large pictures."""
+def fit_image(data: bytes, mime_type: str, max_side: int = MAX_SIDE) -> FittedImage:
+    """The picture within ``max_side`` and ``MAX_BASE64_BYTES``; blocking, and slow for large pictures."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     if len(data) > MAX_SOURCE_BYTES:
@@ -56,16 +56,18 @@ def fit_image(data: bytes, mime_type: str) -> FittedImage:
             width, height = opened.size
             if width * height > MAX_SOURCE_PIXELS:
                 raise ImageProblem(f"{width}x{height} is more than {MAX_SOURCE_PIXELS} pixels")
-            if max(width, height) <= MAX_SIDE and _base64_length(len(data)) <= MAX_BASE64_BYTES:
+            if max(width, height) <= max_side and _base64_length(len(data)) <= MAX_BASE64_BYTES:
+                # Read to its end: providers refuse a whole request over a picture that breaks off.
+                opened.load()
                 return FittedImage(_block(data, mime_type))
             upright = ImageOps.exif_transpose(opened)
-            return _shrink(upright, upright.size)
+            return _shrink(upright, upright.size, max_side)
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise ImageProblem(f"the picture cannot be decoded ({error})") from None
 
 
-def _shrink(image: Image, original: tuple[int, int]) -> FittedImage:
-    fit = min(1.0, MAX_SIDE / max(original))
+def _shrink(image: Image, original: tuple[int, int], max_side: int) -> FittedImage:
+    fit = min(1.0, max_side / max(original))
     for scale in _SCALES:
         size = max(1, round(original[0] * fit * scale)), max(1, round(original[1] * fit * scale))
         small = image.convert("RGBA" if _has_alpha(image) else "RGB").resize(size)

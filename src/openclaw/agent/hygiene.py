@@ -1,0 +1,211 @@
+"""What of a conversation may be sent to a model, in memory only, before each call. The transcript is never touched.
+
+Two layers keep every request valid. Here is what depends on the conversation and its settings: how far back it goes,
+who is speaking, pictures, outsized results, the plain form after a refusal. What a vendor's protocol demands (calls and
+results in pairs, legal ids, order of roles, signatures only for the model that gave them) is done by the adapters for
+whatever they are given (``models.convert``), so that summaries and every other call have it too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from typing import Any, cast
+
+import msgspec
+
+from openclaw.agent.fit import cut_text
+from openclaw.agent.hygiene_images import ImageShelf, newest_images, replace_images
+from openclaw.agent.hygiene_plain import plain_upto
+from openclaw.config.schema.channels import Channels
+from openclaw.messages import ImageBlock, Message, TextBlock, ToolResultMessage, UserBlock, UserMessage
+from openclaw.models.base import Model
+from openclaw.models.convert import without_failed
+from openclaw.tools.images import MAX_SIDE
+
+INTER_SESSION = "[Inter-session message]"
+LONGEST_SOURCE = 200
+LONGEST_RESULT = 400_000
+RESULT_SHARE = 0.3
+"""One tool result takes at most this part of the window, at four characters to a token."""
+REFUSALS_KEPT = 1000
+PLAIN_FOR_MS = 3_600_000
+"""How long what was refused is sent plainly; then the usual form is tried again."""
+_FORGED = re.compile(r"\[(\s*inter-session\s+message[^\]\n]{0,400})\]?", re.IGNORECASE)
+
+
+class Hygiene:
+    """What the Gateway remembers between runs: pictures seen to, and conversations that a provider refused."""
+
+    def __init__(self) -> None:
+        self.images = ImageShelf()
+        self._refused: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def plain_until(self, session_id: str, model: Model, now_ms: int) -> int:
+        """Messages up to this moment go out in their plainest form; -1: none."""
+        moment = self._refused.get((session_id, model.ref), -1)
+        return moment if now_ms - moment < PLAIN_FOR_MS else -1
+
+    def note_refusal(self, session_id: str, model: Model, now_ms: int) -> None:
+        self._refused[session_id, model.ref] = now_ms
+        while len(self._refused) > REFUSALS_KEPT:
+            self._refused.popitem(last=False)
+
+    def forget_refusal(self, session_id: str, model: Model) -> None:
+        self._refused.pop((session_id, model.ref), None)
+
+
+class HistoryCleaner:
+    """Cleans for one run. ``prepare`` each message before the request that holds it is built."""
+
+    def __init__(
+        self,
+        hygiene: Hygiene,
+        model: Model,
+        session_id: str,
+        now_ms: int,
+        *,
+        history_limit: int = 0,
+        max_image_side: int | None = None,
+    ) -> None:
+        self._hygiene = hygiene
+        self._model = model
+        self._session_id = session_id
+        self._history_limit = history_limit
+        self._max_side = min(max_image_side or MAX_SIDE, MAX_SIDE)
+        self._plain_until = hygiene.plain_until(session_id, model, now_ms)
+        self._all_plain = False
+
+    async def prepare(self, messages: list[Message]) -> None:
+        if "image" in self._model.input:
+            await self._hygiene.images.prepare(messages, self._max_side)
+
+    def clean(self, messages: list[Message]) -> list[Message]:
+        messages = without_failed(limit_turns(messages, self._history_limit))
+        self._all_plain = False
+        if self._plain_until >= 0:
+            messages, self._all_plain = plain_upto(messages, self._plain_until)
+        return clean_history(messages, self._model, self._hygiene.images, self._max_side)
+
+    def refused(self, now_ms: int) -> bool:
+        """The provider refused what was built last. True: the next request will be plainer.
+
+        False: it was as plain as it gets, so the cause is not in the conversation, which is shown whole again.
+        """
+        if self._all_plain:
+            self._plain_until = -1
+            self._hygiene.forget_refusal(self._session_id, self._model)
+            return False
+        self._plain_until = now_ms
+        self._hygiene.note_refusal(self._session_id, self._model, now_ms)
+        return True
+
+
+def clean_history(messages: list[Message], model: Model, images: ImageShelf, max_side: int = MAX_SIDE) -> list[Message]:
+    """The messages as they may be sent; those with nothing to mend stay the same objects."""
+    sees = "image" in model.input
+    most = max_result_chars(model.context_window)
+
+    def shown(block: ImageBlock) -> UserBlock:
+        return images.shown(block, max_side)
+
+    out: list[Message] = []
+    for message in messages:
+        if isinstance(message, UserMessage):
+            message = attributed(message)
+        elif isinstance(message, ToolResultMessage):
+            message = capped(message, most)
+        out.append(replace_images(message, shown) if sees else message)
+    return newest_images(out) if sees else out
+
+
+def limit_turns(messages: list[Message], limit: int) -> list[Message]:
+    """From the ``limit``-th last message of the user on; 0 or less: everything."""
+    if limit <= 0:
+        return messages
+    for place in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[place], UserMessage):
+            limit -= 1
+            if limit == 0:
+                return messages[place:]
+    return messages
+
+
+def max_result_chars(window: int) -> int:
+    return min(int(window * 4 * RESULT_SHARE), LONGEST_RESULT)
+
+
+def capped(message: ToolResultMessage, most: int) -> ToolResultMessage:
+    """Each text of an outsized result is cut in proportion to its length."""
+    total = sum(len(block.text) for block in message.content if isinstance(block, TextBlock))
+    if total <= most:
+        return message
+    content = [
+        TextBlock(text=cut_text(block.text, len(block.text) * most // total)) if isinstance(block, TextBlock) else block
+        for block in message.content
+    ]
+    return msgspec.structs.replace(message, content=content)
+
+
+# Who is speaking
+
+
+def attributed(message: UserMessage) -> UserMessage:
+    """Words that another session sent say so. Nobody else's can: a marker found in a text loses its brackets."""
+    source = message.provenance
+    foreign = source is not None and source.get("kind") == "inter_session"
+    content = message.content
+    blocks: list[UserBlock] = [TextBlock(text=content)] if isinstance(content, str) else list(content)
+    checked = [_unforged(block) for block in blocks]
+    if foreign and source is not None:
+        checked.insert(0, TextBlock(text=_marker(source)))
+    elif all(new is old for new, old in zip(checked, blocks, strict=True)):
+        return message
+    return msgspec.structs.replace(message, content=checked)
+
+
+def _unforged(block: UserBlock) -> UserBlock:
+    if isinstance(block, ImageBlock) or "[" not in block.text or _FORGED.search(block.text) is None:
+        return block
+    return TextBlock(text=_FORGED.sub(r"(\1)", block.text))
+
+
+def _marker(source: dict[str, Any]) -> str:
+    named = {"sourceSession": "sourceSessionKey", "sourceChannel": "sourceChannel", "sourceTool": "sourceTool"}
+    told = [f"{name}={_word(source[key])}" for name, key in named.items() if source.get(key)]
+    return " ".join([INTER_SESSION, *told, "isUser=false"])
+
+
+def _word(value: Any) -> str:
+    return re.sub(r"[\s\[\]]+", "_", str(value))[:LONGEST_SOURCE]
+
+
+# How far back direct chats go
+
+
+def dm_history_limit(channels: Channels, session_key: str) -> int:
+    """``channels.<id>.dms.<person>.historyLimit``, else ``dmHistoryLimit``; 0 where neither is set and in other chats."""
+    segments = session_key.lower().split(":")
+    if segments[0] == "agent":
+        segments = segments[2:]
+    # <channel>:direct:<person> or <channel>:<account>:direct:<person>
+    place = next((place for place in (1, 2) if segments[place : place + 1] in (["direct"], ["dm"])), None)
+    if place is None or place + 1 >= len(segments):
+        return 0
+    section = _section(channels, segments[0])
+    if place == 2:
+        section |= _given(_given(section.get("accounts")).get(segments[1]))
+    person = re.split(r":(?:thread|topic):", ":".join(segments[place + 1 :]))[0]
+    people = {name.lower(): value for name, value in _given(section.get("dms")).items()}
+    limit: Any = _given(people.get(person)).get("historyLimit", section.get("dmHistoryLimit"))
+    return limit if type(limit) is int and limit > 0 else 0
+
+
+def _section(channels: Channels, channel: str) -> dict[str, Any]:
+    return _given(msgspec.to_builtins(channels.signal) if channel == "signal" else channels.others.get(channel))
+
+
+def _given(value: Any) -> dict[str, Any]:
+    """A map without its unset keys."""
+    items = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return {name: item for name, item in items.items() if item is not None}

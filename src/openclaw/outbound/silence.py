@@ -1,0 +1,146 @@
+"""The words by which a model says nothing, taken out of what people get to read before any of it is shown.
+
+``NO_REPLY`` at the beginning (or as the whole, however dressed up) is silence; at the end of a real answer it is cut
+off. ``HEARTBEAT_OK`` is cut off at both ends, and silence when nothing else is said.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+NO_REPLY = "NO_REPLY"
+HEARTBEAT_OK = "HEARTBEAT_OK"
+TOKENS = (NO_REPLY, HEARTBEAT_OK)
+
+_DRESS = "*_~\"'`“”‘’«»()[]"
+"""Quotes and markup that may stand around a token."""
+_CUT_DRESS = frozenset(_DRESS) - {"`"}
+"""At the end of an answer a token in code is a mention, not a sign."""
+_MOST_DRESS = 3
+_LONGEST_TAIL = 400
+"""Punctuation after a token; with more of it the token was no sign."""
+_PREFIXES = sorted({token[:size] for token in TOKENS for size in range(1, len(token))}, key=len, reverse=True)
+_dress = f"[{re.escape(_DRESS)}]"
+_LEADS = re.compile(r"NO_REPLY(?![A-Za-z0-9_])")
+_ACK_LEADS = re.compile(rf"{_dress}{{0,4}}HEARTBEAT_OK(?![A-Za-z0-9]){_dress}{{0,4}}(?!{_dress})")
+_MAYBE_LEADS = re.compile(rf"{_dress}{{0,4}}(?:{'|'.join(map(re.escape, [*_PREFIXES, *TOKENS]))})?\Z")
+_ALONE = re.compile(r"[\W_]{0,8}(?<![^\W_])(?:NO_REPLY|HEARTBEAT_OK)[\W_]*\Z")
+_MAYBE_ALONE = re.compile(rf"[\W_]{{0,8}}(?:{'|'.join(map(re.escape, [*_PREFIXES, *TOKENS]))})?[\W_]{{0,400}}\Z")
+_NO_WORD = re.compile(r"[\W_]*\Z")
+_AFTER_TOKEN = re.compile(rf"(?:[^\w`]|_){{0,{_LONGEST_TAIL}}}\Z")
+
+End = Literal["NO_REPLY", "HEARTBEAT_OK"]
+
+
+class SilenceGate:
+    """Lets text through as soon as it can no longer be part of a token. White space at both ends goes.
+
+    ``ack_max_chars``: in a heartbeat run ``HEARTBEAT_OK`` with at most that much more is silence too; nothing is let
+    through before the end.
+    """
+
+    def __init__(self, *, ack_max_chars: int | None = None) -> None:
+        self._ack_max_chars = ack_max_chars
+        self._held = ""
+        self._speaking = False
+        self.silent: End | None = None
+        """The token that made the whole silent."""
+        self._acknowledged = False
+
+    def feed(self, text: str) -> str:
+        if self.silent is not None:
+            return ""
+        self._held += text
+        return self._release() if self._ack_max_chars is None else ""
+
+    def close(self, *, complete: bool = True) -> str:
+        """What is left to say. Of a text that was cut off, half a token stays unsaid."""
+        if self.silent is not None:
+            return ""
+        said = self._release()
+        if not complete:
+            rest = ""
+        elif self._speaking:
+            rest = self._held[: self._cut(self._held)]
+        else:
+            rest = self._settle_beginning()
+        self._held = ""
+        said += rest
+        if self._ack_max_chars is not None and self._acknowledged and len(said) <= self._ack_max_chars:
+            self.silent, said = HEARTBEAT_OK, ""
+        return said
+
+    def _release(self) -> str:
+        if not self._speaking and not self._begin():
+            return ""
+        hold = hold_from(self._held)
+        said, self._held = self._held[:hold], self._held[hold:]
+        return said
+
+    def _begin(self) -> bool:
+        """Whether it is certain that something is being said."""
+        while True:
+            self._held = self._held.lstrip()
+            if not self._held or _MAYBE_LEADS.match(self._held):
+                return False
+            if _LEADS.match(self._held):
+                self.silent, self._held = NO_REPLY, ""
+                return False
+            if (leads := _ACK_LEADS.match(self._held)) is None:
+                break
+            if leads.end() == len(self._held):
+                return False
+            self._acknowledged, self._held = True, self._held[leads.end() :]
+        if _MAYBE_ALONE.match(self._held):
+            return False
+        self._speaking = True
+        return True
+
+    def _settle_beginning(self) -> str:
+        """The end came before it was certain that anything is being said."""
+        if (alone := _ALONE.match(self._held)) is not None:
+            self.silent = NO_REPLY if NO_REPLY in alone[0] else HEARTBEAT_OK
+            return ""
+        if self._acknowledged and _NO_WORD.match(self._held):
+            self.silent = HEARTBEAT_OK
+            return ""
+        return self._held[: self._cut(self._held)]
+
+    def _cut(self, text: str) -> int:
+        """The size of the text without the tokens that end it."""
+        end = len(text)
+        while (found := _ending_token(text, end)) is not None:
+            end, token = found
+            self._acknowledged = self._acknowledged or token == HEARTBEAT_OK
+        return len(text[:end].rstrip())
+
+
+def hold_from(text: str) -> int:
+    """From where on a text may turn out to end in a token (or in white space, which is not said either)."""
+    end = len(text)
+    prefix = next((prefix for prefix in _PREFIXES if text.endswith(prefix)), "")
+    start = _with_dress(text, end - len(prefix))
+    if start is not None:
+        end = start
+    while (found := _ending_token(text, end)) is not None:
+        end = found[0]
+    return len(text[:end].rstrip())
+
+
+def _ending_token(text: str, end: int) -> tuple[int, str] | None:
+    """Where the token begins that ends the text, what dresses it included."""
+    place, token = max((text.rfind(token, 0, end), token) for token in TOKENS)
+    if place < 0 or not _AFTER_TOKEN.match(text[place + len(token) : end]):
+        return None
+    start = _with_dress(text, place)
+    return None if start is None else (start, token)
+
+
+def _with_dress(text: str, place: int) -> int | None:
+    """Where quotes and markup before this place begin; None when it is inside a word."""
+    start = place
+    while start > 0 and place - start < _MOST_DRESS and text[start - 1] in _CUT_DRESS:
+        start -= 1
+    in_word = start > 0 and (text[start - 1].isalnum() or text[start - 1] == "_")
+    return None if in_word and (start == place or text[start] == "_") else start

@@ -1,0 +1,95 @@
+"""The prompt fits the window, whatever was said."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openclaw.agent.fit import FORGOTTEN, DoesNotFit, check_room, fit
+from openclaw.agent.tokens import PromptBudget, prompt_tokens
+from openclaw.messages import ImageBlock, Message, TextBlock, ToolResultMessage, UserMessage, user_text
+from tests.agent.scripted import call, says
+
+
+def budget(window: int, overhead: int = 0) -> PromptBudget:
+    return PromptBudget(window=window, output=0, overhead=overhead)
+
+
+def user(text: str) -> UserMessage:
+    return UserMessage(content=[TextBlock(text=text)])
+
+
+def result(text: str) -> ToolResultMessage:
+    return ToolResultMessage(tool_call_id="1", tool_name="exec", content=[TextBlock(text=text)])
+
+
+def test_what_fits_is_the_very_same_list() -> None:
+    messages: list[Message] = [user("hello"), says("hi")]
+    assert fit(messages, budget(1000)).messages is messages
+
+
+def test_old_tool_output_gives_way_before_anything_a_person_said() -> None:
+    messages: list[Message] = [user("q" * 4000), says("", call("1", n=1)), result("o" * 40_000)]
+    messages += [says("a" * 4000), user("w" * 4000), says("b" * 400), user("now")]
+    fitted = fit(messages, budget(4500))
+    assert prompt_tokens(fitted.messages) <= 4500
+    assert fitted.messages[0] is messages[0]
+    assert fitted.messages[2] is not messages[2]
+    assert fitted.shortened == 1
+
+
+def test_one_message_larger_than_the_window_keeps_its_beginning_and_end() -> None:
+    huge = user("BEGIN" + "x" * 400_000 + "END")
+    fitted = fit([user("before"), says("yes"), huge], budget(2000))
+    text = user_text(fitted.messages[-1])  # type: ignore[arg-type]
+    assert prompt_tokens(fitted.messages) <= 2000
+    assert text.startswith("BEGIN")
+    assert text.endswith("END")
+    assert "left out here" in text
+
+
+def test_ten_windows_of_talk_leave_the_newest_turns_and_a_word_about_the_rest() -> None:
+    messages: list[Message] = []
+    for number in range(2000):
+        messages += [user(f"question {number}"), says(f"answer {number}")]
+    fitted = fit(messages, budget(1000))
+    assert prompt_tokens(fitted.messages) <= 1000
+    assert fitted.messages[-1] is messages[-1]
+    assert any(isinstance(message, UserMessage) and FORGOTTEN in user_text(message) for message in fitted.messages)
+
+
+def test_a_fixed_part_larger_than_the_window_is_told_in_one_sentence_with_numbers() -> None:
+    with pytest.raises(DoesNotFit, match=r"about 9000 tokens of the model's window of 8000"):
+        check_room(budget(8000, overhead=9000))
+    check_room(budget(8000, overhead=7000))
+
+
+_sizes = st.integers(0, 3000)
+_steps = st.lists(st.tuples(st.sampled_from(["user", "answer", "tool", "image"]), _sizes), min_size=1, max_size=40)
+
+
+@given(_steps, st.integers(200, 2000))
+def test_any_history_fits_any_window_and_no_result_loses_its_call(steps: list[tuple[str, int]], window: int) -> None:
+    messages: list[Message] = [user("first")]
+    for number, (kind, size) in enumerate(steps):
+        match kind:
+            case "user":
+                messages.append(user("u" * size))
+            case "answer":
+                messages.append(says("a" * size))
+            case "image":
+                messages.append(UserMessage(content=[ImageBlock(data="aGk=", mime_type="image/png")]))
+            case _:
+                messages.append(says("", call(str(number), text="t" * (size // 10))))
+                messages.append(
+                    ToolResultMessage(tool_call_id=str(number), tool_name="echo", content=[TextBlock(text="r" * size)])
+                )
+    fitted = fit(messages, budget(window)).messages
+    assert prompt_tokens(fitted) <= window
+    called: set[str] = set()
+    for message in fitted:
+        if isinstance(message, ToolResultMessage):
+            assert message.tool_call_id in called
+        elif not isinstance(message, UserMessage):
+            called |= {each.id for each in message.tool_calls}

@@ -1,0 +1,58 @@
+"""Several agents on one Gateway, each with its own files, sessions and messages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.gateway import GatewayProcess, RequestFailed
+from tests.support.model_server import ModelServer
+
+
+async def test_an_agent_is_added_talks_from_its_own_workspace_and_is_deleted(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        made = await client.call("agents.create", {"name": "Work Horse", "emoji": "🐎"})
+        assert made["agentId"] == "work-horse"
+        assert "Name: Work Horse" in (Path(made["workspace"]) / "IDENTITY.md").read_text()
+        listed = await client.call("agents.list", {})
+        assert (listed["defaultId"], [agent["id"] for agent in listed["agents"]]) == ("main", ["main", "work-horse"])
+        await client.call("agents.files.set", {"agentId": "work-horse", "name": "AGENTS.md", "content": "Neigh first."})
+        await client.chat("hello", "agent:work-horse:main")
+        await client.chat("hello", "main")
+        assert "Neigh first." in json.dumps(models.requests[0].body["system"])
+        assert "Neigh first." not in json.dumps(models.requests[1].body["system"])
+        await client.call("agents.bind", {"agentId": "work-horse", "channel": "signal"})
+        gone = await client.call("agents.delete", {"agentId": "work-horse"})
+        assert gone["removedBindings"] == 1
+        assert not Path(made["workspace"]).exists()
+        assert list((gateway.state_dir / "trash").rglob("*.jsonl"))
+
+
+async def test_what_must_not_be_done_to_agents_is_refused(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        for method, params, words in (
+            ("agents.create", {"name": "main"}, '"main" is reserved'),
+            ("agents.delete", {"agentId": "main"}, '"main" cannot be deleted'),
+            ("agents.delete", {"agentId": "ghost"}, 'unknown agent id "ghost"'),
+            ("agent", {"agentId": "ghost", "message": "x", "idempotencyKey": "1"}, 'unknown agent id "ghost"'),
+            ("agents.files.get", {"agentId": "main", "name": "../openclaw.json"}, "unsupported file"),
+        ):
+            with pytest.raises(RequestFailed, match=words):
+                await client.call(method, params)
+
+
+async def test_the_command_line_adds_binds_and_deletes(gateway: GatewayProcess) -> None:
+    def run(*args: str) -> str:
+        command = [sys.executable, "-m", "openclaw", "agents", *args]
+        return subprocess.run(command, env=gateway.env, capture_output=True, text=True, check=True).stdout
+
+    assert json.loads(run("add", "Beta", "--bind", "signal:work", "--json"))["agentId"] == "beta"
+    assert "beta (Beta)" in run("list")
+    assert json.loads(run("bind", "beta", "signal", "--peer", "group:g1", "--json"))["added"] is True
+    assert json.loads(run("delete", "beta", "--force", "--json"))["removedBindings"] == 2

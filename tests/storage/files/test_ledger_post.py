@@ -1,0 +1,59 @@
+"""Messages that need no run, and what the platform called the parts that were sent."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from openclaw.storage.base import Accept, OutboxPart
+from openclaw.storage.files.ledger import FileLedger
+from tests.storage.still_clock import StillClock
+
+PARTS = [OutboxPart(part=number, channel="signal", payload={"text": text}) for number, text in enumerate("ab")]
+
+
+def accept(run_id: str = "r1") -> Accept:
+    return Accept(
+        run_id=run_id,
+        dedupe_key=f"send|{run_id}",
+        agent_id="main",
+        session_key="agent:main:main",
+        session_id="",
+        source="send",
+        route={"channel": "signal", "to": "ann"},
+        body={"text": "ab"},
+    )
+
+
+async def test_a_posted_message_has_ended_and_waits_to_be_delivered(tmp_path: Path) -> None:
+    ledger = await FileLedger.open(str(tmp_path), clock=StillClock())
+    row, new = await ledger.post(accept(), PARTS)
+    again, second = await ledger.post(accept(), PARTS)
+    assert (new, row.state, second, again.id) == (True, "answered", False, row.id)
+    assert [part.payload["text"] for part in await ledger.outbox_of(row.id)] == ["a", "b"]
+    assert await ledger.unfinished() == []
+    with pytest.raises(ValueError, match="same number"):
+        await ledger.post(accept("r2"), [PARTS[0], PARTS[0]])
+    assert await ledger.by_run("r2") is None
+    await ledger.close()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_an_older_ledger_learns_the_platforms_ids(tmp_path: Path, version: int) -> None:
+    ledger = await FileLedger.open(str(tmp_path), clock=StillClock())
+    row, _ = await ledger.post(accept(), PARTS)
+    await ledger.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as older:
+        older.execute("ALTER TABLE outbox DROP COLUMN message_id")
+        if version == 1:
+            older.execute("DROP TABLE seen")
+        older.execute(f"PRAGMA user_version = {version}")
+    older.close()
+    ledger = await FileLedger.open(str(tmp_path), clock=StillClock())
+    first, second = await ledger.outbox_of(row.id)
+    await ledger.outbox_mark(first.id, "sent", message_id="1700")
+    first, second = await ledger.outbox_of(row.id)
+    assert (first.message_id, second.message_id) == ("1700", "")
+    await ledger.close()
