@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 import aiohttp
 
+from bench.process import environment
 from bench.wire import TOKEN, Wire
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,8 +45,7 @@ class GatewayProcess:
         self.state_dir.mkdir(parents=True, exist_ok=True)
         (self.state_dir / "openclaw.json").write_text(json.dumps(config(model_port)))
         self._errors = home / "gateway.err"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENCLAW_", "CLAWDBOT_"))}
-        kept = {name: value for name, value in kept.items() if not name.endswith("_API_KEY")}
+        kept = {name: value for name, value in environment().items() if not name.endswith("_API_KEY")}
         self.env = {**kept, "HOME": str(home), "OPENCLAW_STATE_DIR": str(self.state_dir)}
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None

@@ -33,11 +33,17 @@ def _status_kb(pid: int, name: str) -> int:
     raise ValueError(f"no {name} for process {pid}")
 
 
+def environment() -> dict[str, str]:
+    """Ours, without what would make a measured Python behave unlike a user's, e.g. compile every module each time."""
+    ours = ("OPENCLAW_", "CLAWDBOT_", "PYTHON")
+    return {name: value for name, value in os.environ.items() if name == "PYTHONPATH" or not name.startswith(ours)}
+
+
 def run_cpu_ms(command: Sequence[str], env: Mapping[str, str] | None = None) -> float:
     """CPU time of one run of the command; its output is thrown away, a failure is not."""
-    environment = dict(os.environ if env is None else env)
     quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
-    pid = os.posix_spawn(command[0], list(command), environment, file_actions=quiet)
+    given = environment() if env is None else dict(env)
+    pid = os.posix_spawn(command[0], list(command), given, file_actions=quiet)
     _, status, usage = os.wait4(pid, 0)
     if status != 0:
         raise RuntimeError(f"{' '.join(command)} failed with status {os.waitstatus_to_exitcode(status)}")

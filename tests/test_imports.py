@@ -36,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
         "channels",
         "scheduler",
     },
+    "skills": set(),
     "cli": RECORDS | {"config", "models", "gateway"},
 }
 

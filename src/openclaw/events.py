@@ -28,10 +28,42 @@ class ThinkingDelta(msgspec.Struct, frozen=True):
     delta: str
 
 
+class Spoken(msgspec.Struct, frozen=True):
+    """What a person hears of an answer."""
+
+    text: str
+
+
+class Silent(msgspec.Struct, frozen=True):
+    """The model decided to say nothing."""
+
+    token: str
+    """The word by which it said so."""
+
+
+class Unsaid(msgspec.Struct, frozen=True):
+    """There are no words in the answer, and no decision either."""
+
+
+Speech: TypeAlias = Spoken | Silent | Unsaid
+
+
 class AssistantEnded(msgspec.Struct, frozen=True):
     """The message is complete (also when its stop reason is ``error`` or ``aborted``)."""
 
     message: AssistantMessage
+    speech: Speech = Unsaid()
+    """Of an answer in several parts, what all of them say together."""
+    continues: bool = False
+    """Another message follows in its place: the rest of an answer that was cut, or a new attempt."""
+
+
+class ContinuationAsked(msgspec.Struct, frozen=True):
+    """The answer ran into the output limit: the model is asked to go on. Nobody but the model reads this."""
+
+    message: UserMessage
+    part: int
+    """Of the answer, counted from 1: the one that was cut."""
 
 
 class SteeringInjected(msgspec.Struct, frozen=True):
@@ -105,6 +137,7 @@ Event: TypeAlias = (
     | TextDelta
     | ThinkingDelta
     | AssistantEnded
+    | ContinuationAsked
     | SteeringInjected
     | ToolStarted
     | ToolUpdated

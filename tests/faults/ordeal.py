@@ -29,10 +29,11 @@ from tests.support.model_server import ModelServer
 
 ENDS = {"answered", "silent", "failed", "superseded", "expired"}
 SETTLE_S = 60
-POINTS = (
-    "accept.before accept.after ack run.start user.before user.after model.call answer.before answer.after tool.before"
-    " tool.noted tool.ran tool.stored sync.before sync.after finish.before finish.after commit.before commit.after"
-).split()
+POINTS = [
+    *("accept.before", "accept.after", "ack", "run.start", "user.before", "user.after", "model.call"),
+    *("answer.before", "answer.after", "tool.before", "tool.noted", "tool.ran", "tool.stored"),
+    *("sync.before", "sync.after", "finish.before", "finish.after", "commit.before", "commit.after"),
+]
 CONNECTION_LOST = (aiohttp.ClientError, ConnectionError, TimeoutError, AssertionError, RuntimeError)
 
 
@@ -217,6 +218,14 @@ class Ordeal:
         assert order == sorted(order), "messages of one session changed places"
         results = Counter(message["toolCallId"] for message in messages if message["role"] == "toolResult")
         assert all(count == 1 for count in results.values()), "a tool call has two results"
+        calls = [
+            block["id"]
+            for message in messages
+            if message["role"] == "assistant" and message["stopReason"] == "toolUse"
+            for block in message["content"]
+            if block["type"] == "toolCall"
+        ]
+        assert set(calls) == set(results), "a tool call was left without its result"
         if self.mode == "followup":
             self._check_answers(own, rows, [message for message in messages if message["role"] == "assistant"])
 
@@ -237,7 +246,7 @@ def text_of(message: dict[str, Any]) -> str:
 
 
 async def endure(ordeal: Ordeal, schedules: int, *, messages: int = 4) -> None:
-    """Each schedule: messages are sent, the Gateway dies somewhere, sometimes again while it recovers; then the books."""
+    """Each schedule: messages are sent, the Gateway dies somewhere, at times again while recovering; then the books."""
     chance = ordeal.chance
     for number in range(schedules):
         sessions = [f"agent:main:g{number // 10}s{place}" for place in range(3)]

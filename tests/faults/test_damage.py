@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import random
 import shutil
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
-from tests.support.model_server import ModelServer
+from tests.support.model_server import ModelServer, Reply
 
 
 def line(**fields: Any) -> bytes:
@@ -163,6 +165,26 @@ async def test_a_damaged_sessions_json_does_not_take_the_sessions_along(
                 assert (await client.call("chat.history", {"sessionKey": key}))["messages"]
             assert text_of(await client.chat("more [[reply:yes]]", "agent:main:one")) == "yes"
         shutil.rmtree(gateway.state_dir)
+
+
+async def test_one_damaged_message_in_the_ledger_ends_alone(gateway: GatewayProcess, models: ModelServer) -> None:
+    models.queue(Reply("never", hold=asyncio.Event(), hold_after=0), Reply("never", hold=asyncio.Event(), hold_after=0))
+    async with gateway:
+        async with gateway.client() as client:
+            for key in ("a", "b"):
+                params = {"sessionKey": f"agent:main:{key}", "message": f"{key} [[reply:done]]", "idempotencyKey": key}
+                await client.call("chat.send", params)
+            await models.wait_for_requests(2)
+        gateway.kill()
+        with contextlib.closing(sqlite3.connect(gateway.state_dir / "ledger.db")) as database:
+            database.execute("UPDATE messages SET body = X'FF00FF' WHERE run_id = 'a'")
+            database.commit()
+        await gateway.start()
+        async with gateway.client() as client:
+            ended = await client.call("agent.wait", {"runId": "a", "timeoutMs": 15_000})
+            assert (ended["status"], "damaged" in ended["error"]) == ("error", True)
+            assert (await client.call("agent.wait", {"runId": "b", "timeoutMs": 15_000}))["status"] == "ok"
+            assert text_of(await client.chat("more [[reply:yes]]", "agent:main:a")).endswith("yes")
 
 
 async def test_a_journal_cut_anywhere_loses_at_most_its_last_change(gateway: GatewayProcess, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -121,8 +122,9 @@ async def test_a_run_whose_transcript_cannot_be_written_waits_and_goes_on(
     assert len(models.requests) == 1
 
 
-async def test_a_message_whose_end_cannot_be_written_ends_when_it_can(
-    tmp_path: Path, models: ModelServer, trouble: Trouble
+@pytest.mark.parametrize("kill", [True, False])
+async def test_a_message_whose_end_cannot_be_written_ends_after_the_next_start(
+    tmp_path: Path, models: ModelServer, trouble: Trouble, kill: bool
 ) -> None:
     held = asyncio.Event()
     models.queue(Reply("the answer", hold=held, hold_after=1))
@@ -133,7 +135,10 @@ async def test_a_message_whose_end_cannot_be_written_ends_when_it_can(
         held.set()
         waiting = await client.call("agent.wait", {"runId": "a", "timeoutMs": 300})
         assert waiting["status"] == "timeout"
-        gateway.kill()
+        if kill:
+            gateway.kill()
+        else:
+            assert await gateway.stop() == 0
         trouble.end()
         await gateway.start()
         async with gateway.client() as again:
@@ -154,13 +159,14 @@ async def test_stop_ends_a_run_that_waits_for_the_disk(tmp_path: Path, models: M
         await client.call("chat.abort", {"sessionKey": "main", "runId": "a"})
         assert (await client.ending("a"))["state"] == "aborted"
         trouble.end()
-        assert text_of(await client.chat("b [[reply:done b]]")) == "done b"
+        # The model sees both questions; the first was never answered.
+        assert text_of(await client.chat("b [[reply:done b]]")).endswith("done b")
 
 
 async def test_other_sessions_are_served_while_one_waits(tmp_path: Path, models: ModelServer, trouble: Trouble) -> None:
     store = tmp_path / "state" / "agents" / "main" / "sessions" / "sessions.json"
     store.parent.mkdir(parents=True)
-    store.write_text(json.dumps({"agent:main:one": {"sessionId": "one", "updatedAt": 1_700_000_000_000}}))
+    store.write_text(json.dumps({"agent:main:one": {"sessionId": "one", "updatedAt": int(time.time() * 1000)}}))
     async with serving(tmp_path, models, trouble.env("*/one.jsonl", "EIO")) as (_, client):
         trouble.begin()
         await client.call("chat.send", message("a", "agent:main:one"))
@@ -185,9 +191,11 @@ async def test_sessions_json_catches_up_when_space_returns(
         async with gateway.client() as again:
             assert [row["key"] for row in (await again.call("sessions.list"))["sessions"]] == ["agent:main:new"]
             trouble.end()
-            async with asyncio.timeout(15):
-                while not store.exists() or "agent:main:new" not in store.read_text():
-                    await asyncio.sleep(0.05)
+            for _ in range(300):  # It is folded once a second.
+                if store.exists() and "agent:main:new" in store.read_text():
+                    break
+                await asyncio.sleep(0.05)
+            assert "agent:main:new" in store.read_text()
             assert await history(again, "agent:main:new") == ["a", "done a"]
 
 

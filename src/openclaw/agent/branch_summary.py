@@ -28,8 +28,9 @@ async def go_back(job: Job, target: str | None, *, summarise: bool = True) -> st
     if target is not None and target not in transcript:
         raise KeyError(target)
     left = await _left_behind(transcript, target)
-    budget = max(1, job.settings.window - job.runtime.config.current.branch_summary.reserve_tokens)
-    messages = _newest(left, budget)
+    window = job.settings.window
+    reserve = min(job.runtime.config.current.branch_summary.reserve_tokens, window // 2)
+    messages = _newest(left, window - reserve)
     files = FileOps()
     files.take(left)
     text = await _summary(job, messages) if summarise and messages else ""

@@ -272,11 +272,13 @@ async def _summary(job: Job, plan: Plan) -> tuple[Compaction, Outcome] | Outcome
     )
     method: Literal["summary", "trim"] = "summary"
     try:
+        if not job.model.tools:
+            raise SummaryFailed(f"{job.model.ref} is too small to write summaries")
         with job.waiting():
             made = await summariser.summarise(plan.task)
     except SummaryFailed as failed:
         log.warning("compaction of %s: %s", job.session_key, failed)
-        if not job.urgent:
+        if not job.urgent and job.model.tools:
             return Outcome(status="failed", reason=str(failed), calls=summariser.calls)
         made = Made(text=without_model(plan.task), calls=summariser.calls, refused=summariser.refused)
         method = "trim"

@@ -184,7 +184,7 @@ def _word(value: Any) -> str:
 
 
 def dm_history_limit(channels: Channels, session_key: str) -> int:
-    """``channels.<id>.dms.<person>.historyLimit``, else ``dmHistoryLimit``; 0 where neither is set and in other chats."""
+    """``channels.<id>.dms.<person>.historyLimit``, else ``dmHistoryLimit``; 0: no limit, as in all other chats."""
     segments = session_key.lower().split(":")
     if segments[0] == "agent":
         segments = segments[2:]

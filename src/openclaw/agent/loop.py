@@ -13,11 +13,13 @@ from typing import Any, Protocol
 import msgspec
 
 from openclaw.agent.abort import Aborted, AbortSignal
+from openclaw.agent.continuation import Part, Reply, told_of_cut_call
 from openclaw.agent.tool_calls import call_tool, not_run
 from openclaw.clock import Clock
 from openclaw.events import (
     AssistantEnded,
     AssistantStarted,
+    ContinuationAsked,
     Event,
     RetryScheduled,
     RunEnded,
@@ -28,15 +30,18 @@ from openclaw.events import (
     ToolEnded,
     ToolStarted,
     ToolUpdated,
+    Unsaid,
 )
 from openclaw.messages import AssistantBlock, AssistantMessage, Message, TextBlock, ThinkingBlock, ToolCall, UserMessage
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text, Thinking
+from openclaw.outbound.reasoning import Piece, Said, typed
+from openclaw.outbound.visible import SpeechStream
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 
 SKIPPED_FOR_USER = "Skipped due to queued user message."
 REFUSED = (
-    "The model's provider refused the request, and refused it again in its simplest form. Nothing is lost: write again, "
-    "choose another model with /model, or begin anew with /new. The provider said: {error}"
+    "The model's provider refused the request, and refused it again in its simplest form. Nothing is lost: write "
+    "again, choose another model with /model, or begin anew with /new. The provider said: {error}"
 )
 
 
@@ -84,6 +89,10 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     """Tools that the caller of the Gateway runs itself: a call to one ends the run, its result comes later."""
     tool_update: Callable[[ToolUpdated], None] = lambda update: None
     """Progress of a running tool: shown, never stored, so it does not wait for the loop's next event."""
+    speech: Callable[[], SpeechStream] = SpeechStream
+    """Tells what of the model's words is for people."""
+    max_continuations: int = 0
+    """How often the model is asked for the rest of one answer that the output limit cut."""
 
 
 async def run_loop(messages: list[Message], options: LoopOptions) -> AsyncIterator[Event]:
@@ -92,15 +101,19 @@ async def run_loop(messages: list[Message], options: LoopOptions) -> AsyncIterat
     outcome, error = "ok", None
     yield RunStarted(options.clock.now_ms())
     try:
-        pending = options.inbox.steering()
+        reply = Reply.resumed(messages, options.speech, options.max_continuations)
+        if reply.parts and isinstance(messages[-1], AssistantMessage):
+            yield _ask_for_more(messages[-1], reply, messages, added, options)
+        pending = options.inbox.steering() if not reply.parts else []
         while True:
             for steered in pending:
                 _add(messages, added, steered.message)
                 yield SteeringInjected(steered.message, steered.token)
             answer: AssistantMessage | None = None
-            async for event in _answer(messages, options):
+            goes_on = False
+            async for event in _answer(messages, options, reply):
                 if isinstance(event, AssistantEnded):
-                    answer = event.message
+                    answer, goes_on = event.message, event.continues
                     if answer.stop_reason not in ("error", "aborted"):
                         messages.append(answer)
                     added.append(answer)
@@ -110,6 +123,10 @@ async def run_loop(messages: list[Message], options: LoopOptions) -> AsyncIterat
                 outcome, error = answer.stop_reason, _text_or_none(answer.error_message)
                 break
             pending = []
+            if goes_on:
+                yield _ask_for_more(answer, reply, messages, added, options)
+                continue
+            reply = Reply(options.speech, options.max_continuations)
             calls = answer.tool_calls
             if any(call.name in options.client_tools for call in calls):
                 async for event in _hand_over(calls, options):
@@ -125,6 +142,9 @@ async def run_loop(messages: list[Message], options: LoopOptions) -> AsyncIterat
                 if options.abort.aborted:
                     outcome, error = "aborted", options.abort.reason
                     break
+                if (note := told_of_cut_call(answer, options.clock.now_ms())) is not None:
+                    _add(messages, added, note)
+                    yield ContinuationAsked(note, 1)
             pending = pending or options.inbox.steering()
             if not calls and not pending:
                 pending = options.inbox.follow_ups()
@@ -140,7 +160,15 @@ def _add(messages: list[Message], added: list[Message], message: Message) -> Non
     added.append(message)
 
 
-async def _answer(messages: list[Message], options: LoopOptions) -> AsyncIterator[Event]:
+def _ask_for_more(
+    cut: AssistantMessage, reply: Reply, messages: list[Message], added: list[Message], options: LoopOptions
+) -> ContinuationAsked:
+    request = reply.request(cut, options.clock.now_ms())
+    _add(messages, added, request)
+    return ContinuationAsked(request, reply.parts)
+
+
+async def _answer(messages: list[Message], options: LoopOptions, reply: Reply) -> AsyncIterator[Event]:
     """One assistant message, with retries; failed attempts are reported as messages of their own."""
     attempt = 0
     simplified = False
@@ -148,7 +176,9 @@ async def _answer(messages: list[Message], options: LoopOptions) -> AsyncIterato
         request = options.request(messages)
         failure: ModelError | None = None
         so_far = _Partial(options)
-        yield AssistantStarted()
+        part = reply.begin()
+        for event in _beginning(reply, part, first_attempt=attempt == 0 and not simplified):
+            yield event
         stream = options.stream(request)
         try:
             while True:
@@ -157,19 +187,23 @@ async def _answer(messages: list[Message], options: LoopOptions) -> AsyncIterato
                 match event:
                     case Text(delta):
                         so_far.text(delta)
-                        yield TextDelta(delta)
+                        for piece in part.feed(delta):
+                            yield _delta(piece)
                     case Thinking(delta):
                         so_far.thinking(delta)
                         yield ThinkingDelta(delta)
                     case Done(message):
-                        yield AssistantEnded(message)
+                        for event in _ending(message, part, reply):
+                            yield event
                         return
                     case None:
                         raise ModelError("The model's stream ended without a final event.", kind="network")
                     case _:
                         pass
         except Aborted as stopped:
-            yield AssistantEnded(so_far.message("aborted", str(stopped)))
+            for piece in part.close(complete=False):
+                yield _delta(piece)
+            yield AssistantEnded(so_far.message("aborted", str(stopped)), part.speech.outcome)
             return
         except ModelError as error:
             failure = error
@@ -179,13 +213,14 @@ async def _answer(messages: list[Message], options: LoopOptions) -> AsyncIterato
         malformed = failure.kind == "format" and failure.status != 404
         if malformed and options.simplify(failure):
             simplified = True
-            yield AssistantEnded(so_far.message("error", str(failure), failure.partial))
+            yield AssistantEnded(so_far.message("error", str(failure), failure.partial), continues=True)
             yield RetryScheduled(1, 1, 0, str(failure))
             continue
         attempt += 1
         why = REFUSED.format(error=failure) if malformed and simplified else str(failure)
-        yield AssistantEnded(so_far.message("error", why, failure.partial))
         delay = options.retry_delay_ms(attempt, failure) if attempt <= options.max_retries else None
+        speech = reply.heard() if delay is None else Unsaid()
+        yield AssistantEnded(so_far.message("error", why, failure.partial), speech, continues=delay is not None)
         if delay is None:
             return
         yield RetryScheduled(attempt, options.max_retries, delay, str(failure))
@@ -194,8 +229,32 @@ async def _answer(messages: list[Message], options: LoopOptions) -> AsyncIterato
                 await options.clock.sleep(delay / 1000)
         except Aborted as stopped:
             yield AssistantStarted()
-            yield AssistantEnded(_Partial(options).message("aborted", str(stopped)))
+            yield AssistantEnded(_Partial(options).message("aborted", str(stopped)), reply.heard())
             return
+
+
+def _beginning(reply: Reply, part: Part, *, first_attempt: bool) -> list[Event]:
+    """A continuation goes on where the part before ended; only a new attempt shows that part again."""
+    if not reply.parts:
+        return [AssistantStarted()]
+    if first_attempt:
+        return []
+    return [AssistantStarted(), *([TextDelta(part.said_before)] if part.said_before else [])]
+
+
+def _ending(message: AssistantMessage, part: Part, reply: Reply) -> list[Event]:
+    """What was held back, and the finished message as it will be stored."""
+    pieces = [] if part.received or not message.text else part.feed(message.text)
+    if reply.goes_on(message, part):
+        pieces += part.pause()
+        reply.keep(part)
+        return [*map(_delta, pieces), AssistantEnded(typed(message), Unsaid(), continues=True)]
+    pieces += part.close(complete=True)
+    return [*map(_delta, pieces), AssistantEnded(typed(message), part.speech.outcome)]
+
+
+def _delta(piece: Piece) -> TextDelta | ThinkingDelta:
+    return TextDelta(piece.text) if isinstance(piece, Said) else ThinkingDelta(piece.text)
 
 
 async def _run_tools(calls: list[ToolCall], options: LoopOptions, steered: list[Steered]) -> AsyncIterator[Event]:

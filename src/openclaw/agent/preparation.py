@@ -8,24 +8,22 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.bootstrap import BootstrapFile, load_bootstrap
 from openclaw.agent.hygiene import HistoryCleaner, dm_history_limit
-from openclaw.agent.prompt import PromptFacts, SystemPrompt, build_system_prompt
+from openclaw.agent.prompt import SystemPrompt, build_system_prompt
+from openclaw.agent.prompt_facts import gather_facts
+from openclaw.agent.prompt_report import prompt_report
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.agent.tokens import overhead_tokens
 from openclaw.agent.toolset import tools_for
 from openclaw.agent.view import PromptView
-from openclaw.config.agents import agent_config, workspace_dir
+from openclaw.config.agents import workspace_dir
 from openclaw.config.schema import Config
 from openclaw.messages import Message, ThinkingLevel
 from openclaw.models.base import Model, ModelRequest, ToolSpec
 from openclaw.models.retry import RetrySettings
 from openclaw.models.thinking import clamp_to_model, parse_level
-from openclaw.paths import make_private_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import Tool
-
-DEFAULT_AGENT_NAME = "OpenClaw"
 
 
 class Preparation(msgspec.Struct, kw_only=True):
@@ -68,19 +66,17 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     model = choose_model(entry, config, turn.agent_id, runtime, turn.model)
     thinking = choose_thinking(turn, entry, config, model)
     workspace = workspace_of(turn, runtime)
-    max_chars = config.agents.defaults.bootstrap_max_chars
-    files = await asyncio.to_thread(_workspace_files, workspace, max_chars)
     tools = beside_client_tools(turn, tools_for(turn.agent_id, model, workspace, config, runtime))
-    facts = PromptFacts(
-        agent_id=turn.agent_id,
-        agent_name=agent_name(config, turn.agent_id),
-        workspace=str(workspace),
+    facts = await asyncio.to_thread(
+        gather_facts,
+        turn,
+        entry,
+        config,
         model=model,
         thinking=thinking,
         tools=tools,
-        files=files,
-        extra=turn.extra_system_prompt,
-        user_timezone=config.agents.defaults.user_timezone,
+        workspace=workspace,
+        state_dir=runtime.state_dir,
     )
     prompt = build_system_prompt(facts, runtime.clock.now_ms())
     specs = [*(tool.spec for tool in tools), *(turn.client_tools if model.tools else ())]
@@ -101,7 +97,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         tools={tool.spec.name: tool for tool in tools},
         tool_specs=specs,
         prompt=prompt,
-        report=prompt_report(turn, facts, prompt, max_chars, runtime.clock.now_ms()),
+        report=prompt_report(turn, facts, prompt, config, runtime.clock.now_ms()),
         timeout_s=run_timeout(turn, config),
         retry=RetrySettings(
             enabled=config.retry.enabled,
@@ -165,60 +161,3 @@ def run_timeout(turn: Turn, config: Config) -> float | None:
     if turn.timeout_s is not None and turn.timeout_s > 0:
         return min(turn.timeout_s, 2_147_000)
     return float(config.agents.defaults.timeout_seconds)
-
-
-def agent_name(config: Config, agent_id: str) -> str:
-    agent = agent_config(config, agent_id)
-    identity = agent.identity if agent else None
-    return (identity.name if identity else None) or (agent.name if agent else None) or DEFAULT_AGENT_NAME
-
-
-def _workspace_files(workspace: Path, max_chars: int) -> list[BootstrapFile]:
-    make_private_dir(str(workspace))
-    return load_bootstrap(workspace, max_chars)
-
-
-def prompt_report(turn: Turn, facts: PromptFacts, prompt: SystemPrompt, max_chars: int, now_ms: int) -> dict[str, Any]:
-    """Sizes of what the model was given, in the shape clients know; never the prompt itself."""
-    schemas = [msgspec.json.encode(tool.spec.parameters) for tool in facts.tools]
-    return {
-        "source": "run",
-        "generatedAt": now_ms,
-        "sessionId": turn.session_id,
-        "sessionKey": turn.session_key,
-        "provider": facts.model.provider,
-        "model": facts.model.id,
-        "workspaceDir": facts.workspace,
-        "bootstrapMaxChars": max_chars,
-        "sandbox": {"mode": "off", "sandboxed": False},
-        "systemPrompt": {
-            "chars": len(prompt.text),
-            "projectContextChars": prompt.project_context_chars,
-            "nonProjectContextChars": len(prompt.text) - prompt.project_context_chars,
-        },
-        "injectedWorkspaceFiles": [
-            {
-                "name": file.name,
-                "path": file.path,
-                "missing": file.missing,
-                "rawChars": file.raw_chars,
-                "injectedChars": len(file.text),
-                "truncated": file.truncated,
-            }
-            for file in facts.files
-        ],
-        "skills": {"promptChars": 0, "entries": []},
-        "tools": {
-            "listChars": prompt.tool_list_chars,
-            "schemaChars": sum(len(schema) for schema in schemas),
-            "entries": [
-                {
-                    "name": tool.spec.name,
-                    "summaryChars": len(tool.summary),
-                    "schemaChars": len(schema),
-                    "propertiesCount": len(tool.spec.parameters.get("properties", {})),
-                }
-                for tool, schema in zip(facts.tools, schemas, strict=True)
-            ],
-        },
-    }

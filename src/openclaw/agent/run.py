@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -12,6 +12,7 @@ import msgspec
 
 from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.compaction import Job
+from openclaw.agent.continuation import joined, parts_at_end, unfinished
 from openclaw.agent.fit import DoesNotFit
 from openclaw.agent.hooks import Reason
 from openclaw.agent.loop import Inbox, LoopOptions, run_loop
@@ -26,14 +27,40 @@ from openclaw.agent.make_room import (
     without_answer,
 )
 from openclaw.agent.preparation import Preparation, prepare, workspace_of
+from openclaw.agent.result import RunResult, note_speech, result_of
 from openclaw.agent.resume import INTERRUPTED, NOT_STARTED, entry_id, found_end, next_step
 from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.tokens import reported_prompt
 from openclaw.agent.tool_calls import not_run
 from openclaw.agent.tool_output import stored_result
-from openclaw.events import AssistantEnded, Event, RunEnded, SteeringInjected, ToolEnded, ToolStarted
-from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage
-from openclaw.models.base import ModelError, ModelRequest, StreamEvent
+from openclaw.events import (
+    AssistantEnded,
+    AssistantStarted,
+    ContinuationAsked,
+    Event,
+    RunEnded,
+    Silent,
+    Speech,
+    Spoken,
+    SteeringInjected,
+    ThinkingDelta,
+    ToolEnded,
+    ToolStarted,
+    Unsaid,
+)
+from openclaw.messages import (
+    AssistantMessage,
+    Message,
+    TextBlock,
+    ToolCall,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+    user_text,
+)
+from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.retry import next_retry_ms
+from openclaw.outbound.visible import SpeechStream, heard
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.freshness import touched
 from openclaw.storage import faults
@@ -44,22 +71,6 @@ from openclaw.tools.base import ToolContext
 log = logging.getLogger("openclaw.agents.run")
 
 T = TypeVar("T")
-
-
-class RunResult(msgspec.Struct, kw_only=True):
-    outcome: Literal["ok", "error", "aborted"]
-    error: str | None = None
-    texts: list[str] = []
-    """Text of each assistant message of the run that had any, in order."""
-    final: AssistantMessage | None = None
-    session_id: str = ""
-    provider: str = ""
-    model: str = ""
-    usage: Usage | None = None
-    report: dict[str, Any] = {}
-    duration_ms: int = 0
-    taken_in: bool = False
-    """The words were answered in another run, which had taken them in before a restart."""
 
 
 class AgentRun:
@@ -195,9 +206,13 @@ class AgentRun:
         context = transcript.context()
         found = found_end(self._turn.run_id, self._step, context)
         if found is not None:
-            return _result_of(found.answer) if found.own else RunResult(outcome="ok", taken_in=True)
+            if not found.own:
+                return RunResult(outcome="ok", taken_in=True)
+            if unfinished(context.messages, self._continuations):
+                return None
+            return result_of(found.answer, parts_at_end(context.messages))
         asked = await self._close_open_calls(transcript, context.messages)
-        return None if asked is None else _result_of(asked)
+        return None if asked is None else result_of(asked)
 
     async def _close_open_calls(self, transcript: Transcript, messages: list[Message]) -> AssistantMessage | None:
         """A call without a result is not repeated: the model is told that it was interrupted.
@@ -247,7 +262,7 @@ class AgentRun:
         if silent and (outcome is None or outcome.status != "compacted"):
             transcript.branch(answer_id)
             return first
-        said = first.texts[:-1] if silent else first.texts
+        said = first.texts[:-1] if silent and isinstance(first.speech, Spoken) else first.texts
         self._failure = None
         result = await self._loop(transcript, prepared)
         result.texts = [*said, *result.texts]
@@ -273,8 +288,8 @@ class AgentRun:
         )
 
     async def _loop(self, transcript: Transcript, prepared: Preparation) -> RunResult:
-        texts: list[str] = []
-        final: AssistantMessage | None = None
+        result = RunResult(outcome="ok")
+        thoughts: list[str] = []
         ended: RunEnded | None = None
         timer = self._start_timer(prepared)
         # A copy: the loop extends it, the transcript's own list follows by append.
@@ -283,14 +298,21 @@ class AgentRun:
         try:
             async for event in run_loop(messages, self._options(prepared)):
                 match event:
-                    case AssistantEnded(message):
-                        final = message
+                    case AssistantStarted():
+                        thoughts.clear()
+                    case ThinkingDelta(delta):
+                        thoughts.append(delta)
+                    case AssistantEnded(message, speech, continues):
+                        result.final = message
                         prepared.view.learn(message)
                         faults.point("answer.before")
                         await self._append(transcript, message)
                         faults.point("answer.after")
-                        if message.stop_reason != "error" and message.text.strip():
-                            texts.append(message.text)
+                        if not continues:
+                            note_speech(result, speech, "".join(thoughts) if self._shows_reasoning(prepared) else "")
+                    case ContinuationAsked(message):
+                        await self._note_continuation(transcript, message)
+                        await prepared.cleaner.prepare([message])
                     case ToolStarted(call_id, name, arguments):
                         await self._note_start(call_id, name, msgspec.json.encode(arguments).decode())
                     case ToolEnded(message):
@@ -313,8 +335,35 @@ class AgentRun:
                 timer.cancel()
         assert ended is not None
         outcome: Any = ended.outcome
-        return RunResult(
-            outcome=outcome, error=ended.error, texts=texts, final=final, usage=final.usage if final else None
+        result.outcome, result.error = outcome, ended.error
+        result.usage = result.final.usage if result.final else None
+        return result
+
+    async def _note_continuation(self, transcript: Transcript, message: UserMessage) -> None:
+        """In the transcript, because the model reads it in later turns too; nobody else does."""
+        fields = {
+            "type": "custom_message",
+            "customType": "continuation",
+            "content": user_text(message),
+            "display": False,
+        }
+        await self._add(transcript, fields, f"continue {self._step}")
+
+    @property
+    def _continuations(self) -> int:
+        """None when the caller chose the length, or where the answer is likely not to be shown."""
+        if self._turn.max_tokens is not None or self._turn.source == "heartbeat":
+            return 0
+        return self._runtime.config.current.agents.defaults.max_length_continuations
+
+    def _shows_reasoning(self, prepared: Preparation) -> bool:
+        return (self._turn.reasoning or prepared.entry.get("reasoningLevel")) == "on"
+
+    def _speech(self, model: Model) -> SpeechStream:
+        beat = self._runtime.config.current.agents.defaults.heartbeat
+        return SpeechStream(
+            only_final=model.compat.get("finalTag") is True,
+            ack_max_chars=beat.ack_max_chars if self._turn.source == "heartbeat" else None,
         )
 
     def _start_timer(self, prepared: Preparation) -> asyncio.TimerHandle | None:
@@ -353,6 +402,8 @@ class AgentRun:
             max_retries=settings.max_retries if settings.enabled else 0,
             simplify=lambda error: prepared.cleaner.refused(self._runtime.clock.now_ms()),
             tool_update=self._emit,
+            speech=lambda: self._speech(prepared.model),
+            max_continuations=self._continuations,
         )
 
     def _call_model(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
@@ -404,12 +455,8 @@ class AgentRun:
             entry["contextTokens"] = prepared.context_window
             if usage is not None and usage.total_tokens:
                 entry["inputTokens"], entry["outputTokens"] = usage.input, usage.output
-                entry["totalTokens"] = usage.input + usage.cache_read + usage.cache_write
+                entry["totalTokens"] = reported_prompt(usage, prepared.context_window)
             return entry
 
         sessions, turn = self._runtime.sessions, self._turn
         await self._kept(lambda: sessions.update(turn.agent_id, turn.session_key, change, durable=False))
-
-
-def _result_of(final: AssistantMessage) -> RunResult:
-    return RunResult(outcome="ok", texts=[final.text] if final.text.strip() else [], final=final, usage=final.usage)

@@ -70,7 +70,15 @@ def message_tokens(message: Message) -> int:
 
 def prompt_tokens(messages: Iterable[Message]) -> int:
     """Estimate of what messages add to a prompt, every picture included."""
-    return sum(message_tokens(message) + _user_images(message) for message in messages)
+    return sum(map(_prompt_tokens, messages))
+
+
+def _prompt_tokens(message: Message) -> int:
+    content = message.content
+    if len(content) == 1 and type(block := content[0]) is TextBlock and block.text.isascii():
+        # Most messages of most conversations, counted several times in every turn: a sixth of the time.
+        return -(-len(block.text) // CHARS_PER_TOKEN)
+    return message_tokens(message) + _user_images(message)
 
 
 def _user_images(message: Message) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.skills import places
 from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import AgentTools, Tools
@@ -34,7 +35,9 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
     exec_config = own.exec if own and own.exec else config.tools.exec
     exec_settings = msgspec.convert(msgspec.to_builtins(exec_config), ExecSettings, strict=False)
     exec_settings.allow_background = bool(allowed_tools(["process"], policies))
-    settings = ToolSettings(confine=fs.workspace_only, extra_roots=[runtime.state_dir / "blobs"], exec=exec_settings)
+    skills = [place.folder for place in places(config, str(runtime.state_dir), agent_id)]
+    roots = [runtime.state_dir / "blobs", *skills]
+    settings = ToolSettings(confine=fs.workspace_only, extra_roots=roots, exec=exec_settings)
     tools = built_in_tools(workspace=workspace, settings=settings, processes=runtime.processes)
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     return [tool for tool in tools if tool.spec.name in names]

@@ -49,6 +49,10 @@ def run(args: argparse.Namespace) -> int:
         from openclaw.cli.main import use_dev_profile
 
         use_dev_profile()
+    import gc
+
+    # Next to nothing that is made while it starts is garbage, and looking for it takes a tenth of the start.
+    gc.disable()
     from openclaw.gateway.main import run as run_gateway
 
     port = args.port

@@ -12,6 +12,7 @@ from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore
+from openclaw.gateway import spoken
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
@@ -121,7 +122,10 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
     def verbose() -> str:
         return record.verbose or gateway.config.current.agents.defaults.verbose_default or "off"
 
-    shown: Observer = RunStream(record, gateway.broadcaster, gateway.clock, verbose)
+    def notice(entry_id: str, text: str) -> None:
+        gateway.spawn(spoken.notice(gateway, record, entry_id, text))
+
+    shown: Observer = RunStream(record, gateway.broadcaster, gateway.clock, verbose, notice=notice)
     if gateway.channel_services is not None:
         shown = ChannelRun(record, shown, gateway.channel_services, gateway.config.current)
     return Metered(record, shown, gateway.meter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from openclaw.config.schema import Config
 from openclaw.events import Event
 from openclaw.gateway.channel_services import ChannelServices
-from openclaw.outbound.reply import is_delivered, is_silent
+from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.typing import Typing, TypingMode
 from openclaw.runs.hub import Observer
 from openclaw.runs.record import RunRecord
@@ -61,7 +61,7 @@ class ChannelRun:
     def finished(self) -> None:
         self._inner.finished()
         result = self._record.result
-        said = result is not None and any(text.strip() and not is_silent(text) for text in result.texts)
+        said = result is not None and bool(result.texts or result.notice)
         self._end_sign(reply_follows=said or self._record.state == "error")
         self._services.delivery.wake()
 

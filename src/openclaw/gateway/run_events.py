@@ -58,11 +58,13 @@ class RunStream:
         clock: Clock,
         verbose: Callable[[], str],
         heartbeat: bool = False,
+        notice: Callable[[str, str], None] = lambda entry_id, text: None,
     ) -> None:
         self._record = record
         self._broadcaster = broadcaster
         self._clock = clock
         self._verbose = verbose
+        self._notice = notice
         self._seq = 0
         self._text = GrowingText()
         self._unsent: list[str] = []
@@ -114,10 +116,7 @@ class RunStream:
         error = {"error": event.error} if event.error else {}
         self._agent("compaction", {"phase": "end", "willRetry": event.will_retry, **error})
         if event.entry_id is not None and self._verbose() in ("on", "full"):
-            text = f"🧹 Auto-compaction complete (count {event.count})."
-            key = self._record.session_key
-            head = {"runId": f"compaction-{event.entry_id}", "sessionKey": key, "seq": 0, "state": "final"}
-            self._broadcaster.publish("chat", {**head, "message": spoken(text, self._clock.now_ms())})
+            self._notice(event.entry_id, f"🧹 Auto-compaction complete (count {event.count}).")
 
     def aborted(self, reason: str) -> None:
         self._flush()

@@ -149,9 +149,8 @@ def preview_text(message: Message) -> str:
     if isinstance(message, UserMessage) and isinstance(message.content, str):
         return without_wrappers(message.content)
     if isinstance(message, AssistantMessage):
-        texts = [block.text for block in message.content if isinstance(block, TextBlock) and block.text.strip()]
-        if texts:
-            return "\n".join(texts)
+        if text := visible_text(typed(message).text, complete=message.stop_reason not in ("error", "aborted")):
+            return text
         names = [block.name for block in message.content if isinstance(block, ToolCall)]
         more = f" +{len(names) - 2}" if len(names) > 2 else ""
         return f"call {', '.join(names[:2])}{more}" if names else ""

@@ -16,6 +16,7 @@ from openclaw.storage.base import Accept
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+    from openclaw.runs.record import RunRecord
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -69,6 +70,29 @@ async def say(gateway: Gateway, said: Said) -> bool:
         gateway.channel_services.delivery.wake()
     await show(gateway, target, said.run_id, text)
     return True
+
+
+async def notice(gateway: Gateway, record: RunRecord, entry_id: str, text: str) -> None:
+    """A line about an entry that people see in the history anyway: told to open chats and to the run's channel."""
+    row, run_id = record.row, f"compaction-{entry_id}"
+    if is_delivered(row.route):
+        limits = limits_for(gateway.config.current, row.route["channel"], row.route.get("accountId"))
+        accept = Accept(
+            run_id=run_id,
+            dedupe_key=f"notice|{run_id}",
+            agent_id=row.agent_id,
+            session_key=row.session_key,
+            session_id=row.session_id,
+            source=row.source,
+            route=row.route,
+            body={"prompt": text},
+        )
+        await gateway.ledger.post(accept, parts_for(row.route, [text], limits))
+        if gateway.channel_services is not None:
+            gateway.channel_services.delivery.wake()
+    message = msgspec.to_builtins(injected_message(text, gateway.clock.now_ms()))
+    head = {"runId": run_id, "sessionKey": row.session_key, "seq": 1, "state": "final"}
+    gateway.broadcaster.publish("chat", {**head, "message": message})
 
 
 async def show(gateway: Gateway, target: Target, run_id: str, text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,14 +14,6 @@ from openclaw.storage.base import OutboxPart
 NOT_DELIVERED = frozenset({"", "webchat", "internal", "last", "none"})
 """Routes whose readers get the reply as events and from the transcript."""
 
-_SILENT = re.compile(r"\s*NO_REPLY(?=\Z|\W)|(?:.*\n)?\s*NO_REPLY\W*\Z", re.ASCII | re.DOTALL)
-
-
-def is_silent(text: str) -> bool:
-    """The agent decided to say nothing: the token leads the text, or stands alone on its last line."""
-    return _SILENT.match(text) is not None
-
-
 def is_delivered(route: Mapping[str, Any]) -> bool:
     """Whether a reply on this route leaves through a channel."""
     return str(route.get("channel") or "") not in NOT_DELIVERED and bool(route.get("to"))
@@ -31,13 +22,13 @@ def is_delivered(route: Mapping[str, Any]) -> bool:
 def parts_for(
     route: Mapping[str, Any], texts: Sequence[str], limits: Limits, media: Sequence[MediaRef] = ()
 ) -> list[OutboxPart]:
-    """The messages to deliver, in order. Media go with the first text; silence and blank text yield nothing.
+    """The messages to deliver, in order. Media go with the first text; blank text yields nothing.
 
     Put together again, the parts are the texts: nothing but white space at the cuts is lost.
     """
     if not is_delivered(route):
         return []
-    chunks = [chunk for text in texts if text.strip() and not is_silent(text) for chunk in limits.cut(text.strip())]
+    chunks = [chunk for text in texts if text.strip() for chunk in limits.cut(text.strip())]
     parts = [Part(text=chunk) for chunk in chunks]
     if media:
         first = parts[0] if parts else Part()

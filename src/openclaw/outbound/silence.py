@@ -23,9 +23,11 @@ _LONGEST_TAIL = 400
 _PREFIXES = sorted({token[:size] for token in TOKENS for size in range(1, len(token))}, key=len, reverse=True)
 _dress = f"[{re.escape(_DRESS)}]"
 _LEADS = re.compile(r"NO_REPLY(?![A-Za-z0-9_])")
-_ACK_LEADS = re.compile(rf"{_dress}{{0,4}}HEARTBEAT_OK(?![A-Za-z0-9]){_dress}{{0,4}}(?!{_dress})")
+_ACK_LEADS = re.compile(
+    rf"{_dress}{{0,4}}HEARTBEAT_OK(?![A-Za-z0-9_]){_dress}{{0,4}}[.,;:!]{{0,3}}(?!{_dress}|[.,;:!])"
+)
 _MAYBE_LEADS = re.compile(rf"{_dress}{{0,4}}(?:{'|'.join(map(re.escape, [*_PREFIXES, *TOKENS]))})?\Z")
-_ALONE = re.compile(r"[\W_]{0,8}(?<![^\W_])(?:NO_REPLY|HEARTBEAT_OK)[\W_]*\Z")
+_ALONE = re.compile(r"[\W_]{0,8}(?:NO_REPLY|HEARTBEAT_OK)[\W_]*\Z")
 _MAYBE_ALONE = re.compile(rf"[\W_]{{0,8}}(?:{'|'.join(map(re.escape, [*_PREFIXES, *TOKENS]))})?[\W_]{{0,400}}\Z")
 _NO_WORD = re.compile(r"[\W_]*\Z")
 _AFTER_TOKEN = re.compile(rf"(?:[^\w`]|_){{0,{_LONGEST_TAIL}}}\Z")
@@ -43,6 +45,8 @@ class SilenceGate:
     def __init__(self, *, ack_max_chars: int | None = None) -> None:
         self._ack_max_chars = ack_max_chars
         self._held = ""
+        self._before = ""
+        """The last character that was let through: it tells whether what follows is inside a word."""
         self._speaking = False
         self.silent: End | None = None
         """The token that made the whole silent."""
@@ -62,7 +66,7 @@ class SilenceGate:
         if not complete:
             rest = ""
         elif self._speaking:
-            rest = self._held[: self._cut(self._held)]
+            rest = self._without_tokens()
         else:
             rest = self._settle_beginning()
         self._held = ""
@@ -74,8 +78,10 @@ class SilenceGate:
     def _release(self) -> str:
         if not self._speaking and not self._begin():
             return ""
-        hold = hold_from(self._held)
+        floor = len(self._before)
+        hold = hold_from(self._before + self._held, floor) - floor
         said, self._held = self._held[:hold], self._held[hold:]
+        self._before = said[-1:] or self._before
         return said
 
     def _begin(self) -> bool:
@@ -105,42 +111,54 @@ class SilenceGate:
         if self._acknowledged and _NO_WORD.match(self._held):
             self.silent = HEARTBEAT_OK
             return ""
-        return self._held[: self._cut(self._held)]
+        return self._without_tokens()
 
-    def _cut(self, text: str) -> int:
-        """The size of the text without the tokens that end it."""
+    def _without_tokens(self) -> str:
+        """What is held, without the tokens that end it."""
+        text, floor = self._before + self._held, len(self._before)
         end = len(text)
-        while (found := _ending_token(text, end)) is not None:
+        while (found := _ending_token(text, floor, end)) is not None:
             end, token = found
             self._acknowledged = self._acknowledged or token == HEARTBEAT_OK
-        return len(text[:end].rstrip())
+        return text[floor:end].rstrip()
 
 
-def hold_from(text: str) -> int:
-    """From where on a text may turn out to end in a token (or in white space, which is not said either)."""
+def hold_from(text: str, floor: int = 0) -> int:
+    """From where on a text may turn out to end in a token (or in white space, which is not said either).
+
+    What stands before ``floor`` has been said already and only tells whether a word goes on.
+    """
     end = len(text)
-    prefix = next((prefix for prefix in _PREFIXES if text.endswith(prefix)), "")
-    start = _with_dress(text, end - len(prefix))
+    prefix = next((prefix for prefix in _PREFIXES if text.endswith(prefix, floor)), "")
+    start = _with_dress(text, floor, end - len(prefix))
     if start is not None:
         end = start
-    while (found := _ending_token(text, end)) is not None:
+    while (found := _ending_token(text, floor, end)) is not None:
         end = found[0]
-    return len(text[:end].rstrip())
+    return floor + len(text[floor:end].rstrip())
 
 
-def _ending_token(text: str, end: int) -> tuple[int, str] | None:
+def _ending_token(text: str, floor: int, end: int) -> tuple[int, str] | None:
     """Where the token begins that ends the text, what dresses it included."""
-    place, token = max((text.rfind(token, 0, end), token) for token in TOKENS)
+    place, token = max((text.rfind(token, floor, end), token) for token in TOKENS)
     if place < 0 or not _AFTER_TOKEN.match(text[place + len(token) : end]):
         return None
-    start = _with_dress(text, place)
+    start = _with_dress(text, floor, place)
     return None if start is None else (start, token)
 
 
-def _with_dress(text: str, place: int) -> int | None:
+def _with_dress(text: str, floor: int, place: int) -> int | None:
     """Where quotes and markup before this place begin; None when it is inside a word."""
     start = place
-    while start > 0 and place - start < _MOST_DRESS and text[start - 1] in _CUT_DRESS:
-        start -= 1
-    in_word = start > 0 and (text[start - 1].isalnum() or text[start - 1] == "_")
-    return None if in_word and (start == place or text[start] == "_") else start
+    while start > floor and text[start - 1] in _CUT_DRESS:
+        begin = start - 1
+        if text[begin] == "_":
+            while begin > floor and text[begin - 1] == "_":
+                begin -= 1
+            if begin > 0 and (text[begin - 1].isalnum() or text[begin - 1] == "_"):
+                break
+        if place - begin > _MOST_DRESS:
+            break
+        start = begin
+    in_word = start == place and start > 0 and (text[start - 1].isalnum() or text[start - 1] == "_")
+    return None if in_word else start

@@ -7,19 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Literal, TypeAlias
 
 from openclaw.clock import Clock
-from openclaw.events import AssistantStarted, Event, TextDelta, ThinkingDelta, ToolStarted, ToolUpdated
-from openclaw.outbound.reply import is_silent
+from openclaw.events import Event, TextDelta, ThinkingDelta, ToolStarted, ToolUpdated
 
 TypingMode: TypeAlias = Literal["never", "instant", "thinking", "message"]
 TTL_S = 120.0
 """Without any sign of life from the run, the sign goes out."""
-_TOKEN = "NO_REPLY"
-
-
-def may_become_silent(text: str) -> bool:
-    """Whether a reply that begins like this may still turn out to be silence."""
-    begun = text.strip()
-    return _TOKEN.startswith(begun) or is_silent(begun)
 
 
 class Typing:
@@ -32,7 +24,6 @@ class Typing:
         self._show = show
         self._mode: TypingMode = mode
         self._interval_s = interval_s
-        self._text = ""
         self._active_at = 0.0
         self._sealed = mode == "never"
         self._task: asyncio.Task[None] | None = None
@@ -44,13 +35,9 @@ class Typing:
 
     def event(self, event: Event) -> None:
         match event:
-            case AssistantStarted():
-                self._text = ""
-            case TextDelta(delta=delta):
-                if len(self._text) < 1000:
-                    self._text += delta
-                if not may_become_silent(self._text):
-                    self._alive()
+            case TextDelta():
+                # Text that may turn out to be silence is not told as an event.
+                self._alive()
             case ThinkingDelta() if self._mode == "thinking":
                 self._alive()
             case ToolStarted() | ToolUpdated():

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -450,12 +451,11 @@ class RunHub:
         """Keeps the newest runs at hand; older ones are answered from the ledger."""
         self._observers[record.run_id] = self._observe(record)
         self._records[record.run_id] = record
-        if len(self._records) > REMEMBERED_RUNS:
-            for run_id, old in list(self._records.items()):
-                if len(self._records) <= REMEMBERED_RUNS:
-                    break
-                if old.ended:
-                    del self._records[run_id]
+        surplus = len(self._records) - REMEMBERED_RUNS
+        if surplus > 0:
+            ended = (run_id for run_id, old in self._records.items() if old.ended)
+            for run_id in list(islice(ended, surplus)):
+                del self._records[run_id]
 
     def _later(self, work: Awaitable[Any]) -> None:
         """Bookkeeping nobody waits for; kept referenced until done, failures logged."""
@@ -482,6 +482,8 @@ def end_of(result: RunResult) -> tuple[MessageState, str]:
     match result.outcome:
         case "ok" if result.taken_in:
             return "superseded", "its words were taken into the run before it"
+        case "ok" if result.silent:
+            return "silent", "the model decided to say nothing"
         case "ok":
             return "answered", ""
         case "error":

@@ -32,6 +32,8 @@ class RunRecord:
         self.abort = AbortSignal()
         self.verbose: str | None = None
         """The session's own setting when the run began."""
+        self.reasoning = "off"
+        """Whether the session sees the model's reasoning: ``off``, ``on`` (with the answer) or ``stream``."""
         self.recovered = False
         """Taken up after a restart."""
         self.queue = QueueSettings()

@@ -7,6 +7,7 @@ from typing import Any
 from openclaw.agent.run import RunResult
 from openclaw.config.schema import Config
 from openclaw.outbound.limits import limits_for
+from openclaw.outbound.reasoning import reasoning_message
 from openclaw.outbound.reply import failure_notice, is_delivered, parts_for
 from openclaw.storage.base import MessageState, OutboxPart
 
@@ -17,5 +18,7 @@ def reply_parts(
     """Nothing for the web and for runs somebody stopped; one notice, after what was said, for those that failed."""
     if not is_delivered(route) or state not in ("answered", "failed"):
         return []
-    texts = [*result.texts, failure_notice(reason)] if state == "failed" else result.texts
+    notice = failure_notice(reason) if state == "failed" else result.notice
+    reasoning = reasoning_message(result.reasoning)
+    texts = [*([reasoning] if reasoning else []), *result.texts, *([notice] if notice else [])]
     return parts_for(route, texts, limits_for(config, str(route["channel"]), route.get("accountId")))

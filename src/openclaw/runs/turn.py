@@ -15,8 +15,11 @@ from openclaw.storage.base import LedgerRow
 
 async def turn_of(record: RunRecord, runtime: Runtime) -> Turn:
     row, body = record.row, record.row.body
+    if "prompt" not in body:
+        raise ValueError("what was stored of this message is damaged; send it again")
     entry = await runtime.sessions.get(row.agent_id, row.session_key)
     record.verbose = body.get("verbose") or (entry.get("verboseLevel") if entry else None)
+    record.reasoning = body.get("reasoning") or (entry.get("reasoningLevel") if entry else None) or "off"
     resumed = row.attempts > 0
     session_id = row.session_id if resumed or entry is None else entry.get("sessionId", row.session_id)
     return Turn(

@@ -337,7 +337,7 @@ class AgentDefaults(Record):
     """Size of inbound media at most."""
     image_max_dimension_px: Positive | None = None
     """Images are scaled down to this."""
-    max_length_continuations: Count = 1
+    max_length_continuations: Count = 3
     """Follow-up requests when an answer was cut by the output limit."""
     budget: Budget = Budget()
     """Limits on spending."""

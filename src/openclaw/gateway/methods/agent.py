@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from openclaw.agent.result import RunResult
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
@@ -14,6 +15,7 @@ from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.stamp import stamped
 from openclaw.models.thinking import parse_level
+from openclaw.outbound.reasoning import reasoning_message
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.hub import Submission
 from openclaw.runs.record import RunRecord
@@ -183,7 +185,7 @@ def _result(record: RunRecord) -> dict[str, Any]:
         "aborted": record.state == "aborted",
         "systemPromptReport": result.report,
     }
-    payloads = [{"text": text, "mediaUrl": None} for text in result.texts]
+    payloads = [{"text": text, "mediaUrl": None} for text in _texts(result)]
     summary = "aborted" if record.state == "aborted" else "completed"
     return {
         "runId": record.run_id,
@@ -191,6 +193,12 @@ def _result(record: RunRecord) -> dict[str, Any]:
         "summary": summary,
         "result": {"payloads": payloads, "meta": meta},
     }
+
+
+def _texts(result: RunResult) -> list[str]:
+    reasoning = reasoning_message(result.reasoning)
+    said = result.texts or ([result.notice] if result.notice else [])
+    return [reasoning, *said] if reasoning else said
 
 
 def _usage(usage: Any) -> dict[str, int]:

@@ -11,6 +11,7 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.sessions.json_text import encode
+from openclaw.storage import faults
 from openclaw.storage.base import (
     END_STATES,
     Accept,
@@ -195,6 +196,7 @@ class FileLedger:
         changed = await self._thread.run(lambda db: db.execute(statement, values).rowcount)
         if not changed:
             raise KeyError(f"the outbox has no part {outbox_id}")
+        faults.point(f"outbox.{state}")
 
     async def prune(self, before_ms: int) -> int:
         return await self._thread.run(lambda db: _prune(db, before_ms))
@@ -331,6 +333,14 @@ def _prune(db: sqlite3.Connection, before: int) -> int:
     return len(rows)
 
 
+def _object(raw: bytes) -> dict[str, Any] | None:
+    """None when a damaged page left nothing readable: one such message must not keep the others from being read."""
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
 def _message(row: tuple[Any, ...]) -> LedgerRow:
     return LedgerRow(
         id=row[0],
@@ -340,15 +350,15 @@ def _message(row: tuple[Any, ...]) -> LedgerRow:
         session_key=row[4],
         session_id=row[5],
         source=row[6],
-        route=msgspec.json.decode(row[7]),
-        body=msgspec.json.decode(row[8]),
+        route=_object(row[7]) or {},
+        body=_object(row[8]) or {},
         state=row[9],
         reason=row[10],
         attempts=row[11],
         accepted_at=row[12],
         started_at=row[13],
         ended_at=row[14],
-        result=None if row[15] is None else msgspec.json.decode(row[15]),
+        result=None if row[15] is None else _object(row[15]),
     )
 
 

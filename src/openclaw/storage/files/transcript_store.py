@@ -188,6 +188,8 @@ class FileTranscriptStore:
     def _keep(self, place: Path, transcript: FileTranscript) -> None:
         self._live[place] = self._recent[place] = transcript
         self._recent.move_to_end(place)
+        if len(self._recent) <= self._most_live and transcript.weight <= self._most_bytes // self._most_live:
+            return  # So many of at most that weight are allowed: no need to weigh them all.
         weight = sum(held.weight for held in self._recent.values())
         while len(self._recent) > self._most_live or (weight > self._most_bytes and len(self._recent) > 1):
             _, oldest = self._recent.popitem(last=False)

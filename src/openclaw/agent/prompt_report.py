@@ -1,0 +1,70 @@
+"""Sizes of what a run gave the model, taken from the parts the prompt was built of. Never the prompt itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from openclaw.agent.bootstrap import effective_max_chars, untold_warnings
+from openclaw.agent.prompt import PromptFacts, SystemPrompt
+from openclaw.agent.runtime import Turn
+from openclaw.config.schema import Config
+
+UNSEEN_SOURCES = ("", "cron", "heartbeat", "hook")
+"""Runs nobody reads along: a warning given there would be lost."""
+
+
+def prompt_report(turn: Turn, facts: PromptFacts, prompt: SystemPrompt, config: Config, now_ms: int) -> dict[str, Any]:
+    """In the shape clients know. ``warnings`` is there when the person is to be told something for the first time."""
+    schemas = [msgspec.json.encode(tool.spec.parameters) for tool in facts.tools]
+    shown = facts.skills.skills if prompt.skills_chars else ()
+    report: dict[str, Any] = {
+        "source": "run",
+        "generatedAt": now_ms,
+        "sessionId": turn.session_id,
+        "sessionKey": turn.session_key,
+        "provider": facts.model.provider,
+        "model": facts.model.id,
+        "workspaceDir": facts.workspace,
+        "bootstrapMaxChars": effective_max_chars(
+            config.agents.defaults.bootstrap_max_chars, facts.model.context_window
+        ),
+        "sandbox": {"mode": "off", "sandboxed": False},
+        "systemPrompt": {
+            "chars": prompt.chars,
+            "projectContextChars": prompt.project_context_chars,
+            "nonProjectContextChars": prompt.chars - prompt.project_context_chars,
+        },
+        "injectedWorkspaceFiles": [
+            {
+                "name": file.name,
+                "path": file.path,
+                "missing": file.missing,
+                "rawChars": file.raw_chars,
+                "injectedChars": len(file.text),
+                "truncated": file.truncated,
+            }
+            for file in facts.files
+        ],
+        "skills": {
+            "promptChars": prompt.skills_chars,
+            "entries": [{"name": skill.name, "blockChars": len(skill.block.strip())} for skill in shown],
+        },
+        "tools": {
+            "listChars": prompt.tool_list_chars,
+            "schemaChars": sum(len(schema) for schema in schemas),
+            "entries": [
+                {
+                    "name": tool.spec.name,
+                    "summaryChars": len(tool.spec.description.strip()),
+                    "schemaChars": len(schema),
+                    "propertiesCount": len(tool.spec.parameters.get("properties", {})),
+                }
+                for tool, schema in zip(facts.tools, schemas, strict=True)
+            ],
+        },
+    }
+    if facts.mode == "full" and turn.source not in UNSEEN_SOURCES and (warnings := untold_warnings(facts.files)):
+        report["warnings"] = warnings
+    return report

@@ -1,0 +1,67 @@
+"""How a run ended, and what people are told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from openclaw.agent.continuation import joined
+from openclaw.events import Silent, Speech, Spoken, Unsaid
+from openclaw.messages import AssistantMessage, Usage
+from openclaw.outbound.visible import heard
+
+NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."
+RAN_OUT = (
+    "🤷 The model used up its output limit before it said anything. Ask for less at once, lower /think, or choose "
+    "another model with /model."
+)
+
+
+class RunResult(msgspec.Struct, kw_only=True):
+    outcome: Literal["ok", "error", "aborted"]
+    error: str | None = None
+    texts: list[str] = []
+    """What people hear of each answer of the run, in order; answers that say nothing are left out."""
+    speech: Speech = Unsaid()
+    """What they hear of the last one."""
+    reasoning: str = ""
+    """The model's reasoning about the last answer, empty unless the session wants to see it."""
+    final: AssistantMessage | None = None
+    session_id: str = ""
+    provider: str = ""
+    model: str = ""
+    usage: Usage | None = None
+    report: dict[str, Any] = {}
+    duration_ms: int = 0
+    taken_in: bool = False
+    """The words were answered in another run, which had taken them in before a restart."""
+
+    @property
+    def silent(self) -> bool:
+        """The model decided that there is nothing to say, and had said nothing before."""
+        return self.outcome == "ok" and not self.texts and isinstance(self.speech, Silent)
+
+    @property
+    def notice(self) -> str:
+        """Said in place of an answer when the model gave none, without having decided to be silent."""
+        if self.outcome != "ok" or self.texts or self.taken_in or isinstance(self.speech, Silent):
+            return ""
+        if self.final is None or self.final.tool_calls:
+            return ""
+        return RAN_OUT if self.final.stop_reason == "length" else NO_WORDS
+
+
+def note_speech(result: RunResult, speech: Speech, reasoning: str) -> None:
+    result.speech = speech
+    if isinstance(speech, Spoken):
+        result.texts.append(speech.text)
+        result.reasoning = reasoning
+
+
+def result_of(final: AssistantMessage, parts: Sequence[AssistantMessage] = ()) -> RunResult:
+    """Of an answer that stood in the transcript already, in one part or several."""
+    result = RunResult(outcome="ok", final=final, usage=final.usage)
+    note_speech(result, heard(joined(parts) if parts else final.text), "")
+    return result

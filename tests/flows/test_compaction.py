@@ -1,0 +1,244 @@
+"""Conversations that outgrow the window, through a real Gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
+from tests.support.model_server import ModelServer, Reply
+
+GOOD = "## Goal\nBuild the shed.\n## Progress\n### Done\n- [x] the plan\n## Next Steps\n1. buy wood"
+WINDOW = 60_000
+LONG = "word " * 8000
+OVERFLOW = Reply(status=400, message="prompt is too long: 213462 tokens > 200000 maximum")
+
+MakeGateway = Callable[..., GatewayProcess]
+
+
+@pytest.fixture
+def small(tmp_path: Path, models: ModelServer) -> MakeGateway:
+    """A Gateway whose model has a small window, 20,000 tokens of it kept free and 1,000 kept word for word."""
+
+    def make(window: int = WINDOW, name: str = "state") -> GatewayProcess:
+        config: dict[str, Any] = model_config(models.base_url, models.api_key)
+        config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = window
+        config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
+        config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 0}
+        return GatewayProcess(tmp_path / name, config)
+
+    return make
+
+
+def is_compaction(phase: str) -> Callable[[str, Any], bool]:
+    def matches(event: str, payload: Any) -> bool:
+        return event == "agent" and payload["stream"] == "compaction" and payload["data"]["phase"] == phase
+
+    return matches
+
+
+async def session_row(client: WireClient) -> dict[str, Any]:
+    (row,) = (await client.call("sessions.list", {}))["sessions"]
+    return row
+
+
+async def transcript(gateway: GatewayProcess, client: WireClient) -> list[dict[str, Any]]:
+    return gateway.transcript((await session_row(client))["sessionId"])
+
+
+def shown_to_model(models: ModelServer, number: int = -1) -> str:
+    return msgspec.json.encode(models.requests[number].body["messages"]).decode()
+
+
+async def fill(client: WireClient, models: ModelServer, turns: int = 3) -> None:
+    """Turns that together come just below the threshold; the first brings facts."""
+    for number in range(turns):
+        models.reply(f"reply {number}")
+        await client.chat(f"message {number}: {LONG}")
+
+
+async def test_after_an_answer_that_fills_the_window_older_messages_become_a_summary(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    async with small() as gateway, gateway.client() as client:
+        await client.chat("/verbose on")
+        await fill(client, models)
+        before = (await session_row(client))["totalTokens"]
+        models.queue(Reply(text="the last straw"), Reply(text=GOOD))
+        answer = await client.chat(f"message 3: {LONG}")
+        assert text_of(answer) == "the last straw"
+        ended = (await client.event(is_compaction("end")))["payload"]
+        assert (ended["data"], ended["runId"]) == ({"phase": "end", "willRetry": False}, answer["runId"])
+        notice = "🧹 Auto-compaction complete (count 1)."
+        await client.event(lambda event, payload: event == "chat" and notice in str(payload.get("message")))
+        row = await session_row(client)
+        assert row["compactionCount"] == 1
+        assert row["totalTokens"] < before
+        (entry,) = [line for line in await transcript(gateway, client) if line["type"] == "compaction"]
+        assert entry["summary"].startswith(GOOD)
+        models.reply("going on")
+        assert text_of(await client.chat("and now?")) == "going on"
+        shown = shown_to_model(models)
+        assert "Build the shed." in shown
+        assert "message 0" not in shown
+        assert "message 3" in shown
+        history = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
+        assert any("message 0" in str(message) for message in history), "people still see everything"
+
+
+async def test_a_conversation_goes_on_while_its_summary_is_written(small: MakeGateway, models: ModelServer) -> None:
+    async with small() as gateway, gateway.client() as client:
+        await fill(client, models)
+        hold = asyncio.Event()
+        models.queue(Reply(text="the last straw"), Reply(text=GOOD, hold=hold), Reply(text="at once"))
+        await client.chat(f"message 3: {LONG}")
+        await client.event(is_compaction("start"))
+        await models.wait_for_requests(5)
+        assert text_of(await client.chat("are you there?")) == "at once"
+        hold.set()
+        await client.event(is_compaction("end"))
+        models.reply("yes")
+        await client.chat("what did I ask?")
+        shown = shown_to_model(models)
+        assert "Build the shed." in shown
+        assert "are you there?" in shown
+        assert "at once" in shown
+
+
+async def test_an_overflow_is_condensed_and_the_client_gets_the_recovered_reply(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    async with small() as gateway, gateway.client() as client:
+        await fill(client, models)
+        models.queue(OVERFLOW, Reply(text=GOOD), Reply(text="recovered"))
+        answer = await client.chat("does it fit?")
+        assert text_of(answer) == "recovered"
+        own = [frame["payload"] for frame in client.of_run(answer["runId"])]
+        compaction = [payload["data"] for payload in own if payload.get("stream") == "compaction"]
+        assert compaction == [{"phase": "start"}, {"phase": "end", "willRetry": True}]
+        assert sum(payload.get("state") in ("final", "error") for payload in own) == 1
+        ends = [p["data"]["phase"] for p in own if p.get("stream") == "lifecycle"]
+        assert ends == ["start", "end"]
+        last = [line for line in await transcript(gateway, client) if line["type"] in ("message", "compaction")][-4:]
+        kinds = [
+            line.get("message", {}).get("stopReason") or line.get("message", line).get("role", "-") for line in last
+        ]
+        assert kinds == ["user", "error", "-", "stop"]
+        assert (await session_row(client))["compactionCount"] == 1
+
+
+async def test_an_overflow_is_retried_once_and_then_explained(small: MakeGateway, models: ModelServer) -> None:
+    async with small() as gateway, gateway.client() as client:
+        await fill(client, models)
+        already = len(models.requests)
+        models.queue(OVERFLOW, Reply(text=GOOD), OVERFLOW)
+        answer = await client.chat("does it fit?")
+        assert answer["state"] == "error"
+        assert "/new" in answer["errorMessage"]
+        assert len(models.requests) == already + 3
+        models.forget()
+        models.reply("fine again")
+        assert text_of(await client.chat("and now?")) == "fine again", "the session is not broken"
+
+
+async def test_an_answer_to_a_prompt_that_was_cut_silently_is_replaced(small: MakeGateway, models: ModelServer) -> None:
+    async with small() as gateway, gateway.client() as client:
+        await fill(client, models)
+        models.queue(Reply(text="half of it", usage={"input": 90_000}), Reply(text=GOOD), Reply(text="all of it"))
+        answer = await client.chat("what do you think?")
+        assert text_of(answer) == "all of it"
+        models.reply("ok then")
+        await client.chat("go on")
+        assert "half of it" not in shown_to_model(models)
+        assert "all of it" in shown_to_model(models)
+
+
+async def test_a_message_larger_than_the_window_is_shortened_and_answered(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    async with small() as gateway, gateway.client() as client:
+        models.reply("that was long")
+        assert text_of(await client.chat("BEGIN " + "word " * 100_000 + " END")) == "that was long"
+        shown = shown_to_model(models)
+        assert "BEGIN" in shown
+        assert "END" in shown
+        assert len(shown) // 4 < WINDOW
+        models.queue(Reply(text=GOOD), Reply(text="still here"))
+        assert text_of(await client.chat("hello?")) == "still here"
+        assert "Build the shed." in shown_to_model(models)
+        assert len(models.requests) == 3, "the long message is condensed once, before the next one"
+
+
+async def test_a_history_of_many_windows_and_a_summariser_that_fails_still_get_an_answer(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    async with small(window=2_000_000) as gateway, gateway.client() as client:
+        await client.chat("The deploy token is AK-4471.")
+        for number in range(6):
+            models.reply(f"reply {number}")
+            await client.chat(f"message {number}: {LONG * 10}")
+    async with small() as gateway, gateway.client() as client:
+        already = len(models.requests)
+        models.queue(Reply(status=529, message="overloaded"), Reply(text="an answer after all"))
+        assert text_of(await client.chat("what was the token?")) == "an answer after all"
+        assert len(models.requests) - already == 2
+        shown = shown_to_model(models)
+        assert len(shown) // 4 < WINDOW
+        assert "AK-4471" in shown
+
+
+async def test_a_fixed_part_larger_than_the_window_is_one_clear_notice_and_no_call(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    async with small(window=300) as gateway, gateway.client() as client:
+        answer = await client.chat("hello")
+        assert answer["state"] == "error"
+        assert "window of 300" in answer["errorMessage"]
+        assert not models.requests
+
+
+async def test_compact_preview_pin_and_undo_from_the_chat(small: MakeGateway, models: ModelServer) -> None:
+    async with small() as gateway, gateway.client() as client:
+        assert "skipped" in text_of(await client.chat("/compact"))
+        assert "Pinned" in text_of(await client.chat("/pin Never deploy on Fridays."))
+        await fill(client, models)
+        preview = text_of(await client.chat("/compact preview"))
+        assert "would condense" in preview
+        assert "Never deploy on Fridays." in preview
+        models.reply(GOOD)
+        line = text_of(await client.chat("/compact keep the prices"))
+        assert line.startswith("⚙️ Compacted (")
+        assert "• Context " in line
+        assert "Additional focus: keep the prices" in shown_to_model(models)
+        models.reply("short")
+        await client.chat("and now?")
+        shown = shown_to_model(models)
+        assert "message 0" not in shown
+        assert "<pinned>\\nNever deploy on Fridays.\\n</pinned>" in shown
+        assert "taken back" in text_of(await client.chat("/compact undo"))
+        models.reply("whole again")
+        await client.chat("and now?")
+        shown = shown_to_model(models)
+        assert "message 0" in shown
+        assert "message 2" in shown
+        assert "1. Never deploy" in text_of(await client.chat("/pins"))
+        await client.chat("/unpin 1")
+        assert "Nothing is pinned" in text_of(await client.chat("/pins"))
+
+
+async def test_a_compaction_outlives_the_gateway(small: MakeGateway, models: ModelServer) -> None:
+    async with small() as gateway, gateway.client() as client:
+        await fill(client, models)
+        models.reply(GOOD)
+        await client.chat("/compact")
+    async with small() as gateway, gateway.client() as client:
+        models.reply("back")
+        await client.chat("hello again")
+        shown = shown_to_model(models)
+        assert "Build the shed." in shown
+        assert "message 0" not in shown
