@@ -66,10 +66,10 @@ IMAGES = (
 class Life:
     """Plays happenings one after the other; ``messages`` is what a transcript's active branch would hold."""
 
-    def __init__(self, models: list[Model]) -> None:
+    def __init__(self, models: list[Model], first: int = 0) -> None:
         self.messages: list[Message] = []
         self._models = models
-        self._model = models[0]
+        self._model = models[first % len(models)]
         self._made = 0
 
     def play(self, happenings: list[Happening]) -> list[Message]:
@@ -164,10 +164,13 @@ class Life:
                 return [[signed], [hidden], [unsigned], [signed, hidden]][n // 2 % 4]
             case "openai-responses":
                 whole = ThinkingBlock(thinking="hm", thinking_signature=encrypted(self._model, number))
-                bare = ThinkingBlock(thinking="hm", thinking_signature=f'{{"type":"reasoning","id":"rs_{number}"}}')
-                return [[whole], [bare], [whole, bare], [ThinkingBlock(thinking="hm", thinking_signature="{")]][
-                    n // 2 % 4
-                ]
+                if n // 2 % 4 == 0:
+                    return [whole]
+                # Thoughts that cannot be sent back: not encrypted, or not even readable.
+                later = self._next()
+                bare = ThinkingBlock(thinking="hm", thinking_signature=f'{{"type":"reasoning","id":"rs_{later}"}}')
+                unread = ThinkingBlock(thinking="hm", thinking_signature="{")
+                return [[bare], [whole, bare], [whole, unread]][n // 2 % 4 - 1]
             case _:
                 return [ThinkingBlock(thinking=f"hm {mark}", thinking_signature="reasoning_content")]
 
@@ -177,8 +180,8 @@ class Life:
 
     def _calls(self, n: int, reason: Any = "toolUse") -> list[ToolCall]:
         thoughts = self._thoughts(n)
-        blocks = [*thoughts, self._text(n)] if n % 3 == 0 else thoughts
         rs = self._made
+        blocks = [*thoughts, self._text(n)] if n % 3 == 0 else thoughts
         calls = [
             ToolCall(
                 id=self._call_id(n + place, rs), name=NAMES[n % len(NAMES)], arguments={"path": "x", "n": [n, None]}
@@ -200,7 +203,7 @@ class Life:
 
     def _reply(self, content: list[Any], reason: Any = "stop") -> None:
         model = self._model
-        names = {"api": model.api, "provider": model.provider, "model": model.id}
+        names: dict[str, Any] = {"api": model.api, "provider": model.provider, "model": model.id}
         self._add(AssistantMessage(content=content, stop_reason=reason, timestamp=self._next(), **names))
 
     def _result(self, call: ToolCall, n: int) -> None:

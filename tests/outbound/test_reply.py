@@ -11,7 +11,7 @@ from openclaw.config.load import parse_config
 from openclaw.outbound.backoff import Backoff, retry_delay_s
 from openclaw.outbound.limits import Limits, limits_for
 from openclaw.outbound.part import MediaRef
-from openclaw.outbound.reply import failure_notice, is_silent, parts_for
+from openclaw.outbound.reply import failure_notice, parts_for
 
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042", "accountId": "default"}
 
@@ -45,29 +45,6 @@ def test_silence_and_blank_text_yield_nothing_and_media_still_go() -> None:
     assert [list(part.payload), *part.payload["media"]] == [["media"], {"blob": "ab", "mimeType": "image/png"}]
     with_text = parts_for(SIGNAL, ["look here", "and more"], Limits(), [file])
     assert ["media" in part.payload for part in with_text] == [True, False]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "NO_REPLY",
-        "  NO_REPLY",
-        "NO_REPLY.",
-        "NO_REPLY because nothing",
-        "NO_REPLY\nfoo",
-        "done\nNO_REPLY",
-        "a\n NO_REPLY. ",
-    ],
-)
-def test_the_silent_token_leading_or_alone_at_the_end_is_silence(text: str) -> None:
-    assert is_silent(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["NO_REPLY_X", "no_reply", "xNO_REPLY", "I said NO_REPLY to him", "", "ok NO_REPLY", "ok, NO_REPLY!!"]
-)
-def test_the_silent_token_inside_a_sentence_is_just_text(text: str) -> None:
-    assert not is_silent(text)
 
 
 def config(channels: dict[str, Any]) -> Any:

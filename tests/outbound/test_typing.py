@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from openclaw.events import AssistantStarted, Event, TextDelta, ThinkingDelta, ToolStarted
-from openclaw.outbound.typing import TTL_S, Typing, TypingMode, may_become_silent
+from openclaw.events import AssistantEnded, AssistantStarted, Event, Silent, TextDelta, ThinkingDelta, ToolStarted
+from openclaw.messages import AssistantMessage
+from openclaw.outbound.typing import TTL_S, Typing, TypingMode
 from tests.gateway.support import HeldClock
 
 
@@ -45,8 +46,7 @@ TOOL = ToolStarted("c1", "read", {})
         ("message", [], False),
         ("message", [START, THOUGHT], False),
         ("message", [START, TEXT], True),
-        ("message", [START, TextDelta("NO_"), TextDelta("REPLY")], False),
-        ("message", [START, TextDelta("NO_"), TextDelta("W then")], True),
+        ("message", [START, AssistantEnded(AssistantMessage(content=[]), Silent("NO_REPLY"))], False),
         ("message", [TOOL], True),
         ("thinking", [START, THOUGHT], True),
         ("thinking", [START, TEXT], True),
@@ -89,15 +89,7 @@ async def test_the_end_of_the_run_is_the_end_of_the_sign(reply_follows: bool, ta
 
 async def test_a_sign_that_was_never_shown_is_not_taken_down() -> None:
     sign = Sign("message")
-    await sign.after(START, TextDelta("NO_REPLY"))
+    await sign.after(START, THOUGHT)
     sign.typing.ended(reply_follows=False)
     await sign.settle()
     assert sign.shown == []
-
-
-@pytest.mark.parametrize(
-    ("text", "may"),
-    [("", True), ("N", True), (" NO_REPL", True), ("NO_REPLY", True), ("NO", True), ("NOW", False), ("no", False)],
-)
-def test_a_beginning_that_may_become_silence_is_held_back(text: str, may: bool) -> None:
-    assert may_become_silent(text) is may

@@ -43,6 +43,7 @@ from aiohttp import web
 from openclaw.models.base import Model, Price
 from tests.support.model_rules import Refused, check_anthropic
 from tests.support.model_rules_claude import check_generation, count_unbound, is_bound, signature_for
+from tests.support.model_rules_images import check_images
 from tests.support.model_rules_openai import check_chat, check_responses
 from tests.support.model_script import Call, Reply, parse_stages
 from tests.support.model_wire import (
@@ -202,6 +203,7 @@ class ModelServer:
             return Reply(status=400, message="anthropic-version: header is required")
         try:
             api.check(request.body)
+            check_images(request.body)
             if anthropic:
                 check_generation(request.body, version=version, betas=request.headers.get("anthropic-beta", ""))
                 self.dropped_thinking += count_unbound(request.body)

@@ -6,6 +6,7 @@ give no summary and the prompt must shrink, one is put together without a model.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
@@ -127,7 +128,7 @@ async def make_plan(job: Job) -> Plan:
     return Plan(
         first_kept_id=context.entry_ids[cut.index],
         compaction_id=context.compaction_id,
-        task=_task(job, context, cut, start, previous, prompt_tokens(kept)),
+        task=await asyncio.to_thread(_task, job, context, cut, start, previous, prompt_tokens(kept)),
         kept_tokens=prompt_tokens(kept),
         tokens_before=tokens_now(context),
         files=files,
@@ -202,7 +203,8 @@ async def compact(job: Job) -> Outcome:
         in_run=job.in_run,
     )
     if hooks.before_content_leaves:
-        await job.exclusively(lambda: hooks.content_leaves(leaving))
+        with job.waiting():
+            await job.exclusively(lambda: hooks.content_leaves(leaving))
     job.emit(CompactionStarted(job.reason))
     outcome = Outcome(status="failed", reason=CANCELLED)
     try:
@@ -330,7 +332,7 @@ async def _append(job: Job, plan: Plan, compaction: Compaction, outcome: Outcome
         "summary": summary,
         "firstKeptEntryId": kept_id,
         "tokensBefore": plan.tokens_before,
-        "details": compaction.details,
+        "details": {**compaction.details, **({"pins": plan.pins} if plan.pins else {})},
     }
     if outcome.method == "hook":
         fields["fromHook"] = True

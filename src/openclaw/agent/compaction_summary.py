@@ -146,7 +146,7 @@ class Summariser:
         if not task.history:
             return task.previous
         room = self._room(UPDATE + SYSTEM + task.previous + task.instructions, self._history_tokens)
-        texts = pieces(task.history, room, most_calls)
+        texts = await asyncio.to_thread(pieces, task.history, room, most_calls)
         if not texts:
             return task.previous
         if len(texts) > 1:

@@ -82,11 +82,11 @@ async def _everything_again(transcript: Transcript, undone: str) -> dict[str, An
         "summary": str(fields.get("summary") or TAKEN_BACK),
         "firstKeptEntryId": str(fields.get("firstKeptEntryId") or first),
         "tokensBefore": int(fields_of((await transcript.entry(undone)).raw).get("tokensBefore") or 0),  # type: ignore[union-attr]
-        "details": {"undoOf": undone, **_file_lists(fields)},
+        "details": {"undoOf": undone, **_carried(fields)},
     }
 
 
-def _file_lists(fields: dict[str, Any]) -> dict[str, Any]:
+def _carried(fields: dict[str, Any]) -> dict[str, Any]:
     details = fields.get("details")
     kept = details if isinstance(details, dict) else {}
-    return {name: kept[name] for name in ("readFiles", "modifiedFiles") if name in kept}
+    return {name: kept[name] for name in ("readFiles", "modifiedFiles", "pins") if name in kept}

@@ -221,6 +221,19 @@ def parts_at_end(messages: Sequence[Message]) -> list[AssistantMessage]:
     return parts
 
 
+def replies(answers: Sequence[AssistantMessage]) -> list[str]:
+    """The texts of a run's messages, parts of one answer put together."""
+    texts: list[str] = []
+    goes_on = False
+    for answer in answers:
+        if goes_on:
+            texts[-1] = join(texts[-1], answer.text)
+        else:
+            texts.append(answer.text)
+        goes_on = is_cut(answer) and not answer.tool_calls
+    return texts
+
+
 def joined(parts: Sequence[AssistantMessage]) -> str:
     text = ""
     for part in parts:

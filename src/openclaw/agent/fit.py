@@ -7,6 +7,7 @@ whole turns give way, the oldest first; the newest words of the user are the las
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -25,6 +26,8 @@ SMALLEST_ROOM = 128
 """Estimated tokens for messages below which no sensible conversation is possible."""
 RECENT = 4
 """Messages at the end whose tool output is shortened only when the older output was not enough."""
+MOST_SHORTENED = 4
+"""Beyond this many times the room whole turns are left out at once: a word of each would help nobody."""
 TEXT_CHARS = (8000, 2000, 500)
 OUTPUT_CHARS = (3000, 400)
 LEFT_OUT = "[… {count} characters left out here: the conversation is larger than the model's window …]"
@@ -58,6 +61,8 @@ def fit(messages: list[Message], budget: PromptBudget) -> Fitted:
     if prompt_tokens(messages) <= room:
         return Fitted(messages, 0)
     result = list(messages)
+    if prompt_tokens(result) > room * MOST_SHORTENED:
+        result = _newest_turns(result, room * MOST_SHORTENED)
     for shorten in _rungs(result):
         if prompt_tokens(result) <= room:
             break
@@ -116,11 +121,12 @@ def _newest_turns(result: list[Message], room: int) -> list[Message]:
     note = UserMessage(content=[TextBlock(text=FORGOTTEN)])
     starts = [place for place, message in enumerate(result) if isinstance(message, UserMessage)]
     first = result[:1] if starts[:1] == [0] else []
+    from_here = list(accumulate((prompt_tokens([message]) for message in reversed(result)), initial=0))[::-1]
     for head in ([*first, note], [note]):
-        for start in starts[1:]:
-            kept = [*head, *result[start:]]
-            if prompt_tokens(kept) <= room:
-                return kept
+        left = room - prompt_tokens(head)
+        start = next((place for place in starts[1:] if from_here[place] <= left), None)
+        if start is not None:
+            return [*head, *result[start:]]
     return _newest_messages(result, room, note)
 
 
@@ -128,11 +134,14 @@ def _newest_messages(result: list[Message], room: int, note: UserMessage) -> lis
     """A single turn that is too long: its question, and as many of its last steps as there is room for."""
     last_user = max((n for n, m in enumerate(result) if isinstance(m, UserMessage)), default=0)
     question = shortened(result[last_user], max(200, room), drop_images=True) if result else note
-    for start in range(last_user + 1, len(result)):
-        kept: list[Message] = [question, *result[start:]]
-        if isinstance(result[start], AssistantMessage) and prompt_tokens(kept) <= room:
-            return kept
-    return [question]
+    left, start = room - prompt_tokens([question]), len(result)
+    for place in range(len(result) - 1, last_user, -1):
+        left -= prompt_tokens([result[place]])
+        if left < 0:
+            break
+        if isinstance(result[place], AssistantMessage):
+            start = place
+    return [question, *result[start:]]
 
 
 def shortened(message: Message, chars: int, *, drop_images: bool = False) -> Message:

@@ -39,7 +39,7 @@ class ImageShelf:
         self._known: OrderedDict[_Key, UserBlock | None] = OrderedDict()
         self._lock = threading.Lock()
         self._most_bytes = most_bytes
-        self._bytes = 0
+        self.kept_bytes = 0
 
     async def prepare(self, messages: Iterable[Message], max_side: int = MAX_SIDE) -> None:
         blocks = [block for message in messages for block in images_of(message)]
@@ -65,10 +65,10 @@ class ImageShelf:
         with self._lock:
             if key not in self._known:
                 self._known[key] = kept
-                self._bytes += _size(kept)
-            while len(self._known) > MOST_KEPT or (self._bytes > self._most_bytes and len(self._known) > 1):
+                self.kept_bytes += _size(kept)
+            while len(self._known) > MOST_KEPT or (self.kept_bytes > self._most_bytes and len(self._known) > 1):
                 _, oldest = self._known.popitem(last=False)
-                self._bytes -= _size(oldest)
+                self.kept_bytes -= _size(oldest)
         return kept
 
 

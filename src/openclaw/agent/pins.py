@@ -7,14 +7,18 @@ the new entry as they are; taking a pin off is again an added entry.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from openclaw.messages import UserMessage, user_text
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.base import Entry, Transcript
 
 PIN = "openclaw.pin"
 UNPIN = "openclaw.unpin"
+_PINNED = "[Pinned by the user, keep in mind]"
+_UNPINNED = "[No longer pinned]"
 MOST_PINS = 50
 LONGEST_PIN = 4000
 MOST_PINNED_CHARS = 16_000
@@ -30,33 +34,31 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 async def pins_of(transcript: Transcript) -> list[Pin]:
-    """The pins of the active branch, oldest first. Reads only entries that may be pins."""
-    return _standing([entry for entry in await _notes(transcript) if entry is not None])
-
-
-async def _notes(transcript: Transcript) -> list[Entry | None]:
-    parents = {own: (parent, kind) for own, parent, kind in transcript.tree()}
-    ids: list[str] = []
-    at = transcript.leaf_id
-    while at is not None and at in parents:
-        parent, kind = parents[at]
-        if kind == "custom_message":
-            ids.append(at)
-        at = parent
-    return [await transcript.entry(own) for own in reversed(ids)]
-
-
-def _standing(entries: Sequence[Entry]) -> list[Pin]:
-    pins: dict[str, Pin] = {}
-    for entry in entries:
-        fields = fields_of(entry.raw)
+    """The pins of the active branch, oldest first: those the last compaction carried, then those in the context."""
+    context = transcript.context()
+    last = await transcript.entry(context.compaction_id) if context.compaction_id is not None else None
+    pins = {pin.id: pin for pin in _carried(last)}
+    for message, own in zip(context.messages, context.entry_ids, strict=True):
+        if not isinstance(message, UserMessage) or not user_text(message).startswith((_PINNED, _UNPINNED)):
+            continue
+        entry = await transcript.entry(own)
+        fields = fields_of(entry.raw) if entry is not None else {}
         details = fields.get("details")
-        text = details.get("text") if isinstance(details, dict) else None
-        if fields.get("customType") == PIN and isinstance(text, str):
-            pins[entry.id] = Pin(entry.id, text)
-        elif fields.get("customType") == UNPIN and isinstance(details, dict):
-            pins.pop(str(details.get("pin")), None)
+        noted: dict[str, Any] = details if isinstance(details, dict) else {}
+        if fields.get("customType") == PIN and isinstance(noted.get("text"), str):
+            pins[own] = Pin(own, noted["text"])
+        elif fields.get("customType") == UNPIN:
+            pins.pop(str(noted.get("pin")), None)
     return list(pins.values())
+
+
+def _carried(compaction: Entry | None) -> list[Pin]:
+    details = fields_of(compaction.raw).get("details") if compaction is not None else None
+    listed = details.get("pins") if isinstance(details, dict) else None
+    try:
+        return msgspec.convert(listed or [], list[Pin])
+    except msgspec.ValidationError:
+        return []
 
 
 async def add_pin(transcript: Transcript, text: str) -> Pin:
@@ -74,7 +76,7 @@ async def add_pin(transcript: Transcript, text: str) -> Pin:
     fields = {
         "type": "custom_message",
         "customType": PIN,
-        "content": f"[Pinned by the user, keep in mind] {wanted}",
+        "content": f"{_PINNED} {wanted}",
         "display": True,
         "details": {"text": wanted},
     }
@@ -91,7 +93,7 @@ async def remove_pin(transcript: Transcript, number: int) -> Pin:
     fields = {
         "type": "custom_message",
         "customType": UNPIN,
-        "content": f"[No longer pinned] {pin.text}",
+        "content": f"{_UNPINNED} {pin.text}",
         "display": True,
         "details": {"pin": pin.id},
     }

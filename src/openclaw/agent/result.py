@@ -33,6 +33,11 @@ class RunResult(msgspec.Struct, kw_only=True):
     provider: str = ""
     model: str = ""
     usage: Usage | None = None
+    """Of the last model call."""
+    spent: Usage | None = None
+    """Of all its model calls together."""
+    footer: str = ""
+    """Shown under the last words when the session wants to see its usage."""
     report: dict[str, Any] = {}
     duration_ms: int = 0
     taken_in: bool = False

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.compaction import Job
-from openclaw.agent.continuation import joined, parts_at_end, unfinished
+from openclaw.agent.continuation import parts_at_end, unfinished
 from openclaw.agent.fit import DoesNotFit
 from openclaw.agent.hooks import Reason
 from openclaw.agent.loop import Inbox, LoopOptions, run_loop
@@ -26,6 +26,7 @@ from openclaw.agent.make_room import (
     summary_model,
     without_answer,
 )
+from openclaw.agent.memory_flush import flush_if_due
 from openclaw.agent.preparation import Preparation, prepare, workspace_of
 from openclaw.agent.result import RunResult, note_speech, result_of
 from openclaw.agent.resume import INTERRUPTED, NOT_STARTED, entry_id, found_end, next_step
@@ -39,14 +40,11 @@ from openclaw.events import (
     ContinuationAsked,
     Event,
     RunEnded,
-    Silent,
-    Speech,
     Spoken,
     SteeringInjected,
     ThinkingDelta,
     ToolEnded,
     ToolStarted,
-    Unsaid,
 )
 from openclaw.messages import (
     AssistantMessage,
@@ -54,13 +52,12 @@ from openclaw.messages import (
     TextBlock,
     ToolCall,
     ToolResultMessage,
-    Usage,
     UserMessage,
     user_text,
 )
 from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.retry import next_retry_ms
-from openclaw.outbound.visible import SpeechStream, heard
+from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.freshness import touched
 from openclaw.storage import faults
@@ -135,6 +132,7 @@ class AgentRun:
 
     async def _run(self, transcript: Transcript, prepared: Preparation) -> RunResult:
         await self._record_model(transcript, prepared)
+        await flush_if_due(self._runtime, self._turn, transcript, prepared, self._abort)
         result = await self._store_prompt(transcript)
         if result is None:
             result = await self._answer(transcript, prepared)

@@ -27,6 +27,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("health", "health", "Ask the Gateway whether it is well"),
     ("agents", "agents", "List the configured agents"),
     ("models", "models", "List, choose or install models"),
+    ("skills", "skills", "List the agent's skills and what they lack"),
     ("config", "config", "Read and change openclaw.json"),
     ("channels", "channels", "Show the chat platforms and whether they are connected"),
     ("devices", "devices", "Approve, reject, rotate or revoke paired devices"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 
 from openclaw.inbound.stamp import without_wrappers
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, to_public
+from openclaw.outbound.visible import visible_message
 from openclaw.storage.base import Entry
 
 MAX_BYTES = 6 * 1024 * 1024
@@ -28,16 +30,21 @@ class _RoleOf(msgspec.Struct):
 
 _line = msgspec.json.Decoder(_Line)
 _role = msgspec.json.Decoder(_RoleOf)
+_MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|<|"thinking"|\\u')
+"""Messages without any of these are shown as they are, without being read."""
 
 
-def read_history(entries: Sequence[Entry], *, public: bool) -> list[Any]:
-    """Oldest first. The newest are kept when everything together would be over the budget."""
+def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool = False) -> list[Any]:
+    """Oldest first. The newest are kept when everything together would be over the budget.
+
+    What the model decided not to say is left out, and its reasoning too unless the session wants to see it.
+    """
     if public:
-        return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in _public(entries)])
-    return _within_budget([raw for entry in entries if (raw := _stored(entry)) is not None])
+        return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in _public(entries, with_reasoning)])
+    return _within_budget([raw for entry in entries if (raw := _stored(entry, with_reasoning)) is not None])
 
 
-def _stored(entry: Entry) -> msgspec.Raw | None:
+def _stored(entry: Entry, with_reasoning: bool) -> msgspec.Raw | None:
     if entry.type == "compaction":
         return msgspec.Raw(msgspec.json.encode(_compaction_view(entry)))
     if entry.type == "custom":
@@ -53,16 +60,33 @@ def _stored(entry: Entry) -> msgspec.Raw | None:
     raw = bytes(line.message)
     if not raw:
         return None
-    if b'"user"' in raw and _is_user(raw):
+    if b'"user"' in raw and _role_of(raw) == "user":
         return msgspec.Raw(_unwrapped(raw))
+    if _MAYBE_HIDDEN.search(raw) and _role_of(raw) == "assistant":
+        return _shown(raw, with_reasoning)
     return line.message
 
 
-def _is_user(raw: bytes) -> bool:
+def _role_of(raw: bytes) -> str:
     try:
-        return _role.decode(raw).role == "user"
+        return _role.decode(raw).role
     except msgspec.MsgspecError:
-        return False
+        return ""
+
+
+def _shown(raw: bytes, with_reasoning: bool) -> msgspec.Raw | None:
+    """The model's message without what is not for people; other fields stay as they are."""
+    message = decode_message(raw)
+    if not isinstance(message, AssistantMessage):
+        return msgspec.Raw(raw)
+    shown = visible_message(message, with_reasoning=with_reasoning)
+    if shown is None:
+        return None
+    if shown.content == message.content:
+        return msgspec.Raw(raw)
+    fields = msgspec.json.decode(raw)
+    fields["content"] = shown.content
+    return msgspec.Raw(msgspec.json.encode(fields))
 
 
 def _unwrapped(raw: bytes) -> bytes:
@@ -101,7 +125,7 @@ def _marker_view(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _public(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def _public(entries: Sequence[Entry], with_reasoning: bool) -> list[dict[str, Any]]:
     messages: list[Message] = []
     for entry in entries:
         if entry.type != "message":
@@ -112,6 +136,8 @@ def _public(entries: Sequence[Entry]) -> list[dict[str, Any]]:
             continue
         if isinstance(message, UserMessage):
             message = _unwrapped_user(message)
+        elif isinstance(message, AssistantMessage):
+            message = visible_message(message, with_reasoning=with_reasoning)
         if message is not None:
             messages.append(message)
     return to_public(messages)

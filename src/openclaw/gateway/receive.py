@@ -28,6 +28,7 @@ from openclaw.inbound.mentions import gate, mention_patterns, needs_mention
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.pairing import pairing_reply
 from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
+from openclaw.sessions.display_name import group_display_name
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.lifecycle import MessageFacts, Rotation, ensure_fresh
 from openclaw.sessions.send_policy import send_decision
@@ -299,7 +300,7 @@ def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
             "provider": resolved.channel,
             "surface": resolved.channel,
             "chatType": inbound.peer.kind,
-            "from": inbound.sender.id,
+            "from": inbound.to,
             "to": inbound.to,
             "accountId": resolved.account_id,
         },
@@ -313,4 +314,11 @@ def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
         ):
             if value:
                 fields[name] = value
+        fields["displayName"] = group_display_name(
+            resolved.channel,
+            id=inbound.peer.id,
+            subject=inbound.group_subject,
+            group_channel=inbound.group_channel,
+            space=inbound.group_space,
+        )
     return fields

@@ -13,7 +13,9 @@ from openclaw.events import (
     CompactionEnded,
     CompactionStarted,
     Event,
+    Spoken,
     TextDelta,
+    ThinkingDelta,
     ToolEnded,
     ToolStarted,
     ToolUpdated,
@@ -68,6 +70,8 @@ class RunStream:
         self._seq = 0
         self._text = GrowingText()
         self._unsent: list[str] = []
+        self._thoughts: list[str] = []
+        self._thought_unsent: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
         self._last_flush = 0.0
         self._last_chat = 0.0
@@ -83,11 +87,19 @@ class RunStream:
                 self._unsent.append(delta)
                 if self._timer is None:
                     self._schedule()
+            case ThinkingDelta(delta) if self._record.reasoning != "off":
+                self._thoughts.append(delta)
+                self._thought_unsent.append(delta)
+                if self._record.reasoning == "stream" and self._timer is None:
+                    self._schedule()
             case AssistantStarted():
                 self._flush()
                 self._text = GrowingText()
-            case AssistantEnded():
+                self._thoughts, self._thought_unsent = [], []
+            case AssistantEnded(_, speech):
                 self._flush()
+                if isinstance(speech, Spoken):
+                    self._flush_thoughts()
             case ToolStarted(call_id, name, arguments):
                 self._flush()
                 self._tool({"phase": "start", "name": name, "toolCallId": call_id, "args": arguments})
@@ -150,9 +162,17 @@ class RunStream:
         self._chat("final", **self._final_message())
 
     def _final_message(self) -> dict[str, Any]:
+        """Nothing for an answer that is silence; a notice when there should have been one."""
         result = self._record.result
-        text = result.final.text.strip() if result and result.final else ""
-        return {"message": spoken(text, self._clock.now_ms())} if text else {}
+        if result is None:
+            return {}
+        text = result.speech.text if isinstance(result.speech, Spoken) else result.notice
+        if not text:
+            return {}
+        message = spoken(text, self._clock.now_ms())
+        if result.reasoning:
+            message["content"].insert(0, {"type": "thinking", "thinking": result.reasoning.strip()})
+        return {"message": message}
 
     # Text
 
@@ -169,6 +189,8 @@ class RunStream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._thought_unsent and self._record.reasoning == "stream":
+            self._flush_thoughts()
         if not self._unsent:
             return
         delta = "".join(self._unsent)
@@ -178,6 +200,14 @@ class RunStream:
         if self._last_flush - self._last_chat >= CHAT_DELTA_S and not self._chat_closed:
             self._last_chat = self._last_flush
             self._chat_delta()
+
+    def _flush_thoughts(self) -> None:
+        """Reasoning is a stream of its own, for those who asked to see it: while it comes, or with the answer."""
+        delta = "".join(self._thought_unsent)
+        if delta:
+            self._thought_unsent = []
+            self._last_flush = self._clock.monotonic()
+            self._agent("thinking", {"text": "".join(self._thoughts), "delta": delta})
 
     # The functions below may be called much later, for a client that missed the event: they hold what they say, as it
     # is now, and not the run.

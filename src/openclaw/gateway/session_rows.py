@@ -11,8 +11,10 @@ import msgspec
 from openclaw.clock import iso_utc
 from openclaw.config.agents import default_agent_id
 from openclaw.inbound.stamp import without_wrappers
-from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolCall, UserMessage, decode_message
+from openclaw.messages import AssistantMessage, ImageBlock, Message, ToolCall, UserMessage, decode_message
 from openclaw.models.catalogue import UnknownModel
+from openclaw.outbound.reasoning import typed
+from openclaw.outbound.visible import visible_text
 from openclaw.sessions.keys import is_cron_run_alias, kind_of
 from openclaw.storage.base import Entry, SessionRow, TranscriptRef
 

@@ -9,10 +9,12 @@ import msgspec
 
 from openclaw.outbound.limits import Limits
 from openclaw.outbound.part import MediaRef, Part
+from openclaw.outbound.silence import is_silent
 from openclaw.storage.base import OutboxPart
 
 NOT_DELIVERED = frozenset({"", "webchat", "internal", "last", "none"})
 """Routes whose readers get the reply as events and from the transcript."""
+
 
 def is_delivered(route: Mapping[str, Any]) -> bool:
     """Whether a reply on this route leaves through a channel."""
@@ -22,13 +24,13 @@ def is_delivered(route: Mapping[str, Any]) -> bool:
 def parts_for(
     route: Mapping[str, Any], texts: Sequence[str], limits: Limits, media: Sequence[MediaRef] = ()
 ) -> list[OutboxPart]:
-    """The messages to deliver, in order. Media go with the first text; blank text yields nothing.
+    """The messages to deliver, in order. Media go with the first text; silence and blank text yield nothing.
 
     Put together again, the parts are the texts: nothing but white space at the cuts is lost.
     """
     if not is_delivered(route):
         return []
-    chunks = [chunk for text in texts if text.strip() for chunk in limits.cut(text.strip())]
+    chunks = [chunk for text in texts if text.strip() and not is_silent(text) for chunk in limits.cut(text.strip())]
     parts = [Part(text=chunk) for chunk in chunks]
     if media:
         first = parts[0] if parts else Part()

@@ -123,6 +123,14 @@ class SilenceGate:
         return text[floor:end].rstrip()
 
 
+def is_silent(text: str) -> bool:
+    """Whether a whole text says nothing by decision."""
+    gate = SilenceGate()
+    gate.feed(text)
+    gate.close()
+    return gate.silent is not None
+
+
 def hold_from(text: str, floor: int = 0) -> int:
     """From where on a text may turn out to end in a token (or in white space, which is not said either).
 

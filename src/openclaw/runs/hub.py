@@ -286,6 +286,8 @@ class RunHub:
 
     def abort(self, session_key: str, run_id: str | None = None, reason: str = "rpc") -> list[str]:
         """Stops the session's runs (or one of them), waiting ones included; returns the ids it stopped."""
+        if run_id is None and reason != "interrupt":
+            self.compactions.cancel(session_key)
         lane = self._lanes.get(session_key)
         if lane is None:
             return []

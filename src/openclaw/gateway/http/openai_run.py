@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from openclaw.agent.continuation import replies
 from openclaw.agent.run import entry_id
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
 from openclaw.gateway.broadcast import MAX_BUFFERED_BYTES
@@ -20,6 +21,7 @@ from openclaw.inbound.commands.context import Hints
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.messages import AssistantMessage, Message, ToolCall, Usage, decode_message
 from openclaw.models.base import ToolSpec
+from openclaw.outbound.visible import visible_text
 from openclaw.runs.hub import Submission
 from openclaw.runs.queue import QueueWish
 from openclaw.runs.record import RunRecord
@@ -259,7 +261,7 @@ class Following:
         for answer in answers:
             usage = _sum(usage, answer.usage)
         good = [answer for answer in answers if answer.stop_reason not in ("error", "aborted")]
-        texts = [answer.text for answer in good] or [str((row.result or {}).get("text") or "")]
+        texts = [visible_text(text) for text in replies(good)] or [str((row.result or {}).get("text") or "")]
         return self._ok(texts, good[-1] if good else None, usage)
 
     def _ok(self, texts: Sequence[str], final: AssistantMessage | None, usage: Usage | None) -> Ending:

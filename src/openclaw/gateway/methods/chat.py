@@ -179,7 +179,8 @@ async def history(call: Call) -> Any:
         return {**answer, "messages": []}
     answer["sessionId"] = entry["sessionId"]
     entries = await call.gateway.transcripts.tail(transcript_ref(target, entry), params.limit)
-    answer["messages"] = read_history(entries, public=params.format == "messages")
+    reasoning = entry.get("reasoningLevel") in ("on", "stream")
+    answer["messages"] = read_history(entries, public=params.format == "messages", with_reasoning=reasoning)
     levels = {name: entry.get(name) for name in ("thinkingLevel", "verboseLevel") if entry.get(name)}
     return {**answer, **levels}
 

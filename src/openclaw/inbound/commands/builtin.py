@@ -7,3 +7,4 @@ from openclaw.inbound.commands import models as models
 from openclaw.inbound.commands import queue as queue
 from openclaw.inbound.commands import session as session
 from openclaw.inbound.commands import status as status
+from openclaw.inbound.commands import window as window

@@ -157,6 +157,14 @@ class CommandServices(Protocol):
         """``direct``, or the sandbox commands run in."""
         ...
 
+    async def prompt_report(self, session: SessionRef) -> dict[str, Any]:
+        """Sizes of what the last run gave the model, or of what a run would give it now."""
+        ...
+
+    async def context_window(self, session: SessionRef) -> int | None:
+        """Of the model the session uses, as session lists show it."""
+        ...
+
     async def costs(self, session: SessionRef) -> dict[str, Cost]:
         """By the label to show: ``Session``, ``Today``, ``Last 30d``."""
         ...

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import math
 
-
-def token_count(count: int | None) -> str:
-    """``999``, ``1.2k``, ``16k``, ``1.2m``; unknown is ``?``."""
-    if count is None:
-        return "?"
-    if count < 1000:
-        return str(count)
-    if count < 10_000:
-        return f"{count / 1000:.1f}k"
-    if count < 1_000_000:
-        return f"{math.floor(count / 1000 + 0.5)}k"
-    return f"{count / 1_000_000:.1f}m"
+from openclaw.outbound.figures import money as money
+from openclaw.outbound.figures import token_count as token_count
 
 
 def percent(part: int, whole: int) -> str:
     return f"{min(999, math.floor(100 * part / whole + 0.5))}%"
-
-
-def money(dollars: float) -> str:
-    return f"${dollars:.4f}" if dollars < 0.01 else f"${dollars:.2f}"
 
 
 def ago(then_ms: int, now_ms: int) -> str:

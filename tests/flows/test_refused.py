@@ -1,0 +1,107 @@
+"""A provider that refuses a request is asked once more, plainly; a session never stays stuck over its own history."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models.histories import picture
+from tests.support.gateway import GatewayProcess, model_config, text_of
+from tests.support.model_server import Call, ModelServer, Reply
+
+REFUSED = Reply(status=400, message="messages.3: something about this conversation is wrong")
+
+
+def kinds(body: dict[str, Any]) -> set[str]:
+    return {block["type"] for message in body["messages"] for block in message["content"]}
+
+
+async def test_a_refused_request_is_sent_once_more_in_plain_words(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        models.queue(Reply(calls=[Call("read", {"path": "none.txt"})]), Reply(text="No such file."))
+        await client.chat("read it")
+        models.queue(REFUSED, Reply(text="Here I am."))
+        answer = await client.chat("and now?")
+        assert text_of(answer) == "Here I am."
+        usual, simple = models.requests[-2].body, models.requests[-1].body
+        assert {"tool_use", "tool_result"} <= kinds(usual)
+        assert kinds(simple) == {"text"}
+        assert "none.txt" in json.dumps(simple), "what was done is still told"
+        models.queue(Reply(calls=[Call("read", {"path": "b.txt"})]), Reply(text="Again nothing."))
+        assert text_of(await client.chat("read b")) == "Again nothing."
+        assert len(models.requests) == 6, "the next turn is not refused first"
+        assert models.requests[-1].body["messages"][-1]["content"][0]["type"] == "tool_result"
+        assert all(request.error is None for request in models.requests)
+
+
+async def test_refused_twice_there_is_one_notice_and_the_next_turn_works(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        await client.chat("hello [[reply:hi]]")
+        models.queue(REFUSED, REFUSED)
+        failed = await client.chat("and now?", run_id="r")
+        assert failed["state"] == "error"
+        assert "something about this conversation is wrong" in failed["errorMessage"]
+        assert "/model" in failed["errorMessage"]
+        assert len(models.requests) == 3, "it is not tried for ever"
+        ends = [
+            frame for frame in client.of_run("r") if frame["event"] == "chat" and frame["payload"]["state"] == "error"
+        ]
+        assert len(ends) == 1
+        assert text_of(await client.chat("still there? [[reply:yes]]")) == "yes"
+
+
+async def test_a_missing_model_is_not_asked_for_twice(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        models.queue(Reply(status=404, message="model: mock-1 not found"))
+        assert (await client.chat("hello"))["state"] == "error"
+        assert len(models.requests) == 1
+
+
+async def test_a_broken_picture_on_disk_does_not_end_the_conversation(tmp_path: Path, models: ModelServer) -> None:
+    async with GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key)) as gateway:
+        async with gateway.client() as client:
+            image = {"type": "image", "mimeType": "image/png", "content": picture(2600, 4, "PNG")}
+            await client.chat("what is this?", attachments=[image])
+            sent = models.requests[0].body["messages"][0]["content"][1]["source"]["data"]
+            assert base64.b64decode(sent)[16:24] == (2000).to_bytes(4) + (3).to_bytes(4)
+        session = next(gateway.sessions_dir().glob("*.jsonl"))
+        await gateway.stop()
+        line = session.read_bytes()
+        assert image["content"].encode() in line, "stored as it came"
+        session.write_bytes(line.replace(image["content"].encode(), image["content"][:64].encode()))
+        await gateway.start()
+        async with gateway.client() as client:
+            assert text_of(await client.chat("and now? [[reply:fine]]")) == "fine"
+        assert "image left out" in json.dumps(models.requests[-1].body)
+        assert models.requests[-1].error is None
+
+
+def three_apis(models: ModelServer) -> dict[str, Any]:
+    config = model_config(models.base_url, models.api_key)
+    model = {**config["models"]["providers"]["mock"]["models"][0], "reasoning": True}
+    for name, api in (("chat", "openai-completions"), ("resp", "openai-responses"), ("mock", "anthropic-messages")):
+        base = models.base_url if name == "mock" else f"{models.base_url}/v1"
+        config["models"]["providers"][name] = {
+            "baseUrl": base, "apiKey": models.api_key, "api": api, "models": [model],
+        }  # fmt: skip
+    return config
+
+
+@pytest.mark.parametrize("order", [("mock", "chat", "resp", "mock"), ("resp", "mock", "chat", "resp")])
+async def test_a_session_goes_on_under_every_model(tmp_path: Path, models: ModelServer, order: tuple[str, ...]) -> None:
+    async with GatewayProcess(tmp_path / "state", three_apis(models)) as gateway, gateway.client() as client:
+        for provider in order:
+            await client.chat("hello [[reply:hi]]")
+            await client.call("sessions.patch", {"key": "main", "model": f"{provider}/mock-1", "thinkingLevel": "low"})
+            models.queue(
+                Reply(thinking="hm", calls=[Call("read", {"path": "a"}), Call("read", {"path": "b"})]),
+                Reply(thinking="well", text=f"done by {provider}"),
+            )
+            assert text_of(await client.chat("read both")) == f"done by {provider}"
+        assert [request.error for request in models.requests if request.error] == []

@@ -1,0 +1,180 @@
+"""People write to the agent on Signal: who is heard, what reaches the model, where the answer goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import GatewayProcess, WireClient, model_config
+from tests.support.model_server import ModelServer, Reply
+from tests.support.signal_daemon import SignalDaemon
+
+US, ANN, BOB, GROUP = "+15550000001", "+15550000042", "+15550000043", "Z3JvdXAtb25l"
+Start = Callable[..., AbstractAsyncContextManager[GatewayProcess]]
+
+
+@pytest.fixture
+async def signal() -> AsyncIterator[SignalDaemon]:
+    async with SignalDaemon(US, groups=(GROUP,)) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def start(tmp_path: Path, models: ModelServer, signal: SignalDaemon) -> Start:
+    @asynccontextmanager
+    async def gateway(more: dict[str, Any] | None = None, **channel: Any) -> AsyncIterator[GatewayProcess]:
+        section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, **channel}
+        config = model_config(models.base_url, models.api_key, channels={"signal": section}, **(more or {}))
+        async with GatewayProcess(tmp_path / "state", config) as process:
+            await signal.connected()
+            yield process
+
+    return gateway
+
+
+def in_group(signal: SignalDaemon, text: str, sender: str = ANN, name: str = "Ann", **data: Any) -> Any:
+    return signal.message(text, sender=sender, name=name, groupInfo={"groupId": GROUP, "type": "DELIVER"}, **data)
+
+
+def prompts(models: ModelServer, request: int = -1) -> str:
+    return json.dumps(models.requests[request].body["messages"])
+
+
+async def test_a_known_person_is_answered_where_they_wrote(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    async with start(allowFrom=[ANN]) as gateway:
+        await signal.say("hello [[reply:Hi Ann]]", sender=ANN, name="Ann")
+        sent = (await signal.called("send"))[0]
+        async with gateway.client() as client:
+            row = (await client.call("sessions.list", {}))["sessions"][0]
+    assert (sent["message"], sent["recipient"]) == ("Hi Ann", [ANN])
+    assert (row["key"], row["lastChannel"], row["lastTo"]) == ("agent:main:main", "signal", f"signal:{ANN}")
+    assert "[Signal" in prompts(models)
+
+
+async def test_a_stranger_gets_a_code_once_and_is_heard_after_approval(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    async with start() as gateway, gateway.client() as client:
+        await signal.say("let me in", sender=BOB, name="Bob")
+        offered = (await signal.called("send"))[0]["message"]
+        await signal.say("hello?", sender=BOB, name="Bob")
+        pending = await client.call("pairing.list", {})
+        code = pending["requests"][0]["code"] if "requests" in pending else json.dumps(pending)
+        assert code in offered
+        assert not models.requests
+        await client.call("pairing.approve", {"code": code})
+        await signal.say("now? [[reply:welcome]]", sender=BOB, name="Bob")
+        sent = await signal.called("send", 2)
+    assert [call["message"] for call in sent][1:] == ["welcome"]
+
+
+async def _delivered(client: WireClient) -> None:
+    """Until the Gateway itself knows that the reply has arrived."""
+    async with asyncio.timeout(10):
+        while True:
+            listed = await client.call("messages.list", {})
+            story = await client.call("messages.get", {"id": listed["messages"][0]["id"]})
+            if '"sent"' in json.dumps(story):
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_a_redelivered_message_is_answered_once_also_after_a_restart(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    async with start(allowFrom=[ANN]) as gateway:
+        await signal.say("only once", sender=ANN)
+        await signal.called("send")
+        async with gateway.client() as client:
+            await _delivered(client)
+        gateway.kill()
+        signal.disconnect()
+        await gateway.start()
+        await signal.connected()
+        await signal.repeat_all()
+        await signal.say("another [[reply:fresh]]", sender=ANN)
+        await signal.called("send", 2)
+    assert len(models.requests) == 2
+    assert [call["message"] for call in signal.of("send")] == ["ok", "fresh"]
+
+
+async def test_in_a_group_only_what_is_addressed_to_the_agent_starts_a_run(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    more = {"messages": {"groupChat": {"mentionPatterns": ["@?clawd"]}}}
+    async with start(more, groupPolicy="open") as gateway:
+        await signal.deliver(in_group(signal, "lunch at noon?"))
+        await signal.deliver(in_group(signal, "/think high or not", sender=BOB, name="Bob"))
+        await signal.deliver(in_group(signal, "clawd, what do you say? [[reply:noon is fine]]"))
+        sent = (await signal.called("send"))[0]
+        async with gateway.client() as client:
+            row = (await client.call("sessions.list", {}))["sessions"][0]
+    assert (sent["message"], sent["groupId"]) == ("noon is fine", GROUP)
+    assert (row["key"], row["kind"]) == (f"agent:main:signal:group:{GROUP.lower()}", "group")
+    assert len(models.requests) == 1
+    prompt = prompts(models)
+    assert "[Chat messages since your last reply - for context]" in prompt
+    assert "lunch at noon?" in prompt
+    assert "/think high or not" in prompt
+    assert "[Current message - respond to this]" in prompt
+
+
+async def test_commands_work_on_a_channel_and_only_for_those_who_may(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    async with start(allowFrom=[ANN, BOB], more={"commands": {"ownerAllowFrom": [f"signal:{ANN}"]}}):
+        await signal.say("/status", sender=ANN)
+        status = (await signal.called("send"))[0]["message"]
+        await signal.say("/send off", sender=BOB)
+        await signal.say("/send off", sender=ANN)
+        sent = await signal.called("send", 2)
+    assert "mock/mock-1" in status
+    assert sent[1]["message"] == "⚙️ Send policy set to off."
+    assert not models.requests
+
+
+async def test_two_peoples_words_stay_apart_where_they_have_own_sessions(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    async with start(allowFrom=[ANN, BOB], more={"session": {"dmScope": "per-channel-peer"}}):
+        await signal.say("canary-ann [[reply:for ann]]", sender=ANN)
+        await signal.called("send")
+        await signal.say("canary-bob [[reply:for bob]]", sender=BOB)
+        sent = await signal.called("send", 2)
+    assert [(call["message"], call["recipient"]) for call in sent] == [("for ann", [ANN]), ("for bob", [BOB])]
+    assert "canary-ann" not in prompts(models, 1)
+
+
+async def test_quick_texts_become_one_turn(start: Start, signal: SignalDaemon, models: ModelServer) -> None:
+    async with start(allowFrom=[ANN], more={"messages": {"inbound": {"byChannel": {"signal": 400}}}}):
+        await signal.say("first part", sender=ANN)
+        await signal.say("second part [[reply:both]]", sender=ANN)
+        sent = await signal.called("send")
+    assert [call["message"] for call in sent] == ["both"]
+    assert len(models.requests) == 1
+    assert "first part\\nsecond part" in prompts(models)
+
+
+async def test_a_reply_that_was_ready_when_the_gateway_died_is_still_delivered_once(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    async with start(allowFrom=[ANN]) as gateway:
+        held = asyncio.Event()
+        models.queue(Reply("late but there", hold=held, hold_after=0))
+        await signal.say("hello", sender=ANN)
+        await models.wait_for_requests(1)
+        gateway.kill()
+        signal.disconnect()
+        models.forget()
+        models.queue(Reply("late but there"))
+        await gateway.start()
+        sent = await signal.called("send")
+    assert [call["message"] for call in sent] == ["late but there"]

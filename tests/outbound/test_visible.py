@@ -1,0 +1,87 @@
+"""However an answer is cut into deltas, people see the same of it, and never a token or a thought."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openclaw.events import Silent, Spoken, Unsaid
+from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall
+from openclaw.outbound.reasoning import Said
+from openclaw.outbound.visible import SpeechStream, heard, visible_message
+
+EXAMPLES = int(os.environ.get("OPENCLAW_FUZZ_EXAMPLES", "400"))
+
+SCRAPS = [
+    "NO_REPLY", "HEARTBEAT_OK", "NO", "_RE", "PLY", "N", "HEART", "<think>", "</think>", "< / thinking >", "<final>",
+    "</final>", "<thi", "nk>", "`", "``", "```", "~~~", "\n", "\n```python\n", " ", "a", "word ", "*", "**", "_", '"', ".",
+    "!", "-", "<", "é", "👍", "(", "[", "<thought foo>",
+]  # fmt: skip
+
+
+def show(deltas: list[str], **how: int | None) -> tuple[str, object]:
+    stream = SpeechStream(**how)  # type: ignore[arg-type]
+    pieces = [piece for delta in deltas for piece in stream.feed(delta)] + stream.close()
+    return "".join(piece.text for piece in pieces if isinstance(piece, Said)), stream.outcome
+
+
+@st.composite
+def cut(draw: st.DrawFn, text: str) -> list[str]:
+    places = sorted(draw(st.sets(st.integers(0, len(text)), max_size=12)))
+    return [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@given(scraps=st.lists(st.sampled_from(SCRAPS), max_size=14), data=st.data(), ack=st.sampled_from([None, 5]))
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_how_a_text_is_cut_into_deltas_does_not_matter(scraps: list[str], data: st.DataObject, ack: int | None) -> None:
+    text = "".join(scraps)
+    deltas = data.draw(cut(text))
+    assert show(deltas, ack_max_chars=ack) == show([text], ack_max_chars=ack)
+
+
+WORDS = st.sampled_from(["fine", "so ", "is it. ", "\n\n", "- ", "`code`", "1 < 2 ", "NOW ", "HEAR ", "**b** "])
+SECRET = st.lists(st.sampled_from(["Ω", " Ω\n", "`Ω", "```\nΩ", "NO_REPLY Ω", "<b>Ω"]), min_size=1, max_size=4)
+THOUGHT = st.builds(
+    lambda name, body: f"<{name}>{''.join(body)}</{name}>", st.sampled_from(["think", "Thinking", "thought"]), SECRET
+)
+ANSWER = st.lists(st.one_of(WORDS, WORDS, THOUGHT), max_size=10).map("".join)
+END = st.sampled_from(["", " NO_REPLY", "\nNO_REPLY.", " HEARTBEAT_OK", " **NO_REPLY**", "<think>Ω"])
+START = st.sampled_from(["", "", "", "NO_REPLY", "NO_REPLY ", "HEARTBEAT_OK "])
+
+
+@given(start=START, answer=ANSWER, end=END, data=st.data())
+@settings(max_examples=EXAMPLES, deadline=None)
+def test_no_token_and_no_thought_is_ever_shown(start: str, answer: str, end: str, data: st.DataObject) -> None:
+    stream = SpeechStream()
+    for delta in data.draw(cut(start + answer + end)):
+        stream.feed(delta)
+        assert not any(part in stream.said for part in ("Ω", "NO_", "HEARTB", "<th", "<Th"))
+    stream.close()
+    assert not any(part in stream.said for part in ("Ω", "NO_", "HEARTB", "<th", "<Th"))
+
+
+def test_what_is_heard_is_a_value() -> None:
+    assert heard("<think>x</think> hello ") == Spoken("hello")
+    assert heard("<think>x</think>NO_REPLY") == Silent("NO_REPLY")
+    assert heard("<think>only this") == Unsaid()
+    assert heard(" \n") == Unsaid()
+
+
+def test_a_stored_message_is_shown_without_silence_and_reasoning() -> None:
+    call = ToolCall(id="c", name="read", arguments={})
+
+    def shown(*blocks: TextBlock | ThinkingBlock | ToolCall, with_reasoning: bool = False) -> object:
+        message = visible_message(AssistantMessage(content=list(blocks)), with_reasoning=with_reasoning)
+        return message.content if message else None
+
+    thought, hello = ThinkingBlock(thinking="x"), TextBlock(text="hello")
+    assert shown(TextBlock(text="NO_REPLY")) is None
+    assert shown(TextBlock(text="NO_"), TextBlock(text="REPLY")) is None
+    assert shown(TextBlock(text="NO_REPLY"), call) == [call]
+    assert shown(thought, hello) == [hello]
+    assert shown(thought, hello, with_reasoning=True) == [thought, hello]
+    assert shown(TextBlock(text="<think>x</think>hello"), with_reasoning=True) == [thought, hello]
+    assert shown(TextBlock(text="hello <think>x")) == [hello]
+    assert shown() == []
