@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from openclaw.agent.branch_summary import go_back
@@ -239,6 +240,17 @@ async def test_lines_the_summary_lost_are_carried_over_word_for_word(chamber: Ch
     await chamber.turns(20)
     await compact(chamber.job())
     assert "- Remember that the alarm code is 44719-B and nobody else may know." in chamber.seen()
+
+
+async def test_a_model_too_small_to_write_summaries_is_not_asked(chamber: Chamber) -> None:
+    await chamber.user("Remember that the alarm code is 44719-B.")
+    await chamber.turns(20)
+    job = chamber.job()
+    job.model = msgspec.structs.replace(job.model, tools=False)
+    outcome = await compact(job)
+    assert (outcome.status, outcome.method, outcome.calls) == ("compacted", "trim", 0)
+    assert "44719-B" in chamber.seen()
+    assert not chamber.summaries.requests
 
 
 async def test_nothing_is_appended_that_would_not_make_the_prompt_smaller(chamber: Chamber) -> None:

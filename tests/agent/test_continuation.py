@@ -20,7 +20,7 @@ from openclaw.agent.continuation import (
     unfinished,
 )
 from openclaw.events import Spoken
-from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage
+from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, user_text
 from openclaw.outbound.visible import SpeechStream
 
 CODE = "Here it is:\n```python\ndef area(width, height):\n    return wid"
@@ -107,7 +107,7 @@ def request_after(*parts: AssistantMessage) -> UserMessage:
 def test_the_model_is_told_where_it_stopped_and_which_call_was_not_run() -> None:
     asked = request_after(says('the "last" words'))
     assert is_request(asked)
-    assert r"the \"last\" words" in str(asked.content)
+    assert r"the \"last\" words" in user_text(asked)
     cut = says("", note="The call of `write` was cut before its arguments were complete: left out.")
     assert cut_call(cut) is not None
     assert "`write`" in str(request_after(cut).content)

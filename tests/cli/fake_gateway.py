@@ -36,6 +36,7 @@ PARAMS = {
     "sessions.patch": {"key", "verboseLevel"},
     "sessions.archived": {"key"},
     "sessions.resume": {"key", "sessionId", "index"},
+    "skills.status": {"agentId"},
     "send": {"to", "message", "mediaUrl", "gifPlayback", "channel", "accountId", "sessionKey", "idempotencyKey"},
     "health": {"probe"},
     "channels.status": {"probe", "timeoutMs"},

@@ -29,7 +29,7 @@ def small(tmp_path: Path, models: ModelServer) -> MakeGateway:
         config: dict[str, Any] = model_config(models.base_url, models.api_key)
         config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = window
         config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
-        config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 0}
+        config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 0, "memoryFlush": {"enabled": False}}
         return GatewayProcess(tmp_path / name, config)
 
     return make

@@ -41,7 +41,7 @@ async def test_the_matrix_holds_over_the_wire(running: Running) -> None:
 
 async def test_a_node_may_call_its_three_methods_and_no_other(running: Running) -> None:
     async with running.client(role="node") as socket:
-        assert (await socket.call("skills.bins"))["payload"] == {"bins": []}
+        assert (await socket.call("skills.bins"))["payload"] == {"bins": ["curl", "openclaw"]}
         assert (await socket.call("health"))["error"]["message"] == "unauthorized role: node"
         assert (await socket.call("node.event"))["error"]["code"] == "UNAVAILABLE"
 

@@ -48,7 +48,7 @@ THOUGHT = st.builds(
 )
 ANSWER = st.lists(st.one_of(WORDS, WORDS, THOUGHT), max_size=10).map("".join)
 END = st.sampled_from(["", " NO_REPLY", "\nNO_REPLY.", " HEARTBEAT_OK", " **NO_REPLY**", "<think>Ω"])
-START = st.sampled_from(["", "", "", "NO_REPLY", "NO_REPLY ", "HEARTBEAT_OK "])
+START = st.sampled_from(["", "", "", "NO_REPLY.", "NO_REPLY ", "HEARTBEAT_OK "])
 
 
 @given(start=START, answer=ANSWER, end=END, data=st.data())

@@ -34,7 +34,7 @@ def model_config(base_url: str, api_key: str = "test-key", **more: Any) -> dict[
 
 
 class GatewayProcess:
-    """``async with GatewayProcess(state, config) as gateway``: started, told to stop at the end, killed if it will not."""
+    """``async with GatewayProcess(state, config) as gateway``: started, and told to stop at the end."""
 
     def __init__(
         self, state_dir: Path, config: dict[str, Any] | None = None, env: dict[str, str] | None = None
@@ -106,14 +106,14 @@ class GatewayProcess:
 
     @contextlib.asynccontextmanager
     async def client(self, **connect: Any) -> Any:
-        async with aiohttp.ClientSession() as session:
-            async with session.ws_connect(self.url.replace("http", "ws"), max_msg_size=0) as socket:
-                client = WireClient(socket)
-                await client.connect(**connect)
-                try:
-                    yield client
-                finally:
-                    await client.close()
+        url = self.url.replace("http", "ws")
+        async with aiohttp.ClientSession() as session, session.ws_connect(url, max_msg_size=0) as socket:
+            client = WireClient(socket)
+            await client.connect(**connect)
+            try:
+                yield client
+            finally:
+                await client.close()
 
     def sessions_dir(self, agent: str = "main") -> Path:
         return self.state_dir / "agents" / agent / "sessions"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -50,15 +51,22 @@ def load_bootstrap(
     everyone what one person confided. Sub-agents get the instructions only.
     """
     if subagent:
-        return [_load(workspace / name, max_chars) for name in SUBAGENT_FILES]
-    files = [_load(workspace / name, max_chars) for name in BOOTSTRAP_FILES]
+        return [_load(path, max_chars) for path in _paths(workspace, SUBAGENT_FILES)]
+    files = [_load(path, max_chars) for path in _paths(workspace, BOOTSTRAP_FILES)]
     if files[-1].missing:
         files.pop()
     return [*files, *_memory(workspace, max_chars)] if private else files
 
 
+@lru_cache(maxsize=_CACHE_LIMIT)
+def _paths(workspace: Path, names: tuple[str, ...]) -> list[Path]:
+    """Kept, because taking paths apart costs more than looking at the files."""
+    return [workspace / name for name in names]
+
+
 def _memory(workspace: Path, max_chars: int) -> list[BootstrapFile]:
-    found = [file for name in MEMORY_FILES if not (file := _load(workspace / name, max_chars)).missing]
+    files = [_load(path, max_chars) for path in _paths(workspace, MEMORY_FILES)]
+    found = [file for file in files if not file.missing]
     if len(found) == 2 and Path(found[0].path).samefile(found[1].path):
         # Where the disk ignores case, both names are one file.
         return found[:1]

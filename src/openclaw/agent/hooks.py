@@ -63,14 +63,17 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
-    """Content is about to leave the prompt of this session."""
+    """Content is about to leave the prompt of this session.
+
+    The session is held for the hook meanwhile: what it wants to say to the model it says itself, without queueing.
+    """
 
     agent_id: str
     session_key: str
     session_id: str
     reason: Reason
     in_run: bool
-    """True inside a run of the session: the hook already owns the session and must not queue for it."""
+    """A run is waiting for this, because its prompt does not fit."""
 
 
 Answer: TypeAlias = Cancel | Compaction | None

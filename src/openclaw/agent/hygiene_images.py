@@ -12,11 +12,11 @@ import binascii
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
-from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, UserBlock
+from openclaw.messages import ImageBlock, Message, TextBlock, UserBlock
 from openclaw.tools.images import MAX_SIDE, ImageProblem, fit_image, sniff_image
 
 MOST_KEPT = 4096
@@ -104,17 +104,23 @@ def _size(block: UserBlock | None) -> int:
     return len(block.data) if isinstance(block, ImageBlock) else 0
 
 
+def has_images(message: Message) -> bool:
+    # A plain loop over types: this is asked of every message before every call.
+    for block in message.content:
+        if type(block) is ImageBlock:
+            return True
+    return False
+
+
 def images_of(message: Message) -> list[ImageBlock]:
-    if isinstance(message, AssistantMessage) or isinstance(message.content, str):
-        return []
-    return [block for block in message.content if isinstance(block, ImageBlock)]
+    return [block for block in message.content if isinstance(block, ImageBlock)] if has_images(message) else []
 
 
 def replace_images(message: Message, change: Callable[[ImageBlock], UserBlock]) -> Message:
     """The message itself when no picture changed."""
-    if isinstance(message, AssistantMessage) or isinstance(message.content, str):
+    if not has_images(message):
         return message
-    content = message.content
+    content = cast("list[UserBlock]", message.content)
     changed = [change(block) if isinstance(block, ImageBlock) else block for block in content]
     if all(new is old for new, old in zip(changed, content, strict=True)):
         return message

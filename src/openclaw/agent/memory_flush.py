@@ -121,8 +121,12 @@ async def flush_if_due(
     soft = compaction.memory_flush.soft_threshold_tokens
     if not due(prepared.entry, prepared.context_window, compaction.reserve_tokens_floor, soft):
         return False
-    with abort.waiting():
-        return await _flush(runtime, turn, transcript, prepared)
+    try:
+        with abort.waiting():
+            return await _flush(runtime, turn, transcript, prepared)
+    except OSError as error:
+        log.warning("memory flush of %s could not be kept: %s", turn.session_key, error)
+        return False
 
 
 async def flush_before_leaving(runtime: Runtime, leaving: Leaving) -> bool:

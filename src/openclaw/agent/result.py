@@ -10,6 +10,7 @@ import msgspec
 from openclaw.agent.continuation import joined
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, Usage
+from openclaw.outbound.footer import with_footer
 from openclaw.outbound.visible import heard
 
 NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."
@@ -42,6 +43,11 @@ class RunResult(msgspec.Struct, kw_only=True):
     duration_ms: int = 0
     taken_in: bool = False
     """The words were answered in another run, which had taken them in before a restart."""
+
+    @property
+    def shown_texts(self) -> list[str]:
+        """``texts``, the last one with the line about its usage where the session wants it."""
+        return [*self.texts[:-1], with_footer(self.texts[-1], self.footer)] if self.texts else []
 
     @property
     def silent(self) -> bool:

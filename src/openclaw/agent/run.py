@@ -52,11 +52,14 @@ from openclaw.messages import (
     TextBlock,
     ToolCall,
     ToolResultMessage,
+    Usage,
     UserMessage,
     user_text,
 )
 from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
+from openclaw.models.cost import added, has_price
 from openclaw.models.retry import next_retry_ms
+from openclaw.outbound.footer import usage_footer
 from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.freshness import touched
@@ -85,6 +88,7 @@ class AgentRun:
         self.prepared: Preparation | None = None
         """Set once the run knows its model and prompt."""
         self._failure: ModelError | None = None
+        self._spent: Usage | None = None
         self._background: set[asyncio.Future[None]] = set()
 
     async def execute(self) -> RunResult:
@@ -302,6 +306,7 @@ class AgentRun:
                         thoughts.append(delta)
                     case AssistantEnded(message, speech, continues):
                         result.final = message
+                        self._spent = added(self._spent, message.usage)
                         prepared.view.learn(message)
                         faults.point("answer.before")
                         await self._append(transcript, message)
@@ -440,8 +445,10 @@ class AgentRun:
         await self._kept(lambda: transcript.append(fields, entry_id=entry_id(self._turn.run_id, step)))
 
     async def _account(self, result: RunResult, prepared: Preparation) -> None:
-        """Running statistics of the session. ``totalTokens`` is the size of the last prompt, not a sum."""
+        """Statistics of the session: what the run used, except ``totalTokens``, the size of its last prompt."""
         usage, now = result.usage, self._runtime.clock.now_ms()
+        result.spent = spent = self._spent
+        report = await self._runtime.reports.keep(prepared.report, self._runtime.blobs)
 
         def change(entry: SessionEntry | None) -> SessionEntry | None:
             if entry is None:
@@ -451,8 +458,13 @@ class AgentRun:
             entry["abortedLastRun"] = result.outcome == "aborted"
             entry["modelProvider"], entry["model"] = prepared.model.provider, prepared.model.id
             entry["contextTokens"] = prepared.context_window
+            entry["systemPromptReport"] = report
+            result.footer = usage_footer(
+                entry.get("responseUsage"), spent, self._turn.session_key, priced=has_price(prepared.model.cost)
+            )
             if usage is not None and usage.total_tokens:
-                entry["inputTokens"], entry["outputTokens"] = usage.input, usage.output
+                run = spent or usage
+                entry["inputTokens"], entry["outputTokens"] = run.input, run.output
                 entry["totalTokens"] = reported_prompt(usage, prepared.context_window)
             return entry
 

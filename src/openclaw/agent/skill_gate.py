@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,15 +52,20 @@ class Programs:
         return self._known[name]
 
     def refresh(self, search_path: str) -> None:
-        version = (search_path, *(_changed_at(folder) for folder in search_path.split(":") if folder))
+        version = (search_path, *(_changed_at(folder) for folder in _folders_on(search_path)))
         if version != self._version:
             self._known.clear()
             self._version = version
 
 
-def _changed_at(folder: str) -> int:
+@lru_cache(maxsize=8)
+def _folders_on(search_path: str) -> list[Path]:
+    return [Path(folder) for folder in dict.fromkeys(search_path.split(os.pathsep)) if folder]
+
+
+def _changed_at(folder: Path) -> int:
     try:
-        return Path(folder).stat().st_mtime_ns
+        return folder.stat().st_mtime_ns
     except OSError:
         return 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -70,19 +71,26 @@ _programs = Programs()
 
 def places(config: Config, state_dir: str, agent_id: str) -> list[Place]:
     """From the weakest to the strongest: of equal names the last place counts."""
-    extra = [Place("openclaw-extra", Path(folder).expanduser()) for folder in config.skills.load.extra_dirs if folder]
+    extra = [_place("openclaw-extra", folder) for folder in config.skills.load.extra_dirs if folder]
     return [
         *extra,
         Place(BUNDLED, bundled_dir()),
         Place("openclaw-managed", managed_dir(state_dir)),
-        Place("openclaw-workspace", workspace_dir(config, state_dir, agent_id) / "skills"),
+        Place("openclaw-workspace", _below(workspace_dir(config, state_dir, agent_id), "skills")),
     ]
 
 
+@lru_cache(maxsize=64)
+def _place(source: str, folder: str) -> Place:
+    return Place(source, Path(folder).expanduser())
+
+
+@cache
 def bundled_dir() -> Path:
     return Path(str(files("openclaw"))) / "skills"
 
 
+@lru_cache(maxsize=8)
 def managed_dir(state_dir: str) -> Path:
     return Path(state_dir) / "skills"
 
@@ -133,12 +141,12 @@ def skills_prompt(verdicts: list[Verdict], context_window: int) -> SkillsPrompt:
 def _skill_files(folder: Path) -> Iterator[Path]:
     """``<name>/SKILL.md``, or one level deeper where skills are kept in groups; in a fixed order."""
     for child in _folders(folder):
-        direct = child / SKILL_FILE
+        direct = _below(child, SKILL_FILE)
         if direct.exists():
             yield direct
             continue
         for grandchild in _folders(child):
-            if (nested := grandchild / SKILL_FILE).exists():
+            if (nested := _below(grandchild, SKILL_FILE)).exists():
                 yield nested
 
 
@@ -148,7 +156,13 @@ def _folders(folder: Path) -> list[Path]:
             names = [entry.name for entry in entries if not entry.name.startswith((".", "_")) and entry.is_dir()]
     except OSError:
         return []
-    return [folder / name for name in sorted(names)[:MAX_FOLDERS] if name != "node_modules"]
+    return [_below(folder, name) for name in sorted(names)[:MAX_FOLDERS] if name != "node_modules"]
+
+
+@lru_cache(maxsize=_CACHE_LIMIT)
+def _below(folder: Path, name: str) -> Path:
+    """Kept, because taking paths apart costs more than looking at the files."""
+    return folder / name
 
 
 def _load(path: Path, source: str) -> Skill | Problem | None:

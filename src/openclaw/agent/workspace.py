@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import subprocess
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -80,7 +81,9 @@ def repo_root(workspace: Path, configured: str | None = None) -> str | None:
     """The configured root, else the nearest folder upwards that holds a ``.git``."""
     if configured and configured.strip():
         return str(Path(configured.strip()).expanduser().absolute())
-    for folder in (workspace, *workspace.parents)[:REPO_LEVELS]:
-        if (folder / ".git").exists():
-            return str(folder)
-    return None
+    return next((str(marker.parent) for marker in _markers(workspace) if marker.exists()), None)
+
+
+@lru_cache(maxsize=64)
+def _markers(workspace: Path) -> list[Path]:
+    return [folder / ".git" for folder in (workspace, *workspace.parents)[:REPO_LEVELS]]

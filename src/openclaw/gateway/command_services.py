@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from openclaw.agent.context_report import session_report
 from openclaw.clock import Clock
 from openclaw.config.issues import ConfigError
 from openclaw.config.keypath import MISSING, KeyPathError, get_path, parse_path
@@ -14,6 +15,7 @@ from openclaw.config.redact import redacted
 from openclaw.config.schema import Config
 from openclaw.gateway import explain
 from openclaw.gateway.rotation import earlier_sessions, start_over, take_up
+from openclaw.gateway.session_rows import model_defaults, row_view
 from openclaw.gateway.targets import Target
 from openclaw.inbound.commands.context import Cost, EarlierSession, QueueView, SessionRef, Stopped, Waiting
 from openclaw.inbound.stamp import without_wrappers
@@ -23,6 +25,7 @@ from openclaw.models.keys import find_source, provider_config
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.record import RunRecord
 from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.base import SessionRow
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -128,6 +131,14 @@ class GatewayCommands:
 
     def runtime(self, session: SessionRef) -> str:
         return "direct"
+
+    async def prompt_report(self, session: SessionRef) -> dict[str, Any]:
+        return await session_report(session.agent_id, session.key, self._gateway.runtime)
+
+    async def context_window(self, session: SessionRef) -> int | None:
+        entry = await self.entry(session) or SessionEntry(sessionId="")
+        row = SessionRow(session.agent_id, session.key, entry)
+        return row_view(row, model_defaults(self._gateway, session.agent_id))["contextTokens"]
 
     async def costs(self, session: SessionRef) -> dict[str, Cost]:
         unknown = Cost(None)

@@ -22,6 +22,7 @@ from openclaw.events import (
 )
 from openclaw.gateway.broadcast import Broadcaster
 from openclaw.gateway.tool_view import result_view, tool_meta
+from openclaw.outbound.footer import with_footer
 from openclaw.runs.record import RunRecord
 
 CHAT_DELTA_S = 0.150
@@ -166,7 +167,7 @@ class RunStream:
         result = self._record.result
         if result is None:
             return {}
-        text = result.speech.text if isinstance(result.speech, Spoken) else result.notice
+        text = with_footer(result.speech.text, result.footer) if isinstance(result.speech, Spoken) else result.notice
         if not text:
             return {}
         message = spoken(text, self._clock.now_ms())

@@ -22,6 +22,31 @@ def cost_of(usage: Usage, price: Price | None) -> Cost:
     return cost
 
 
+def added(first: Usage | None, second: Usage) -> Usage:
+    """Both together, in a new record."""
+    if first is None:
+        first = Usage()
+    return Usage(
+        input=first.input + second.input,
+        output=first.output + second.output,
+        cache_read=first.cache_read + second.cache_read,
+        cache_write=first.cache_write + second.cache_write,
+        total_tokens=first.total_tokens + second.total_tokens,
+        cost=Cost(
+            input=first.cost.input + second.cost.input,
+            output=first.cost.output + second.cost.output,
+            cache_read=first.cost.cache_read + second.cost.cache_read,
+            cache_write=first.cost.cache_write + second.cost.cache_write,
+            total=first.cost.total + second.cost.total,
+        ),
+    )
+
+
+def has_price(price: Price | None) -> bool:
+    """Known, and not free."""
+    return price is not None and any((price.input, price.output, price.cache_read, price.cache_write))
+
+
 def priced_usage(
     price: Price | None, *, input: int = 0, output: int = 0, cache_read: int = 0, cache_write: int = 0
 ) -> Usage:

@@ -20,5 +20,5 @@ def reply_parts(
         return []
     notice = failure_notice(reason) if state == "failed" else result.notice
     reasoning = reasoning_message(result.reasoning)
-    texts = [*([reasoning] if reasoning else []), *result.texts, *([notice] if notice else [])]
+    texts = [*([reasoning] if reasoning else []), *result.shown_texts, *([notice] if notice else [])]
     return parts_for(route, texts, limits_for(config, str(route["channel"]), route.get("accountId")))

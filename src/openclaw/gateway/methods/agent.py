@@ -197,7 +197,7 @@ def _result(record: RunRecord) -> dict[str, Any]:
 
 def _texts(result: RunResult) -> list[str]:
     reasoning = reasoning_message(result.reasoning)
-    said = result.texts or ([result.notice] if result.notice else [])
+    said = result.shown_texts or ([result.notice] if result.notice else [])
     return [reasoning, *said] if reasoning else said
 
 

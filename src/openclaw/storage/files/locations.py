@@ -9,6 +9,7 @@ from pathlib import Path
 from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.keys import session_file_name
 from openclaw.storage.base import TranscriptRef
+from openclaw.storage.files.compressed import packed_name
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,22 @@ class Locations:
 
     def find(self, ref: TranscriptRef) -> Path | None:
         return next((path for path in self._candidates(ref) if self._is_ours(path, ref)), None)
+
+    def find_packed(self, ref: TranscriptRef) -> Path | None:
+        """The compressed file, where there is no plain one."""
+        return next(iter(self.all_packed(ref)), None)
+
+    def all_packed(self, ref: TranscriptRef) -> list[Path]:
+        pairs = ((path, packed_name(path)) for path in self._candidates(ref))
+        found = [packed for path, packed in pairs if packed.is_file() and self._is_inside(path, ref)]
+        return list({packed.resolve(): packed for packed in found if not packed.is_symlink()}.values())
+
+    def folders(self, agent_id: str) -> list[Path]:
+        """Where this agent's transcripts are, older places included."""
+        ref = TranscriptRef(agent_id=agent_id, session_id="")
+        older = self._state / "sessions"
+        places = (self._beside_store(ref), self._home(ref), older / normalize_agent_id(agent_id))
+        return list({folder.resolve(): folder for folder in places if folder is not None}.values())
 
     def all_found(self, ref: TranscriptRef) -> list[Path]:
         found = {path.resolve(): path for path in self._candidates(ref) if self._is_ours(path, ref)}

@@ -5,23 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from openclaw.clock import Clock, iso_utc
 from openclaw.sessions.keys import safe_file_name
 from openclaw.storage.base import Entry, Shortened, Transcript, TranscriptRef
+from openclaw.storage.files.compressed import (
+    SUFFIX,
+    Changed,
+    Compressed,
+    old_files,
+    pack,
+    plain_name,
+    unpack,
+    unpacked_size,
+)
 from openclaw.storage.files.disk import Disk, sync_dir
 from openclaw.storage.files.locations import Locations
 from openclaw.storage.files.shorten import shorten_file
 from openclaw.storage.files.transcript import FileTranscript
-from openclaw.storage.files.transcript_tail import read_tail
+from openclaw.storage.files.transcript_tail import read_packed_tail, read_tail
 
 log = logging.getLogger(__name__)
 
 LONGEST_TAIL = 1000
 MOST_PLACES = 4096
+LARGEST_IN_MEMORY = 64 << 20
+"""A compressed transcript larger than this is made plain again to be looked at."""
 
 
 class FileTranscriptStore:
@@ -46,11 +59,13 @@ class FileTranscriptStore:
         """Found before: following links from every root to a file that is open anyway was a quarter of a turn."""
         self._recent: OrderedDict[Path, FileTranscript] = OrderedDict()
         self._opening: dict[Path, asyncio.Task[FileTranscript]] = {}
+        self._changing: dict[Path, asyncio.Event] = {}
+        """Files being compressed or made plain again."""
 
     async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> FileTranscript | None:
         if (known := self._known(ref)) is not None:
             return known
-        path = self._place(ref)
+        path = await self._plain(ref)
         if path is None and not create:
             return None
         return await self._open(path or self._locations.default(ref), ref, cwd)
@@ -81,8 +96,12 @@ class FileTranscriptStore:
 
     async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
         limit = min(limit, LONGEST_TAIL)
-        path = self._place(ref)
-        if path is None or limit <= 0:
+        path = self._place(ref) if limit > 0 else None
+        if path is None and limit > 0 and (packed := self._locations.find_packed(ref)) is not None:
+            if (size := await asyncio.to_thread(unpacked_size, packed)) is not None and size <= LARGEST_IN_MEMORY:
+                return await asyncio.to_thread(read_packed_tail, packed, limit)
+            path = await self._plain(ref)
+        if path is None:
             return []
         live = self._live.get(path.resolve())
         if live is not None:
@@ -93,7 +112,7 @@ class FileTranscriptStore:
             return []
 
     def locate(self, ref: TranscriptRef) -> str | None:
-        path = self._locations.find(ref)
+        path = self._locations.find(ref) or self._locations.find_packed(ref)
         return str(path) if path is not None else None
 
     def default_path(self, ref: TranscriptRef) -> str:
@@ -110,10 +129,12 @@ class FileTranscriptStore:
             if live is not None:
                 live.moved_to(target)
             archived.append(str(target))
+        for packed in self._locations.all_packed(ref):
+            archived.append(str(await asyncio.to_thread(_rename_free, packed, stamp)))
         return archived
 
     async def shorten(self, ref: TranscriptRef, max_lines: int) -> Shortened:
-        path = self._place(ref)
+        path = await self._plain(ref)
         if path is None:
             return Shortened(archived=None, kept=0)
         live = self._live.get(path.resolve())
@@ -127,6 +148,75 @@ class FileTranscriptStore:
             if live is not None:
                 live.rest()
         return shortened
+
+    async def compress(self, agent_id: str, before_ms: int, *, most: int = 200) -> Compressed:
+        done = Compressed()
+        for folder in self._locations.folders(agent_id):
+            for path in await asyncio.to_thread(old_files, folder, before_ms, most - done.files):
+                await self._pack(path, done)
+        return done
+
+    async def _pack(self, path: Path, done: Compressed) -> None:
+        place = path.resolve()
+        if place in self._opening or place in self._changing or not self._let_go(place):
+            return
+        try:
+            async with self._alone(place):
+                before, after = await asyncio.to_thread(pack, path)
+        except (Changed, FileNotFoundError):
+            return
+        except OSError as error:
+            done.problems.append(f"{path}: {error}")
+            return
+        done.files, done.bytes_before, done.bytes_after = (
+            done.files + 1,
+            done.bytes_before + before,
+            done.bytes_after + after,
+        )
+
+    def _let_go(self, place: Path) -> bool:
+        """True when nobody but this store had the transcript in memory, which now has not either."""
+        kept = self._recent.pop(place, None)
+        if kept is None:
+            return place not in self._live
+        if kept.busy:
+            self._recent[place] = kept
+            return False
+        kept.rest()
+        del kept
+        if (held := self._live.get(place)) is None:
+            return True
+        self._recent[place] = held
+        return False
+
+    async def _plain(self, ref: TranscriptRef) -> Path | None:
+        """The transcript's file, made plain again if it was compressed."""
+        waited = self._changing.get(self._locations.default(ref).resolve())
+        if waited is not None:
+            await waited.wait()
+        path = self._place(ref)
+        if path is not None and (waited := self._changing.get(path.resolve())) is not None:
+            await waited.wait()
+            path = self._place(ref)
+        if path is not None or (packed := self._locations.find_packed(ref)) is None:
+            return path
+        plain = plain_name(packed)
+        async with self._alone(plain.resolve()):
+            if not plain.exists():
+                await asyncio.to_thread(unpack, packed)
+        return plain
+
+    @asynccontextmanager
+    async def _alone(self, place: Path) -> AsyncGenerator[None]:
+        """Only one at a time turns a file into its other form; who wants to open it waits."""
+        while (other := self._changing.get(place)) is not None:
+            await other.wait()
+        done = self._changing[place] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._changing[place]
+            done.set()
 
     async def forget(self, session_id: str) -> None:
         for path, transcript in list(self._live.items()):
@@ -198,9 +288,12 @@ class FileTranscriptStore:
 
 
 def _rename_free(path: Path, stamp: str) -> Path:
-    target, count = path.with_name(f"{path.name}.{stamp}"), 1
+    """The stamp comes before the ending that says a file is compressed."""
+    ending = SUFFIX if path.name.endswith(SUFFIX) else ""
+    name = path.name.removesuffix(ending)
+    target, count = path.with_name(f"{name}.{stamp}{ending}"), 1
     while target.exists():
-        target, count = path.with_name(f"{path.name}.{stamp}-{count}"), count + 1
+        target, count = path.with_name(f"{name}.{stamp}-{count}{ending}"), count + 1
     path.rename(target)
     sync_dir(path.parent)
     return target

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from openclaw.sessions.tree import is_displayed
 from openclaw.storage.base import Entry
+from openclaw.storage.files.compressed import unpacked_blocks
 from openclaw.storage.files.transcript import MAYBE_SHOWN_TYPES, SHOWN_TYPES
 from openclaw.storage.files.transcript_index import read_envelope, trim
 
@@ -16,10 +17,19 @@ _BLOCK = 256 << 10
 
 def read_tail(path: Path, limit: int) -> list[Entry]:
     """The last entries of the active branch that people see, oldest first. Abandoned branches are stepped over."""
+    return _tail_of(_lines_backwards(path), limit)
+
+
+def read_packed_tail(packed: Path, limit: int) -> list[Entry]:
+    """The same of a compressed file, which has to be read from its beginning."""
+    return _tail_of(reversed(b"".join(unpacked_blocks(packed)).split(b"\n")), limit)
+
+
+def _tail_of(lines: Iterator[bytes], limit: int) -> list[Entry]:
     found: list[Entry] = []
     wanted: str | None = None
     anything = True
-    for raw in _lines_backwards(path):
+    for raw in lines:
         line, _ = trim(raw)
         envelope = read_envelope(line) if line else None
         if envelope is None or envelope.type == "session":

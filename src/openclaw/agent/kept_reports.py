@@ -1,0 +1,59 @@
+"""Reports of what runs gave the model, kept once by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.base import BlobStore
+
+log = logging.getLogger("openclaw.agents.context")
+
+_OF_THE_RUN = ("source", "generatedAt", "sessionId", "sessionKey")
+"""What differs from run to run; the rest is the same for many and is kept once."""
+
+
+class Reports:
+    """Keeps reports once by their content. A session's entry holds only what is its own, and the digest."""
+
+    MOST_KNOWN = 256
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    async def keep(self, report: Mapping[str, Any], blobs: BlobStore) -> dict[str, Any]:
+        """The small form for the entry. Without a digest if the disk would not take it: a report is worth no run."""
+        own = {name: report[name] for name in _OF_THE_RUN if name in report}
+        shared = {name: value for name, value in report.items() if name not in own and name != "warnings"}
+        data = msgspec.json.encode(shared, order="sorted")
+        digest = hashlib.sha256(data).hexdigest()
+        if digest not in self._known:
+            try:
+                await blobs.put(data)
+            except OSError as error:
+                log.warning("the report of a run could not be kept: %s", error)
+                return own
+            self._known[digest] = None
+            if len(self._known) > self.MOST_KNOWN:
+                self._known.popitem(last=False)
+        return {**own, "blob": digest}
+
+
+async def stored_report(entry: SessionEntry | None, blobs: BlobStore) -> dict[str, Any] | None:
+    """The report of the session's last run, or None. Entries of older versions hold it whole."""
+    kept = (entry or {}).get("systemPromptReport")
+    if not isinstance(kept, dict) or kept.get("source") != "run":
+        return None
+    if "systemPrompt" in kept:
+        return kept
+    data = await blobs.get(str(kept.get("blob")))
+    if data is None:
+        return None
+    own = {name: kept[name] for name in _OF_THE_RUN if name in kept}
+    return {**own, **msgspec.json.decode(data, type=dict[str, Any])}

@@ -1,0 +1,143 @@
+"""Transcripts nobody has touched for long, kept small: ``<name>.jsonl.zst`` beside where ``<name>.jsonl`` was.
+
+At every moment at least one of the two holds everything. Where both are there (a crash in between), the plain one
+counts: it is the one that is written to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import zstandard
+
+from openclaw.storage import faults
+from openclaw.storage.files.disk import put_in_place, sync_dir
+
+SUFFIX = ".zst"
+LEVEL = 10
+_BLOCK = 1 << 20
+_PACKABLE = re.compile(r".+\.jsonl(?:\.(?:deleted|reset|bak)\..+(?<!\.zst)(?<!\.tmp))?\Z")
+
+
+class Changed(Exception):
+    """Someone wrote to the file while it was compressed; it stays as it is."""
+
+
+class Compressed(msgspec.Struct, kw_only=True):
+    files: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    problems: list[str] = []
+
+
+def packed_name(path: Path) -> Path:
+    return path.with_name(path.name + SUFFIX)
+
+
+def plain_name(packed: Path) -> Path:
+    return packed.with_name(packed.name.removesuffix(SUFFIX))
+
+
+def pack(path: Path) -> tuple[int, int]:
+    """Compresses a file in its place; sizes before and after. The original goes only once the copy is proven equal."""
+    before = path.stat()
+    faults.write(path)
+    prepared = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        with path.open("rb") as source, _create(prepared) as target:
+            compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+            compressor.copy_stream(source, target, size=before.st_size)
+            target.flush()
+            os.fsync(target.fileno())
+        with path.open("rb") as source:
+            same = _digest(_blocks(source)) == _digest(unpacked_blocks(prepared))
+        now = path.stat()
+        if not same or (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            raise Changed(str(path))
+        os.utime(prepared, ns=(before.st_atime_ns, before.st_mtime_ns))
+        after = prepared.stat().st_size
+        put_in_place(prepared, packed_name(path))
+    finally:
+        prepared.unlink(missing_ok=True)
+    path.unlink()
+    sync_dir(path.parent)
+    return before.st_size, after
+
+
+def unpack(packed: Path) -> Path:
+    """The plain file again, its age kept. What is damaged raises ``OSError`` and stays where it is."""
+    path = plain_name(packed)
+    before = packed.stat()
+    faults.write(path)
+    prepared = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        with _create(prepared) as target:
+            for block in unpacked_blocks(packed):
+                target.write(block)
+            target.flush()
+            os.fsync(target.fileno())
+        os.utime(prepared, ns=(before.st_atime_ns, before.st_mtime_ns))
+        put_in_place(prepared, path)
+    finally:
+        prepared.unlink(missing_ok=True)
+    packed.unlink(missing_ok=True)
+    sync_dir(path.parent)
+    return path
+
+
+def unpacked_blocks(packed: Path) -> Iterator[bytes]:
+    try:
+        with packed.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
+            while block := reader.read(_BLOCK):
+                yield block
+    except zstandard.ZstdError as error:
+        raise OSError(f"{packed} is damaged and cannot be decompressed: {error}") from None
+
+
+def unpacked_size(packed: Path) -> int | None:
+    """As its header says; None when it does not."""
+    with packed.open("rb") as file:
+        head = file.read(18)
+    try:
+        size = zstandard.frame_content_size(head)
+    except zstandard.ZstdError:
+        return None
+    return size if size >= 0 else None
+
+
+def old_files(folder: Path, before_ms: int, most: int) -> list[Path]:
+    """Plain transcripts in ``folder`` last written before that moment, the oldest first."""
+    found: list[tuple[float, Path]] = []
+    try:
+        with os.scandir(folder) as listed:
+            for item in listed:
+                if _PACKABLE.fullmatch(item.name) and item.is_file(follow_symlinks=False):
+                    status = item.stat(follow_symlinks=False)
+                    if status.st_mtime * 1000 < before_ms and status.st_size > 0:
+                        found.append((status.st_mtime, Path(item.path)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [path for _, path in sorted(found)[:most]]
+
+
+def _create(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    while block := file.read(_BLOCK):
+        yield block
+
+
+def _digest(blocks: Iterator[bytes]) -> bytes:
+    digest = hashlib.blake2b()
+    for block in blocks:
+        digest.update(block)
+    return digest.digest()

@@ -1,0 +1,95 @@
+"""Answers that the output limit cuts, through a real Gateway."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+from tests.support.gateway import GatewayProcess, model_config, text_of
+from tests.support.model_server import Call, ModelServer, Reply
+
+HEAD = 'Here:\n```json\n[\n  {"id": 1, "name": "one"},\n  {"id": 2, "na'
+TAIL = 'me": "two"}\n]\n```\nThat is all.'
+
+
+async def test_a_cut_answer_is_continued_and_shown_as_one(gateway: GatewayProcess, models: ModelServer) -> None:
+    models.queue(
+        Reply(text=HEAD, stop="length"),
+        Reply(text='```json\n  {"id": 2, "na' + TAIL[:20], stop="length"),
+        Reply(text=TAIL[20:]),
+    )
+    async with gateway.client() as client:
+        run_id = str(uuid.uuid4())
+        final = await client.chat("list them", run_id=run_id)
+        assert text_of(final) == HEAD + TAIL
+        streamed = [e["payload"]["data"] for e in client.of_run(run_id) if e["payload"].get("stream") == "assistant"]
+        assert "".join(data["delta"] for data in streamed) == HEAD + TAIL
+        assert streamed[-1]["text"] == HEAD + TAIL
+        history = await client.call("chat.history", {"sessionKey": "main"})
+        assert [message["role"] for message in history["messages"]] == ["user", *["assistant"] * 3]
+        kept = [entry for entry in gateway.transcript(history["sessionId"]) if entry["type"] == "custom_message"]
+        assert [entry["display"] for entry in kept] == [False, False]
+        models.reply("Good.")
+        assert text_of(await client.chat("thanks")) == "Good."
+        assert not any(request.error for request in models.requests)
+
+
+async def test_the_number_of_continuations_is_bounded(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    config["agents"]["defaults"]["maxLengthContinuations"] = 1
+    models.queue(*(Reply(text=f"part {number}. ", stop="length") for number in range(5)))
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        assert text_of(await client.chat("go")) == "part 0. part 1."
+        assert len(models.requests) == 2
+
+
+async def test_a_call_that_was_cut_is_never_run_and_the_model_is_told(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    whole = Reply(text="I write it.", calls=[Call("write", {"path": "a.txt", "content": "x" * 400})], stop="length")
+    start = {"type": "message_start", "message": {"id": "m", "role": "assistant", "content": [], "usage": {}}}
+    block = {"type": "tool_use", "id": "toolu_1", "name": "write", "input": {}}
+    half = {"type": "input_json_delta", "partial_json": '{"path": "a.txt", "content": "xxx'}
+    events = [
+        start,
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": half},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": {"output_tokens": 9}},
+        {"type": "message_stop"},
+    ]
+    raw = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events).encode()
+    models.queue(Reply(raw=raw), Reply(text="Then not."))
+    async with gateway.client() as client:
+        assert text_of(await client.chat("write a long file")) == "Then not."
+        told = json.dumps(models.requests[-1].body["messages"][-1])
+        assert "write" in told
+        assert "not run" in told
+        assert not list(gateway.state_dir.rglob("a.txt"))
+        # A call that is whole is run, whatever the reason the message gives for its end.
+        models.queue(whole, Reply(text="Written."))
+        assert text_of(await client.chat("again")) == "Written."
+        assert list(gateway.state_dir.rglob("a.txt"))
+
+
+async def test_after_a_power_cut_between_two_parts_the_answer_is_finished(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    models.queue(Reply(text="one two ", stop="length"), Reply(text="lost", sleep_ms=60_000))
+    run_id = str(uuid.uuid4())
+    gateway = await GatewayProcess(tmp_path / "state", config).start()
+    async with gateway.client() as client:
+        await client.call("chat.send", {"sessionKey": "main", "message": "count", "idempotencyKey": run_id})
+        await models.wait_for_requests(2)
+        gateway.kill()
+    models.forget()
+    models.reply("three")
+    async with GatewayProcess(tmp_path / "state", None) as again, again.client() as client:
+        await client.call("agent.wait", {"runId": run_id, "timeoutMs": 15_000})
+        asked = await client.send(
+            "agent", {"message": "count", "sessionKey": "main", "idempotencyKey": "other", "deliver": False}
+        )
+        await client.answer(asked)
+        transcript = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
+        texts = [m["content"][0]["text"] for m in transcript if m["role"] == "assistant"]
+        assert texts[:2] == ["one two", "three"]

@@ -1,0 +1,152 @@
+"""Notes are saved before anything leaves the prompt, through a real Gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
+from tests.support.model_server import Call, ModelServer, Reply
+
+SUMMARY = "## Goal\nBuild the shed.\n## Progress\n### Done\n- [x] the plan\n## Next Steps\n1. buy wood"
+LONG = "word " * 8000
+MakeGateway = Callable[..., GatewayProcess]
+
+
+@pytest.fixture
+def small(tmp_path: Path, models: ModelServer) -> MakeGateway:
+    """A window of 60,000 tokens; notes are due at 25,000, compaction at 40,000."""
+
+    def make(defaults: dict[str, Any] | None = None, **flush: Any) -> GatewayProcess:
+        config: dict[str, Any] = model_config(models.base_url, models.api_key)
+        config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = 60_000
+        config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
+        settings = {"softThresholdTokens": 15_000, **flush}
+        config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 20_000, "memoryFlush": settings}
+        config["agents"]["defaults"] |= {"userTimezone": "Pacific/Kiritimati"} | (defaults or {})
+        return GatewayProcess(tmp_path / "state", config)
+
+    return make
+
+
+async def fill(client: WireClient, models: ModelServer, turns: int = 3) -> None:
+    for number in range(turns):
+        models.reply(f"reply {number}")
+        await client.chat(f"message {number}: {LONG}")
+
+
+def asked(models: ModelServer, number: int) -> str:
+    return msgspec.json.encode(models.requests[number].body).decode()
+
+
+def note(text: str, path: str = "memory/note.md") -> list[Reply]:
+    return [Reply(calls=[Call("write", {"path": path, "content": text})]), Reply(text="NO_REPLY")]
+
+
+def entry(gateway: GatewayProcess) -> dict[str, Any]:
+    stored = msgspec.json.decode((gateway.sessions_dir() / "sessions.json").read_bytes())
+    return stored["agent:main:main"]
+
+
+async def test_near_the_threshold_the_agent_writes_notes_before_it_answers_and_nobody_sees_it(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    async with small() as gateway, gateway.client() as client:
+        await fill(client, models)
+        notes = gateway.state_dir / "workspace" / "memory" / "note.md"
+        notes.parent.mkdir(parents=True, exist_ok=True)
+        notes.write_text("- from yesterday")
+        calls = len(models.requests)
+        models.queue(*note("- the shed is green\n"), Reply(text="hello again"), Reply(text="and again"))
+        answer = await client.chat("now?")
+        print(answer, gateway.errors())
+        assert text_of(answer) == "hello again"
+        assert notes.read_text() == "- from yesterday\n- the shed is green\n"
+        flush, _, turn = (asked(models, number) for number in range(calls, calls + 3))
+        assert re.search(r"memory/\d{4}-\d\d-\d\d\.md", flush) and "Pacific/Kiritimati" in flush
+        assert "now?" not in flush
+        assert "about to be condensed" not in turn and "note.md" not in turn
+        history = msgspec.json.encode(await client.call("chat.history", {"sessionKey": "main"})).decode()
+        assert "about to be condensed" not in history and "note.md" not in history and "NO_REPLY" not in history
+        assert not [event for event in client.events if "note.md" in str(event) or "NO_REPLY" in str(event)]
+        await client.chat("once more")
+        assert len(models.requests) == calls + 4, "one flush per compaction cycle"
+        (row,) = (await client.call("sessions.list", {}))["sessions"]
+        kept = gateway.transcript(row["sessionId"])
+        assert [line["customType"] for line in kept if line.get("customType") == "memory-flush"] == ["memory-flush"] * 2
+    stored = entry(gateway)
+    assert stored["memoryFlushAt"] > 0 and stored["memoryFlushCompactionCount"] == 0
+
+
+async def test_a_restart_after_a_flush_goes_on_with_the_conversation_not_with_the_notes(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    gateway = small()
+    async with gateway, gateway.client() as client:
+        await fill(client, models)
+        models.queue(*note("- kept\n"), Reply(text="fine"))
+        await client.chat("now?")
+    async with gateway, gateway.client() as client:
+        models.reply("back")
+        assert text_of(await client.chat("still there?")) == "back"
+        assert "now?" in asked(models, -1) and "note.md" not in asked(models, -1)
+
+
+async def test_manual_compaction_saves_notes_first_and_the_next_cycle_may_flush_again(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    async with small(softThresholdTokens=0) as gateway, gateway.client() as client:
+        await fill(client, models, 2)
+        models.queue(*note("- before the summary\n"), Reply(text=SUMMARY))
+        await client.chat("/compact")
+        assert (gateway.state_dir / "workspace/memory/note.md").read_text() == "- before the summary\n"
+        (row,) = (await client.call("sessions.list", {}))["sessions"]
+        assert row["compactionCount"] == 1
+    assert entry(gateway)["memoryFlushCompactionCount"] == 0
+
+
+async def test_a_flush_that_fails_does_not_stop_the_answer_and_is_tried_again(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    async with small() as gateway, gateway.client() as client:
+        await fill(client, models)
+        models.queue(Reply(status=400, message="no"), Reply(status=400, message="no"), Reply(text="anyway"))
+        assert text_of(await client.chat("now?")) == "anyway"
+        models.queue(*note("- second try\n"), Reply(text="good"))
+        assert text_of(await client.chat("and now?")) == "good"
+        assert (gateway.state_dir / "workspace/memory/note.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("defaults", "flush"),
+    [({}, {"enabled": False}), ({"sandbox": {"mode": "all", "workspaceAccess": "ro"}}, {})],
+    ids=["switched off", "workspace that may not be written"],
+)
+async def test_no_flush_where_the_rules_say_so(
+    small: MakeGateway, models: ModelServer, defaults: dict[str, Any], flush: dict[str, Any]
+) -> None:
+    async with small(defaults, **flush) as gateway, gateway.client() as client:
+        await fill(client, models)
+        models.reply("straight away")
+        assert text_of(await client.chat("now?")) == "straight away"
+    assert "memoryFlushAt" not in entry(gateway)
+
+
+async def test_a_flush_can_be_stopped(small: MakeGateway, models: ModelServer) -> None:
+    async with small() as gateway, gateway.client() as client:
+        await fill(client, models)
+        hold = asyncio.Event()
+        models.queue(Reply(text="one two three", hold=hold))
+        calls = len(models.requests)
+        sent = asyncio.create_task(client.chat("now?"))
+        await models.wait_for_requests(calls + 1)
+        stopped = await client.call("chat.abort", {"sessionKey": "main"})
+        assert stopped["aborted"]
+        await sent
+        hold.set()

@@ -1,0 +1,60 @@
+"""When a session is left in peace, and what a person reads about a compaction."""
+
+from __future__ import annotations
+
+import pytest
+
+from openclaw.agent.compaction import Outcome
+from openclaw.agent.pins import Pin
+from openclaw.inbound.commands.compact import compacted_line, pins_text
+from openclaw.runs.compactions import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, SESSIONS_REMEMBERED, CoolDown
+
+
+def test_after_a_failure_a_session_rests_and_longer_each_time() -> None:
+    pause, now = CoolDown(), 1_000_000
+    waited: list[int] = []
+    for _ in range(8):
+        pause.failed("a", now)
+        start = now
+        while pause.resting("a", now):
+            now += 30_000
+        waited.append(now - start)
+    assert waited[:3] == [FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS, 4 * FIRST_PAUSE_MS]
+    assert max(waited) == LONGEST_PAUSE_MS
+    assert not pause.resting("b", now)
+
+
+def test_success_ends_the_rest_and_an_undo_begins_a_long_one() -> None:
+    pause = CoolDown()
+    pause.failed("a", 0)
+    pause.succeeded("a")
+    assert not pause.resting("a", 0)
+    pause.rest("a", 0)
+    assert pause.resting("a", LONGEST_PAUSE_MS - 1)
+
+
+def test_only_so_many_sessions_are_remembered() -> None:
+    pause = CoolDown()
+    for number in range(SESSIONS_REMEMBERED + 5):
+        pause.failed(str(number), 0)
+    assert not pause.resting("0", 1)
+    assert pause.resting(str(SESSIONS_REMEMBERED), 1)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        (Outcome(status="compacted", tokens_before=15_500, tokens_after=1234), "Compacted (16k → 1.2k)"),
+        (Outcome(status="compacted", tokens_before=900, tokens_after=1000), "Compacted (900 before)"),
+        (Outcome(status="compacted"), "Compacted"),
+        (Outcome(status="skipped", reason="Already compacted"), "Compaction skipped: Already compacted"),
+        (Outcome(status="failed", reason="no answer"), "Compaction failed: no answer"),
+    ],
+)
+def test_compact_answers_with_what_came_of_it_and_how_full_the_window_is(outcome: Outcome, line: str) -> None:
+    assert compacted_line(outcome, "Context 1.2k/200k (1%)") == f"⚙️ {line} • Context 1.2k/200k (1%)"
+
+
+def test_pins_are_listed_with_the_numbers_that_take_them_off() -> None:
+    assert pins_text([Pin("a", "one"), Pin("b", "two\nlines")]) == "📌 Pinned:\n1. one\n2. two lines"
+    assert "Nothing is pinned" in pins_text([])
