@@ -60,6 +60,6 @@ def _row(
         bar=bar_ms if bar_ms is not None else bar_ratio * floor_ms,
         reference=reference,
         reference_value=floor_ms,
-        scales=bar_ms is not None,
+        kind="size" if bar_ms is None else "cpu",
         **summary([pair[0] for pair in pairs]),
     )

@@ -37,6 +37,7 @@ async def measure() -> list[Row]:
         Row(
             figure="concurrency",
             what=f"{what}, wall",
+            kind="wall",
             unit="s",
             bar=1.5,
             reference="the model alone",
@@ -44,9 +45,14 @@ async def measure() -> list[Row]:
             **summary(wall),
             note=f"CPU {min(cpu):.2f} s",
         ),
-        Row(figure="concurrency", what=f"{what}, failed", unit="turns", bar=0, measured=failed, scales=False),
+        Row(figure="concurrency", what=f"{what}, failed", unit="turns", bar=0, measured=failed, kind="size"),
         Row(
-            figure="concurrency", what="event-loop stall, p99, under that load", unit="ms", bar=50, measured=lag * 1000
+            figure="concurrency",
+            what="event-loop stall, p99, under that load",
+            kind="wall",
+            unit="ms",
+            bar=50,
+            measured=lag * 1000,
         ),
     ]
 

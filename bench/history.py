@@ -36,11 +36,12 @@ async def measure() -> list[Row]:
             await gateway.stop()
     what = f"chat.history, {LIMIT} of {MESSAGES:,} ({MESSAGES * SIZE / 1e6:.0f} MB)"
     return [
-        Row(figure="history", what=f"{what}, cold, wall", unit="ms", bar=100, **summary(cold)),
-        Row(figure="history", what=f"{what}, warm, wall", unit="ms", bar=10, **summary(warm)),
+        Row(figure="history", what=f"{what}, cold, wall", kind="wall", unit="ms", bar=100, **summary(cold)),
+        Row(figure="history", what=f"{what}, warm, wall", kind="wall", unit="ms", bar=10, **summary(warm)),
         Row(
             figure="history",
             what="one turn on it, compacted, warm, wall",
+            kind="wall",
             unit="ms",
             bar=10,
             **summary(turns),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from statistics import median
+
+from bench.row import Speed
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -50,6 +53,12 @@ def run_cpu_ms(command: Sequence[str], env: Mapping[str, str] | None = None) -> 
     return (usage.ru_utime + usage.ru_stime) * 1000
 
 
-def bare_python_ms(runs: int = 9) -> float:
-    """The unit of this machine's speed at this moment."""
-    return median(run_cpu_ms([sys.executable, "-c", "pass"]) for _ in range(runs))
+def speed(runs: int = 9) -> Speed:
+    """How fast this machine is at this moment."""
+    cpu: list[float] = []
+    wall: list[float] = []
+    for _ in range(runs):
+        began = time.monotonic()
+        cpu.append(run_cpu_ms([sys.executable, "-c", "pass"]))
+        wall.append((time.monotonic() - began) * 1000)
+    return Speed(median(cpu), median(wall))

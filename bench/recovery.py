@@ -24,12 +24,13 @@ async def measure() -> list[Row]:
         outage, missing = await _writes(gateway)
     what = f"kill -9 in a first turn, {SESSIONS:,} sessions"
     return [
-        Row(figure="recovery", what=f"{what}: ready again, wall", unit="s", bar=1.0, **summary(ready)),
+        Row(figure="recovery", what=f"{what}: ready again, wall", kind="wall", unit="s", bar=1.0, **summary(ready)),
         Row(figure="recovery", what=f"{what}: ready again, CPU", unit="s", bar=1.0, **summary(cpu)),
-        Row(figure="recovery", what=f"{what}: lost or not resumed", unit="turns", bar=0, measured=lost, scales=False),
+        Row(figure="recovery", what=f"{what}: lost or not resumed", unit="turns", bar=0, measured=lost, kind="size"),
         Row(
             figure="recovery",
             what="kill -9 during store writes: ready again, wall",
+            kind="wall",
             unit="s",
             bar=1.0,
             **summary(outage),
@@ -40,7 +41,7 @@ async def measure() -> list[Row]:
             unit="turns",
             bar=0,
             measured=missing,
-            scales=False,
+            kind="size",
         ),
     ]
 

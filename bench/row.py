@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import Literal
 
 import msgspec
 
-BARE_PYTHON_MS = 14.0
-"""CPU of ``python -c pass`` on the machine the bars were set on, when it was quiet."""
+BARE_PYTHON_CPU_MS = 14.0
+BARE_PYTHON_WALL_MS = 16.0
+"""``python -c pass`` on the machine the bars were set on, when it was quiet."""
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """What ``python -c pass`` takes at this moment."""
+
+    cpu_ms: float
+    wall_ms: float
+
+    def slowness(self, kind: str) -> float:
+        """How many times slower than the bars' machine; never less than 1."""
+        measured, quiet = (self.cpu_ms, BARE_PYTHON_CPU_MS) if kind == "cpu" else (self.wall_ms, BARE_PYTHON_WALL_MS)
+        return max(1.0, measured / quiet)
 
 
 class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -25,8 +39,8 @@ class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
     reference: str = ""
     reference_value: float | None = None
     """The floor, measured in the same run, in the same unit."""
-    scales: bool = True
-    """Time grows on a slow or busy machine; bytes, counts and ratios do not."""
+    kind: Literal["cpu", "wall", "size"] = "cpu"
+    """Time grows on a slow or busy machine; sizes, counts and ratios do not."""
     note: str = ""
     slowness: float = 1.0
     """How much slower than the bars' machine this one was while the row was measured."""
@@ -40,7 +54,7 @@ class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
         """``ok*``: over the bar in absolute terms, within it for the speed this machine had in the same minute."""
         if self.measured <= self.bar:
             return "ok"
-        if self.scales and self.measured <= self.bar * self.slowness:
+        if self.kind != "size" and self.measured <= self.bar * self.slowness:
             return "ok*"
         return "short"
 

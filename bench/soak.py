@@ -36,10 +36,10 @@ async def measure(turns: int = TURNS) -> list[Row]:
             unit="MB",
             bar=BAR_MB_PER_1000,
             measured=max(slope, 0.0),
-            scales=False,
+            kind="size",
             note=" ".join(f"{sample:.1f}" for sample in samples),
         ),
-        Row(figure="soak", what=f"RSS after {done:,} turns", unit="MB", bar=100, measured=samples[-1], scales=False),
+        Row(figure="soak", what=f"RSS after {done:,} turns", unit="MB", bar=100, measured=samples[-1], kind="size"),
     ]
 
 

@@ -36,6 +36,13 @@ async def measure() -> list[Row]:
         Row(
             figure="startup", what="Gateway: spawn to first hello, CPU", unit="s", bar=0.7, **reference, **summary(cpu)
         ),
-        Row(figure="startup", what="Gateway: spawn to first hello, wall", unit="s", bar=1.0, **summary(wall)),
-        Row(figure="startup", what="Gateway idle, RSS", unit="MB", bar=70, scales=False, **summary(memory)),
+        Row(
+            figure="startup",
+            what="Gateway: spawn to first hello, wall",
+            kind="wall",
+            unit="s",
+            bar=1.0,
+            **summary(wall),
+        ),
+        Row(figure="startup", what="Gateway idle, RSS", unit="MB", bar=70, kind="size", **summary(memory)),
     ]

@@ -37,10 +37,12 @@ async def measure() -> list[Row]:
             bar=1.1 * floor,
             reference=f"with {FEW}",
             reference_value=floor,
-            scales=False,
+            kind="size",
             **summary(many_ms),
         ),
-        Row(figure="store", what=f"sessions.list, 50 of {MANY:,}, wall", unit="ms", bar=5, **summary(lists)),
+        Row(
+            figure="store", what=f"sessions.list, 50 of {MANY:,}, wall", kind="wall", unit="ms", bar=5, **summary(lists)
+        ),
     ]
 
 

@@ -42,5 +42,5 @@ def _rows(how: str, found: list[tuple[float, float]]) -> list[Row]:
             reference_value=TOKENS * 4e-6,
             **summary(cpu),
         ),
-        Row(figure="stream", what=f"{what}, per client", unit="MB", bar=3, scales=False, **summary(sent)),
+        Row(figure="stream", what=f"{what}, per client", unit="MB", bar=3, kind="size", **summary(sent)),
     ]

@@ -89,6 +89,7 @@ class Wire:
         for future in [*self._answers.values(), *self._ends.values()]:
             if not future.done():
                 future.set_exception(ConnectionError("the Gateway closed the connection"))
+                future.exception()  # Seen: after a kill nobody may be left who waits for it.
 
     def _answered(self, frame: dict[str, Any]) -> None:
         future = self._answers.pop(frame["id"], None)

@@ -145,6 +145,18 @@ def cleaner(hygiene: Hygiene, now: int, model: Model = MODEL) -> HistoryCleaner:
     return HistoryCleaner(hygiene, model, "session", now)
 
 
+def refuse(hygiene: Hygiene, now: int) -> None:
+    one = cleaner(hygiene, now)
+    one.clean(worked())
+    assert one.refused(now)
+
+
+def test_the_same_words_are_not_sent_twice() -> None:
+    one = cleaner(Hygiene(), 10)
+    one.clean([*turn(1), UserMessage(content="and?", timestamp=5)])
+    assert not one.refused(10)
+
+
 def test_what_was_refused_is_sent_as_nothing_but_words() -> None:
     one = cleaner(Hygiene(), 10)
     assert one.clean(worked())[1].content[0] == worked()[1].content[0]
@@ -161,14 +173,14 @@ def test_what_was_refused_is_sent_as_nothing_but_words() -> None:
 
 def test_what_is_said_after_a_refusal_goes_out_as_usual() -> None:
     hygiene = Hygiene()
-    cleaner(hygiene, 10).refused(10)
+    refuse(hygiene, 10)
     later = AssistantMessage(content=[ThinkingBlock(thinking="new", thinking_signature="s")], timestamp=20)
     assert cleaner(hygiene, 30).clean([*worked(), later])[-1] is later
 
 
 def test_a_refusal_concerns_that_model_and_not_for_ever() -> None:
     hygiene = Hygiene()
-    cleaner(hygiene, 10).refused(10)
+    refuse(hygiene, 10)
     other = msgspec.structs.replace(MODEL, id="mock-2")
     whole = len(worked()) - 1
     assert len(cleaner(hygiene, 20).clean(worked())) == 3

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import random
+import shutil
 import sqlite3
 import statistics
 import sys
@@ -274,28 +275,27 @@ async def endure(ordeal: Ordeal, schedules: int, *, messages: int = 4) -> None:
 
 
 async def main(schedules: int, seed: int, modes: list[str]) -> None:
-    rounds = max(1, schedules // 50)
-    for place in range(rounds):
-        mode = modes[place % len(modes)]
-        with tempfile.TemporaryDirectory() as folder:
-            async with ModelServer(keep_requests=100) as models:
-                ordeal = Ordeal(Path(folder), models, seed + place, mode)
-                began = time.monotonic()
-                try:
-                    await endure(ordeal, schedules // rounds)
-                except BaseException:
-                    print(f"seed {seed + place} ({mode}) failed in life {ordeal.lives}\n{ordeal.gateway.errors()}")
-                    raise
-                finally:
-                    with contextlib.suppress(Exception):
-                        ordeal.kill()
-                ready = ordeal.ready_s
-                print(
-                    f"seed {seed + place} {mode}: {ordeal.lives} lives, {len(ordeal.sent)} messages, 0 lost, 0 twice;"
-                    f" ready in {statistics.median(ready):.2f} s (most {max(ready):.2f});"
-                    f" {time.monotonic() - began:.0f} s; deaths {dict(ordeal.deaths.most_common())}",
-                    flush=True,
-                )
+    """In rounds of fifty, each with a state directory of its own; that of a round that fails is kept."""
+    for place in range(max(1, schedules // 50)):
+        mode, folder = modes[place % len(modes)], Path(tempfile.mkdtemp(prefix="ordeal-"))
+        async with ModelServer(keep_requests=100) as models:
+            ordeal = Ordeal(folder, models, seed + place, mode)
+            began = time.monotonic()
+            try:
+                await endure(ordeal, min(schedules, 50))
+            except BaseException:
+                print(f"seed {seed + place} ({mode}) failed in life {ordeal.lives}; its files are in {folder}")
+                raise
+            finally:
+                with contextlib.suppress(AssertionError):
+                    ordeal.kill()
+        shutil.rmtree(folder)
+        print(
+            f"seed {seed + place} {mode}: {ordeal.lives} lives, {len(ordeal.sent)} messages, 0 lost, 0 twice;"
+            f" ready in {statistics.median(ordeal.ready_s):.2f} s (most {max(ordeal.ready_s):.2f});"
+            f" {time.monotonic() - began:.0f} s; deaths {dict(ordeal.deaths.most_common())}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
 from openclaw.clock import SystemClock
@@ -45,22 +43,34 @@ async def died(gateway: GatewayProcess) -> None:
 
 async def dies_again(gateway: GatewayProcess) -> bool:
     """False when it lives long enough to tell how ``a`` ended."""
-    with contextlib.suppress(AssertionError, aiohttp.ClientError, ConnectionError):
-        await gateway.start()
+
+    async def ask() -> str:
         async with gateway.client() as client:
-            asked = asyncio.create_task(wait(client, "a"))
-            death = asyncio.create_task(died(gateway))
-            await asyncio.wait([asked, death], return_when=asyncio.FIRST_COMPLETED)
-            alive = asked.done() and asked.result()["status"] == "error"
-            for task in (asked, death):
-                task.cancel()
-            return not alive
-    return True
+            return (await wait(client, "a"))["status"]
+
+    try:
+        await gateway.start()
+    except AssertionError:
+        await died(gateway)
+        return True
+    asked, death = asyncio.create_task(ask()), asyncio.create_task(died(gateway))
+    await asyncio.wait([asked, death], return_when=asyncio.FIRST_COMPLETED)
+    alive = not death.done()
+    for task in (asked, death):
+        task.cancel()
+    await asyncio.gather(asked, death, return_exceptions=True)
+    return not (alive and asked.result() == "error")
 
 
 async def send(client: WireClient, key: str, text: str | None = None, **more: Any) -> dict[str, Any]:
     params = {"sessionKey": "main", "message": text or key, "idempotencyKey": key, **more}
     return await client.call("chat.send", params)
+
+
+async def send_to_its_death(gateway: GatewayProcess, client: WireClient, key: str) -> None:
+    """It may die before or after it acknowledges the message."""
+    await client.send("chat.send", {"sessionKey": "main", "message": key, "idempotencyKey": key})
+    await died(gateway)
 
 
 async def wait(client: WireClient, key: str) -> dict[str, Any]:
@@ -88,8 +98,7 @@ async def test_an_interrupted_tool_call_is_reported_to_the_model_and_not_repeate
     plan(gateway, {"at": point, "do": "kill"})
     async with gateway:
         async with gateway.client() as client:
-            await send(client, "a")
-            await died(gateway)
+            await send_to_its_death(gateway, client, "a")
         plan(gateway)
         await gateway.start()
         async with gateway.client() as client:
@@ -139,8 +148,7 @@ async def test_a_message_that_keeps_bringing_the_gateway_down_is_given_up_with_o
     plan(gateway, {"at": "model.call", "do": "kill"})
     async with gateway:
         async with gateway.client() as client:
-            await send(client, "a")
-            await died(gateway)
+            await send_to_its_death(gateway, client, "a")
         for _ in range(2):
             try:
                 await gateway.start()
@@ -167,8 +175,7 @@ async def test_a_message_that_cannot_even_be_given_up_is_closed(make: Make, mode
     plan(gateway, {"at": "run.start", "do": "kill"})
     async with gateway:
         async with gateway.client() as client:
-            await send(client, "a")
-            await died(gateway)
+            await send_to_its_death(gateway, client, "a")
         lives = 1
         while await dies_again(gateway):
             lives += 1
@@ -266,3 +273,35 @@ async def test_what_was_left_unfinished_comes_before_what_is_sent_while_the_gate
         "b",
         "c",
     ]
+
+
+async def test_words_taken_in_before_the_kill_are_not_put_before_the_model_again(
+    make: Make, models: ModelServer, tmp_path: Path
+) -> None:
+    """``b`` is in the transcript but its end was lost; a new message must not push it into the resumed run again."""
+    gate = tmp_path / "gate"
+    command = f"while [ ! -e {gate} ]; do sleep 0.02; done"
+    held = asyncio.Event()
+    models.queue(
+        Reply("", calls=[Call("exec", {"command": command})]), Reply("heard", hold=held, hold_after=0), Reply("and c")
+    )
+    gateway = make(mode="steer")
+    plan(gateway, {"at": "steer.after", "do": "kill"})
+    async with gateway:
+        async with gateway.client() as client:
+            await client.call("sessions.patch", {"key": "main", "verboseLevel": "on"})
+            await send(client, "a")
+            await client.event(lambda event, payload: event == "agent" and payload["stream"] == "tool")
+            await send(client, "b")
+            gate.touch()
+            await died(gateway)
+        plan(gateway)
+        await gateway.start()
+        async with gateway.client() as client:
+            await models.wait_for_requests(2)
+            await send(client, "c")
+            held.set()
+            for key in ("a", "b", "c"):
+                assert (await wait(client, key))["status"] == "ok"
+    assert [json.dumps(request.body["messages"]).count("[message_id: b]") for request in models.requests] == [0, 1, 1]
+    assert json.dumps(models.requests[2].body["messages"][-1]).count("[message_id: c]") == 1

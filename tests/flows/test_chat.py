@@ -70,7 +70,7 @@ async def test_the_model_sees_the_whole_conversation_and_the_prompt_is_never_sto
     system = json.dumps(first["system"])
     assert "Always speak like a pirate." in system
     assert "read" in system
-    assert [tool["name"] for tool in first["tools"]] == ["read", "write", "edit", "exec", "process"]
+    assert {"read", "write", "edit", "exec", "process"} <= {tool["name"] for tool in first["tools"]}
     assert [message["role"] for message in second["messages"]] == ["user", "assistant", "user"]
     assert second["messages"][1]["content"][0]["text"] == "first"
     assert "pirate" not in json.dumps(history)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import uuid
 from pathlib import Path
 
@@ -86,10 +87,19 @@ async def test_after_a_power_cut_between_two_parts_the_answer_is_finished(tmp_pa
     models.reply("three")
     async with GatewayProcess(tmp_path / "state", None) as again, again.client() as client:
         await client.call("agent.wait", {"runId": run_id, "timeoutMs": 15_000})
-        asked = await client.send(
-            "agent", {"message": "count", "sessionKey": "main", "idempotencyKey": "other", "deliver": False}
-        )
-        await client.answer(asked)
-        transcript = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
-        texts = [m["content"][0]["text"] for m in transcript if m["role"] == "assistant"]
-        assert texts[:2] == ["one two", "three"]
+        history = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
+        assert [m["content"][0]["text"] for m in history if m["role"] == "assistant"] == ["one two ", "three"]
+    with sqlite3.connect(tmp_path / "state" / "ledger.db") as ledger:
+        (result,) = ledger.execute("select result from messages").fetchone()
+        assert json.loads(result)["text"] == "one two three"
+
+
+async def test_reasoning_cut_by_the_limit_stays_hidden_in_both_parts(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    models.queue(Reply(text="<think>first half", stop="length"), Reply(text=" second half</think>Answer."))
+    async with gateway.client() as client:
+        assert text_of(await client.chat("think hard")) == "Answer."
+        seen = json.dumps([client.events, await client.call("chat.history", {"sessionKey": "main"})])
+        assert "half" not in seen
+        assert "think>" not in seen

@@ -42,18 +42,25 @@ async def test_refused_twice_there_is_one_notice_and_the_next_turn_works(
     gateway: GatewayProcess, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
-        await client.chat("hello [[reply:hi]]")
+        await client.chat('hello [[tool:read {"path":"none.txt"}]][[next]][[reply:hi]]')
         models.queue(REFUSED, REFUSED)
         failed = await client.chat("and now?", run_id="r")
         assert failed["state"] == "error"
         assert "something about this conversation is wrong" in failed["errorMessage"]
         assert "/model" in failed["errorMessage"]
-        assert len(models.requests) == 3, "it is not tried for ever"
+        assert len(models.requests) == 4, "it is not tried for ever"
         ends = [
             frame for frame in client.of_run("r") if frame["event"] == "chat" and frame["payload"]["state"] == "error"
         ]
         assert len(ends) == 1
         assert text_of(await client.chat("still there? [[reply:yes]]")) == "yes"
+
+
+async def test_a_request_that_cannot_be_plainer_is_not_repeated(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        models.queue(REFUSED)
+        assert (await client.chat("hello"))["state"] == "error"
+        assert len(models.requests) == 1
 
 
 async def test_a_missing_model_is_not_asked_for_twice(gateway: GatewayProcess, models: ModelServer) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import uuid
-from typing import Any
 
 from tests.support.gateway import GatewayProcess, WireClient, text_of
 from tests.support.model_server import Call, ModelServer, Reply
 
 SECRET = "the vault is 4711"
-
-
-async def state_of(client: WireClient, run_id: str) -> dict[str, Any]:
-    return (await client.call("messages.explain", {"runId": run_id}))["message"]
 
 
 async def shown(client: WireClient, run_id: str) -> str:
@@ -43,8 +39,6 @@ async def test_a_silent_answer_ends_the_run_without_a_word(gateway: GatewayProce
 
 
 async def test_the_ledger_knows_silence_from_an_answer(gateway: GatewayProcess, models: ModelServer) -> None:
-    import sqlite3
-
     models.reply("NO_REPLY")
     async with gateway.client() as client:
         await client.chat("psst")

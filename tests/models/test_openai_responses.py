@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from openclaw.messages import (
     AssistantMessage,
-    ImageBlock,
     TextBlock,
     ThinkingBlock,
     ToolCall,
@@ -19,6 +18,7 @@ from openclaw.messages import (
 from openclaw.models.base import Model, ModelError, Start, Text, Thinking, ToolCallStart
 from openclaw.models.openai_responses import OpenAIResponsesProvider, build_body, build_request
 from openclaw.models.openai_responses_stream import ResponsesStream
+from tests.models.histories import IMAGES
 from tests.models.streams import READ, ask, collect, done_of, feed, sse
 from tests.support.model_rules_openai import check_responses
 from tests.support.model_server import Call, ModelServer, Reply
@@ -69,14 +69,14 @@ async def test_the_next_turn_returns_reasoning_text_and_call_with_their_ids(serv
     server.queue(Reply(thinking="hm", text="Reading.", calls=[Call("read", {"path": "a"})]), Reply(text="done"))
     first = ask(model, tools=[READ])
     reply = done_of(await collect(OpenAIResponsesProvider(), first, server.api_key))
-    picture = ImageBlock(data="AAAA", mime_type="image/png")
+    picture = IMAGES[0]
     result = ToolResultMessage(tool_call_id=reply.tool_calls[0].id, tool_name="read", content=[picture])
     second = ask(model, messages=[*first.messages, reply, result], tools=[READ])
     assert done_of(await collect(OpenAIResponsesProvider(), second, server.api_key)).text == "done"
     items = server.requests[-1].body["input"]
     assert [item.get("id") for item in items[2:5]] == ["rs_000001", "msg_000001", "fc_000001_0"]
     assert items[5]["call_id"] == items[4]["call_id"] == "toolu_000001_0"
-    assert items[5]["output"][0]["image_url"] == "data:image/png;base64,AAAA"
+    assert items[5]["output"][0]["image_url"] == f"data:image/png;base64,{picture.data}"
 
 
 async def test_a_server_that_does_not_stream_is_understood(server: ModelServer) -> None:

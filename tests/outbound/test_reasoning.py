@@ -67,6 +67,13 @@ def test_closed_reasoning_at_the_beginning_is_stored_as_a_block_of_its_own() -> 
     assert stored.content == [ThinkingBlock(thinking="secret"), TextBlock(text="Hello")]
 
 
+def test_reasoning_that_the_output_limit_cut_in_two_is_stored_as_reasoning_on_both_sides() -> None:
+    first = AssistantMessage(content=[TextBlock(text="<think>the se")], stop_reason="length")
+    assert typed(first).content == [ThinkingBlock(thinking="the se")]
+    second = typed(message(TextBlock(text="cret</think>Hello")), thinking=True)
+    assert second.content == [ThinkingBlock(thinking="cret"), TextBlock(text="Hello")]
+
+
 @pytest.mark.parametrize(
     "as_it_is",
     [

@@ -16,8 +16,8 @@ EXAMPLES = int(os.environ.get("OPENCLAW_FUZZ_EXAMPLES", "400"))
 
 SCRAPS = [
     "NO_REPLY", "HEARTBEAT_OK", "NO", "_RE", "PLY", "N", "HEART", "<think>", "</think>", "< / thinking >", "<final>",
-    "</final>", "<thi", "nk>", "`", "``", "```", "~~~", "\n", "\n```python\n", " ", "a", "word ", "*", "**", "_", '"', ".",
-    "!", "-", "<", "é", "👍", "(", "[", "<thought foo>",
+    "</final>", "<thi", "nk>", "`", "``", "```", "~~~", "\n", "\n```python\n", " ", "a", "word ", "*", "**", "_", '"',
+    ".", "!", "-", "<", "é", "👍", "(", "[", "<thought foo>",
 ]  # fmt: skip
 
 

@@ -98,6 +98,8 @@ class Part:
         speech.feed(before)
         self.speech = speech
         self.said_before = speech.said
+        self.thinking = speech.thinking
+        """It begins in the middle of the model's reasoning."""
         self._seam = Seam(before)
         self._added: list[str] = []
         self.received = False

@@ -8,6 +8,7 @@ whatever they are given (``models.convert``), so that summaries and every other 
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import OrderedDict
 from typing import Any, cast
@@ -16,7 +17,7 @@ import msgspec
 
 from openclaw.agent.fit import cut_text
 from openclaw.agent.hygiene_images import ImageShelf, newest_images, replace_images
-from openclaw.agent.hygiene_plain import plain_upto
+from openclaw.agent.hygiene_plain import is_plain, plain_upto
 from openclaw.config.schema.channels import Channels
 from openclaw.messages import ImageBlock, Message, TextBlock, ToolResultMessage, UserBlock, UserMessage
 from openclaw.models.base import Model
@@ -74,7 +75,7 @@ class HistoryCleaner:
         self._history_limit = history_limit
         self._max_side = min(max_image_side or MAX_SIDE, MAX_SIDE)
         self._plain_until = hygiene.plain_until(session_id, model, now_ms)
-        self._all_plain = False
+        self._shown: list[Message] = []
 
     async def prepare(self, messages: list[Message]) -> None:
         if "image" in self._model.input:
@@ -82,17 +83,18 @@ class HistoryCleaner:
 
     def clean(self, messages: list[Message]) -> list[Message]:
         messages = without_failed(limit_turns(messages, self._history_limit))
-        self._all_plain = False
         if self._plain_until >= 0:
-            messages, self._all_plain = plain_upto(messages, self._plain_until)
-        return clean_history(messages, self._model, self._hygiene.images, self._max_side)
+            messages = plain_upto(messages, self._plain_until)
+        self._shown = clean_history(messages, self._model, self._hygiene.images, self._max_side)
+        return self._shown
 
     def refused(self, now_ms: int) -> bool:
         """The provider refused what was built last. True: the next request will be plainer.
 
-        False: it was as plain as it gets, so the cause is not in the conversation, which is shown whole again.
+        False: it was as plain as it gets, so the cause is not in the conversation, which is shown whole again. The same
+        request is not sent twice.
         """
-        if self._all_plain:
+        if is_plain(self._shown):
             self._plain_until = -1
             self._hygiene.forget_refusal(self._session_id, self._model)
             return False
@@ -153,13 +155,12 @@ def capped(message: ToolResultMessage, most: int) -> ToolResultMessage:
 def attributed(message: UserMessage) -> UserMessage:
     """Words that another session sent say so. Nobody else's can: a marker found in a text loses its brackets."""
     source = message.provenance
-    foreign = source is not None and source.get("kind") == "inter_session"
     content = message.content
-    blocks: list[UserBlock] = [TextBlock(text=content)] if isinstance(content, str) else list(content)
+    blocks: list[UserBlock] = [TextBlock(text=content)] if isinstance(content, str) else content
     checked = [_unforged(block) for block in blocks]
-    if foreign and source is not None:
+    if source is not None and source.get("kind") == "inter_session":
         checked.insert(0, TextBlock(text=_marker(source)))
-    elif all(new is old for new, old in zip(checked, blocks, strict=True)):
+    elif all(map(operator.is_, checked, blocks)):
         return message
     return msgspec.structs.replace(message, content=checked)
 

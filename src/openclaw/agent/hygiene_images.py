@@ -105,11 +105,7 @@ def _size(block: UserBlock | None) -> int:
 
 
 def has_images(message: Message) -> bool:
-    # A plain loop over types: this is asked of every message before every call.
-    for block in message.content:
-        if type(block) is ImageBlock:
-            return True
-    return False
+    return not isinstance(message.content, str) and ImageBlock in map(type, message.content)
 
 
 def images_of(message: Message) -> list[ImageBlock]:

@@ -37,12 +37,22 @@ def plain(messages: list[Message]) -> list[Message]:
     return out
 
 
-def plain_upto(messages: list[Message], moment_ms: int) -> tuple[list[Message], bool]:
-    """What was said until then in its plainest form, the rest as it is; and whether that was everything."""
+def is_plain(messages: list[Message]) -> bool:
+    """Whether the plain form would be the same again."""
+    return [_words(message) for message in messages] == [_words(message) for message in plain(messages)]
+
+
+def _words(message: Message) -> tuple[type[Message], object]:
+    content = message.content
+    return type(message), [TextBlock(text=content)] if isinstance(content, str) else content
+
+
+def plain_upto(messages: list[Message], moment_ms: int) -> list[Message]:
+    """What was said until then in its plainest form, the rest as it is."""
     count = max((place + 1 for place, message in enumerate(messages) if message.timestamp <= moment_ms), default=0)
     while count < len(messages) and isinstance(messages[count], ToolResultMessage):
         count += 1
-    return [*plain(messages[:count]), *messages[count:]], count == len(messages)
+    return [*plain(messages[:count]), *messages[count:]]
 
 
 def _say(out: list[Message], message: UserMessage | AssistantMessage, text: str) -> None:

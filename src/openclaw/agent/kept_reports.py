@@ -31,18 +31,22 @@ class Reports:
         """The small form for the entry. Without a digest if the disk would not take it: a report is worth no run."""
         own = {name: report[name] for name in _OF_THE_RUN if name in report}
         shared = {name: value for name, value in report.items() if name not in own and name != "warnings"}
-        data = msgspec.json.encode(shared, order="sorted")
+        digest = await self.once(msgspec.json.encode(shared, order="sorted"), blobs)
+        return {**own, "blob": digest} if digest else own
+
+    async def once(self, data: bytes, blobs: BlobStore) -> str | None:
+        """The digest of what is kept; None if the disk would not take it."""
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._known:
             try:
                 await blobs.put(data)
             except OSError as error:
-                log.warning("the report of a run could not be kept: %s", error)
-                return own
+                log.warning("what a run was given could not be kept: %s", error)
+                return None
             self._known[digest] = None
             if len(self._known) > self.MOST_KNOWN:
                 self._known.popitem(last=False)
-        return {**own, "blob": digest}
+        return digest
 
 
 async def stored_report(entry: SessionEntry | None, blobs: BlobStore) -> dict[str, Any] | None:

@@ -245,12 +245,13 @@ def _beginning(reply: Reply, part: Part, *, first_attempt: bool) -> list[Event]:
 def _ending(message: AssistantMessage, part: Part, reply: Reply) -> list[Event]:
     """What was held back, and the finished message as it will be stored."""
     pieces = [] if part.received or not message.text else part.feed(message.text)
+    stored = typed(message, thinking=part.thinking)
     if reply.goes_on(message, part):
         pieces += part.pause()
         reply.keep(part)
-        return [*map(_delta, pieces), AssistantEnded(typed(message), Unsaid(), continues=True)]
+        return [*map(_delta, pieces), AssistantEnded(stored, Unsaid(), continues=True)]
     pieces += part.close(complete=True)
-    return [*map(_delta, pieces), AssistantEnded(typed(message), part.speech.outcome)]
+    return [*map(_delta, pieces), AssistantEnded(stored, part.speech.outcome)]
 
 
 def _delta(piece: Piece) -> TextDelta | ThinkingDelta:

@@ -40,9 +40,22 @@ class RunResult(msgspec.Struct, kw_only=True):
     footer: str = ""
     """Shown under the last words when the session wants to see its usage."""
     report: dict[str, Any] = {}
+    request: dict[str, Any] | None = None
+    """What the model was sent, as ``request_log`` notes it."""
     duration_ms: int = 0
     taken_in: bool = False
     """The words were answered in another run, which had taken them in before a restart."""
+
+    def summary(self) -> dict[str, Any]:
+        """What the ledger keeps of it."""
+        kept: dict[str, Any] = {"outcome": self.outcome, "sessionId": self.session_id}
+        if self.texts:
+            kept["text"] = self.texts[-1]
+        if self.model:
+            kept["model"] = f"{self.provider}/{self.model}"
+        if self.request:
+            kept["request"] = self.request
+        return kept
 
     @property
     def shown_texts(self) -> list[str]:

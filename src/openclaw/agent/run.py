@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from openclaw.agent.abort import Aborted, AbortSignal
+from openclaw.agent.budget import budget_of, is_limited, within_budget
 from openclaw.agent.compaction import Job
 from openclaw.agent.continuation import parts_at_end, unfinished
 from openclaw.agent.fit import DoesNotFit
@@ -28,6 +29,7 @@ from openclaw.agent.make_room import (
 )
 from openclaw.agent.memory_flush import flush_if_due
 from openclaw.agent.preparation import Preparation, prepare, workspace_of
+from openclaw.agent.request_log import RequestLog
 from openclaw.agent.result import RunResult, note_speech, result_of
 from openclaw.agent.resume import INTERRUPTED, NOT_STARTED, entry_id, found_end, next_step
 from openclaw.agent.runtime import Runtime, Turn
@@ -89,6 +91,8 @@ class AgentRun:
         """Set once the run knows its model and prompt."""
         self._failure: ModelError | None = None
         self._spent: Usage | None = None
+        self._log = RequestLog()
+        self._path = Path()
         self._background: set[asyncio.Future[None]] = set()
 
     async def execute(self) -> RunResult:
@@ -142,6 +146,7 @@ class AgentRun:
             result = await self._answer(transcript, prepared)
         result.provider, result.model = prepared.model.provider, prepared.model.id
         result.report = prepared.report
+        result.request = await self._log.record(self._runtime.reports, self._runtime.blobs)
         await self._account(result, prepared)
         return result
 
@@ -165,6 +170,7 @@ class AgentRun:
         workspace = workspace_of(self._turn, self._runtime)
         transcript = await self._runtime.transcripts.open(ref, cwd=str(workspace))
         assert transcript is not None
+        self._path = Path(transcript.path)
         for warning in transcript.warnings:
             log.warning("transcript %s: %s", transcript.path, warning)
         return transcript
@@ -295,7 +301,9 @@ class AgentRun:
         ended: RunEnded | None = None
         timer = self._start_timer(prepared)
         # A copy: the loop extends it, the transcript's own list follows by append.
-        messages = list(transcript.context().messages)
+        context = transcript.context()
+        messages = list(context.messages)
+        self._log.know(context)
         await prepared.cleaner.prepare(messages)
         try:
             async for event in run_loop(messages, self._options(prepared)):
@@ -351,6 +359,7 @@ class AgentRun:
             "display": False,
         }
         await self._add(transcript, fields, f"continue {self._step}")
+        self._log.skip()
 
     @property
     def _continuations(self) -> int:
@@ -382,7 +391,10 @@ class AgentRun:
             return next_retry_ms(error, attempt, settings)
 
         def request(messages: list[Message]) -> ModelRequest:
-            return prepared.request(messages)
+            built, view = prepared.request(messages), prepared.view
+            pruned = view.pruner.count if view.pruner else 0
+            self._log.note(built, self._runtime.clock.now_ms(), shortened=view.shortened, pruned=pruned)
+            return built
 
         return LoopOptions(
             model=prepared.model,
@@ -411,7 +423,10 @@ class AgentRun:
 
     def _call_model(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         faults.point("model.call")
-        return self._runtime.call_model(request, self._turn.agent_id)
+        runtime, turn = self._runtime, self._turn
+        if is_limited(budget_of(runtime.config.current, turn.agent_id)):
+            return within_budget(request, runtime, turn.agent_id, turn.session_key, self._path, self._spent)
+        return runtime.call_model(request, turn.agent_id)
 
     async def _note_start(self, call_id: str, name: str, arguments: str) -> None:
         """On disk before the tool runs: after a crash the call is known to have begun, and is not made again."""
@@ -436,9 +451,11 @@ class AgentRun:
         fields = {"type": "message", "message": message}
         if own_id is not None:
             await self._kept(lambda: transcript.append(fields, entry_id=entry_id(own_id, 0)))
+            self._log.name(message, entry_id(own_id, 0))
             faults.point("steer.after")
             return
         await self._add(transcript, fields, self._step)
+        self._log.name(message, entry_id(self._turn.run_id, self._step))
         self._step += 1
 
     async def _add(self, transcript: Transcript, fields: dict[str, Any], step: int | str) -> None:

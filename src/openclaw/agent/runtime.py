@@ -11,6 +11,7 @@ import msgspec
 from openclaw.agent.hooks import Hooks
 from openclaw.agent.hygiene import Hygiene
 from openclaw.agent.kept_reports import Reports
+from openclaw.agent.spend import Spending
 from openclaw.agent.tokens import Scales
 from openclaw.clock import Clock
 from openclaw.config.derived import Derived
@@ -49,6 +50,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     scales: Scales = msgspec.field(default_factory=Scales)
     """What providers reported of the sizes we had estimated."""
     hygiene: Hygiene = msgspec.field(default_factory=Hygiene)
+    spending: Spending = msgspec.field(default_factory=Spending)
+    """What transcripts say of tokens and money."""
     reports: Reports = msgspec.field(default_factory=Reports)
     derived: Derived = msgspec.field(default_factory=Derived)
     """Tools and folders, as the current configuration has them."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ QUARTER_MS = 15 * 60_000
 """Sums are kept per quarter of an hour: days of every time zone are made of whole quarters."""
 LONGEST_LINE = 64 * 1024 * 1024
 
+T = TypeVar("T")
 PriceOf: TypeAlias = Callable[[str, str], Price | None]
 """By provider and model id; None: unknown, which is not free."""
 
@@ -30,6 +31,7 @@ class Calls(msgspec.Struct):
     """With the cost that was stored at the time."""
     unpriced: Usage | None = None
     unpriced_count: int = 0
+    count: int = 0
 
 
 class Activity(msgspec.Struct):
@@ -189,6 +191,7 @@ def _count_calls(message: _Message, quarter: int, seen: Activity, spend: FileSpe
     if usage is None or not (usage.total_tokens or usage.input or usage.output):
         return
     calls = spend.calls.setdefault((quarter, message.provider, message.model), Calls())
+    calls.count += 1
     if usage.cost.total > 0:
         calls.priced = added(calls.priced, usage)
     else:
@@ -206,16 +209,13 @@ class Spending:
         self._files: dict[Path, FileSpend] = {}
         self._lock = asyncio.Lock()
 
-    async def of_file(self, path: Path) -> FileSpend:
-        """Empty when there is no such file."""
-        async with self._lock:
-            found = await asyncio.to_thread(self._read, [path])
-        return found.get(path, FileSpend())
+    async def reckon(self, what: Callable[[dict[Path, FileSpend]], T], places: Sequence[Path], since_ms: int = 0) -> T:
+        """Calls ``what`` in a thread with the transcripts among ``places``: files, or folders with all that is in them.
 
-    async def of_folders(self, folders: Sequence[Path], since_ms: int = 0) -> dict[Path, FileSpend]:
-        """Every transcript there, archived ones too; those that were last written before ``since_ms`` are left out."""
+        Archived ones count. Those last written before ``since_ms`` are left out; one that is gone is no error.
+        """
         async with self._lock:
-            return await asyncio.to_thread(lambda: self._read(_transcripts(folders, since_ms)))
+            return await asyncio.to_thread(lambda: what(self._read(_transcripts(places, since_ms))))
 
     def _read(self, paths: Iterable[Path]) -> dict[Path, FileSpend]:
         found: dict[Path, FileSpend] = {}
@@ -227,12 +227,13 @@ class Spending:
         return found
 
 
-def _transcripts(folders: Sequence[Path], since_ms: int) -> list[Path]:
+def _transcripts(places: Sequence[Path], since_ms: int) -> list[Path]:
     found: dict[Path, None] = {}
-    for folder in folders:
-        if not folder.is_dir():
+    for place in places:
+        if not place.is_dir():
+            found[place] = None
             continue
-        with os.scandir(folder) as listing:
+        with os.scandir(place) as listing:
             for item in listing:
                 if is_transcript(item.name) and item.is_file() and item.stat().st_mtime_ns // 1_000_000 >= since_ms:
                     found[Path(item.path)] = None
@@ -254,12 +255,85 @@ def day_of(quarter: int, zone: tzinfo | None) -> str:
     return moment.astimezone(zone).date().isoformat()
 
 
-def total_of(spends: Iterable[FileSpend], price_of: PriceOf, days: tuple[str, str] | None = None,
-             zone: tzinfo | None = UTC) -> Totals:  # fmt: skip
-    """Of the days from the first to the last, both included; of everything without them."""
+class Days(msgspec.Struct, frozen=True):
+    """From the first to the last, both included."""
+
+    first: str
+    last: str
+    zone: tzinfo | None = UTC
+
+    def has(self, quarter: int) -> str | None:
+        """The day this quarter belongs to, if it is one of them."""
+        day = day_of(quarter, self.zone)
+        return day if self.first <= day <= self.last else None
+
+
+def total_of(spends: Iterable[FileSpend], price_of: PriceOf, days: Days | None = None) -> Totals:
     totals = Totals()
     for spend in spends:
         for (quarter, provider, model), calls in spend.calls.items():
-            if days is None or days[0] <= day_of(quarter, zone) <= days[1]:
+            if days is None or days.has(quarter):
                 totals.add(calls, price_of(provider, model))
     return totals
+
+
+def daily_totals(spends: Iterable[FileSpend], price_of: PriceOf, days: Days) -> dict[str, Totals]:
+    """Days without a call are left out."""
+    daily: dict[str, Totals] = {}
+    for spend in spends:
+        for (quarter, provider, model), calls in spend.calls.items():
+            if day := days.has(quarter):
+                daily.setdefault(day, Totals()).add(calls, price_of(provider, model))
+    return dict(sorted(daily.items()))
+
+
+class Point(msgspec.Struct, rename="camel"):
+    """One model call, or several in a row that are shown as one."""
+
+    timestamp: int
+    input: int
+    output: int
+    cache_read: int
+    cache_write: int
+    total_tokens: int
+    cost: float
+    cumulative_tokens: int = 0
+    cumulative_cost: float = 0
+
+
+def read_points(path: Path, price_of: PriceOf, most: int) -> list[Point]:
+    """Blocking. The calls of one transcript in order; many are joined until there are at most ``most`` points."""
+    points: list[Point] = []
+    forked_at, tokens, cost = "", 0, 0.0
+    with path.open("rb") as file:
+        for raw in file:
+            try:
+                entry = _line.decode(raw)
+            except msgspec.MsgspecError:
+                continue
+            if entry.type == "session" and entry.parent_session:
+                forked_at = entry.timestamp
+            usage = entry.message.usage if entry.message and entry.timestamp >= forked_at else None
+            if usage is None or entry.message is None or not (usage.total_tokens or usage.input or usage.output):
+                continue
+            paid = usage.cost.total or cost_of(usage, price_of(entry.message.provider, entry.message.model)).total
+            tokens, cost = tokens + usage.total_tokens, cost + paid
+            counts = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.total_tokens)
+            points.append(Point(moment_ms(entry), *counts, paid, tokens, cost))
+    step = -(-len(points) // most) or 1
+    return [_joined(points[start : start + step]) for start in range(0, len(points), step)]
+
+
+def _joined(points: list[Point]) -> Point:
+    last = points[-1]
+    return Point(
+        last.timestamp,
+        sum(point.input for point in points),
+        sum(point.output for point in points),
+        sum(point.cache_read for point in points),
+        sum(point.cache_write for point in points),
+        sum(point.total_tokens for point in points),
+        sum(point.cost for point in points),
+        last.cumulative_tokens,
+        last.cumulative_cost,
+    )

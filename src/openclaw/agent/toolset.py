@@ -16,6 +16,7 @@ from openclaw.models.base import Model
 from openclaw.tools.base import Tool
 from openclaw.tools.builtin import ToolSettings, built_in_tools
 from openclaw.tools.exec_settings import ExecSettings
+from openclaw.tools.memory import memory_tools
 from openclaw.tools.policy import ToolPolicy, allowed_tools, profile
 
 
@@ -39,6 +40,8 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
     roots = [runtime.state_dir / "blobs", *skills]
     settings = ToolSettings(confine=fs.workspace_only, extra_roots=roots, exec=exec_settings)
     tools = built_in_tools(workspace=workspace, settings=settings, processes=runtime.processes)
+    search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
+    tools += memory_tools(agent_id, workspace, runtime.state_dir, search, config.memory.citations)
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     return [tool for tool in tools if tool.spec.name in names]
 

@@ -23,6 +23,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("gateway", "gateway", "Run, start, stop or query the Gateway"),
     ("sessions", "sessions", "List conversations with their model and tokens"),
     ("why", "why", "Tell what became of a message and why"),
+    ("context", "context", "Show what the model was sent, and why it knew or forgot something"),
     ("status", "status", "Show the Gateway, its model, channels and recent sessions"),
     ("health", "health", "Ask the Gateway whether it is well"),
     ("agents", "agents", "List the configured agents"),

@@ -8,6 +8,7 @@ import time
 from openclaw.cli import client as clients
 from openclaw.cli.args import Action, add_gateway_options, add_json
 from openclaw.cli.errors import UserError
+from openclaw.cli.session_files import ACTIONS as FILE_ACTIONS
 from openclaw.cli.terminal import age, paint, print_json, printable, shorten
 
 TYPE_CHECKING = False
@@ -236,5 +237,6 @@ ACTIONS = {
         build_resume,
         example="openclaw sessions resume main --session 2",
     ),
+    **FILE_ACTIONS,
 }
 DEFAULT = "list"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from openclaw.agent.budget import Limit, budget_of, is_limited, limits, spent_so_far
 from openclaw.agent.context_report import session_report
+from openclaw.agent.spend import FileSpend, Totals, total_of
 from openclaw.clock import Clock
 from openclaw.config.issues import ConfigError
 from openclaw.config.keypath import MISSING, KeyPathError, get_path, parse_path
 from openclaw.config.redact import redacted
 from openclaw.config.schema import Config
-from openclaw.gateway import explain
+from openclaw.gateway import explain, spend_view
 from openclaw.gateway.rotation import earlier_sessions, start_over, take_up
 from openclaw.gateway.session_rows import model_defaults, row_view
 from openclaw.gateway.targets import Target
@@ -22,6 +25,7 @@ from openclaw.inbound.stamp import without_wrappers
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue
 from openclaw.models.keys import find_source, provider_config
+from openclaw.paths import sessions_dir
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.record import RunRecord
 from openclaw.sessions.entry import SessionEntry
@@ -132,6 +136,16 @@ class GatewayCommands:
     def runtime(self, session: SessionRef) -> str:
         return "direct"
 
+    async def limits(self, session: SessionRef) -> list[Limit]:
+        budget = budget_of(self.config, session.agent_id)
+        if not is_limited(budget):
+            return []
+        target, entry = _target(session), await self.entry(session)
+        path = spend_view.transcript_path(self._gateway, target, entry)
+        home = Path(sessions_dir(self._gateway.state_dir, session.agent_id))
+        spent = await spent_so_far(self._gateway.runtime, path or home / "none.jsonl")
+        return limits(budget, spent)
+
     async def prompt_report(self, session: SessionRef) -> dict[str, Any]:
         return await session_report(session.agent_id, session.key, self._gateway.runtime)
 
@@ -141,8 +155,23 @@ class GatewayCommands:
         return row_view(row, model_defaults(self._gateway, session.agent_id))["contextTokens"]
 
     async def costs(self, session: SessionRef) -> dict[str, Cost]:
-        unknown = Cost(None)
-        return {"Session": unknown, "Today": unknown, "Last 30d": unknown}
+        """The session, and everything its agent spent in days of the user's zone."""
+        gateway, price_of = self._gateway, spend_view.prices(self._gateway)
+        now, zone = self.clock.now_ms(), gateway.user_zone()
+        today, month = spend_view.last_days(now, 1, zone), spend_view.last_days(now, 30, zone)
+        path = spend_view.transcript_path(gateway, _target(session), await self.entry(session))
+
+        def add_up(found: dict[Path, FileSpend]) -> dict[str, Totals]:
+            everything = found.values()
+            return {
+                "Session": total_of([found[path]] if path in found else [], price_of),
+                "Today": total_of(everything, price_of, today),
+                "Last 30d": total_of(everything, price_of, month),
+            }
+
+        places = [*([path] if path else []), *spend_view.folders(gateway, session.agent_id)]
+        sums = await gateway.runtime.spending.reckon(add_up, places, spend_view.begins_ms(month))
+        return {label: _cost(totals) for label, totals in sums.items()}
 
     # The Gateway
 
@@ -175,6 +204,10 @@ class GatewayCommands:
 
     async def restart(self, reason: str) -> None:
         self._gateway.restart.schedule(reason)
+
+
+def _cost(totals: Totals) -> Cost:
+    return Cost(totals.total_cost if totals.known else None, partial=totals.known and totals.missing_cost_entries > 0)
 
 
 def _target(session: SessionRef) -> Target:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import tzinfo
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -24,7 +25,11 @@ from openclaw.gateway.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.stall import StallMonitor
 from openclaw.gateway.system_events import SystemEvents
 from openclaw.inbound.pairing import PairingStore
+from openclaw.paths import sessions_dir
+from openclaw.sessions.archive import INTERVAL_S as ARCHIVE_INTERVAL_S
+from openclaw.sessions.archive import compress_old
 from openclaw.sessions.keys import canonical_key
+from openclaw.sessions.search import SearchIndex
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
 
 if TYPE_CHECKING:
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
+SEARCH_INTERVAL_S = 300.0
 PRESENCE_PAUSE_S = 0.05
 """Presence changes of a burst of connections are told once."""
 
@@ -95,6 +101,7 @@ class Gateway:
         self.system_events = SystemEvents(clock, self.user_zone)
         self.restart = Restart(state_dir, clock)
         self.meter = Meter()
+        self.search = SearchIndex(state_dir)
         self.stalls = StallMonitor(clock)
         self.calls: set[asyncio.Task[Any]] = set()
         """Calls being answered; one whose client has left still runs to its end."""
@@ -203,6 +210,8 @@ class Gateway:
             asyncio.create_task(self._every(HEALTH_INTERVAL_S, self._refresh_health), name="gateway health"),
             asyncio.create_task(self.config.watch(), name="config watch"),
             asyncio.create_task(self.stalls.watch(), name="stall monitor"),
+            asyncio.create_task(self._every(ARCHIVE_INTERVAL_S, self._compress_old), name="old transcripts"),
+            asyncio.create_task(self._every(SEARCH_INTERVAL_S, self._read_for_search), name="search index"),
         ]
         self.ready = True
 
@@ -229,6 +238,21 @@ class Gateway:
 
     async def _tick(self) -> None:
         self.broadcaster.publish("tick", {"ts": self.clock.now_ms()}, drop_if_slow=True)
+
+    async def _read_for_search(self) -> None:
+        await asyncio.to_thread(self.search.update, self.transcript_folders())
+
+    def transcript_folders(self) -> dict[str, list[Path]]:
+        """By agent, where transcripts are: beside the store, and where they are without one."""
+        return {
+            agent: list(
+                dict.fromkeys([Path(self.sessions.path(agent)).parent, Path(sessions_dir(self.state_dir, agent))])
+            )
+            for agent in self.agent_ids()
+        }
+
+    async def _compress_old(self) -> None:
+        await compress_old(self.transcripts, self.agent_ids(), self.config.current, self.clock.now_ms())
 
     async def _refresh_health(self) -> None:
         await self.health.refresh()

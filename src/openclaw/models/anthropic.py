@@ -135,9 +135,10 @@ def _messages(history: list[Message], model: Model) -> list[dict[str, Any]]:
             _say(out, "user", [result])
             pictures += images
             continue
-        # What a turn says besides its results has to come after all of them.
-        _say(out, "user", pictures)
-        pictures = []
+        if pictures:
+            # What a turn says besides its results has to come after all of them.
+            _say(out, "user", pictures)
+            pictures = []
         if isinstance(message, UserMessage):
             _say(out, "user", [_user_block(block) for block in convert.user_blocks(message, model)])
         else:

@@ -57,6 +57,12 @@ def transform(messages: list[Message], model: Model, id_rule: IdRule, *, max_id:
         match message:
             case AssistantMessage():
                 same = is_same_model(message, model)
+                position = 0
+                if same and is_plain(message):
+                    # Nothing to change in most replies; the whole history comes through here at every call.
+                    current = {}
+                    out.append(message)
+                    continue
                 blocks = [converted for block in message.content if (converted := _assistant_block(block, same))]
                 current = {}
                 renamed: list[AssistantBlock] = []
@@ -65,7 +71,6 @@ def transform(messages: list[Message], model: Model, id_rule: IdRule, *, max_id:
                         current[len(current)] = new_id = ids.take(block.id, same)
                         block = _renamed_call(block, new_id, same)
                     renamed.append(block)
-                position = 0
                 if renamed:
                     out.append(msgspec.structs.replace(message, content=renamed))
             case ToolResultMessage():
@@ -80,6 +85,12 @@ def transform(messages: list[Message], model: Model, id_rule: IdRule, *, max_id:
 def is_same_model(message: AssistantMessage, model: Model) -> bool:
     """Signatures and encrypted reasoning are only good for the model that wrote them."""
     return (message.provider, message.api, message.model) == (model.provider, model.api, model.id)
+
+
+def is_plain(message: Message) -> bool:
+    """One block of text that says something, and nothing else."""
+    content = message.content
+    return len(content) == 1 and type(block := content[0]) is TextBlock and not is_blank(block.text)
 
 
 def legal_name(name: str) -> str:
@@ -100,6 +111,8 @@ def sanitised(call_id: str) -> str:
 def user_blocks(message: UserMessage | ToolResultMessage, model: Model) -> list[UserBlock]:
     """What can be sent of the content: no blank text, no picture the model or its provider would refuse."""
     content = message.content
+    if not isinstance(content, str) and is_plain(message):
+        return list(content)
     blocks: list[UserBlock] = [TextBlock(text=content)] if isinstance(content, str) else list(content)
     kept: list[UserBlock] = []
     blind = False
@@ -153,7 +166,7 @@ def pair(messages: list[Message]) -> list[Message]:
         if isinstance(message, ToolResultMessage):
             continue
         out.append(message)
-        if not isinstance(message, AssistantMessage) or not message.tool_calls:
+        if not isinstance(message, AssistantMessage) or not (calls := message.tool_calls):
             continue
         results: dict[str, list[ToolResultMessage]] = {}
         deferred: list[Message] = []
@@ -164,7 +177,7 @@ def pair(messages: list[Message]) -> list[Message]:
                 results.setdefault(following.tool_call_id, []).append(following)
             else:
                 deferred.append(following)
-        for call in message.tool_calls:
+        for call in calls:
             queue = results.get(call.id)
             out.append(queue.pop(0) if queue else _missing_result(call, message.timestamp))
         out.extend(deferred)

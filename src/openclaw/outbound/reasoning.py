@@ -139,6 +139,11 @@ class TagStream:
         self._unframed: list[str] = []
         self._spoke = False
 
+    @property
+    def thinking(self) -> bool:
+        """Whether what comes next is reasoning, as far as is known."""
+        return self._thinking
+
     def feed(self, delta: str) -> list[Piece]:
         self._held += delta
         return self._sort(last=False)
@@ -224,25 +229,38 @@ class TagStream:
         out.add(Said, text)
 
 
-def typed(message: AssistantMessage) -> AssistantMessage:
-    """The message as it is stored: reasoning in tags at its beginning becomes a block of its own."""
+def typed(message: AssistantMessage, *, thinking: bool = False) -> AssistantMessage:
+    """The message as it is stored: reasoning in tags at its beginning becomes a block of its own.
+
+    ``thinking``: the message goes on with the reasoning that an earlier part of the answer had begun.
+    """
     first = message.content[0] if message.content else None
     if not isinstance(first, TextBlock) or any(isinstance(block, ThinkingBlock) for block in message.content):
         return message
-    thoughts: list[str] = []
-    rest = first.text.lstrip()
-    while (opening := _TAG.match(rest)) is not None and not opening[1] and opening[2].lower() != "final":
-        closing = next((tag for tag in _TAG.finditer(rest, opening.end()) if _ends_thought(tag)), None)
-        if closing is None:
-            break
-        thoughts.append(rest[opening.end() : closing.start()].strip())
-        rest = rest[closing.end() :].lstrip()
+    thoughts, rest = _leading_thoughts(first.text, thinking, cut=message.stop_reason == "length")
     if not thoughts:
         return message
     content: list[AssistantBlock] = [ThinkingBlock(thinking="\n\n".join(filter(None, thoughts)))]
     if rest:
         content.append(TextBlock(text=rest))
     return msgspec.structs.replace(message, content=[*content, *message.content[1:]])
+
+
+def _leading_thoughts(text: str, thinking: bool, *, cut: bool) -> tuple[list[str], str]:
+    """Reasoning that was never closed stays where it is, unless the output limit cut it: the rest may follow."""
+    thoughts: list[str] = []
+    rest = text if thinking else text.lstrip()
+    while True:
+        opening = None if thinking else _TAG.match(rest)
+        if not thinking and (opening is None or opening[1] or opening[2].lower() == "final"):
+            return thoughts, rest
+        begin = opening.end() if opening else 0
+        closing = next((tag for tag in _TAG.finditer(rest, begin) if _ends_thought(tag)), None)
+        if closing is None:
+            return ([*thoughts, rest[begin:].strip()], "") if thinking or cut else (thoughts, rest)
+        thoughts.append(rest[begin : closing.start()].strip())
+        rest = rest[closing.end() :].lstrip()
+        thinking = False
 
 
 def _ends_thought(tag: re.Match[str]) -> bool:

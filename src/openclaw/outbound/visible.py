@@ -29,6 +29,10 @@ class SpeechStream:
         return pieces
 
     @property
+    def thinking(self) -> bool:
+        return self._tags.thinking
+
+    @property
     def silent(self) -> bool:
         return self._gate.silent is not None
 

@@ -112,10 +112,8 @@ class RunHub:
         active = lane.active
         steerable = active is not None and active.steerable
         choice = decide(settings, busy=not lane.idle, steerable=steerable, waiting=len(lane.waiting))
-        if choice == "steer" and active is not None:
-            await self._steer_earlier(lane, active)
-            if await self._steer(active, record, settings):
-                return True
+        if choice == "steer" and active is not None and await self._steer_in_order(lane, active, record, settings):
+            return True
         if choice == "refuse":
             error = QUEUE_FULL.format(waiting=len(lane.waiting))
             await self._finish(record, RunResult(outcome="error", error=error))
@@ -142,14 +140,19 @@ class RunHub:
             await self._again_later(record)
         return True
 
-    async def _steer_earlier(self, lane: Lane, active: RunRecord) -> None:
-        """What waits already (since before a restart, say) is not overtaken by what comes now."""
+    async def _steer_in_order(self, lane: Lane, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
+        """Nothing that waits is overtaken: it is steered in first, or else the new message waits behind it.
+
+        What was left from before a restart may have reached the model already; it is not put before it again.
+        """
         for earlier in lane.waiting:
-            if earlier.queue.mode not in ("steer", "steer-backlog") or not lane.withdraw(earlier):
-                return
+            steers = earlier.queue.mode in ("steer", "steer-backlog") and not earlier.recovered
+            if not steers or not lane.withdraw(earlier):
+                return False
             if not await self._steer(active, earlier, earlier.queue):
                 lane.add(earlier, earlier.queue, first=True)
-                return
+                return False
+        return await self._steer(active, record, settings)
 
     async def _again_later(self, record: RunRecord) -> None:
         """Besides being steered in, the message gets a turn of its own when the run has ended."""
@@ -397,8 +400,8 @@ class RunHub:
             result = await (run.execute() if going_on == "run" else run.give_up(error))
         finally:
             for left in reversed(record.inbox.close()):
-                # Its words came too late for this run: they get one of their own, before those that came later.
-                lane.add(left, QueueSettings(mode="followup"), first=True)
+                # Its words came too late for this run: they get the next one, before those that came later.
+                lane.add(left, left.queue, first=True)
         await self._finish(record, result)
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(turn, run.prepared, result.final, emit)
@@ -423,11 +426,7 @@ class RunHub:
     async def _finish(self, record: RunRecord, result: RunResult) -> None:
         """The one end of a message: first on disk, then told to everyone."""
         state, reason = end_of(result)
-        summary: dict[str, Any] = {"outcome": result.outcome, "sessionId": result.session_id}
-        if result.texts:
-            summary["text"] = result.texts[-1]
-        if result.model:
-            summary["model"] = f"{result.provider}/{result.model}"
+        summary = result.summary()
         faults.point("finish.before")
         row_id = record.row.id
         parts = reply_parts(record.row.route, state, reason, result, self._runtime.config.current)

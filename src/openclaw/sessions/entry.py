@@ -60,5 +60,7 @@ class SessionEntry(TypedDict, total=False):
     lastAccountId: str
     lastThreadId: str | int
     systemPromptReport: dict[str, Any]
+    budgetOverrideUntil: int
+    """Until this moment the session may spend past its limits."""
     previousSessions: list[dict[str, Any]]
     """Sessions this key had before, newest first; see ``sessions/lifecycle.py``."""

@@ -163,6 +163,13 @@ class Shortened(msgspec.Struct, frozen=True, kw_only=True):
     """Lines kept, header not counted."""
 
 
+class Compressed(msgspec.Struct, kw_only=True):
+    files: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    problems: list[str] = []
+
+
 class TranscriptStore(Protocol):
     async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> Transcript | None:
         """The live transcript; the same object while it stays in memory. ``create=False``: None if there is none."""
@@ -191,6 +198,13 @@ class TranscriptStore(Protocol):
 
     async def shorten(self, ref: TranscriptRef, max_lines: int) -> Shortened:
         """Leaves the header and the last lines, the first of them re-rooted; the whole file is kept beside it."""
+        ...
+
+    async def compress(self, agent_id: str, before_ms: int, *, most: int = 200) -> Compressed:
+        """Keeps transcripts last written before that moment in less space; they open as before.
+
+        One that is in use stays as it is. At most ``most`` at a time, the oldest first.
+        """
         ...
 
     async def forget(self, session_id: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from openclaw.agent.budget import Limit
 from openclaw.config.build import build
 from openclaw.config.keypath import MISSING, get_path, parse_path
 from openclaw.inbound.commands.context import (
@@ -61,6 +62,8 @@ class Desk:
         self.running: Waiting | None = None
         self.children = 0
         self.notes: list[str] = []
+        self.report: dict[str, Any] = {}
+        self.limited: list[Limit] = []
         self.done: list[str] = []
         self.compactions: Any = None
         self.stories: dict[str | None, list[str]] = {}
@@ -144,6 +147,15 @@ class Desk:
 
     def runtime(self, session: SessionRef) -> str:
         return "direct"
+
+    async def limits(self, session: SessionRef) -> list[Limit]:
+        return self.limited
+
+    async def prompt_report(self, session: SessionRef) -> dict[str, Any]:
+        return self.report
+
+    async def context_window(self, session: SessionRef) -> int | None:
+        return 200_000
 
     async def costs(self, session: SessionRef) -> dict[str, Cost]:
         return {"Session": Cost(0.0099), "Today": Cost(12.345, partial=True), "Last 30d": Cost(None)}

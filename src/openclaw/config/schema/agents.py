@@ -266,6 +266,12 @@ class Budget(Record):
     """Tokens, prompt and answer, that one run may use."""
     run_usd: Amount | None = None
     """US dollars that one run may cost."""
+    session_tokens: Positive | None = None
+    """Tokens that all runs of one session may use."""
+    session_usd: Amount | None = None
+    """US dollars that all runs of one session may cost."""
+    day_tokens: Positive | None = None
+    """Tokens that all runs of an agent may use in a day."""
     day_usd: Amount | None = None
     """US dollars that all runs of an agent may cost in a day."""
 

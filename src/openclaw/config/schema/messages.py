@@ -127,6 +127,11 @@ class SessionMaintenance(Record):
     """Size at which the store file is rotated."""
 
 
+class SessionArchive(Record):
+    after_days: Count = 30
+    """Compress transcripts that were not written to for so many days; 0 is never. They open as before."""
+
+
 def _triggers() -> list[str]:
     return ["/new", "/reset"]
 
@@ -162,3 +167,5 @@ class Session(Record):
     """Refresh of the typing indicator."""
     maintenance: SessionMaintenance = SessionMaintenance()
     """Pruning of old entries."""
+    archive: SessionArchive = SessionArchive()
+    """Old transcripts kept in less space."""

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from openclaw.agent.budget import Limit
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.inbound.command_text import Listening
@@ -155,6 +156,10 @@ class CommandServices(Protocol):
 
     def runtime(self, session: SessionRef) -> str:
         """``direct``, or the sandbox commands run in."""
+        ...
+
+    async def limits(self, session: SessionRef) -> list[Limit]:
+        """The agent's limits on spending and how far they are used up; empty: none are set."""
         ...
 
     async def prompt_report(self, session: SessionRef) -> dict[str, Any]:

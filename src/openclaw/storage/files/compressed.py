@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
 import zstandard
 
 from openclaw.storage import faults
@@ -28,13 +27,6 @@ _PACKABLE = re.compile(r".+\.jsonl(?:\.(?:deleted|reset|bak)\..+(?<!\.zst)(?<!\.
 
 class Changed(Exception):
     """Someone wrote to the file while it was compressed; it stays as it is."""
-
-
-class Compressed(msgspec.Struct, kw_only=True):
-    files: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    problems: list[str] = []
 
 
 def packed_name(path: Path) -> Path:
@@ -93,12 +85,16 @@ def unpack(packed: Path) -> Path:
 
 
 def unpacked_blocks(packed: Path) -> Iterator[bytes]:
+    size, wanted = 0, unpacked_size(packed)
     try:
         with packed.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
             while block := reader.read(_BLOCK):
+                size += len(block)
                 yield block
     except zstandard.ZstdError as error:
         raise OSError(f"{packed} is damaged and cannot be decompressed: {error}") from None
+    if size != wanted:  # A file that was cut short ends without an error.
+        raise OSError(f"{packed} is damaged: {size} bytes of {wanted} could be decompressed")
 
 
 def unpacked_size(packed: Path) -> int | None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from openclaw.clock import Clock, iso_utc
 from openclaw.sessions.keys import safe_file_name
-from openclaw.storage.base import Entry, Shortened, Transcript, TranscriptRef
+from openclaw.storage.base import Compressed, Entry, Shortened, Transcript, TranscriptRef
 from openclaw.storage.files.compressed import (
     SUFFIX,
     Changed,
-    Compressed,
     old_files,
     pack,
     plain_name,
@@ -30,6 +30,7 @@ from openclaw.storage.files.transcript import FileTranscript
 from openclaw.storage.files.transcript_tail import read_packed_tail, read_tail
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LONGEST_TAIL = 1000
 MOST_PLACES = 4096
@@ -59,7 +60,7 @@ class FileTranscriptStore:
         """Found before: following links from every root to a file that is open anyway was a quarter of a turn."""
         self._recent: OrderedDict[Path, FileTranscript] = OrderedDict()
         self._opening: dict[Path, asyncio.Task[FileTranscript]] = {}
-        self._changing: dict[Path, asyncio.Event] = {}
+        self._changing: dict[Path, asyncio.Task[Any]] = {}
         """Files being compressed or made plain again."""
 
     async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> FileTranscript | None:
@@ -161,8 +162,7 @@ class FileTranscriptStore:
         if place in self._opening or place in self._changing or not self._let_go(place):
             return
         try:
-            async with self._alone(place):
-                before, after = await asyncio.to_thread(pack, path)
+            before, after = await self._change(place, partial(pack, path))
         except (Changed, FileNotFoundError):
             return
         except OSError as error:
@@ -190,33 +190,28 @@ class FileTranscriptStore:
         return False
 
     async def _plain(self, ref: TranscriptRef) -> Path | None:
-        """The transcript's file, made plain again if it was compressed."""
-        waited = self._changing.get(self._locations.default(ref).resolve())
-        if waited is not None:
-            await waited.wait()
-        path = self._place(ref)
-        if path is not None and (waited := self._changing.get(path.resolve())) is not None:
-            await waited.wait()
+        """The transcript's file, made plain again if it was compressed; nothing is changing it when this returns."""
+        while True:
             path = self._place(ref)
-        if path is not None or (packed := self._locations.find_packed(ref)) is None:
-            return path
-        plain = plain_name(packed)
-        async with self._alone(plain.resolve()):
-            if not plain.exists():
-                await asyncio.to_thread(unpack, packed)
-        return plain
+            packed = self._locations.find_packed(ref) if path is None else None
+            # Looked for once more: it may have turned from one form into the other in between.
+            path = path or (self._place(ref) if packed is None else None)
+            target = path or (plain_name(packed) if packed is not None else None)
+            if target is None:
+                return None
+            if (busy := self._changing.get(target.resolve())) is not None:
+                await asyncio.wait([busy])
+            elif packed is None:
+                return target
+            else:
+                await self._change(target.resolve(), partial(unpack, packed))
 
-    @asynccontextmanager
-    async def _alone(self, place: Path) -> AsyncGenerator[None]:
-        """Only one at a time turns a file into its other form; who wants to open it waits."""
-        while (other := self._changing.get(place)) is not None:
-            await other.wait()
-        done = self._changing[place] = asyncio.Event()
-        try:
-            yield
-        finally:
-            del self._changing[place]
-            done.set()
+    async def _change(self, place: Path, work: Callable[[], T]) -> T:
+        """Only one at a time turns a file into its other form, to the end, whoever gives up waiting for it."""
+        task = asyncio.create_task(asyncio.to_thread(work))
+        self._changing[place] = task
+        task.add_done_callback(lambda _: self._changing.pop(place, None))
+        return await asyncio.shield(task)
 
     async def forget(self, session_id: str) -> None:
         for path, transcript in list(self._live.items()):
@@ -225,7 +220,7 @@ class FileTranscriptStore:
                 self._recent.pop(path, None)
 
     async def close(self) -> None:
-        for task in list(self._opening.values()):
+        for task in (*self._opening.values(), *self._changing.values()):
             await asyncio.wait([task])
         for transcript in list(self._live.values()):
             try:

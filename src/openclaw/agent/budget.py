@@ -1,0 +1,165 @@
+"""Hard limits on what agents may spend, looked at before every model call of every run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from openclaw.agent.runtime import Runtime
+from openclaw.agent.spend import Days, FileSpend, PriceOf, Totals, total_of
+from openclaw.config.agents import agent_config
+from openclaw.config.schema import Budget, Config
+from openclaw.messages import Usage
+from openclaw.models.base import ModelError, ModelRequest, Price, StreamEvent
+from openclaw.models.catalogue import UnknownModel
+from openclaw.outbound.figures import money, token_count
+from openclaw.sessions.entry import SessionEntry
+
+OVERRIDE = "budgetOverrideUntil"
+"""The field of a session's entry that lets it go on past every limit until that moment."""
+_SCOPES = (("run", "This run"), ("session", "This session"), ("day", "This agent"))
+
+
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    run: Usage | None = None
+    session: Totals
+    day: Totals
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit and how far it is used up."""
+
+    key: str
+    """Its name under ``agents.defaults.budget``."""
+    used: float
+    most: float
+    in_money: bool
+    unpriced: int = 0
+    """Calls whose price is unknown and which a limit in money therefore does not see."""
+
+    @property
+    def reached(self) -> bool:
+        return self.used >= self.most
+
+    @property
+    def text(self) -> str:
+        show = money if self.in_money else lambda count: token_count(int(count))
+        unseen = f" ({self.unpriced} calls of unknown price not counted)" if self.unpriced else ""
+        return f"{show(self.used)} of {show(self.most)}{unseen}"
+
+
+def budget_of(config: Config, agent_id: str) -> Budget:
+    agent = agent_config(config, agent_id)
+    return agent.budget if agent and agent.budget else config.agents.defaults.budget
+
+
+def is_limited(budget: Budget) -> bool:
+    return any(getattr(budget, name) is not None for name in budget.__struct_fields__)
+
+
+def limits(budget: Budget, spent: Spent) -> list[Limit]:
+    """Those that are set, in the order run, session, day."""
+    run = spent.run or Usage()
+    used = {
+        "run": (run.total_tokens, run.cost.total, 0),
+        "session": (spent.session.total_tokens, spent.session.total_cost, spent.session.missing_cost_entries),
+        "day": (spent.day.total_tokens, spent.day.total_cost, spent.day.missing_cost_entries),
+    }
+    found: list[Limit] = []
+    for scope, _ in _SCOPES:
+        tokens, dollars, unpriced = used[scope]
+        if (most := getattr(budget, f"{scope}_tokens")) is not None:
+            found.append(Limit(key=f"{scope}Tokens", used=tokens, most=most, in_money=False))
+        if (most := getattr(budget, f"{scope}_usd")) is not None:
+            found.append(Limit(key=f"{scope}Usd", used=dollars, most=most, in_money=True, unpriced=unpriced))
+    return found
+
+
+def refusal(found: list[Limit]) -> str | None:
+    """The one notice, for the first limit that is reached."""
+    reached = next((limit for limit in found if limit.reached), None)
+    if reached is None:
+        return None
+    who = next(words for scope, words in _SCOPES if reached.key.startswith(scope))
+    today = " today" if reached.key.startswith("day") else ""
+    return (
+        f"{who} has used up its budget{today}: {reached.text} (agents.defaults.budget.{reached.key}). Nothing more was "
+        "asked of the model. An owner can send /budget override to go on in this session for today, or raise the limit."
+    )
+
+
+# Looking
+
+
+def user_zone(config: Config) -> tzinfo | None:
+    name = config.agents.defaults.user_timezone
+    try:
+        return ZoneInfo(name) if name else None
+    except (ZoneInfoNotFoundError, ValueError):
+        return None
+
+
+def today(now_ms: int, zone: tzinfo | None) -> Days:
+    day = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).date().isoformat()
+    return Days(day, day, zone)
+
+
+def end_of_day_ms(now_ms: int, zone: tzinfo | None) -> int:
+    now = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone)
+    midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    return int(midnight.timestamp() * 1000)
+
+
+async def spent_so_far(runtime: Runtime, transcript: Path, run: Usage | None = None) -> Spent:
+    """Read from the transcripts: what every run of the agent has stored by now, also those at work."""
+    config, now = runtime.config.current, runtime.clock.now_ms()
+    days, price_of = today(now, user_zone(config)), _prices(runtime)
+
+    def add_up(found: dict[Path, FileSpend]) -> Spent:
+        session = total_of([found[transcript]] if transcript in found else [], price_of)
+        return Spent(run=run, session=session, day=total_of(found.values(), price_of, days))
+
+    return await runtime.spending.reckon(add_up, [transcript, transcript.parent], now - 2 * 86_400_000)
+
+
+def _prices(runtime: Runtime) -> PriceOf:
+    catalogue = runtime.catalogue()
+
+    def price_of(provider: str, model: str) -> Price | None:
+        try:
+            return catalogue.resolve(f"{provider}/{model}").cost
+        except UnknownModel:
+            return None
+
+    return price_of
+
+
+def overridden(entry: SessionEntry | None, now_ms: int) -> bool:
+    fields: dict[str, Any] = dict(entry or {})
+    until = fields.get(OVERRIDE)
+    return isinstance(until, int) and now_ms < until
+
+
+async def within_budget(
+    request: ModelRequest, runtime: Runtime, agent_id: str, session_key: str, transcript: Path, run: Usage | None
+) -> AsyncIterator[StreamEvent]:
+    """The model's answer, or ``ModelError`` before anything was asked of it."""
+    budget = budget_of(runtime.config.current, agent_id)
+    entry = await runtime.sessions.get(agent_id, session_key)
+    if not overridden(entry, runtime.clock.now_ms()):
+        problem = refusal(limits(budget, await spent_so_far(runtime, transcript, run)))
+        if problem is not None:
+            raise ModelError(problem, kind="billing")
+    stream = runtime.call_model(request, agent_id)
+    try:
+        async for event in stream:
+            yield event
+    finally:
+        # Closed with its reader, so that a run that is stopped also hangs up.
+        if (close := getattr(stream, "aclose", None)) is not None:
+            await close()

@@ -1,0 +1,110 @@
+"""``openclaw context``: what the model was sent, what changed between runs, when a phrase was in its view."""
+
+from __future__ import annotations
+
+import sys
+
+from openclaw.cli import client as clients
+from openclaw.cli.args import Action, add_gateway_options, add_json
+from openclaw.cli.terminal import paint, print_json, printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+
+def build(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--session", metavar="KEY", default="main", help="session key (default: main)")
+    parser.add_argument(
+        "--run", dest="run_id", metavar="RUN", help="a past run by id (its beginning will do); default: the last"
+    )
+    parser.add_argument("--call", type=int, metavar="N", help="which model call of the run; default: the last")
+    parser.add_argument("--full", action="store_true", help="print the request itself, as JSON")
+    parser.add_argument(
+        "--diff", nargs=2, metavar=("A", "B"), help="what changed between two runs; `- -`: the last two"
+    )
+    parser.add_argument(
+        "--find", metavar="PHRASE", help="when this phrase came into the model's view, and when it left"
+    )
+    add_json(parser)
+    add_gateway_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    client = clients.from_args(args)
+    if args.find:
+        found = client.call("context.find", {"key": args.session, "phrase": args.find})
+        lines = _sightings(found, args.find)
+    elif args.diff:
+        named = {} if args.diff == ["-", "-"] else {"a": args.diff[0], "b": args.diff[1]}
+        found = client.call("context.diff", {"key": args.session, **named})
+        lines = _changes(found)
+    else:
+        wanted = {"runId": args.run_id, "call": args.call, "full": args.full or None}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        found = client.call("context.get", {"key": args.session, **given})
+        lines = _request(found)
+    if args.json or args.full:
+        print_json(found)
+    else:
+        sys.stdout.write("\n".join(printable(line) if "\x1b" not in line else line for line in lines) + "\n")
+    return 0
+
+
+def _when(ms: int) -> str:
+    from datetime import datetime
+
+    return f"{datetime.fromtimestamp(ms / 1000):%Y-%m-%d %H:%M:%S}"
+
+
+def _size(chars: int) -> str:
+    return f"{chars:,} chars (~{-(-chars // 4):,} tok)"
+
+
+def _request(found: dict[str, Any]) -> list[str]:
+    messages = found["messages"]
+    lines = [
+        f"Run {found['runId']}, model call {found['call']} of {found['calls']}, {_when(found['at'])}",
+        f"Model: {found['model']} (thinking {found['thinking']})",
+        f"System prompt: {_size(found['systemPrompt']['chars'])}",
+        f"Tools: {_size(found['tools']['chars'])}: {', '.join(found['tools']['names']) or '(none)'}",
+        f"Messages: {len(messages)}, {_size(sum(message['chars'] for message in messages))}",
+    ]
+    for message in messages:
+        mark = "*" if message["changed"] else " "
+        lines.append(f" {mark} {message['role']:<9} {message['chars']:>8,}  {message['preview']}")
+    if any(message["changed"] for message in messages):
+        lines.append("* not as it stands in the transcript: a summary, or changed for this call")
+    if found["pruned"]:
+        lines.append(f"Old tool results pruned: {found['pruned']}")
+    if found["shortened"]:
+        lines.append(f"Messages shortened or left out to fit the window: {found['shortened']}")
+    if not found["exact"]:
+        lines.append(paint(f"Not complete any more, missing: {', '.join(found['missing'])}", "yellow"))
+    return lines
+
+
+def _changes(found: dict[str, Any]) -> list[str]:
+    sides = [f"{side['runId']} ({_when(side['at'])}, {side['messages']} messages)" for side in (found["a"], found["b"])]
+    return [f"From {sides[0]} to {sides[1]}:", *(found["changes"] or ["Nothing changed."])]
+
+
+def _sightings(found: dict[str, Any], phrase: str) -> list[str]:
+    lines = [f"“{phrase}” in the last {found['runs']} runs:"]
+    for seen in found["sightings"]:
+        where = ", ".join(seen["where"][:3])
+        why = f"; {seen['why']}" if seen["why"] else ""
+        verb = "came into view in" if seen["change"] == "entered" else "was gone from view in"
+        lines.append(f"  {_when(seen['at'])}  {seen['change']:<8} {verb} run {seen['runId']} ({where}{why})")
+    if not found["sightings"]:
+        lines.append("  never in the model's view")
+    return [*lines, "It is in view now." if found["inViewNow"] else "It is not in view now."]
+
+
+ACTION = Action(
+    "Show what the model was sent in a past run, and why it knew or forgot something",
+    run,
+    build,
+    example='openclaw context --find "the blue door"',
+)

@@ -1,0 +1,182 @@
+"""``context.*``: what a past run was sent, what changed since, and when a phrase was in the model's view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from openclaw.agent.context_story import NotedRun, PhraseSearch, differences, preview, role_of, words_of
+from openclaw.agent.request_log import Rebuilt, read_record, rebuild
+from openclaw.gateway.params import NonEmpty, Params, Positive
+from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.targets import Target, entry_of, target_of
+from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+MOST_RUNS = 500
+NOT_NOTED = "Nothing was noted of what run {run} was sent: it called no model, or is older than these notes."
+
+
+class ContextGet(Params):
+    key: NonEmpty = "main"
+    run_id: NonEmpty | None = None
+    """Its beginning will do; without it, the session's last run."""
+    call: Positive | None = None
+    """Which of the run's model calls; the last one without it."""
+    full: bool = False
+    """Also the request itself, word for word."""
+
+
+@method("context.get", ContextGet, access="admin")
+async def get(call: Call) -> Any:
+    params: ContextGet = call.params
+    run = (
+        await _run(call.gateway, params.run_id) if params.run_id else (await _last_runs(call.gateway, params.key, 1))[0]
+    )
+    calls = len(run.record.calls)
+    if params.call is not None and params.call > calls:
+        raise MethodError(f"run {run.run_id} has {calls} noted model calls, not {params.call}")
+    number = params.call or calls
+    rebuilt = await rebuild(run.record, run.transcript, call.gateway.blobs, number - 1)
+    view = {"runId": run.run_id, "call": number, "calls": calls + run.record.left_out, **_view(rebuilt)}
+    return {**view, "request": _request(rebuilt)} if params.full else view
+
+
+def _view(rebuilt: Rebuilt) -> dict[str, Any]:
+    record, call = rebuilt.record, rebuilt.call
+    return {
+        "at": call.at,
+        "sessionId": record.session_id,
+        "model": record.model,
+        "thinking": record.thinking,
+        "exact": not rebuilt.missing,
+        "missing": rebuilt.missing,
+        "systemPrompt": {"chars": len(rebuilt.system) + len(record.suffix), "digest": record.system},
+        "tools": {
+            "names": [tool.name for tool in rebuilt.tools],
+            "chars": sum(len(msgspec.json.encode(tool.parameters)) for tool in rebuilt.tools),
+            "digest": record.tools,
+        },
+        "compaction": record.compaction or None,
+        "pruned": call.pruned,
+        "shortened": call.shortened,
+        "messages": [
+            {
+                "entryId": sent.entry_id or None,
+                "changed": not sent.entry_id,
+                "role": role_of(sent.message),
+                "chars": len(words_of(sent.message)),
+                "preview": preview(sent.message),
+            }
+            for sent in rebuilt.messages
+        ],
+    }
+
+
+def _request(rebuilt: Rebuilt) -> dict[str, Any]:
+    return {
+        "system": rebuilt.system,
+        "systemSuffix": rebuilt.record.suffix,
+        "messages": [sent.message for sent in rebuilt.messages],
+        "tools": rebuilt.tools,
+    }
+
+
+class ContextDiff(Params):
+    key: NonEmpty = "main"
+    a: NonEmpty | None = None
+    b: NonEmpty | None = None
+
+
+@method("context.diff", ContextDiff, access="admin")
+async def diff(call: Call) -> Any:
+    """Between two runs; without names, between the session's last two."""
+    params: ContextDiff = call.params
+    gateway = call.gateway
+    if params.a and params.b:
+        before, after = await _run(gateway, params.a), await _run(gateway, params.b)
+    elif params.a or params.b:
+        raise MethodError("Provide both a and b, or neither for the last two runs of the session")
+    else:
+        runs = await _last_runs(gateway, params.key, 2)
+        if len(runs) < 2:
+            raise MethodError("There is only one run so far; nothing to compare it with")
+        before, after = runs[1], runs[0]
+    old, new = [await rebuild(run.record, run.transcript, gateway.blobs) for run in (before, after)]
+    sizes = [
+        {"runId": run.run_id, "at": run.at, "messages": len(each.messages)}
+        for run, each in ((before, old), (after, new))
+    ]
+    return {
+        "a": sizes[0],
+        "b": sizes[1],
+        "exact": not old.missing and not new.missing,
+        "changes": differences(old, new),
+    }
+
+
+class ContextFind(Params):
+    phrase: Annotated[str, msgspec.Meta(min_length=2, max_length=1000)]
+    key: NonEmpty = "main"
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_RUNS)] = 200
+
+
+@method("context.find", ContextFind, access="admin")
+async def find(call: Call) -> Any:
+    """Among the session's last runs: when the phrase came into the model's view, and when and why it left."""
+    params: ContextFind = call.params
+    runs = await _last_runs(call.gateway, params.key, params.limit)
+    search = PhraseSearch(params.phrase, call.gateway.blobs)
+    sightings = await search.sightings(runs[::-1])
+    now = await search.where(runs[0])
+    return {"runs": len(runs), "sightings": sightings, "inViewNow": bool(now), "where": now}
+
+
+# Finding runs
+
+
+async def _run(gateway: Gateway, ref: str) -> NotedRun:
+    row = await gateway.ledger.by_run(ref)
+    if row is None:
+        rows = await gateway.ledger.runs_beginning(ref, 2)
+        if len(rows) != 1:
+            raise MethodError(f"{'Several runs begin' if rows else 'No run begins'} with {ref!r}")
+        row = rows[0]
+    if row.state == "superseded" and (by := (row.result or {}).get("answeredBy")):
+        row = await gateway.ledger.by_run(by) or row
+    noted = await _noted(gateway, row, {})
+    if noted is None:
+        raise MethodError(NOT_NOTED.format(run=row.run_id))
+    return noted
+
+
+async def _last_runs(gateway: Gateway, key: str, count: int) -> list[NotedRun]:
+    """Newest first; at least one."""
+    target = target_of(gateway, key)
+    opened: dict[str, Transcript | None] = {}
+    found: list[NotedRun] = []
+    for row in await gateway.ledger.recent(session_key=target.key, limit=min(MOST_RUNS, count + 50)):
+        noted = await _noted(gateway, row, opened)
+        if noted is not None:
+            found.append(noted)
+            if len(found) == count:
+                break
+    if not found:
+        raise MethodError(f"Nothing was noted yet of what the runs of {target.key} were sent")
+    return found
+
+
+async def _noted(gateway: Gateway, row: LedgerRow, opened: dict[str, Transcript | None]) -> NotedRun | None:
+    record = read_record((row.result or {}).get("request"))
+    if record is None or not record.calls:
+        return None
+    session_id = record.session_id
+    if session_id not in opened:
+        entry = await entry_of(gateway, Target(row.agent_id, row.session_key))
+        file = entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None
+        ref = TranscriptRef(agent_id=row.agent_id, session_id=session_id, file=file)
+        opened[session_id] = await gateway.transcripts.open(ref, create=False)
+    return NotedRun(run_id=row.run_id, at=record.calls[-1].at, record=record, transcript=opened[session_id])

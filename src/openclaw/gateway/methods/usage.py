@@ -1,0 +1,245 @@
+"""``sessions.usage*`` and ``usage.*``: tokens and money per session, per model and per day."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from openclaw.agent.kept_reports import stored_report
+from openclaw.agent.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
+from openclaw.gateway import spend_view
+from openclaw.gateway.params import NonEmpty, Params, Positive
+from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.session_rows import message_of, model_defaults, preview_role, preview_text, row_view, shortened
+from openclaw.gateway.targets import Target, find_row, transcript_ref
+from openclaw.messages import AssistantMessage
+from openclaw.models.cost import cost_of
+from openclaw.storage.base import SessionRow
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+MOST_POINTS = 200
+LOG_CHARS = 2000
+_ROW_FIELDS = ("label", "channel", "chatType", "origin", "modelProvider", "model")
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Whose transcript a file is. ``row`` is None for sessions that have left the store."""
+
+    agent_id: str
+    key: str
+    session_id: str
+    row: SessionRow | None = None
+
+
+class SessionsUsage(Params):
+    key: NonEmpty | None = None
+    start_date: str | None = None
+    end_date: str | None = None
+    limit: Positive = 50
+    include_context_weight: bool | None = None
+
+
+@method("sessions.usage", SessionsUsage)
+async def sessions_usage(call: Call) -> Any:
+    params: SessionsUsage = call.params
+    gateway = call.gateway
+    days = _days(gateway, params.start_date, params.end_date, zone_is_utc=True)
+    owners = await _owners(gateway, params.key)
+    places = [*owners] if params.key else spend_view.folders(gateway)
+    price_of = spend_view.prices(gateway)
+
+    def view(found: dict[Path, FileSpend]) -> dict[str, Any]:
+        active = {path: spend for path, spend in found.items() if params.key or any(map(days.has, spend.activity))}
+        named = {path: owners.get(path) or _left_over(gateway, path) for path in active}
+        return _usage_view(active, named, price_of, days, params.limit)
+
+    answer = await gateway.runtime.spending.reckon(view, places, 0 if params.key else spend_view.begins_ms(days))
+    await _complete(gateway, answer["sessions"], {owner.session_id: owner for owner in owners.values()}, params)
+    return {"updatedAt": gateway.clock.now_ms(), "startDate": days.first, "endDate": days.last, **answer}
+
+
+async def _owners(gateway: Gateway, key: str | None) -> dict[Path, Owner]:
+    rows = [await _row(gateway, key)] if key else list(await gateway.sessions.rows())
+    owners: dict[Path, Owner] = {}
+    for row in rows:
+        path = spend_view.transcript_path(gateway, Target(row.agent_id, row.key), row.entry)
+        if path is not None:
+            owners[path] = Owner(row.agent_id, row.key, row.entry["sessionId"], row)
+    return owners
+
+
+async def _row(gateway: Gateway, key: str) -> SessionRow:
+    row = await find_row(gateway, key)
+    if row is None:
+        raise MethodError(f"No session found: {key}")
+    return row
+
+
+def _left_over(gateway: Gateway, path: Path) -> Owner:
+    """A session that was reset or deleted: its file tells the id, its folder the agent."""
+    session_id = path.name.partition(".jsonl")[0]
+    agent = path.parent.parent.name if path.parent.name == "sessions" else gateway.agent_ids()[0]
+    return Owner(agent, f"agent:{agent}:{session_id}", session_id)
+
+
+def _usage_view(
+    spends: dict[Path, FileSpend], owners: dict[Path, Owner], price_of: PriceOf, days: Days, limit: int
+) -> dict[str, Any]:
+    everything = list(spends.values())
+    models = spend_view.by_model(everything, price_of, days)
+    active = spend_view.activity_by_day(everything, days)
+    newest = sorted(spends, key=lambda path: -max(spends[path].activity, default=0))
+    return {
+        "sessions": [
+            {
+                "key": owners[path].key,
+                "sessionId": owners[path].session_id,
+                "agentId": owners[path].agent_id,
+                "usage": spend_view.session_usage(spends[path], price_of, days),
+            }
+            for path in newest[:limit]
+        ],
+        "totals": spend_view.plain(total_of(everything, price_of, days)),
+        "aggregates": {
+            "messages": spend_view.message_counts(active.values()),
+            "tools": spend_view.tool_usage(everything, days),
+            "byModel": models,
+            "byProvider": spend_view.by_provider(models),
+            "byAgent": _grouped(
+                "agentId", spends, {path: owner.agent_id for path, owner in owners.items()}, price_of, days
+            ),
+            "byChannel": _grouped(
+                "channel", spends, {p: c for p, o in owners.items() if (c := _channel(o))}, price_of, days
+            ),
+            "dailyLatency": [],
+            "modelDaily": spend_view.model_daily(everything, price_of, days),
+            "daily": spend_view.daily_aggregate(everything, price_of, days),
+        },
+    }
+
+
+def _channel(owner: Owner) -> str | None:
+    entry = owner.row.entry if owner.row else {}
+    return entry.get("channel") or (entry.get("origin") or {}).get("provider") or entry.get("lastChannel")
+
+
+def _grouped(
+    name: str, spends: Mapping[Path, FileSpend], group_of: Mapping[Path, str], price_of: PriceOf, days: Days
+) -> list[dict[str, Any]]:
+    groups: dict[str, list[FileSpend]] = {}
+    for path, group in group_of.items():
+        groups.setdefault(group, []).append(spends[path])
+    totals = {group: total_of(members, price_of, days) for group, members in groups.items()}
+    ranked: Iterable[tuple[str, Totals]] = sorted(totals.items(), key=lambda item: (-item[1].total_cost, item[0]))
+    return [{name: group, "totals": spend_view.plain(total)} for group, total in ranked]
+
+
+async def _complete(
+    gateway: Gateway, sessions: list[dict[str, Any]], owners: Mapping[str, Owner], params: SessionsUsage
+) -> None:
+    """What the store knows of the listed sessions, in the words of every other list."""
+    defaults = model_defaults(gateway)
+    for session in sessions:
+        owner = owners.get(session["sessionId"])
+        if owner is None or owner.row is None:
+            continue
+        row, entry = row_view(owner.row, defaults), owner.row.entry
+        session["updatedAt"] = entry.get("updatedAt")
+        session |= {name: row[name] for name in _ROW_FIELDS if row.get(name) is not None}
+        for name in ("modelOverride", "providerOverride"):
+            if value := entry.get(name):
+                session[name] = value
+        if params.include_context_weight:
+            session["contextWeight"] = await stored_report(entry, gateway.blobs)
+
+
+def _days(gateway: Gateway, start: str | None, end: str | None, *, zone_is_utc: bool, count: int = 30) -> Days:
+    zone = UTC if zone_is_utc else gateway.user_zone()
+    usual = spend_view.last_days(gateway.clock.now_ms(), count, zone)
+    first, last = _date("startDate", start) or usual.first, _date("endDate", end) or usual.last
+    if first > last:
+        raise MethodError(f"startDate {first} is after endDate {last}")
+    return Days(first, last, zone)
+
+
+def _date(name: str, text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise MethodError(f"{name} must be a day like 2026-01-31, not {text[:40]!r}") from None
+
+
+class OneSession(Params):
+    key: NonEmpty
+
+
+@method("sessions.usage.timeseries", OneSession)
+async def timeseries(call: Call) -> Any:
+    gateway = call.gateway
+    row = await _row(gateway, call.params.key)
+    path = spend_view.transcript_path(gateway, Target(row.agent_id, row.key), row.entry)
+    price_of = spend_view.prices(gateway)
+    points = await asyncio.to_thread(read_points, path, price_of, MOST_POINTS) if path else []
+    return {"sessionId": row.entry["sessionId"], "points": points}
+
+
+class UsageLogs(Params):
+    key: NonEmpty
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 200
+
+
+@method("sessions.usage.logs", UsageLogs)
+async def logs(call: Call) -> Any:
+    gateway = call.gateway
+    row = await _row(gateway, call.params.key)
+    ref = transcript_ref(Target(row.agent_id, row.key), row.entry)
+    price_of = spend_view.prices(gateway)
+    views: list[dict[str, Any]] = []
+    for entry in await gateway.transcripts.tail(ref, call.params.limit):
+        message = message_of(entry)
+        if message is None:
+            continue
+        content = shortened(preview_text(message), LOG_CHARS)
+        view: dict[str, Any] = {"timestamp": message.timestamp, "role": preview_role(message), "content": content}
+        if isinstance(message, AssistantMessage) and message.usage.total_tokens:
+            price = price_of(message.provider, message.model)
+            view["tokens"] = message.usage.total_tokens
+            if message.usage.cost.total or price is not None:
+                view["cost"] = message.usage.cost.total or cost_of(message.usage, price).total
+        views.append(view)
+    return {"logs": views}
+
+
+class UsageCost(Params):
+    days: Annotated[int, msgspec.Meta(ge=1, le=3660)] | None = None
+    start_date: str | None = None
+    end_date: str | None = None
+
+
+@method("usage.cost", UsageCost)
+async def usage_cost(call: Call) -> Any:
+    """Of all agents, in days of the user's zone."""
+    params: UsageCost = call.params
+    gateway = call.gateway
+    days = _days(gateway, params.start_date, params.end_date, zone_is_utc=False, count=params.days or 30)
+    price_of = spend_view.prices(gateway)
+
+    def view(found: dict[Path, FileSpend]) -> dict[str, Any]:
+        spends = list(found.values())
+        return {
+            "daily": spend_view.daily_view(spends, price_of, days),
+            "totals": spend_view.plain(total_of(spends, price_of, days)),
+        }
+
+    answer = await gateway.runtime.spending.reckon(view, spend_view.folders(gateway), spend_view.begins_ms(days))
+    count = (date.fromisoformat(days.last) - date.fromisoformat(days.first)).days + 1
+    return {"updatedAt": gateway.clock.now_ms(), "days": count, **answer}

@@ -1,0 +1,114 @@
+"""Transcripts taken along and brought in: as their own lines, or as messages any client understands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openclaw.messages import Message, decode_message, from_public, to_public
+from openclaw.sessions import json_text
+from openclaw.sessions.search import whole_lines
+from openclaw.storage.base import Entry
+
+PAGE_BYTES = 2 << 20
+
+
+class _Line(msgspec.Struct):
+    message: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_line = msgspec.json.Decoder(_Line)
+
+
+def raw_page(file: Path, start: int, most_bytes: int = PAGE_BYTES) -> tuple[list[str], int | None]:
+    """Lines from the byte ``start`` on, and where the next page begins. Blocking."""
+    lines: list[str] = []
+    size = 0
+    for line in whole_lines(file, start):
+        if lines and size + len(line) > most_bytes:
+            return lines, start + size
+        lines.append(line.decode("utf-8", "replace").removesuffix("\n"))
+        size += len(line)
+    return lines, None
+
+
+def public_page(entries: Sequence[Entry], start: int, most_bytes: int = PAGE_BYTES) -> tuple[list[Any], int | None]:
+    """Messages from the one numbered ``start`` on, and the number the next page begins with."""
+    messages = public_messages(entries)
+    size = 0
+    for place in range(start, len(messages)):
+        size += len(msgspec.json.encode(messages[place]))
+        if size > most_bytes and place > start:
+            return messages[start:place], place
+    return messages[start:], None
+
+
+def public_messages(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Everything said on the branch, nothing condensed; lines that cannot be read are passed over."""
+    messages: list[Message] = []
+    for entry in entries:
+        if entry.type != "message":
+            continue
+        try:
+            message = decode_message(_line.decode(entry.raw).message)
+        except msgspec.MsgspecError:
+            continue
+        if message is not None:
+            messages.append(message)
+    return to_public(messages)
+
+
+class CannotImport(Exception):
+    """What is wrong with the file, for the person who chose it."""
+
+
+def imported_lines(lines: Sequence[str], session_id: str, timestamp: str) -> bytes:
+    """The content of a new transcript made of another's lines, entry ids and branches kept. Raises ``CannotImport``."""
+    entries = [_object(line, number) for number, line in enumerate(lines, 1) if line.strip()]
+    header: dict[str, Any] = {"type": "session", "version": 3, "cwd": ""}
+    if entries and entries[0].get("type") == "session":
+        header |= entries.pop(0)
+    if int(header.get("version") or 1) < 3:
+        raise CannotImport("the file is of an older format; open it once with this Gateway, then export it again")
+    known: set[str] = set()
+    for number, entry in enumerate(entries, 1):
+        own, parent = entry.get("id"), entry.get("parentId")
+        if not isinstance(own, str) or not isinstance(entry.get("type"), str) or own in known:
+            raise CannotImport(f"entry {number} has no type or no id of its own: this is not a transcript")
+        if parent is not None and parent not in known:
+            raise CannotImport(f"entry {number} follows an entry that is not in the file")
+        known.add(own)
+    if not entries:
+        raise CannotImport("there is nothing in it")
+    header |= {"id": session_id, "timestamp": timestamp}
+    return b"".join(json_text.encode(item) + b"\n" for item in (header, *entries))
+
+
+def imported_messages(lines: Sequence[str], now_ms: int) -> list[Message]:
+    """Messages of a file of plain messages. Raises ``CannotImport``."""
+    found = [_object(line, number) for number, line in enumerate(lines, 1) if line.strip()]
+    for number, message in enumerate(found, 1):
+        if message.get("role") not in ("user", "assistant") or not isinstance(message.get("content"), list | str):
+            raise CannotImport(f"message {number} needs a role (user or assistant) and content")
+    if not found:
+        raise CannotImport("there is nothing in it")
+    return from_public(found, now_ms=now_ms)
+
+
+def is_transcript(lines: Sequence[str]) -> bool:
+    """Its own lines say what type they are; plain messages say who speaks."""
+    first = next((line for line in lines if line.strip()), "{}")
+    return "role" not in _object(first, 1)
+
+
+def _object(line: str, number: int) -> dict[str, Any]:
+    try:
+        decoded = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeError):
+        decoded = None
+    if not isinstance(decoded, dict):
+        raise CannotImport(f"line {number} is not a JSON object")
+    return decoded

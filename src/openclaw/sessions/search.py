@@ -1,0 +1,285 @@
+"""Searching everything that was ever said: an index over all transcripts, which can be thrown away at any time.
+
+It is read from the files, a bounded piece at a time and from where it stopped; no message waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openclaw.paths import make_private_dir
+from openclaw.sessions.tree import fields_of
+from openclaw.storage.files.compressed import SUFFIX, plain_name, unpacked_blocks, unpacked_size
+
+log = logging.getLogger("openclaw.sessions.search")
+
+FILE = "search.db"
+VERSION = 1
+LONGEST_TEXT = 64_000
+"""Of one entry; what comes after is not searched."""
+PER_QUESTION = 256 << 20
+"""Bytes of transcripts read before a question is answered; the answer says when there are more."""
+PER_PASS = 8 << 20
+MOST_RESULTS = 200
+MOST_WORDS = 16
+_BLOCK = 1 << 20
+_WORD = re.compile(r"\w+")
+_NO_SPACES = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0eff]")
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, agent TEXT, session TEXT, taken INTEGER);
+CREATE TABLE IF NOT EXISTS entries (id INTEGER PRIMARY KEY, path TEXT, entry TEXT, role TEXT, tool TEXT, at TEXT);
+CREATE INDEX IF NOT EXISTS entries_path ON entries (path);
+CREATE VIRTUAL TABLE IF NOT EXISTS found USING fts5(text, tokenize = "unicode61 remove_diacritics 2");
+"""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    agent_id: str
+    session_id: str
+    entry_id: str
+    role: str
+    tool_name: str
+    timestamp: str
+    snippet: str
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    results: list[Found]
+    complete: bool
+    """False while older transcripts are still being read for the first time."""
+
+
+class SearchIndex:
+    """Blocking: ask it from a worker thread. Calls wait for each other."""
+
+    def __init__(self, state_dir: str) -> None:
+        self.path = Path(state_dir) / FILE
+        self._guard = threading.Lock()
+
+    def search(
+        self,
+        query: str,
+        folders: Mapping[str, Sequence[Path]],
+        *,
+        limit: int = 20,
+        role: str | None = None,
+        session_id: str | None = None,
+    ) -> Answer:
+        """``folders``: by agent. All words must occur; ``"in quotes"`` they must follow each other."""
+        with self._guard:
+            try:
+                return self._search(query, folders, limit, role, session_id)
+            except sqlite3.DatabaseError as error:
+                log.warning("the search index %s is damaged and is made anew: %s", self.path, error)
+                self._throw_away()
+                return self._search(query, folders, limit, role, session_id)
+
+    def update(self, folders: Mapping[str, Sequence[Path]], most_bytes: int = PER_PASS) -> bool:
+        """Reads on where it stopped; True when nothing is left."""
+        with self._guard:
+            try:
+                with contextlib.closing(self._open()) as db:
+                    return _read_on(db, folders, most_bytes)
+            except sqlite3.DatabaseError as error:
+                log.warning("the search index %s is damaged and is made anew: %s", self.path, error)
+                self._throw_away()
+                return False
+
+    def _search(
+        self, query: str, folders: Mapping[str, Sequence[Path]], limit: int, role: str | None, session_id: str | None
+    ) -> Answer:
+        with contextlib.closing(self._open()) as db:
+            complete = _read_on(db, folders, PER_QUESTION)
+            condition = _condition(query)
+            if condition is None:
+                return Answer(results=[], complete=complete)
+            where, values = condition
+            agents = list(folders)
+            where += f" AND files.agent IN ({','.join('?' * len(agents))})"
+            values += agents
+            for column, wanted in (("entries.role", role), ("files.session", session_id)):
+                if wanted is not None:
+                    where, values = f"{where} AND {column} = ?", [*values, wanted]
+            order = "rank, " if "MATCH" in where else ""
+            rows = db.execute(
+                "SELECT files.agent, files.session, entry, role, tool, at, "
+                f"{_snippet(where)} FROM found JOIN entries ON entries.id = found.rowid "
+                f"JOIN files ON files.path = entries.path WHERE {where} ORDER BY {order}at DESC LIMIT ?",
+                [*values, min(limit, MOST_RESULTS)],
+            )
+            results = [Found(**dict(zip(Found.__struct_fields__, row, strict=True))) for row in rows]
+            return Answer(results=results, complete=complete)
+
+    def _open(self) -> sqlite3.Connection:
+        make_private_dir(str(self.path.parent))
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        db = sqlite3.connect(self.path)
+        try:
+            # It can be made again at any time: not worth a sync.
+            db.execute("PRAGMA synchronous = OFF")
+            found = db.execute("PRAGMA user_version").fetchone()[0]
+            if found not in (0, VERSION):
+                raise sqlite3.DatabaseError(f"version {found}")
+            db.executescript(_SCHEMA)
+            db.execute(f"PRAGMA user_version = {VERSION}")
+        except sqlite3.Error:
+            db.close()
+            raise
+        return db
+
+    def _throw_away(self) -> None:
+        for ending in ("", "-journal", "-wal", "-shm"):
+            Path(f"{self.path}{ending}").unlink(missing_ok=True)
+
+
+def _condition(query: str) -> tuple[str, list[Any]] | None:
+    found = _WORD.findall(query)[:MOST_WORDS]
+    if not found:
+        return None
+    if any(_NO_SPACES.search(word) for word in found):
+        return " AND ".join("instr(found.text, ?) > 0" for _ in found), list(found)
+    if len(stripped := query.strip()) > 2 and stripped[0] == stripped[-1] == '"':
+        return "found MATCH ?", [f'"{" ".join(found)}"']
+    return "found MATCH ?", [" AND ".join(f'"{word}" *' if len(word) > 2 else f'"{word}"' for word in found)]
+
+
+def _snippet(where: str) -> str:
+    return "snippet(found, 0, '', '', '…', 40)" if "MATCH" in where else "substr(found.text, 1, 300)"
+
+
+# Reading transcripts
+
+
+def _read_on(db: sqlite3.Connection, folders: Mapping[str, Sequence[Path]], most_bytes: int) -> bool:
+    known = dict(db.execute("SELECT path, taken FROM files"))
+    there: set[str] = set()
+    for agent, place in ((agent, place) for agent, places in folders.items() for place in places):
+        for file in _transcripts(place):
+            plain = str(plain_name(file))
+            if plain in there:
+                continue
+            there.add(plain)
+            size, taken = _size(file), known.get(plain, 0)
+            if size < taken:
+                _drop(db, plain)
+                taken = 0
+            if size > taken and most_bytes > 0:
+                most_bytes -= _take(db, agent, file, plain, taken, most_bytes)
+            if most_bytes <= 0:
+                return False
+    with db:
+        roots = [str(place) + os.sep for places in folders.values() for place in places]
+        for path in known.keys() - there:
+            if path.startswith(tuple(roots)):
+                _drop(db, path)
+    return True
+
+
+def _transcripts(folder: Path) -> list[Path]:
+    """Plain before compressed, where a crash left both."""
+    try:
+        found = sorted(folder.iterdir())
+    except OSError:
+        return []
+    return [path for path in found if path.name.endswith((".jsonl", f".jsonl{SUFFIX}"))]
+
+
+def _size(file: Path) -> int:
+    try:
+        return (unpacked_size(file) or 0) if file.name.endswith(SUFFIX) else file.stat().st_size
+    except OSError:
+        return 0
+
+
+def _drop(db: sqlite3.Connection, path: str) -> None:
+    with db:
+        db.execute("DELETE FROM found WHERE rowid IN (SELECT id FROM entries WHERE path = ?)", (path,))
+        db.execute("DELETE FROM entries WHERE path = ?", (path,))
+        db.execute("DELETE FROM files WHERE path = ?", (path,))
+
+
+def _take(db: sqlite3.Connection, agent: str, file: Path, plain: str, taken: int, most: int) -> int:
+    """Indexes whole lines from ``taken`` on; the number of bytes read."""
+    session = Path(plain).name.removesuffix(".jsonl")
+    row = db.execute("SELECT session FROM files WHERE path = ?", (plain,)).fetchone()
+    session, read = row[0] if row else session, 0
+    with db:
+        try:
+            for line in whole_lines(file, taken):
+                read += len(line)
+                fields = fields_of(line)
+                if fields.get("type") == "session" and isinstance(fields.get("id"), str):
+                    session = fields["id"]
+                else:
+                    _add(db, plain, fields)
+                if read >= most:
+                    break
+        except OSError as error:
+            log.warning("%s cannot be searched: %s", file, error)
+        values = (plain, agent, session, taken + read)
+        db.execute("INSERT OR REPLACE INTO files (path, agent, session, taken) VALUES (?, ?, ?, ?)", values)
+    return read
+
+
+def whole_lines(file: Path, start: int = 0) -> Iterator[bytes]:
+    """Lines with their newlines, from the byte ``start`` of the plain text; a line still being written is left out."""
+    rest = b""
+    for block in _blocks(file, start):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+
+
+def _blocks(file: Path, start: int) -> Iterator[bytes]:
+    if not file.name.endswith(SUFFIX):
+        with file.open("rb") as opened:
+            opened.seek(start)
+            while block := opened.read(_BLOCK):
+                yield block
+        return
+    passed = 0
+    for block in unpacked_blocks(file):
+        if passed + len(block) > start:
+            yield block[max(0, start - passed) :]
+        passed += len(block)
+
+
+def _add(db: sqlite3.Connection, path: str, fields: dict[str, Any]) -> None:
+    role, tool, text = searchable(fields)
+    if not text.strip():
+        return
+    values = (path, str(fields.get("id") or ""), role, tool, str(fields.get("timestamp") or ""))
+    added = db.execute("INSERT INTO entries (path, entry, role, tool, at) VALUES (?, ?, ?, ?, ?)", values)
+    db.execute("INSERT INTO found (rowid, text) VALUES (?, ?)", (added.lastrowid, text[:LONGEST_TEXT]))
+
+
+def searchable(fields: dict[str, Any]) -> tuple[str, str, str]:
+    """Role, tool and text of an entry: what people said, what tools were asked and gave, and summaries."""
+    if fields.get("type") == "compaction":
+        return "summary", "", str(fields.get("summary") or "")
+    message = fields.get("message")
+    if fields.get("type") != "message" or not isinstance(message, dict):
+        return "", "", ""
+    content = message.get("content")
+    blocks: Iterable[Any] = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    return str(message.get("role") or ""), str(message.get("toolName") or ""), "\n".join(_texts(blocks))
+
+
+def _texts(blocks: Iterable[Any]) -> Iterator[str]:
+    for block in blocks:
+        if not isinstance(block, dict):
+            continue
+        if block.get("type") == "text" and isinstance(block.get("text"), str):
+            yield block["text"]
+        elif block.get("type") == "toolCall":
+            yield f"{block.get('name')} {msgspec.json.encode(block.get('arguments')).decode()}"

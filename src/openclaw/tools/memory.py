@@ -1,0 +1,158 @@
+"""``memory_search`` and ``memory_get``: finding what was written down, and reading just those lines."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openclaw.config.schema import MemorySearch
+from openclaw.memory.chunks import folded, words
+from openclaw.memory.files import is_curated, is_memory, is_plain, memory_files, shown_name
+from openclaw.memory.index import Hit, MemoryIndex
+from openclaw.models.base import ToolSpec
+from openclaw.paths import normalize_agent_id
+from openclaw.tools.arguments import required_text
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, text_result
+from openclaw.tools.opener import PathOpener
+from openclaw.tools.read import read_page
+
+MOST_RESULTS = 50
+RESULTS = 6
+LEAST_SCORE = 0.35
+SNIPPET_CHARS = 700
+
+
+def memory_tools(agent_id: str, workspace: Path, state_dir: Path, settings: MemorySearch, citations: str) -> list[Tool]:
+    if not settings.enabled:
+        return []
+    index = MemoryIndex(index_path(state_dir, agent_id))
+    return [MemorySearchTool(index, workspace, settings, citations), MemoryGetTool(workspace, settings.extra_paths)]
+
+
+def index_path(state_dir: Path, agent_id: str) -> Path:
+    return state_dir / "memory" / f"{normalize_agent_id(agent_id)}.sqlite"
+
+
+def is_private(session_key: str) -> bool:
+    """The curated memory is for the person alone, not for groups or for helpers that read strangers' pages."""
+    return not any(part in session_key for part in (":group:", ":channel:", ":subagent:"))
+
+
+class MemorySearchTool:
+    summary = "Search the memory files for earlier decisions, facts, people, dates and tasks"
+    spec = ToolSpec(
+        name="memory_search",
+        description=(
+            "Search MEMORY.md and memory/*.md by words. Returns the passages that fit best, with file and lines. Use "
+            "it before answering about earlier work, decisions, dates, people, preferences or open tasks."
+        ),
+        parameters={
+            "type": "object",
+            "required": ["query"],
+            "properties": {
+                "query": {"type": "string", "description": "Words to look for"},
+                "maxResults": {"type": "integer", "minimum": 1, "description": "Most passages to return (6)"},
+                "minScore": {"type": "number", "description": "Leave out passages that fit worse, 0 to 1 (0.35)"},
+            },
+        },
+    )
+
+    def __init__(self, index: MemoryIndex, workspace: Path, settings: MemorySearch, citations: str) -> None:
+        self._index = index
+        self._workspace = workspace
+        self._extra = settings.extra_paths
+        self._citations = citations
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        query = required_text(arguments, "query")
+        limit = min(int(arguments.get("maxResults") or RESULTS), MOST_RESULTS)
+        least = arguments.get("minScore")
+        private = is_private(context.session_key)
+        try:
+            hits = await asyncio.to_thread(
+                self._search, query, limit, LEAST_SCORE if least is None else float(least), private
+            )
+        except (OSError, sqlite3.Error) as error:
+            return _answer({"results": [], "disabled": True, "error": str(error)})
+        cite = self._citations == "on" or (self._citations == "auto" and private)
+        results = [_result(hit, query, cite) for hit in hits]
+        facts = {"provider": "none", "model": None, "fallback": None, "mode": "keyword", "citations": self._citations}
+        return _answer({"results": results, **facts})
+
+    def _search(self, query: str, limit: int, least: float, private: bool) -> list[Hit]:
+        files = memory_files(self._workspace, self._extra)
+        # All are kept in the index; who asks from a group gets as many others instead.
+        hits = self._index.search(query, files, limit if private else MOST_RESULTS, least=least)
+        return [hit for hit in hits if private or not is_curated(hit.name)][:limit]
+
+
+class MemoryGetTool:
+    summary = "Read lines of a memory file"
+    spec = ToolSpec(
+        name="memory_get",
+        description="Read MEMORY.md or a file under memory/, whole or just some lines, e.g. after memory_search.",
+        parameters={
+            "type": "object",
+            "required": ["path"],
+            "properties": {
+                "path": {"type": "string", "description": "As memory_search names it, e.g. memory/2026-01-31.md"},
+                "from": {"type": "integer", "minimum": 1, "description": "First line, from 1"},
+                "lines": {"type": "integer", "minimum": 1, "description": "How many lines"},
+            },
+        },
+    )
+
+    def __init__(self, workspace: Path, extra: Sequence[str]) -> None:
+        self._workspace = workspace
+        self._extra = extra
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        path = required_text(arguments, "path")
+        first, count = arguments.get("from") or 1, arguments.get("lines")
+        private = is_private(context.session_key)
+        name, text = await asyncio.to_thread(self._read, path, first, count, private)
+        return _answer({"path": name, "text": text})
+
+    def _read(self, path: str, first: int, count: int | None, private: bool) -> tuple[str, str]:
+        opener = PathOpener(self._workspace, confine=False)
+        resolved = Path(opener.resolve(path))
+        name = shown_name(resolved, self._workspace)
+        if not is_memory(resolved, self._workspace, self._extra) or (is_curated(name) and not private):
+            raise ToolError(f"{path} is not a memory file that can be read here; use MEMORY.md or memory/….md")
+        if not resolved.is_symlink() and not resolved.exists():
+            raise ToolError(f"There is no memory file {name} yet")
+        inside = resolved.resolve().is_relative_to(self._workspace.resolve()) or not resolved.is_relative_to(
+            self._workspace
+        )
+        if not is_plain(resolved) or not inside:
+            raise ToolError(f"{name} is a link or no regular file, and is not read")
+        with opener.open_read(str(resolved)) as file:
+            page = read_page(file, first, count)
+        return name, b"\n".join(page.lines).decode("utf-8", "replace")
+
+
+def _result(hit: Hit, query: str, cite: bool) -> dict[str, Any]:
+    where = f"{hit.name}#L{hit.first}" if hit.first == hit.last else f"{hit.name}#L{hit.first}-L{hit.last}"
+    snippet = snippet_of(hit.text, query)
+    found: dict[str, Any] = {"path": hit.name, "startLine": hit.first, "endLine": hit.last, "score": hit.score}
+    found |= {"snippet": f"{snippet}\n\nSource: {where}" if cite else snippet, "source": "memory"}
+    return {**found, "citation": where} if cite else found
+
+
+def snippet_of(text: str, query: str) -> str:
+    """The part around the first word that was asked for."""
+    if len(text) <= SNIPPET_CHARS:
+        return text
+    plain = folded(text)
+    places = [place for place in (plain.find(word) for word in words(query) if len(word) > 2) if place >= 0]
+    start = max(0, min(min(places, default=0) - SNIPPET_CHARS // 4, len(text) - SNIPPET_CHARS))
+    return text[start : start + SNIPPET_CHARS]
+
+
+def _answer(payload: dict[str, Any]) -> ToolResult:
+    return text_result(msgspec.json.format(msgspec.json.encode(payload), indent=2).decode(), payload)

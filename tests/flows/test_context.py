@@ -1,0 +1,113 @@
+"""What a past run was sent can be rebuilt word for word, compared and searched."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import GatewayProcess, RequestFailed
+from tests.support.model_server import ModelServer
+
+
+def texts(content: Any) -> list[str]:
+    """Every text and tool argument of a message, in any vendor's shape."""
+    if isinstance(content, str):
+        return [content]
+    found: list[str] = []
+    for block in content:
+        match block["type"]:
+            case "text":
+                found.append(block["text"])
+            case "toolCall":
+                found.append(json.dumps(block["arguments"]))
+            case "tool_use":
+                found.append(json.dumps(block["input"]))
+            case "tool_result":
+                found += texts(block["content"])
+            case _:
+                pass
+    return found
+
+
+def all_texts(messages: list[dict[str, Any]]) -> list[str]:
+    return [text for message in messages for text in texts(message["content"])]
+
+
+async def test_every_call_of_a_past_run_is_rebuilt_exactly(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        await client.chat("first [[reply:One.]]")
+        await client.chat('look [[tool:read {"path":"AGENTS.md"}]][[next]][[reply:Two.]]', run_id="run-two")
+        await client.chat("third [[reply:Three.]]", run_id="run-three")
+        for number, request in ((1, models.requests[1]), (2, models.requests[2])):
+            found = await client.call("context.get", {"runId": "run-two", "call": number, "full": True})
+            assert found["exact"] and found["calls"] == 2
+            assert all_texts(found["request"]["messages"]) == all_texts(request.body["messages"])
+            sent = "\n".join(block["text"] for block in request.body["system"])
+            assert sent.startswith(found["request"]["system"])
+            assert sent.endswith(found["request"]["systemSuffix"])
+            assert [tool["name"] for tool in request.body["tools"]] == found["tools"]["names"]
+        last = await client.call("context.get", {})
+        assert last["runId"] == "run-three"
+        assert [message["role"] for message in last["messages"]] == [
+            "user", "assistant", "user", "assistant", "tool", "assistant", "user",
+        ]  # fmt: skip
+        assert "request" not in last
+
+
+async def test_a_difference_names_what_came_and_what_changed(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        await client.chat("first [[reply:One.]]", run_id="run-one")
+        workspace = (await client.call("context.get", {"full": True}))["request"]["system"]
+        assert workspace
+        agents = await client.call("agents.files.get", {"agentId": "main", "name": "AGENTS.md"})
+        content = agents["file"]["content"] + "\nAlways greet the gardener.\n"
+        await client.call("agents.files.set", {"agentId": "main", "name": "AGENTS.md", "content": content})
+        await client.chat("second [[reply:Two.]]", run_id="run-two")
+        found = await client.call("context.diff", {"a": "run-one", "b": "run-two"})
+        assert "  +Always greet the gardener." in found["changes"]
+        assert "messages added: 2" in found["changes"]
+        assert "  + assistant: One." in found["changes"]
+        assert await client.call("context.diff", {}) == found
+        with pytest.raises(RequestFailed, match="No run begins with 'nothing'"):
+            await client.call("context.diff", {"a": "nothing", "b": "run-two"})
+
+
+async def test_a_phrase_is_seen_entering_and_leaving(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        await client.chat("hello [[reply:Hi.]]")
+        await client.chat("the key is under the Blue Door mat [[reply:Noted.]]", run_id="told")
+        await client.chat("what else [[reply:Nothing.]]")
+        found = await client.call("context.find", {"phrase": "blue door"})
+        assert found["inViewNow"]
+        assert [(seen["runId"], seen["change"]) for seen in found["sightings"]] == [("told", "entered")]
+        assert found["where"][0].startswith("user message ")
+        await client.call("sessions.reset", {"key": "main"})
+        await client.chat("hello again [[reply:Hi.]]", run_id="after")
+        found = await client.call("context.find", {"phrase": "blue door"})
+        assert not found["inViewNow"]
+        left = found["sightings"][-1]
+        assert (left["runId"], left["change"], left["why"]) == ("after", "left", "a new session had begun")
+        assert not (await client.call("context.find", {"phrase": "no such words"}))["sightings"]
+
+
+async def test_the_command_line_shows_compares_and_searches(gateway: GatewayProcess) -> None:
+    async def run(*args: str) -> str:
+        command = [sys.executable, "-m", "openclaw", "context", *args]
+        done = await asyncio.to_thread(subprocess.run, command, env=gateway.env, capture_output=True, text=True)
+        return done.stdout + done.stderr
+
+    async with gateway.client() as client:
+        assert "Nothing was noted yet" in await run()
+        await client.chat("a purple kite [[reply:One.]]", run_id="run-one")
+        await client.chat("second [[reply:Two.]]", run_id="run-two")
+    shown = await run()
+    assert shown.startswith("Run run-two, model call 1 of 1, ")
+    assert "Messages: 3, " in shown and "One." in shown
+    assert "entered  came into view in run run-one (user message " in await run("--find", "purple kite")
+    assert "messages added: 2" in await run("--diff", "-", "-")
+    assert json.loads(await run("--run", "run-one", "--full"))["request"]["messages"]

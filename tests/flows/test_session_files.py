@@ -1,0 +1,99 @@
+"""Transcripts searched, exported, imported and compressed through a real Gateway and the command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import GatewayProcess, RequestFailed, text_of
+from tests.support.model_server import Call, ModelServer, Reply
+
+
+async def openclaw(gateway: GatewayProcess, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "openclaw", *args]
+    env = {**gateway.env, "OPENCLAW_GATEWAY_PORT": str(gateway.port), "NO_COLOR": "1"}
+    return await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=60)
+
+
+async def talk(client: Any, gateway: GatewayProcess, models: ModelServer) -> None:
+    workspace = gateway.state_dir / "workspace"
+    workspace.mkdir(parents=True, exist_ok=True)
+    (workspace / "list.txt").write_text("turnips and marrows\n")
+    models.queue(Reply(calls=[Call("read", {"path": "list.txt"})]), Reply(text="The garden is planted."))
+    await client.chat("What is in the green shed?")
+
+
+async def test_everything_said_is_found_with_where_and_who(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        await talk(client, gateway, models)
+        for query, role in (("green shed", "user"), ("planted", "assistant"), ("turnips", "toolResult")):
+            (found,) = (await client.call("sessions.search", {"query": query, "role": role}))["results"]
+            assert (found["sessionKey"], found["role"]) == ("agent:main:main", role)
+            line = next(row for row in gateway.transcript(found["sessionId"]) if row.get("id") == found["entryId"])
+            assert line["timestamp"] == found["timestamp"] and query.split()[0] in found["snippet"]
+        answer = await client.call("sessions.search", {"query": '"shed green"'})
+        assert answer["results"] == [] and answer["complete"] is True
+        models.reply("marzipan")
+        await client.chat("more")
+        assert len((await client.call("sessions.search", {"query": "marzipan"}))["results"]) == 1
+        shown = await openclaw(gateway, "sessions", "search", "turnips")
+        assert "agent:main:main" in shown.stdout and "toolResult" in shown.stdout, shown
+
+
+async def test_a_compressed_session_lists_searches_shows_and_goes_on(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    async with gateway, gateway.client() as client:
+        await talk(client, gateway, models)
+    (path,) = gateway.sessions_dir().glob("*.jsonl")
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    content = path.read_bytes()
+    gateway.port = 0
+    async with gateway, gateway.client() as client:
+        done = await openclaw(gateway, "sessions", "archive", "--json")
+        assert json.loads(done.stdout)["compressed"] == 1, done
+        assert not path.exists()
+        history = await client.call("chat.history", {"sessionKey": "main"})
+        assert "garden is planted" in json.dumps(history)
+        assert len((await client.call("sessions.list", {}))["sessions"]) == 1
+        assert len((await client.call("sessions.search", {"query": "turnips"}))["results"]) >= 1
+        assert not path.exists()
+        models.reply("and on")
+        assert text_of(await client.chat("go on")) == "and on"
+        assert path.read_bytes().startswith(content)
+        assert "green shed" in json.dumps(models.requests[-1].body["messages"])
+
+
+@pytest.mark.parametrize("raw", [True, False], ids=["as a transcript", "as messages"])
+async def test_an_exported_conversation_can_be_brought_in_and_continued(
+    gateway: GatewayProcess, models: ModelServer, tmp_path: Path, raw: bool
+) -> None:
+    file = tmp_path / "export.jsonl"
+    async with gateway.client() as client:
+        await talk(client, gateway, models)
+        wrote = await openclaw(gateway, "sessions", "export", "--output", str(file), *(["--raw"] if raw else []))
+        assert wrote.returncode == 0 and file.stat().st_mode & 0o777 == 0o600, wrote
+        done = await openclaw(gateway, "sessions", "import", str(file), "--key", "copy", "--json")
+        assert done.returncode == 0, done
+        assert json.loads(done.stdout)["key"] == "agent:main:copy"
+        models.reply("as before")
+        assert text_of(await client.chat("and now?", session_key="copy")) == "as before"
+        seen = json.dumps(models.requests[-1].body["messages"])
+        assert "green shed" in seen and "turnips" in seen
+        again = await openclaw(gateway, "sessions", "import", str(file), "--key", "copy")
+        assert again.returncode != 0 and "exists already" in again.stderr
+
+
+async def test_what_is_no_export_is_refused(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        for lines in ([], ["nonsense"], ['{"type":"message"}'], ['{"role":"system","content":"x"}'], ["[1]"]):
+            with pytest.raises(RequestFailed, match="not imported"):
+                await client.call("sessions.import", {"key": "bad", "lines": lines})
+        assert (await client.call("sessions.list", {}))["sessions"] == []

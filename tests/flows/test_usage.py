@@ -1,0 +1,98 @@
+"""Looking inside a living Gateway: what the model was sent, what it used, what it cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
+from tests.support.model_server import ModelServer
+
+
+@pytest.fixture
+async def priced(tmp_path: Path, models: ModelServer) -> AsyncIterator[WireClient]:
+    config = model_config(models.base_url, models.api_key)
+    config["models"]["providers"]["mock"]["models"][0]["cost"] = {"input": 10, "output": 100}
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        yield client
+
+
+async def test_context_is_estimated_before_the_first_run_and_captured_by_it(priced: WireClient) -> None:
+    before = text_of(await priced.chat("/context list"))
+    assert "System prompt (estimate): " in before
+    assert "Session tokens (cached): unknown / ctx=200,000" in before
+    await priced.chat("hello [[reply:Hi.]]")
+    after = text_of(await priced.chat("/context list"))
+    assert after.startswith("🧠 Context breakdown\nWorkspace: /")
+    assert "System prompt (run): " in after
+    assert "- AGENTS.md: OK | raw " in after
+    row = (await priced.call("sessions.list", {}))["sessions"][0]
+    assert f"Session tokens (cached): {row['totalTokens']:,} total / ctx=200,000" in after
+    found = json.loads(text_of(await priced.chat("/context json")))
+    assert found["report"]["source"] == "run"
+    assert found["session"]["totalTokens"] == row["totalTokens"]
+    assert "Top tools (schema size):" in text_of(await priced.chat("/context detail"))
+    assert "Unknown /context mode." in text_of(await priced.chat("/context sideways"))
+
+
+async def test_the_footer_stands_under_replies_and_not_in_the_history(priced: WireClient) -> None:
+    assert text_of(await priced.chat("/usage full")) == "⚙️ Usage footer: full."
+    reply = text_of(await priced.chat("hello [[reply:Hi there.]]"))
+    words, _, footer = reply.partition("\n\n")
+    assert words == "Hi there."
+    assert footer.startswith("Usage: ") and footer.endswith(" · session agent:main:main")
+    assert " · est $" in footer
+    history = json.dumps(await priced.call("chat.history", {"sessionKey": "main"}))
+    assert "Usage: " not in history
+    await priced.chat("/usage off")
+    assert text_of(await priced.chat("hello [[reply:Bye.]]")) == "Bye."
+
+
+async def test_every_view_shows_the_same_sums(priced: WireClient) -> None:
+    await priced.chat('look [[tool:read {"path":"AGENTS.md"}]][[next]][[reply:Read.]]')
+    await priced.chat("hello [[reply:Hi.]]", "agent:main:other")
+    usage = await priced.call("sessions.usage", {})
+    cost = await priced.call("usage.cost", {"days": 2})
+    assert usage["totals"] == cost["totals"]
+    assert cost["days"] == 2
+    assert usage["totals"]["totalCost"] > 0 and usage["totals"]["missingCostEntries"] == 0
+    assert {session["key"] for session in usage["sessions"]} == {"agent:main:main", "agent:main:other"}
+    parts = sum(session["usage"]["totalTokens"] for session in usage["sessions"])
+    assert parts == usage["totals"]["totalTokens"] == usage["aggregates"]["byModel"][0]["totals"]["totalTokens"]
+    assert usage["aggregates"]["tools"]["tools"] == [{"name": "read", "count": 1}]
+    series = await priced.call("sessions.usage.timeseries", {"key": "main"})
+    one = await priced.call("sessions.usage", {"key": "main", "includeContextWeight": True})
+    assert len(series["points"]) == 2
+    assert series["points"][-1]["cumulativeTokens"] == one["totals"]["totalTokens"]
+    assert one["sessions"][0]["contextWeight"]["systemPrompt"]["chars"] > 0
+    row = next(row for row in (await priced.call("sessions.list", {}))["sessions"] if row["key"] == "agent:main:main")
+    assert row["inputTokens"] == one["totals"]["input"] and row["outputTokens"] == one["totals"]["output"]
+    logs = (await priced.call("sessions.usage.logs", {"key": "main", "limit": 2}))["logs"]
+    assert [log["role"] for log in logs] == ["tool", "assistant"]
+    assert logs[1]["tokens"] > 0 and logs[1]["cost"] > 0
+    lines = text_of(await priced.chat("/usage cost")).splitlines()
+    assert lines[0] == "💸 Usage cost"
+    assert lines[2].removeprefix("Today ") == f"${cost['totals']['totalCost']:.2f}"
+
+
+async def test_an_unknown_price_is_not_free(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        await client.chat("hello [[reply:Hi.]]")
+        assert text_of(await client.chat("/usage cost")).splitlines()[1:] == [
+            "Session n/a",
+            "Today n/a",
+            "Last 30d n/a",
+        ]
+        totals = (await client.call("usage.cost", {}))["totals"]
+        assert (totals["totalCost"], totals["missingCostEntries"]) == (0, 1)
+        for params, words in (
+            ({"startDate": "soon"}, "startDate must be a day"),
+            ({"startDate": "2026-02-02", "endDate": "2026-01-01"}, "is after endDate"),
+        ):
+            with pytest.raises(RequestFailed, match=words):
+                await client.call("sessions.usage", params)
+        with pytest.raises(RequestFailed, match="No session found: nobody"):
+            await client.call("sessions.usage.logs", {"key": "nobody"})

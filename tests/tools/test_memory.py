@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from openclaw.config.schema import MemorySearch
+from openclaw.messages import TextBlock
+from openclaw.tools.base import ToolContext, ToolError
+from openclaw.tools.memory import SNIPPET_CHARS, memory_tools, snippet_of
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    (folder / "memory").mkdir(parents=True)
+    (folder / "MEMORY.md").write_text("Ada's birthday is on 3 May.\n")
+    (folder / "memory/2026-01-31.md").write_text("one\ntwo\nthe birthday cake is ordered\nfour\n")
+    (folder / "AGENTS.md").write_text("rules\n")
+    return folder
+
+
+async def call(
+    workspace: Path, tool: str, key: str = "agent:main:main", citations: str = "auto", **arguments: Any
+) -> Any:
+    tools = {
+        tool.spec.name: tool for tool in memory_tools("main", workspace, workspace.parent, MemorySearch(), citations)
+    }
+    context = ToolContext(agent_id="main", session_key=key, workspace=workspace)
+    (block,) = (await tools[tool].run(arguments, context)).content
+    assert isinstance(block, TextBlock)
+    return msgspec.json.decode(block.text)
+
+
+async def test_a_search_names_file_and_lines(workspace: Path) -> None:
+    answer = await call(workspace, "memory_search", query="birthday cake")
+    (best,) = (found for found in answer["results"] if found["path"] == "memory/2026-01-31.md")
+    assert (best["startLine"], best["endLine"], best["source"]) == (1, 4, "memory")
+    assert best["citation"] == "memory/2026-01-31.md#L1-L4" and best["snippet"].endswith(
+        "Source: memory/2026-01-31.md#L1-L4"
+    )
+    assert (workspace.parent / "memory" / "main.sqlite").exists()
+
+
+async def test_a_group_neither_finds_nor_reads_the_curated_memory(workspace: Path) -> None:
+    key = "agent:main:signal:group:1"
+    answer = await call(workspace, "memory_search", key, query="birthday")
+    assert [found["path"] for found in answer["results"]] == ["memory/2026-01-31.md"]
+    assert "citation" not in answer["results"][0]
+    with pytest.raises(ToolError, match="not a memory file"):
+        await call(workspace, "memory_get", key, path="MEMORY.md")
+
+
+async def test_some_lines_of_a_file(workspace: Path) -> None:
+    answer = await call(workspace, "memory_get", path="memory/2026-01-31.md", **{"from": 2, "lines": 2})
+    assert answer == {"path": "memory/2026-01-31.md", "text": "two\nthe birthday cake is ordered"}
+
+
+@pytest.mark.parametrize(
+    "path", ["AGENTS.md", "memory/../AGENTS.md", "/etc/passwd", "memory/x.txt", "memory/link.md", "memory/out/a.md"]
+)
+async def test_nothing_but_memory_is_read(workspace: Path, path: str) -> None:
+    outside = workspace.parent / "outside"
+    outside.mkdir()
+    (outside / "a.md").write_text("secret")
+    (workspace / "memory/link.md").symlink_to(outside / "a.md")
+    (workspace / "memory/out").symlink_to(outside)
+    with pytest.raises(ToolError):
+        await call(workspace, "memory_get", path=path)
+
+
+async def test_a_file_that_is_not_there_yet(workspace: Path) -> None:
+    with pytest.raises(ToolError, match="no memory file"):
+        await call(workspace, "memory_get", path="memory/2030-01-01.md")
+
+
+def test_switched_off_there_are_no_such_tools(workspace: Path) -> None:
+    assert memory_tools("main", workspace, workspace.parent, MemorySearch(enabled=False), "auto") == []
+
+
+def test_a_snippet_shows_the_word_that_was_asked_for() -> None:
+    text = "filler " * 300 + "needle " + "filler " * 300
+    assert "needle" in snippet_of(text, "the needle") and len(snippet_of(text, "needle")) == SNIPPET_CHARS
