@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ WORDS = "the quick brown fox jumps over the lazy dog and keeps on running throug
 def session_entry(number: int, session_id: str) -> dict[str, Any]:
     return {
         "sessionId": session_id,
-        "updatedAt": STAMP_MS + number,
+        # Of today, or the next message would begin a new session in its place.
+        "updatedAt": int(time.time() * 1000) - number,
         "systemSent": True,
         "abortedLastRun": False,
         "chatType": "direct",

@@ -57,7 +57,7 @@ def test_without_limits_nothing_is_looked_at() -> None:
     assert limits(Budget(), SPENT) == []
 
 
-def test_an_agents_own_budget_replaces_the_default() -> None:
+def test_an_agents_own_limits_stand_beside_the_default_ones() -> None:
     config = build(
         {
             "agents": {
@@ -67,7 +67,7 @@ def test_an_agents_own_budget_replaces_the_default() -> None:
         }
     )
     assert budget_of(config, "main") == Budget(day_usd=5)
-    assert budget_of(config, "thrifty") == Budget(run_tokens=9)
+    assert budget_of(config, "thrifty") == Budget(run_tokens=9, day_usd=5)
 
 
 def test_an_override_ends_with_the_day_of_the_user() -> None:

@@ -6,11 +6,12 @@ import asyncio
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed
+from tests.support.gateway import GatewayProcess, RequestFailed, model_config, text_of
 from tests.support.model_server import ModelServer
 
 
@@ -111,3 +112,25 @@ async def test_the_command_line_shows_compares_and_searches(gateway: GatewayProc
     assert "entered  came into view in run run-one (user message " in await run("--find", "purple kite")
     assert "messages added: 2" in await run("--diff", "-", "-")
     assert json.loads(await run("--run", "run-one", "--full"))["request"]["messages"]
+
+
+async def test_what_a_summary_replaced_is_seen_to_leave(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = 60_000
+    config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
+    config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 0, "memoryFlush": {"enabled": False}}
+    summary = "## Goal\nBuild the shed.\n## Progress\n### Done\n- [x] the plan\n## Next Steps\n1. buy wood"
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        for number in range(2):
+            models.reply(f"reply {number}")
+            await client.chat(f"remember xylophone {number}: {'word ' * 4000}", run_id=f"run-{number}")
+        models.reply(summary)
+        assert "Compacted" in text_of(await client.chat("/compact"))
+        models.reply("done")
+        await client.chat("and now?", run_id="after")
+        found = await client.call("context.get", {"full": True})
+        assert found["exact"] and found["compaction"] and found["messages"][0]["changed"]
+        assert all_texts(found["request"]["messages"]) == all_texts(models.requests[-1].body["messages"])
+        seen = (await client.call("context.find", {"phrase": "xylophone 0"}))["sightings"]
+        assert [(one["runId"], one["change"]) for one in seen] == [("run-0", "entered"), ("after", "left")]
+        assert seen[1]["why"] == "the older part of the conversation had been condensed"

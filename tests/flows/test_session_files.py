@@ -50,13 +50,11 @@ async def test_everything_said_is_found_with_where_and_who(gateway: GatewayProce
 async def test_a_compressed_session_lists_searches_shows_and_goes_on(
     gateway: GatewayProcess, models: ModelServer
 ) -> None:
-    async with gateway, gateway.client() as client:
+    async with gateway.client() as client:
         await talk(client, gateway, models)
-    (path,) = gateway.sessions_dir().glob("*.jsonl")
-    os.utime(path, (1_000_000_000, 1_000_000_000))
-    content = path.read_bytes()
-    gateway.port = 0
-    async with gateway, gateway.client() as client:
+        (path,) = gateway.sessions_dir().glob("*.jsonl")
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        content = path.read_bytes()
         done = await openclaw(gateway, "sessions", "archive", "--json")
         assert json.loads(done.stdout)["compressed"] == 1, done
         assert not path.exists()
