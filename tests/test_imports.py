@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "storage",
         "sessions",
+        "memory",
         "models",
         "tools",
         "agent",

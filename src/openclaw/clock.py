@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 
@@ -33,5 +34,10 @@ class SystemClock:
 
 def iso_utc(ms: int) -> str:
     """``2026-11-15T18:22:05.123Z``, the form transcripts use."""
-    moment = datetime.fromtimestamp(ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+    return f"{_iso_seconds(ms // 1000)}.{ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=16)
+def _iso_seconds(seconds: int) -> str:
+    # Kept: several entries are written in one second, and strftime costs as much as encoding the entry.
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"

@@ -9,6 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+import zstandard
 
 from openclaw.agent.spend import Days, FileSpend, Spending, Totals, daily_totals, is_transcript, read_points, total_of
 from openclaw.models.base import Price
@@ -140,3 +141,13 @@ def test_many_calls_are_joined_into_few_points_and_nothing_is_lost(tmp_path: Pat
     assert len(points) <= 200
     assert sum(point.total_tokens for point in points) == points[-1].cumulative_tokens == sum(range(1002))
     assert points[-1].timestamp == NOON + 1001
+
+
+async def test_compressed_sessions_count_and_damaged_ones_do_no_harm(tmp_path: Path) -> None:
+    data = "".join(json.dumps(answer(NOON, 5)) + "\n" for _ in range(3)).encode()
+    (tmp_path / "old.jsonl.zst").write_bytes(zstandard.ZstdCompressor().compress(data))
+    (tmp_path / "bad.jsonl.zst").write_bytes(b"not compressed at all")
+    write(tmp_path / "new.jsonl", answer(NOON, 100))
+    spending = Spending()
+    for _ in range(2):
+        assert (await total(spending, tmp_path)).input == 115

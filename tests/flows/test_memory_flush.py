@@ -65,7 +65,7 @@ async def test_near_the_threshold_the_agent_writes_notes_before_it_answers_and_n
         calls = len(models.requests)
         models.queue(*note("- the shed is green\n"), Reply(text="hello again"), Reply(text="and again"))
         answer = await client.chat("now?")
-        print(answer, gateway.errors())
+
         assert text_of(answer) == "hello again"
         assert notes.read_text() == "- from yesterday\n- the shed is green\n"
         flush, _, turn = (asked(models, number) for number in range(calls, calls + 3))
@@ -116,7 +116,7 @@ async def test_a_flush_that_fails_does_not_stop_the_answer_and_is_tried_again(
 ) -> None:
     async with small() as gateway, gateway.client() as client:
         await fill(client, models)
-        models.queue(Reply(status=400, message="no"), Reply(status=400, message="no"), Reply(text="anyway"))
+        models.queue(Reply(status=400, message="no"), Reply(text="anyway"))
         assert text_of(await client.chat("now?")) == "anyway"
         models.queue(*note("- second try\n"), Reply(text="good"))
         assert text_of(await client.chat("and now?")) == "good"

@@ -95,3 +95,20 @@ async def test_what_is_no_export_is_refused(gateway: GatewayProcess) -> None:
             with pytest.raises(RequestFailed, match="not imported"):
                 await client.call("sessions.import", {"key": "bad", "lines": lines})
         assert (await client.call("sessions.list", {}))["sessions"] == []
+
+
+async def test_notes_are_found_by_the_agent_and_from_the_command_line(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    notes = gateway.state_dir / "workspace" / "memory" / "2026-01-31.md"
+    notes.parent.mkdir(parents=True, exist_ok=True)
+    notes.write_text("- the shed was painted green\n")
+    async with gateway.client() as client:
+        models.queue(Reply(calls=[Call("memory_search", {"query": "what colour is the shed"})]), Reply(text="Green."))
+        assert text_of(await client.chat("Which colour?")) == "Green."
+        assert "memory/2026-01-31.md#L1" in json.dumps(models.requests[-1].body["messages"])
+        found = await openclaw(gateway, "memory", "search", "painted", "shed")
+        assert "memory/2026-01-31.md#L1-L1" in found.stdout, found
+        indexed = await openclaw(gateway, "memory", "index", "--force", "--json")
+        assert json.loads(indexed.stdout)["files"] >= 1, indexed
+        assert "keyword" in (await openclaw(gateway, "memory")).stdout

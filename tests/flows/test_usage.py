@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -96,3 +99,17 @@ async def test_an_unknown_price_is_not_free(gateway: GatewayProcess) -> None:
                 await client.call("sessions.usage", params)
         with pytest.raises(RequestFailed, match="No session found: nobody"):
             await client.call("sessions.usage.logs", {"key": "nobody"})
+
+
+async def test_the_command_line_tells_what_was_spent(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    async with GatewayProcess(tmp_path / "state", config) as gateway:
+        async with gateway.client() as client:
+            await client.chat("hello [[reply:Hi.]]")
+            totals = (await client.call("usage.cost", {}))["totals"]
+        command = [sys.executable, "-m", "openclaw", "gateway", "usage-cost", "--days", "7"]
+        done = await asyncio.to_thread(subprocess.run, command, env=gateway.env, capture_output=True, text=True)
+        lines = done.stdout.splitlines()
+        assert lines[0] == "Usage cost (7 days)"
+        assert lines[1] == f"Total: cost unknown · {totals['totalTokens']:,} tokens"
+        assert lines[2].startswith("Latest day: ")

@@ -83,3 +83,22 @@ def test_switched_off_there_are_no_such_tools(workspace: Path) -> None:
 def test_a_snippet_shows_the_word_that_was_asked_for() -> None:
     text = "filler " * 300 + "needle " + "filler " * 300
     assert "needle" in snippet_of(text, "the needle") and len(snippet_of(text, "needle")) == SNIPPET_CHARS
+
+
+@pytest.mark.parametrize(
+    ("sources", "key", "found"),
+    [
+        (["memory", "sessions"], "agent:main:main", ["sessions/s1.jsonl"]),
+        (["memory", "sessions"], "agent:main:signal:group:1", []),
+        (None, "agent:main:main", []),
+    ],
+)
+async def test_earlier_sessions_are_searched_where_the_person_wants_it(
+    workspace: Path, sources: Any, key: str, found: list[str]
+) -> None:
+    said = {"sessionId": "s1", "entryId": "e1", "snippet": "we spoke of zebras", "role": "user", "timestamp": "t"}
+    settings = MemorySearch(sources=sources)
+    search = memory_tools("main", workspace, workspace.parent, settings, "auto", lambda query, limit: [said])[0]
+    context = ToolContext(agent_id="main", session_key=key, workspace=workspace)
+    result = await search.run({"query": "zebras"}, context)
+    assert [row["path"] for row in result.details["results"]] == found

@@ -22,7 +22,7 @@ _OF_THE_RUN = ("source", "generatedAt", "sessionId", "sessionKey")
 class Reports:
     """Keeps reports once by their content. A session's entry holds only what is its own, and the digest."""
 
-    MOST_KNOWN = 256
+    MOST_KNOWN = 4096
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, None] = OrderedDict()

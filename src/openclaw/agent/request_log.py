@@ -18,6 +18,8 @@ from openclaw.storage.base import BlobStore, Context, Transcript
 
 MOST_CALLS = 64
 """Of a longer run the first and the latest calls are noted."""
+LARGEST_INLINE = 4096
+"""Bytes; a larger record is kept beside the ledger, so that its rows stay small."""
 
 
 class Span(msgspec.Struct, array_like=True, frozen=True):
@@ -120,13 +122,19 @@ class RequestLog:
             compaction=self._compaction,
             left_out=self._left_out,
         )
+        digests: dict[int, str] = {}  # A message is often in several calls.
         for call, parts in self._calls:
             for part in parts:
-                if not isinstance(part, Span):
-                    call.parts.append(await kept.once(msgspec.json.encode(part), blobs) or "")
-                else:
+                if isinstance(part, Span):
                     call.parts.append(part)
+                    continue
+                if id(part) not in digests:
+                    digests[id(part)] = await kept.once(msgspec.json.encode(part), blobs) or ""
+                call.parts.append(digests[id(part)])
             record.calls.append(call)
+        data = msgspec.json.encode(record)
+        if len(data) > LARGEST_INLINE and (digest := await kept.once(data, blobs)):
+            return {"blob": digest}
         return msgspec.to_builtins(record)
 
 
@@ -156,11 +164,14 @@ class Rebuilt(msgspec.Struct, kw_only=True):
     missing: list[str]
 
 
-def read_record(stored: Any) -> RequestRecord | None:
+async def read_record(stored: Any, blobs: BlobStore) -> RequestRecord | None:
     """From the ledger's result; None for runs that were not noted."""
     try:
+        if isinstance(stored, dict) and "blob" in stored:
+            data = await blobs.get(str(stored["blob"]))  # pyright: ignore[reportUnknownArgumentType]
+            return msgspec.json.decode(data, type=RequestRecord) if data else None
         return msgspec.convert(stored, RequestRecord)
-    except msgspec.ValidationError:
+    except msgspec.MsgspecError:
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, tzinfo
@@ -14,6 +15,9 @@ import msgspec
 from openclaw.messages import Usage
 from openclaw.models.base import Price
 from openclaw.models.cost import added, cost_of
+from openclaw.storage.files.compressed import SUFFIX, unpacked_blocks
+
+log = logging.getLogger("openclaw.agents.spend")
 
 QUARTER_MS = 15 * 60_000
 """Sums are kept per quarter of an hour: days of every time zone are made of whole quarters."""
@@ -128,6 +132,8 @@ _line = msgspec.json.Decoder(_Line)
 
 def read_on(path: Path, before: FileSpend | None) -> FileSpend:
     """Blocking. Goes on where ``before`` ended; begins anew when the file is another or has become shorter."""
+    if path.suffix == SUFFIX:
+        return _read_packed(path, before)
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
         spend = before
@@ -140,6 +146,19 @@ def read_on(path: Path, before: FileSpend | None) -> FileSpend:
             if not line.endswith(b"\n"):
                 break  # Being written right now; read when it is whole.
             spend.offset += len(line)
+            _take(line, spend)
+    return spend
+
+
+def _read_packed(path: Path, before: FileSpend | None) -> FileSpend:
+    """Compressed transcripts are not written to: one that was read is done with."""
+    found = path.stat()
+    if before is not None and (before.inode, before.offset) == (found.st_ino, found.st_size):
+        return before
+    spend, rest = FileSpend(inode=found.st_ino, offset=found.st_size), b""
+    for block in unpacked_blocks(path):
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
             _take(line, spend)
     return spend
 
@@ -224,6 +243,8 @@ class Spending:
                 found[path] = self._files[path] = read_on(path, self._files.get(path))
             except FileNotFoundError:
                 self._files.pop(path, None)
+            except OSError as error:
+                log.warning("tokens and cost of %s are not counted: %s", path, error)
         return found
 
 
@@ -242,7 +263,7 @@ def _transcripts(places: Sequence[Path], since_ms: int) -> list[Path]:
 
 def is_transcript(name: str) -> bool:
     """Ended sessions count: their money is spent. A copy made before a file was shortened would count twice."""
-    _, dot, rest = name.partition(".jsonl")
+    _, dot, rest = name.removesuffix(SUFFIX).partition(".jsonl")
     return bool(dot) and (not rest or rest.startswith((".reset.", ".deleted.")))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,6 +15,8 @@ from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import AgentTools, Tools
 from openclaw.models.base import Model
+from openclaw.paths import sessions_dir
+from openclaw.sessions.search import SearchIndex
 from openclaw.tools.base import Tool
 from openclaw.tools.builtin import ToolSettings, built_in_tools
 from openclaw.tools.exec_settings import ExecSettings
@@ -41,9 +45,19 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
     settings = ToolSettings(confine=fs.workspace_only, extra_roots=roots, exec=exec_settings)
     tools = built_in_tools(workspace=workspace, settings=settings, processes=runtime.processes)
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
-    tools += memory_tools(agent_id, workspace, runtime.state_dir, search, config.memory.citations)
+    said = partial(_said_before, SearchIndex(str(runtime.state_dir)), _transcript_folders(agent_id, runtime))
+    tools += memory_tools(agent_id, workspace, runtime.state_dir, search, config.memory.citations, said)
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     return [tool for tool in tools if tool.spec.name in names]
+
+
+def _transcript_folders(agent_id: str, runtime: Runtime) -> dict[str, list[Path]]:
+    beside_store = Path(runtime.sessions.path(agent_id)).parent
+    return {agent_id: list(dict.fromkeys([beside_store, Path(sessions_dir(str(runtime.state_dir), agent_id))]))}
+
+
+def _said_before(index: SearchIndex, folders: dict[str, list[Path]], query: str, limit: int) -> list[dict[str, Any]]:
+    return [msgspec.to_builtins(found) for found in index.search(query, folders, limit=limit).results]
 
 
 def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolPolicy]:

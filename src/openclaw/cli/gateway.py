@@ -11,6 +11,7 @@ from openclaw.cli import client as clients
 from openclaw.cli import health as health_command
 from openclaw.cli import service, systemd
 from openclaw.cli import target as targets
+from openclaw.cli import usage as usage_command
 from openclaw.cli.args import Action, add_gateway_options, add_json
 from openclaw.cli.client import Client
 from openclaw.cli.errors import EXIT_FAILURE, EXIT_USAGE, UserError
@@ -269,6 +270,12 @@ ACTIONS = {
         health_command.run,
         health_command.build,
         example="openclaw gateway health",
+    ),
+    "usage-cost": Action(
+        "What the models used and cost, by day",
+        usage_command.run,
+        usage_command.build,
+        example="openclaw gateway usage-cost --days 7",
     ),
     "install": Action(
         "Install the Gateway as a systemd user service", install, _build_install, example="openclaw gateway install"

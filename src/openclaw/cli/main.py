@@ -28,6 +28,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("health", "health", "Ask the Gateway whether it is well"),
     ("agents", "agents", "List the configured agents"),
     ("models", "models", "List, choose or install models"),
+    ("memory", "memory", "Show and search what the agent wrote down"),
     ("skills", "skills", "List the agent's skills and what they lack"),
     ("config", "config", "Read and change openclaw.json"),
     ("channels", "channels", "Show the chat platforms and whether they are connected"),

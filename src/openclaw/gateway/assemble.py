@@ -136,10 +136,15 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
 async def call_model(gateway: Gateway, keys: Keys, request: ModelRequest, agent_id: str) -> AsyncIterator[StreamEvent]:
     """Finds the key at every call, so that a rotated one takes effect at once."""
     stream: AsyncIterator[StreamEvent] | None = None
+    answering = False
     try:
+        await gateway.turnstile.enter()
         key = await keys.resolve_key(request.model, gateway.config.current, agent_id=agent_id)
         stream = provider_for(request.model).stream(request, key)
         async for event in stream:
+            if not answering:
+                answering = True
+                await gateway.turnstile.enter()
             yield event
     except ModelError as error:
         gateway.meter.model_errors[error.kind] += 1

@@ -221,6 +221,7 @@ class Connection:
     async def _answer(self, client: Client, request: frames.Request) -> None:
         began = self._gateway.clock.monotonic()
         try:
+            await self._gateway.turnstile.enter()
             answer = await registry.answer(self._gateway, client, request.id, request.method, request.params)
             await client.send_answer(answer.frame)
         finally:

@@ -24,6 +24,7 @@ from openclaw.gateway.restart import Restart
 from openclaw.gateway.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.stall import StallMonitor
 from openclaw.gateway.system_events import SystemEvents
+from openclaw.gateway.turnstile import Turnstile
 from openclaw.inbound.pairing import PairingStore
 from openclaw.paths import sessions_dir
 from openclaw.sessions.archive import INTERVAL_S as ARCHIVE_INTERVAL_S
@@ -104,6 +105,7 @@ class Gateway:
         self.search = SearchIndex(state_dir)
         self.stalls = StallMonitor(clock)
         self.calls: set[asyncio.Task[Any]] = set()
+        self.turnstile = Turnstile()
         """Calls being answered; one whose client has left still runs to its end."""
         self._services: list[asyncio.Task[None]] = []
         self._presence_told: asyncio.Task[None] | None = None

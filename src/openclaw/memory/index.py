@@ -21,6 +21,7 @@ log = logging.getLogger("openclaw.memory")
 
 VERSION = 1
 MOST_WORDS = 32
+BUSY_S = 30.0
 CANDIDATES = 4
 """Pieces looked at for each one that is returned."""
 _SCHEMA = """
@@ -54,6 +55,8 @@ class MemoryIndex:
             try:
                 return self._search(wanted, files, limit, least)
             except sqlite3.DatabaseError as error:
+                if "locked" in str(error):
+                    raise  # Someone else writes to it; that is no damage.
                 log.warning("the memory index %s is damaged and is made anew: %s", self.path, error)
                 self._throw_away()
                 return self._search(wanted, files, limit, least)
@@ -75,7 +78,7 @@ class MemoryIndex:
     def _open(self) -> sqlite3.Connection:
         make_private_dir(str(self.path.parent))
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        db = sqlite3.connect(self.path)
+        db = sqlite3.connect(self.path, timeout=BUSY_S)
         try:
             # It can be made again at any time: not worth a sync.
             db.execute("PRAGMA synchronous = OFF")

@@ -32,6 +32,7 @@ PER_QUESTION = 256 << 20
 PER_PASS = 8 << 20
 MOST_RESULTS = 200
 MOST_WORDS = 16
+BUSY_S = 30.0
 _BLOCK = 1 << 20
 _WORD = re.compile(r"\w+")
 _NO_SPACES = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0eff]")
@@ -80,6 +81,8 @@ class SearchIndex:
             try:
                 return self._search(query, folders, limit, role, session_id)
             except sqlite3.DatabaseError as error:
+                if is_busy(error):
+                    raise
                 log.warning("the search index %s is damaged and is made anew: %s", self.path, error)
                 self._throw_away()
                 return self._search(query, folders, limit, role, session_id)
@@ -91,6 +94,8 @@ class SearchIndex:
                 with contextlib.closing(self._open()) as db:
                     return _read_on(db, folders, most_bytes)
             except sqlite3.DatabaseError as error:
+                if is_busy(error):
+                    raise
                 log.warning("the search index %s is damaged and is made anew: %s", self.path, error)
                 self._throw_away()
                 return False
@@ -123,7 +128,7 @@ class SearchIndex:
     def _open(self) -> sqlite3.Connection:
         make_private_dir(str(self.path.parent))
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        db = sqlite3.connect(self.path)
+        db = sqlite3.connect(self.path, timeout=BUSY_S)
         try:
             # It can be made again at any time: not worth a sync.
             db.execute("PRAGMA synchronous = OFF")
@@ -140,6 +145,11 @@ class SearchIndex:
     def _throw_away(self) -> None:
         for ending in ("", "-journal", "-wal", "-shm"):
             Path(f"{self.path}{ending}").unlink(missing_ok=True)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Someone else writes to it; that is no damage."""
+    return "locked" in str(error) or "busy" in str(error)
 
 
 def _condition(query: str) -> tuple[str, list[Any]] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,25 @@ LEAST_SCORE = 0.35
 SNIPPET_CHARS = 700
 
 
-def memory_tools(agent_id: str, workspace: Path, state_dir: Path, settings: MemorySearch, citations: str) -> list[Tool]:
+Transcripts = Callable[[str, int], list[dict[str, Any]]]
+"""Searches what was said in earlier sessions: words and how many results; each has sessionId, entryId, snippet."""
+
+
+def memory_tools(
+    agent_id: str,
+    workspace: Path,
+    state_dir: Path,
+    settings: MemorySearch,
+    citations: str,
+    transcripts: Transcripts | None = None,
+) -> list[Tool]:
+    """``transcripts`` is asked only where the configuration wants earlier sessions searched too."""
     if not settings.enabled:
         return []
     index = MemoryIndex(index_path(state_dir, agent_id))
-    return [MemorySearchTool(index, workspace, settings, citations), MemoryGetTool(workspace, settings.extra_paths)]
+    sessions = transcripts if "sessions" in (settings.sources or ()) else None
+    search = MemorySearchTool(index, workspace, settings, citations, sessions)
+    return [search, MemoryGetTool(workspace, settings.extra_paths)]
 
 
 def index_path(state_dir: Path, agent_id: str) -> Path:
@@ -62,8 +76,16 @@ class MemorySearchTool:
         },
     )
 
-    def __init__(self, index: MemoryIndex, workspace: Path, settings: MemorySearch, citations: str) -> None:
+    def __init__(
+        self,
+        index: MemoryIndex,
+        workspace: Path,
+        settings: MemorySearch,
+        citations: str,
+        transcripts: Transcripts | None = None,
+    ) -> None:
         self._index = index
+        self._transcripts = transcripts
         self._workspace = workspace
         self._extra = settings.extra_paths
         self._citations = citations
@@ -77,10 +99,11 @@ class MemorySearchTool:
             hits = await asyncio.to_thread(
                 self._search, query, limit, LEAST_SCORE if least is None else float(least), private
             )
+            said = await asyncio.to_thread(self._said, query, limit - len(hits)) if private else []
         except (OSError, sqlite3.Error) as error:
             return _answer({"results": [], "disabled": True, "error": str(error)})
         cite = self._citations == "on" or (self._citations == "auto" and private)
-        results = [_result(hit, query, cite) for hit in hits]
+        results = [*(_result(hit, query, cite) for hit in hits), *(_said_result(found, cite) for found in said)]
         facts = {"provider": "none", "model": None, "fallback": None, "mode": "keyword", "citations": self._citations}
         return _answer({"results": results, **facts})
 
@@ -89,6 +112,9 @@ class MemorySearchTool:
         # All are kept in the index; who asks from a group gets as many others instead.
         hits = self._index.search(query, files, limit if private else MOST_RESULTS, least=least)
         return [hit for hit in hits if private or not is_curated(hit.name)][:limit]
+
+    def _said(self, query: str, limit: int) -> list[dict[str, Any]]:
+        return self._transcripts(query, limit) if self._transcripts is not None and limit > 0 else []
 
 
 class MemoryGetTool:
@@ -142,6 +168,16 @@ def _result(hit: Hit, query: str, cite: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"path": hit.name, "startLine": hit.first, "endLine": hit.last, "score": hit.score}
     found |= {"snippet": f"{snippet}\n\nSource: {where}" if cite else snippet, "source": "memory"}
     return {**found, "citation": where} if cite else found
+
+
+def _said_result(found: dict[str, Any], cite: bool) -> dict[str, Any]:
+    """Entries of a transcript are named by their id: lines say nothing to anyone there."""
+    path = f"sessions/{found['sessionId']}.jsonl"
+    where = f"{path}#{found['entryId']}"
+    snippet = str(found["snippet"])
+    shown = {"path": path, "entryId": found["entryId"], "role": found.get("role"), "timestamp": found.get("timestamp")}
+    shown |= {"snippet": f"{snippet}\n\nSource: {where}" if cite else snippet, "source": "sessions"}
+    return {**shown, "citation": where} if cite else shown
 
 
 def snippet_of(text: str, query: str) -> str:

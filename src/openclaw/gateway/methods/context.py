@@ -170,7 +170,7 @@ async def _last_runs(gateway: Gateway, key: str, count: int) -> list[NotedRun]:
 
 
 async def _noted(gateway: Gateway, row: LedgerRow, opened: dict[str, Transcript | None]) -> NotedRun | None:
-    record = read_record((row.result or {}).get("request"))
+    record = await read_record((row.result or {}).get("request"), gateway.blobs)
     if record is None or not record.calls:
         return None
     session_id = record.session_id

@@ -47,7 +47,7 @@ class FileTranscriptStore:
         *,
         clock: Clock,
         store_path: Callable[[str], str] | None = None,
-        most_live: int = 256,
+        most_live: int = 128,
         most_bytes: int = 256 << 20,
     ) -> None:
         self._locations = Locations(state_dir, store_path)

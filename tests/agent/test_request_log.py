@@ -1,0 +1,114 @@
+"""What a run was sent is noted in a few names and rebuilt from the transcript."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from openclaw.agent.kept_reports import Reports
+from openclaw.agent.request_log import LARGEST_INLINE, MOST_CALLS, RequestLog, read_record, rebuild
+from openclaw.messages import Message, TextBlock, UserMessage
+from openclaw.models.base import Model, ModelRequest, ToolSpec
+from openclaw.storage.base import Transcript, TranscriptRef
+from openclaw.storage.files.blobs import FileBlobStore
+from openclaw.storage.files.transcript_store import FileTranscriptStore
+from tests.storage.still_clock import StillClock
+
+TOOL = ToolSpec(name="read", description="Reads.", parameters={"type": "object"})
+
+
+def said(text: str) -> UserMessage:
+    return UserMessage(content=[TextBlock(text=text)], timestamp=1)
+
+
+def request(messages: list[Message]) -> ModelRequest:
+    model = Model(provider="acme", id="m")
+    return ModelRequest(model=model, system="Be kind.", system_suffix="Noon.", messages=messages, tools=[TOOL])
+
+
+async def transcript_of(store: FileTranscriptStore, count: int) -> Transcript:
+    transcript = await store.open(TranscriptRef(agent_id="main", session_id="s"))
+    assert transcript is not None
+    for number in range(count):
+        await transcript.append({"type": "message", "message": said(f"words {number}")})
+        await transcript.append({"type": "custom", "customType": "note", "data": {}})
+    return transcript
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileTranscriptStore:
+    return FileTranscriptStore(str(tmp_path), clock=StillClock())
+
+
+async def test_an_unchanged_conversation_is_one_span_however_long(store: FileTranscriptStore, tmp_path: Path) -> None:
+    transcript, blobs = await transcript_of(store, 300), FileBlobStore(str(tmp_path))
+    log, messages = RequestLog(), list(transcript.context().messages)
+    log.know(transcript.context())
+    log.note(request(messages), 7, shortened=0, pruned=0)
+    stored = await log.record(Reports(), blobs)
+    assert len(msgspec.json.encode(stored)) < 500
+    record = await read_record(stored, blobs)
+    assert record is not None
+    rebuilt = await rebuild(record, transcript, blobs)
+    assert [sent.message for sent in rebuilt.messages] == messages
+    assert (rebuilt.system, rebuilt.record.suffix, rebuilt.tools, rebuilt.missing) == ("Be kind.", "Noon.", [TOOL], [])
+    await store.close()
+
+
+async def test_what_was_changed_left_out_or_said_meanwhile_is_rebuilt_as_it_was_sent(
+    store: FileTranscriptStore, tmp_path: Path
+) -> None:
+    transcript, blobs = await transcript_of(store, 6), FileBlobStore(str(tmp_path))
+    log, first = RequestLog(), list(transcript.context().messages)
+    log.know(transcript.context())
+    first[1] = said("words 1, shortened")
+    del first[3]
+    log.note(request(first), 7, shortened=2, pruned=0)
+    late = said("said meanwhile")
+    log.name(late, await transcript.append({"type": "message", "message": late}))
+    second = [*first, late]
+    log.note(request(second), 8, shortened=0, pruned=0)
+    record = await read_record(await log.record(Reports(), blobs), blobs)
+    assert record is not None
+    for number, expected in ((0, first), (1, second)):
+        rebuilt = await rebuild(record, transcript, blobs, number)
+        assert [sent.message for sent in rebuilt.messages] == expected
+        assert not rebuilt.missing
+        assert [not sent.entry_id for sent in rebuilt.messages][:2] == [False, True]
+    await store.close()
+
+
+async def test_a_large_record_is_kept_beside_the_ledger(store: FileTranscriptStore, tmp_path: Path) -> None:
+    blobs, log = FileBlobStore(str(tmp_path)), RequestLog()
+    for number in range(MOST_CALLS + 10):
+        log.note(request([said(f"{n} in call {number // 40}") for n in range(5)]), number, shortened=0, pruned=0)
+    stored = await log.record(Reports(), blobs)
+    assert len(msgspec.json.encode(stored)) < LARGEST_INLINE
+    record = await read_record(stored, blobs)
+    assert record is not None
+    assert (len(record.calls), record.left_out) == (MOST_CALLS, 10)
+    assert (record.calls[0].at, record.calls[-1].at) == (0, MOST_CALLS + 9)
+
+
+async def test_what_is_gone_is_said_to_be_missing(store: FileTranscriptStore, tmp_path: Path) -> None:
+    transcript, blobs = await transcript_of(store, 3), FileBlobStore(str(tmp_path))
+    log = RequestLog()
+    log.know(transcript.context())
+    log.note(request(transcript.context().messages), 7, shortened=0, pruned=0)
+    record = await read_record(await log.record(Reports(), blobs), blobs)
+    assert record is not None
+    rebuilt = await rebuild(record, None, FileBlobStore(str(tmp_path / "empty")))
+    assert rebuilt.missing == ["the system prompt", "the tools", "3 messages"]
+    await store.close()
+
+
+@pytest.mark.parametrize("stored", [None, {}, {"model": 5}, {"blob": "0" * 64}, "words"])
+async def test_runs_that_were_not_noted_have_no_record(stored: Any, tmp_path: Path) -> None:
+    assert await read_record(stored, FileBlobStore(str(tmp_path))) is None
+
+
+async def test_a_run_that_called_no_model_leaves_no_record(tmp_path: Path) -> None:
+    assert await RequestLog().record(Reports(), FileBlobStore(str(tmp_path))) is None
