@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-MOST_PER_PASS = 16
+MOST_PER_PASS = 8
 
 
 class Turnstile:

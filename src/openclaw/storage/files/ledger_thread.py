@@ -18,7 +18,7 @@ from openclaw.storage.files.ledger_schema import LedgerError, open_ledger
 Result = TypeVar("Result")
 Operation: TypeAlias = Callable[[sqlite3.Connection], Any]
 _Job: TypeAlias = tuple[Operation, "asyncio.Future[Any]"]
-_MOST_TOGETHER = 32
+_MOST_TOGETHER = 16
 """Everyone whose operation was committed goes on at the same moment: more at once would stall the event loop."""
 _ERRNO = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
