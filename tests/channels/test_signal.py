@@ -365,7 +365,7 @@ async def test_an_account_the_daemon_does_not_know_is_told(tmp_path: Path) -> No
         await channels.start()
         (account,) = channels.accounts()
         async with asyncio.timeout(10):
-            while account.status.last_error is None:  # noqa: ASYNC110
+            while account.status.last_error is None:
                 await asyncio.sleep(0.01)
         assert "does not know the account" in account.status.last_error
         await channels.stop()

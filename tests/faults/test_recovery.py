@@ -55,6 +55,8 @@ async def dies_again(gateway: GatewayProcess) -> bool:
         return True
     asked, death = asyncio.create_task(ask()), asyncio.create_task(died(gateway))
     await asyncio.wait([asked, death], return_when=asyncio.FIRST_COMPLETED)
+    if asked.done() and asked.exception() is not None:
+        await death  # It was dying while it was being asked.
     alive = not death.done()
     for task in (asked, death):
         task.cancel()

@@ -178,3 +178,23 @@ async def test_a_reply_that_was_ready_when_the_gateway_died_is_still_delivered_o
         await gateway.start()
         sent = await signal.called("send")
     assert [call["message"] for call in sent] == ["late but there"]
+
+
+async def test_words_that_waited_for_more_survive_a_power_cut(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    async with start(allowFrom=[ANN], more={"messages": {"inbound": {"byChannel": {"signal": 60_000}}}}) as gateway:
+        await signal.say("I was about to add [[reply:go on]]", sender=ANN)
+        async with asyncio.timeout(10):
+            while b"about to add" not in (gateway.state_dir / "ledger.db-wal").read_bytes():
+                await asyncio.sleep(0.01)
+        gateway.kill()
+        signal.disconnect()
+        await gateway.start()
+        sent = await signal.called("send")
+        await signal.connected()
+        await signal.repeat_all()
+        await signal.say("/status", sender=ANN)
+        await signal.called("send", 2)
+    assert sent[0]["message"] == "go on"
+    assert len(models.requests) == 1

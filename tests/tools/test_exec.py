@@ -38,7 +38,7 @@ def text_of(result: ToolResult) -> str:
 async def until(condition: Callable[[], bool]) -> None:
     """Waits for something another process does; the test's own timeout is the limit."""
     async with asyncio.timeout(15):
-        while not condition():  # noqa: ASYNC110 (nobody can set an event for us)
+        while not condition():
             await asyncio.sleep(0.01)
 
 

@@ -47,7 +47,7 @@ class Bench:
 
     async def printed(self, slug: str, words: str) -> None:
         async with asyncio.timeout(10):
-            while words not in self.session(slug).output.text():  # noqa: ASYNC110 (another process prints)
+            while words not in self.session(slug).output.text():
                 await asyncio.sleep(0.01)
 
 

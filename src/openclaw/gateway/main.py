@@ -113,6 +113,7 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
             if unfinished:
                 log.info("taking up %d unfinished messages", unfinished)
             await gateway.hub.recover()
+            await gateway.reception.recover()
             if gateway.channel_services is not None:
                 await gateway.channel_services.start()
             _collect_calmly()

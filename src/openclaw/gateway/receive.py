@@ -74,10 +74,12 @@ class Reception:
                 return False
             case _:
                 pass
-        waits = self._window(inbound) > 0
-        handed_on = self._debouncer.add(inbound)
-        if waits and not handed_on.done():
+        if self._window(inbound) > 0:
+            # It may wait for more words, so it is written down first; a restart hands on what still waited.
+            await self._gateway.ledger.hold(_held_key(inbound), msgspec.json.encode(inbound))
+            self._debouncer.add(inbound)
             return True
+        handed_on = self._debouncer.add(inbound)
         if not await handed_on:
             raise OSError("the message could not be kept; see the log")
         return True
@@ -89,6 +91,17 @@ class Reception:
         allowed = await self._gateway.pairing.allowed(inbound.channel)
         if not isinstance(decide_access(inbound, settings, allowed), Drop | Pair):
             self._gateway.system_events.add(resolve_route(config, inbound).session_key, inbound.text)
+
+    async def recover(self) -> int:
+        """Hands on what was waiting for more words when the last Gateway ended; what it had handed on is skipped."""
+        held = await self._gateway.ledger.held()
+        for key, message in held:
+            try:
+                await self._deliver([msgspec.json.decode(message, type=Inbound)])
+            except msgspec.MsgspecError as error:
+                log.error("a message that was kept aside cannot be read and is given up: %s", error)
+            await self._gateway.ledger.let_go([key])
+        return len(held)
 
     async def close(self) -> None:
         """What still waits for more words is handed on, into the ledger."""
@@ -114,6 +127,8 @@ class Reception:
     async def _deliver(self, items: list[Inbound]) -> None:
         new = [(item, key) for item in items if await self._dedupe.take(key := dedupe_key_of(item))]
         if not new:
+            if self._window(items[0]) > 0:
+                await self._gateway.ledger.let_go([_held_key(item) for item in items])
             return
         keys = tuple(key for _, key in new if key is not None)
         try:
@@ -123,6 +138,8 @@ class Reception:
                 await self._take(inbound, resolved, keys)
             for key in keys:
                 await self._dedupe.keep(key)
+            if self._window(inbound) > 0:
+                await self._gateway.ledger.let_go([_held_key(item) for item in items])
         finally:
             for key in keys:
                 self._dedupe.release(key)
@@ -274,6 +291,10 @@ def _facts(inbound: Inbound, resolved: Resolved, standing: Standing, mentioned: 
         native=inbound.native_command,
         listening=listening,
     )
+
+
+def _held_key(inbound: Inbound) -> str:
+    return dedupe_key_of(inbound) or f"{inbound.channel}|{inbound.account_id}|{inbound.peer.id}|{inbound.timestamp_ms}"
 
 
 def _run_id(keys: tuple[str, ...], resolved: Resolved) -> str:

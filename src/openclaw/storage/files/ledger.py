@@ -22,7 +22,7 @@ from openclaw.storage.base import (
     StateChange,
     ToolCallRow,
 )
-from openclaw.storage.files.ledger_seen import remember_seen, seen
+from openclaw.storage.files.ledger_seen import hold, let_go, remember_seen, seen
 from openclaw.storage.files.ledger_thread import LedgerThread
 
 _STEPS = frozenset({"accepted", "queued", "running"})
@@ -100,6 +100,16 @@ class FileLedger:
             return False
         now = self._clock.now_ms()
         return await self._thread.run(lambda db: seen(db, key, ttl_ms, keep, now, remember=remember))
+
+    async def hold(self, key: str, message: bytes) -> None:
+        await self._thread.run(lambda db: hold(db, key, message))
+
+    async def held(self) -> list[tuple[str, bytes]]:
+        statement = "SELECT key, message FROM held ORDER BY step"
+        return await self._thread.run(lambda db: db.execute(statement).fetchall())
+
+    async def let_go(self, keys: Sequence[str]) -> None:
+        await self._thread.run(lambda db: let_go(db, keys))
 
     async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None:
         values = (ledger_id, call_id, name, arguments, self._clock.now_ms())

@@ -9,11 +9,11 @@ import sqlite3
 from pathlib import Path
 
 from openclaw.paths import make_private_dir
-from openclaw.storage.files.ledger_seen import SEEN_SCHEMA
+from openclaw.storage.files.ledger_seen import HELD_SCHEMA, SEEN_SCHEMA
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _CHECKED_UP_TO = 64 << 20
 """Larger databases are not checked page by page at start."""
 
@@ -126,7 +126,12 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             f"the ledger {path} was written by a newer version (schema {version}, known {SCHEMA_VERSION}); "
             "upgrade this program or use another state directory"
         )
-    steps = {0: _SCHEMA + SEEN_SCHEMA + _MESSAGE_ID, 1: SEEN_SCHEMA + _MESSAGE_ID, 2: _MESSAGE_ID}
+    steps = {
+        0: _SCHEMA + SEEN_SCHEMA + _MESSAGE_ID + HELD_SCHEMA,
+        1: SEEN_SCHEMA + _MESSAGE_ID + HELD_SCHEMA,
+        2: _MESSAGE_ID + HELD_SCHEMA,
+        3: HELD_SCHEMA,
+    }
     if version in steps:
         connection.executescript(f"BEGIN; {steps[version]} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     # What was being sent when the process died may or may not have arrived: its sender decides, knowing the error.

@@ -14,6 +14,14 @@ CREATE TABLE seen (
 CREATE INDEX seen_at ON seen (at);
 """
 """``step`` is the order of the last sightings: several fall into one millisecond."""
+HELD_SCHEMA = """
+CREATE TABLE IF NOT EXISTS held (
+  step INTEGER PRIMARY KEY AUTOINCREMENT,
+  key TEXT NOT NULL UNIQUE,
+  message BLOB NOT NULL
+);
+"""
+"""Messages that wait for more words of their sender before they become a turn."""
 
 
 def seen(db: sqlite3.Connection, key: str, ttl_ms: int, keep: int, now: int, *, remember: bool) -> bool:
@@ -27,6 +35,14 @@ def seen(db: sqlite3.Connection, key: str, ttl_ms: int, keep: int, now: int, *, 
         newest_to_go = "SELECT step FROM seen ORDER BY step DESC LIMIT 1 OFFSET ?"
         db.execute(f"DELETE FROM seen WHERE step <= ({newest_to_go})", (max(0, keep),))
     return known
+
+
+def hold(db: sqlite3.Connection, key: str, message: bytes) -> None:
+    db.execute("INSERT OR IGNORE INTO held (key, message) VALUES (?, ?)", (key, message))
+
+
+def let_go(db: sqlite3.Connection, keys: Iterable[str]) -> None:
+    db.executemany("DELETE FROM held WHERE key = ?", [(key,) for key in keys])
 
 
 def remember_seen(db: sqlite3.Connection, keys: Iterable[str], now: int) -> None:
