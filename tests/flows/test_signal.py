@@ -125,6 +125,7 @@ async def test_in_a_group_only_what_is_addressed_to_the_agent_starts_a_run(
     assert "lunch at noon?" in prompt
     assert "/think high or not" in prompt
     assert "[Current message - respond to this]" in prompt
+    assert "Activation: trigger-only" in json.dumps(models.requests[0].body["system"])
 
 
 async def test_commands_work_on_a_channel_and_only_for_those_who_may(

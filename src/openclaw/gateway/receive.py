@@ -21,6 +21,7 @@ from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
 from openclaw.inbound.dedupe import Dedupe, dedupe_key_of
 from openclaw.inbound.envelope import envelope_options
+from openclaw.inbound.group_intro import group_intro
 from openclaw.inbound.history import PendingHistory, history_entry, history_key, history_limit
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.labels import conversation_label
@@ -215,6 +216,9 @@ class Reception:
                 if media.blob and media.mime_type.startswith("image/")
             ],
             hints=outcome.hints,
+            extra_system_prompt=group_intro(
+                inbound, always_on=not needs_mention(entry, group_rules(settings, inbound).require_mention)
+            ),
             entry_fields=_entry_fields(inbound, resolved),
             dedupe_keys=keys,
         )
