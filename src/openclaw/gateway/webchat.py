@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from openclaw.gateway.command_services import GatewayCommands
 from openclaw.gateway.rotation import announce
 from openclaw.gateway.targets import Target
+from openclaw.inbound.command_text import is_abort
 from openclaw.inbound.commands.context import Facts, Outcome, SessionRef
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.sessions.entry import SessionEntry
@@ -14,6 +15,11 @@ from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+
+
+def may_be_command(text: str) -> bool:
+    """Errs on the side of yes."""
+    return "/" in text or is_abort(text)
 
 
 async def hear(gateway: Gateway, target: Target, text: str, *, has_media: bool) -> Outcome:

@@ -383,9 +383,9 @@ class RunHub:
         record.begin(self._runtime.clock.now_ms())
         if record.recovered:
             # Counted before anything else happens: a message that brings the Gateway down must not do so for ever.
-            await self._kept(lambda: self._begun(record, turn, hurried=True))
+            await self._kept(lambda: self._begun(record, turn))
         else:
-            self._later(self._begun(record, turn, hurried=False))
+            self._later(self._begun(record, turn))
         faults.point("run.start")
         observer.started()
 
@@ -406,9 +406,8 @@ class RunHub:
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(turn, run.prepared, result.final, emit)
 
-    async def _begun(self, record: RunRecord, turn: Turn, *, hurried: bool) -> None:
-        row_id, session_id = record.row.id, turn.session_id
-        await self._runtime.ledger.advance(row_id, "running", session_id=session_id, hurried=hurried)
+    async def _begun(self, record: RunRecord, turn: Turn) -> None:
+        await self._runtime.ledger.advance(record.row.id, "running", session_id=turn.session_id)
 
     def _took_in(self, record: RunRecord, run_id: str) -> None:
         steered = self._records.get(run_id)

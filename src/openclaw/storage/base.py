@@ -311,18 +311,11 @@ class Ledger(Protocol):
         ...
 
     async def advance(
-        self,
-        ledger_id: int,
-        state: MessageState,
-        reason: str = "",
-        *,
-        session_id: str | None = None,
-        hurried: bool = True,
+        self, ledger_id: int, state: MessageState, reason: str = "", *, session_id: str | None = None
     ) -> None:
         """A step that is not an end. Going back from an end state is refused with ValueError.
 
-        ``session_id``: the session it runs in, when that is no longer the one it was accepted for. Not ``hurried``:
-        it may wait a moment for another operation to share its commit.
+        ``session_id``: the session it runs in, when that is no longer the one it was accepted for.
         """
         ...
 

@@ -11,7 +11,7 @@ from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.spoken import Said, say, show
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, target_of, transcript_ref
-from openclaw.gateway.webchat import fresh_session, hear
+from openclaw.gateway.webchat import fresh_session, hear, may_be_command
 from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
 from openclaw.inbound.commands.context import Handled
 from openclaw.inbound.intake import Incoming, take_in
@@ -53,16 +53,23 @@ async def send(call: Call) -> Any:
     entry = await entry_of(gateway, target)
     check_send_policy(gateway, target, entry, channel="webchat" if entry is None else None)
     call.client.follow_run(params.idempotency_key)
-    answer = await _repeated(call, params.idempotency_key)
+    answer = await _repeated(call, params)
     if answer is None:
         answer = await _new(call, params, target, images)
     return {**answer, "warnings": warnings} if warnings else answer
 
 
-async def _repeated(call: Call, run_id: str) -> dict[str, Any] | None:
-    """The answer to a message that was sent before; None for a new one."""
+async def _repeated(call: Call, params: ChatSend) -> dict[str, Any] | None:
+    """The answer to a message that was sent before; None for one that seems new.
+
+    The ledger is asked here only for what may be a command, which is carried out before it is written down. Everything
+    else meets its earlier self when it is accepted, without a look-up of its own.
+    """
+    run_id = params.idempotency_key
     record = call.gateway.hub.find(run_id)
-    row = record.row if record else await call.gateway.ledger.by_run(run_id)
+    row = record.row if record else None
+    if row is None and may_be_command(params.message):
+        row = await call.gateway.ledger.by_run(run_id)
     if row is None:
         return None
     submission = Submission(row, False, False, record)
@@ -112,7 +119,8 @@ async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]
         gateway.runtime,
         gateway.hub,
     )
-    call.client.finish_after(run_id)
+    if submission.new or not _ended(submission):
+        call.client.finish_after(run_id)
     return _acknowledgement(submission)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,19 +56,12 @@ class FileLedger:
         return await self._thread.run(lambda db: _accept(db, message, route, body, now))
 
     async def advance(
-        self,
-        ledger_id: int,
-        state: MessageState,
-        reason: str = "",
-        *,
-        session_id: str | None = None,
-        hurried: bool = True,
+        self, ledger_id: int, state: MessageState, reason: str = "", *, session_id: str | None = None
     ) -> None:
         if state not in _STEPS:
             raise ValueError(f"'{state}' ends a message: use finish")
         now = self._clock.now_ms()
-        step = partial(_advance, ledger_id=ledger_id, state=state, reason=reason, session_id=session_id, now=now)
-        await self._thread.run(step, hurried=hurried)
+        await self._thread.run(lambda db: _advance(db, ledger_id, state, reason, session_id, now))
 
     async def finish(
         self,

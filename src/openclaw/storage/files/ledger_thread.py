@@ -20,7 +20,6 @@ Operation: TypeAlias = Callable[[sqlite3.Connection], Any]
 _Job: TypeAlias = tuple[Operation, "asyncio.Future[Any]"]
 _MOST_TOGETHER = 16
 """Everyone whose operation was committed goes on at the same moment: more at once would stall the event loop."""
-_UNHURRIED_S = 0.05
 _ERRNO = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_IOERR: errno.EIO,
@@ -34,8 +33,6 @@ class LedgerThread:
         self._path = path
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._unhurried: list[_Job] = []
-        self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, now_ms: int) -> None:
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -43,33 +40,15 @@ class LedgerThread:
         self._thread.start()
         await opened
 
-    async def run(self, operation: Callable[[sqlite3.Connection], Result], *, hurried: bool = True) -> Result:
-        """The operation's result, once what it wrote is on disk.
-
-        What nobody waits for need not be ``hurried``: it goes along with the next operation, in order, and saves a
-        commit of its own (a third of the ledger's work for a plain turn).
-        """
+    async def run(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
+        """The operation's result, once what it wrote is on disk."""
         if self._thread is None:
             raise LedgerError(f"the ledger {self._path} is closed")
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Result] = loop.create_future()
-        self._unhurried.append((operation, done))
-        if hurried:
-            self._push()
-        elif self._timer is None:
-            self._timer = loop.call_later(_UNHURRIED_S, self._push)
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._jobs.put((operation, done))
         return await done
 
-    def _push(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for job in self._unhurried:
-            self._jobs.put(job)
-        self._unhurried.clear()
-
     async def close(self) -> None:
-        self._push()
         thread, self._thread = self._thread, None
         if thread is not None:
             self._jobs.put(None)
