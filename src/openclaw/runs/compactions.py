@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
+from openclaw.agent.branch_summary import go_back
 from openclaw.agent.compaction import Job, NothingToDo, Outcome, compact, tokens_now
 from openclaw.agent.compaction_cut import should_compact
 from openclaw.agent.compaction_undo import preview, undo
@@ -155,6 +156,17 @@ class Compactions:
         # The person wants it whole: it is condensed again only when it no longer fits, or when it is asked for.
         self._pause.rest(session_key, self._runtime.clock.now_ms())
         return tokens
+
+    async def go_back(self, agent_id: str, session_key: str, target: str | None, *, summarise: bool) -> str:
+        """Goes on from an earlier entry; what is left behind stays in the file, as a summary in the context if wanted.
+
+        Raises ``KeyError`` for an entry that does not exist and ``NothingToDo`` where there is no conversation.
+        """
+        job = await self._job_for(agent_id, session_key, "manual")
+        if job is None:
+            raise NothingToDo("There is no conversation yet.")
+        self.cancel(session_key)
+        return await self._exclusively(session_key, lambda: go_back(job, target, summarise=summarise))
 
     def cancel(self, session_key: str) -> bool:
         task = self._tasks.get(session_key)
