@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,15 @@ async def test_skills_status_lists_the_skills_of_an_agent(tmp_path: Path, models
         assert mine["missing"] == {"bins": [], "anyBins": [], "env": [], "config": [], "os": []}
         with pytest.raises(RequestFailed, match='unknown agent id "nobody"'):
             await client.call("skills.status", {"agentId": "nobody"})
+
+
+async def test_a_file_that_is_too_long_is_named_in_the_chat_once(gateway: GatewayProcess) -> None:
+    workspace = gateway.state_dir / "workspace"
+    workspace.mkdir(exist_ok=True)
+    (workspace / "TOOLS.md").write_text("x" * 30_000)
+    async with gateway.client() as client:
+        for name in ("one", "two"):
+            await client.chat("hello", run_id=name)
+        told = await client.event(lambda event, payload: event == "chat" and payload["runId"].startswith("notice-one-"))
+        assert "TOOLS.md" in json.dumps(told["payload"])
+        assert not [frame for frame in client.events if "notice-two-" in json.dumps(frame)]

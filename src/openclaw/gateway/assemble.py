@@ -124,8 +124,8 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
     def verbose() -> str:
         return record.verbose or gateway.config.current.agents.defaults.verbose_default or "off"
 
-    def notice(entry_id: str, text: str) -> None:
-        gateway.spawn(spoken.notice(gateway, record, entry_id, text))
+    def notice(name: str, text: str) -> None:
+        gateway.spawn(spoken.notice(gateway, record, name, text))
 
     shown: Observer = RunStream(record, gateway.broadcaster, gateway.clock, verbose, notice=notice)
     if gateway.channel_services is not None:

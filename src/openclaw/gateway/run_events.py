@@ -129,7 +129,7 @@ class RunStream:
         error = {"error": event.error} if event.error else {}
         self._agent("compaction", {"phase": "end", "willRetry": event.will_retry, **error})
         if event.entry_id is not None and self._verbose() in ("on", "full"):
-            self._notice(event.entry_id, f"🧹 Auto-compaction complete (count {event.count}).")
+            self._notice(f"compaction-{event.entry_id}", f"🧹 Auto-compaction complete (count {event.count}).")
 
     def aborted(self, reason: str) -> None:
         self._flush()
@@ -161,6 +161,13 @@ class RunStream:
             self._chat("aborted", stopReason=record.error or "stop")
             return
         self._chat("final", **self._final_message())
+        self._warn()
+
+    def _warn(self) -> None:
+        """What people should know about their files, e.g. that one was too long to be read whole; said once."""
+        report = self._record.result.report if self._record.result else {}
+        for number, warning in enumerate(report.get("warnings", ())):
+            self._notice(f"notice-{self._record.run_id}-{number}", f"⚠️ {warning}")
 
     def _final_message(self) -> dict[str, Any]:
         """Nothing for an answer that is silence; a notice when there should have been one."""

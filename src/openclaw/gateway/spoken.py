@@ -72,9 +72,9 @@ async def say(gateway: Gateway, said: Said) -> bool:
     return True
 
 
-async def notice(gateway: Gateway, record: RunRecord, entry_id: str, text: str) -> None:
-    """A line about an entry that people see in the history anyway: told to open chats and to the run's channel."""
-    row, run_id = record.row, f"compaction-{entry_id}"
+async def notice(gateway: Gateway, record: RunRecord, run_id: str, text: str) -> None:
+    """A line beside a run, not kept in the transcript: told to open chats and to the run's channel."""
+    row = record.row
     if is_delivered(row.route):
         limits = limits_for(gateway.config.current, row.route["channel"], row.route.get("accountId"))
         accept = Accept(
