@@ -54,18 +54,21 @@ async def say(gateway: Gateway, said: Said) -> bool:
         body={"prompt": said.asked},
         dedupe_keys=said.dedupe_keys,
     )
-    row, new = await gateway.ledger.accept(accept)
-    if not new:
-        return False
     text = (said.text or "").strip()
     parts = []
     if text and is_delivered(said.route):
         limits = limits_for(gateway.config.current, said.route["channel"], said.route.get("accountId"))
         parts = parts_for(said.route, [text], limits)
-    state = "answered" if text else "silent"
-    await gateway.ledger.finish(
-        row.id, state, reason=said.reason, result={"text": text} if text else None, outbox=parts
+    # In one step: a command that was accepted but has no end would be taken for a prompt after a crash.
+    _, new = await gateway.ledger.post(
+        accept,
+        parts,
+        state="answered" if text else "silent",
+        reason=said.reason,
+        result={"text": text} if text else None,
     )
+    if not new:
+        return False
     if parts and gateway.channel_services is not None:
         gateway.channel_services.delivery.wake()
     await show(gateway, target, said.run_id, text)

@@ -331,7 +331,15 @@ class Ledger(Protocol):
         """Ends the message and stores what must be delivered, in one transaction. False if it had already ended."""
         ...
 
-    async def post(self, message: Accept, outbox: Sequence[OutboxPart]) -> tuple[LedgerRow, bool]:
+    async def post(
+        self,
+        message: Accept,
+        outbox: Sequence[OutboxPart],
+        *,
+        state: MessageState = "answered",
+        reason: str = "",
+        result: dict[str, Any] | None = None,
+    ) -> tuple[LedgerRow, bool]:
         """A message that needs no run: accepted, ended and left to be delivered, in one transaction."""
         ...
 

@@ -78,10 +78,19 @@ class FileLedger:
         parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
         return await self._thread.run(lambda db: _finish(db, ledger_id, state, reason, encoded, parts, now))
 
-    async def post(self, message: Accept, outbox: Sequence[OutboxPart]) -> tuple[LedgerRow, bool]:
+    async def post(
+        self,
+        message: Accept,
+        outbox: Sequence[OutboxPart],
+        *,
+        state: MessageState = "answered",
+        reason: str = "",
+        result: dict[str, Any] | None = None,
+    ) -> tuple[LedgerRow, bool]:
         now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
         parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
-        return await self._thread.run(lambda db: _post(db, message, route, body, parts, now))
+        end = (state, reason, None if result is None else encode(result))
+        return await self._thread.run(lambda db: _post(db, message, route, body, parts, end, now))
 
     async def absorb(
         self,
@@ -256,13 +265,19 @@ def _known(db: sqlite3.Connection, message: Accept) -> LedgerRow:
 
 
 def _post(
-    db: sqlite3.Connection, message: Accept, route: bytes, body: bytes, parts: list[tuple[int, str, bytes]], now: int
+    db: sqlite3.Connection,
+    message: Accept,
+    route: bytes,
+    body: bytes,
+    parts: list[tuple[int, str, bytes]],
+    end: tuple[MessageState, str, bytes | None],
+    now: int,
 ) -> tuple[LedgerRow, bool]:
     if len({part for part, _, _ in parts}) < len(parts):
         raise ValueError(f"message {message.run_id}: two parts to deliver have the same number")
     row, new = _accept(db, message, route, body, now)
     if new:
-        _finish(db, row.id, "answered", "", None, parts, now)
+        _finish(db, row.id, *end, parts, now)
         row = _message(db.execute(f"{_MESSAGE} WHERE id = ?", (row.id,)).fetchone())
     return row, new
 
