@@ -11,6 +11,7 @@ import msgspec
 
 from openclaw.agent.compaction import Job
 from openclaw.agent.compaction_cut import CompactionSettings
+from openclaw.agent.ground import Grounds
 from openclaw.agent.hooks import Hooks
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.tokens import PromptBudget, Scales
@@ -88,6 +89,7 @@ class Chamber:
             processes=nothing,
             notes=nothing,
             call_model=summaries.stream,
+            grounds=Grounds(str(state_dir)),
             hooks=Hooks(),
             scales=Scales(),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,16 +23,29 @@ class Reports:
     """Keeps reports once by their content. A session's entry holds only what is its own, and the digest."""
 
     MOST_KNOWN = 4096
+    MOST_AT_HAND = 64
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, None] = OrderedDict()
+        self._at_hand: OrderedDict[int, tuple[object, str]] = OrderedDict()
 
-    async def keep(self, report: Mapping[str, Any], blobs: BlobStore) -> dict[str, Any]:
+    async def keep(self, report: Mapping[str, Any], shared: dict[str, Any], blobs: BlobStore) -> dict[str, Any]:
         """The small form for the entry. Without a digest if the disk would not take it: a report is worth no run."""
         own = {name: report[name] for name in _OF_THE_RUN if name in report}
-        shared = {name: value for name, value in report.items() if name not in own and name != "warnings"}
-        digest = await self.once(msgspec.json.encode(shared, order="sorted"), blobs)
+        digest = await self.same(shared, lambda: msgspec.json.encode(shared, order="sorted"), blobs)
         return {**own, "blob": digest} if digest else own
+
+    async def same(self, thing: object, encode: Callable[[], bytes], blobs: BlobStore) -> str | None:
+        """As ``once``, for things that come again and again as the very same, unchanged object (prompts, tools)."""
+        known = self._at_hand.get(id(thing))
+        if known is not None and known[0] is thing:
+            return known[1]
+        digest = await self.once(encode(), blobs)
+        if digest is not None:
+            self._at_hand[id(thing)] = (thing, digest)
+            if len(self._at_hand) > self.MOST_AT_HAND:
+                self._at_hand.popitem(last=False)
+        return digest
 
     async def once(self, data: bytes, blobs: BlobStore) -> str | None:
         """The digest of what is kept; None if the disk would not take it."""

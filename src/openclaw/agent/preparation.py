@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from openclaw.agent.hygiene import HistoryCleaner, dm_history_limit
-from openclaw.agent.prompt import SystemPrompt, build_system_prompt
+from openclaw.agent.prompt import SystemPrompt
 from openclaw.agent.prompt_facts import gather_facts
 from openclaw.agent.prompt_report import prompt_report
 from openclaw.agent.runtime import Runtime, Turn
-from openclaw.agent.tokens import overhead_tokens
 from openclaw.agent.toolset import tools_for
 from openclaw.agent.view import PromptView
 from openclaw.config.agents import workspace_dir
@@ -36,6 +34,8 @@ class Preparation(msgspec.Struct, kw_only=True):
     tool_specs: list[ToolSpec]
     prompt: SystemPrompt
     report: dict[str, Any]
+    """Sizes of what the model is given. ``shared_report`` is the part of it that many runs have in common."""
+    shared_report: dict[str, Any]
     timeout_s: float | None
     retry: RetrySettings
     session_id: str
@@ -67,22 +67,14 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     thinking = choose_thinking(turn, entry, config, model)
     workspace = workspace_of(turn, runtime)
     tools = beside_client_tools(turn, tools_for(turn.agent_id, model, workspace, config, runtime))
-    facts = await asyncio.to_thread(
-        gather_facts,
-        turn,
-        entry,
-        config,
-        model=model,
-        thinking=thinking,
-        tools=tools,
-        workspace=workspace,
-        state_dir=runtime.state_dir,
+    facts = await gather_facts(
+        turn, entry, config, model=model, thinking=thinking, tools=tools, workspace=workspace, grounds=runtime.grounds
     )
-    prompt = build_system_prompt(facts, runtime.clock.now_ms())
-    specs = [*(tool.spec for tool in tools), *(turn.client_tools if model.tools else ())]
+    now = runtime.clock.now_ms()
+    briefing = runtime.briefings.of(facts, config, now, turn.client_tools if model.tools else [])
     view = PromptView(
         model,
-        overhead_tokens(prompt.text, prompt.suffix, specs),
+        briefing.overhead,
         runtime.scales,
         runtime.clock,
         pruning=config.agents.defaults.context_pruning,
@@ -95,9 +87,10 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         thinking=thinking,
         workspace=workspace,
         tools={tool.spec.name: tool for tool in tools},
-        tool_specs=specs,
-        prompt=prompt,
-        report=prompt_report(turn, facts, prompt, config, runtime.clock.now_ms()),
+        tool_specs=briefing.specs,
+        prompt=briefing.prompt,
+        report=prompt_report(turn, facts, briefing.report, now),
+        shared_report=briefing.report,
         timeout_s=run_timeout(turn, config),
         retry=RetrySettings(
             enabled=config.retry.enabled,
@@ -111,7 +104,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
             runtime.hygiene,
             model,
             turn.session_id,
-            runtime.clock.now_ms(),
+            now,
             history_limit=dm_history_limit(config.channels, turn.session_key),
             max_image_side=config.agents.defaults.image_max_dimension_px,
         ),

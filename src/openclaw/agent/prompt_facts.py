@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from openclaw.agent.bootstrap import effective_max_chars, load_bootstrap
+from openclaw.agent.ground import Grounds, View
 from openclaw.agent.prompt import PromptFacts
 from openclaw.agent.runtime import Turn
-from openclaw.agent.skills import SkillsPrompt, judged_skills, skills_prompt
-from openclaw.agent.workspace import ready_workspace, repo_root
 from openclaw.config.agents import agent_config, main_key, model_aliases, primary_model
 from openclaw.config.schema import Config
 from openclaw.models.base import Model
@@ -20,7 +18,7 @@ DEFAULT_AGENT_NAME = "OpenClaw"
 _NO_CHANNEL = ("unknown", "internal")
 
 
-def gather_facts(
+async def gather_facts(
     turn: Turn,
     entry: SessionEntry,
     config: Config,
@@ -29,14 +27,13 @@ def gather_facts(
     thinking: str,
     tools: list[Tool],
     workspace: Path,
-    state_dir: Path,
+    grounds: Grounds,
 ) -> PromptFacts:
-    """Blocking: looks at the disk."""
     defaults = config.agents.defaults
-    ready_workspace(workspace, seed=not defaults.skip_bootstrap)
     kind = kind_of(turn.session_key, entry, main_key=main_key(config), scope=config.session.scope)
     subagent = is_subagent(turn.session_key)
     private = kind in ("main", "other") and not subagent
+    ground = await grounds.of(turn.agent_id, config, workspace, View(model.context_window, private, subagent))
     facts = PromptFacts(
         agent_id=turn.agent_id,
         agent_name=agent_name(config, turn.agent_id),
@@ -54,15 +51,14 @@ def gather_facts(
     )
     if not model.tools:
         return facts  # Its prompt is a few sentences: nothing else is told.
-    max_chars = effective_max_chars(defaults.bootstrap_max_chars, model.context_window)
-    facts.files = load_bootstrap(workspace, max_chars, private=private, subagent=subagent)
-    facts.skills = SkillsPrompt() if subagent else _skills(turn, config, model, state_dir)
+    facts.files = ground.files
+    facts.skills = ground.skills
     facts.aliases = model_aliases(config)
     # In a group the owner's numbers would be one question away from everybody.
     facts.owners = [str(owner) for owner in config.commands.owner_allow_from if str(owner) != "*"] if private else []
     facts.citations = config.memory.citations == "on" or (config.memory.citations == "auto" and private)
     facts.heartbeat_prompt = _heartbeat_prompt(config, turn.agent_id)
-    facts.repo_root = repo_root(workspace, defaults.repo_root)
+    facts.repo_root = ground.repo_root
     facts.default_model = primary_model(config, turn.agent_id)
     channel = channel_of(entry, turn.session_key, main_key=main_key(config))
     facts.channel = None if channel in _NO_CHANNEL else channel
@@ -73,11 +69,6 @@ def agent_name(config: Config, agent_id: str) -> str:
     agent = agent_config(config, agent_id)
     identity = agent.identity if agent else None
     return (identity.name if identity else None) or (agent.name if agent else None) or DEFAULT_AGENT_NAME
-
-
-def _skills(turn: Turn, config: Config, model: Model, state_dir: Path) -> SkillsPrompt:
-    verdicts, _ = judged_skills(config, str(state_dir), turn.agent_id)
-    return skills_prompt(verdicts, model.context_window)
 
 
 def _heartbeat_prompt(config: Config, agent_id: str) -> str:

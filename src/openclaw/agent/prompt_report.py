@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from openclaw.agent.bootstrap import effective_max_chars, untold_warnings
 from openclaw.agent.prompt import PromptFacts, SystemPrompt
-from openclaw.agent.runtime import Turn
 from openclaw.config.schema import Config
+
+if TYPE_CHECKING:
+    from openclaw.agent.runtime import Turn
 
 UNSEEN_SOURCES = ("", "cron", "heartbeat", "hook")
 """Runs nobody reads along: a warning given there would be lost."""
 
 
-def prompt_report(turn: Turn, facts: PromptFacts, prompt: SystemPrompt, config: Config, now_ms: int) -> dict[str, Any]:
+def prompt_report(turn: Turn, facts: PromptFacts, shared: dict[str, Any], now_ms: int) -> dict[str, Any]:
     """In the shape clients know. ``warnings`` is there when the person is to be told something for the first time."""
-    schemas = [msgspec.json.encode(tool.spec.parameters) for tool in facts.tools]
-    shown = facts.skills.skills if prompt.skills_chars else ()
-    report: dict[str, Any] = {
+    report = {
         "source": "run",
         "generatedAt": now_ms,
         "sessionId": turn.session_id,
         "sessionKey": turn.session_key,
+        **shared,
+    }
+    if facts.mode == "full" and turn.source not in UNSEEN_SOURCES and (warnings := untold_warnings(facts.files)):
+        report["warnings"] = warnings
+    return report
+
+
+def shared_report(facts: PromptFacts, prompt: SystemPrompt, config: Config) -> dict[str, Any]:
+    """What is the same for every run with this prompt."""
+    schemas = [msgspec.json.encode(tool.spec.parameters) for tool in facts.tools]
+    shown = facts.skills.skills if prompt.skills_chars else ()
+    return {
         "provider": facts.model.provider,
         "model": facts.model.id,
         "workspaceDir": facts.workspace,
@@ -65,6 +77,3 @@ def prompt_report(turn: Turn, facts: PromptFacts, prompt: SystemPrompt, config: 
             ],
         },
     }
-    if facts.mode == "full" and turn.source not in UNSEEN_SOURCES and (warnings := untold_warnings(facts.files)):
-        report["warnings"] = warnings
-    return report

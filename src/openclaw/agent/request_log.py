@@ -115,9 +115,9 @@ class RequestLog:
         record = RequestRecord(
             model=request.model.ref,
             thinking=request.thinking,
-            system=await kept.once(request.system.encode(), blobs) or "",
+            system=await kept.same(request.system, request.system.encode, blobs) or "",
             suffix=request.system_suffix,
-            tools=await kept.once(msgspec.json.encode(request.tools), blobs) or "",
+            tools=await kept.same(request.tools, lambda: msgspec.json.encode(request.tools), blobs) or "",
             session_id=request.session_id,
             compaction=self._compaction,
             left_out=self._left_out,

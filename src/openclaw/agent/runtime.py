@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from openclaw.agent.briefing import Briefings
+from openclaw.agent.ground import Grounds
 from openclaw.agent.hooks import Hooks
 from openclaw.agent.hygiene import Hygiene
 from openclaw.agent.kept_reports import Reports
@@ -46,6 +48,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     notes: Notes
     call_model: Callable[[ModelRequest, str], AsyncIterator[StreamEvent]]
     """Finds the provider and the agent's key, then streams."""
+    grounds: Grounds
+    """What workspaces and skill folders hold."""
     hooks: Hooks = msgspec.field(default_factory=Hooks)
     scales: Scales = msgspec.field(default_factory=Scales)
     """What providers reported of the sizes we had estimated."""
@@ -55,6 +59,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     reports: Reports = msgspec.field(default_factory=Reports)
     derived: Derived = msgspec.field(default_factory=Derived)
     """Tools and folders, as the current configuration has them."""
+    briefings: Briefings = msgspec.field(default_factory=Briefings)
 
 
 class Turn(msgspec.Struct, kw_only=True):

@@ -100,7 +100,7 @@ def find_skills(where: list[Place]) -> Library:
     found: dict[str, Skill] = {}
     problems: list[Problem] = []
     for place in where:
-        for path in _skill_files(place.folder):
+        for path in skill_files(place.folder):
             skill = _load(path, place.source)
             if isinstance(skill, Problem):
                 problems.append(skill)
@@ -138,19 +138,19 @@ def skills_prompt(verdicts: list[Verdict], context_window: int) -> SkillsPrompt:
     return SkillsPrompt(text=text, skills=tuple(shown), left_out=len(offered) - len(shown))
 
 
-def _skill_files(folder: Path) -> Iterator[Path]:
+def skill_files(folder: Path) -> Iterator[Path]:
     """``<name>/SKILL.md``, or one level deeper where skills are kept in groups; in a fixed order."""
-    for child in _folders(folder):
+    for child in folders_in(folder):
         direct = _below(child, SKILL_FILE)
         if direct.exists():
             yield direct
             continue
-        for grandchild in _folders(child):
+        for grandchild in folders_in(child):
             if (nested := _below(grandchild, SKILL_FILE)).exists():
                 yield nested
 
 
-def _folders(folder: Path) -> list[Path]:
+def folders_in(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if not entry.name.startswith((".", "_")) and entry.is_dir()]

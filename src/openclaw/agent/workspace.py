@@ -81,9 +81,9 @@ def repo_root(workspace: Path, configured: str | None = None) -> str | None:
     """The configured root, else the nearest folder upwards that holds a ``.git``."""
     if configured and configured.strip():
         return str(Path(configured.strip()).expanduser().absolute())
-    return next((str(marker.parent) for marker in _markers(workspace) if marker.exists()), None)
+    return next((str(marker.parent) for marker in repo_markers(workspace) if marker.exists()), None)
 
 
 @lru_cache(maxsize=64)
-def _markers(workspace: Path) -> list[Path]:
+def repo_markers(workspace: Path) -> list[Path]:
     return [folder / ".git" for folder in (workspace, *workspace.parents)[:REPO_LEVELS]]

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+from openclaw.agent.ground import Grounds
 from openclaw.agent.memory_flush import watch_compactions
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import Clock
@@ -79,6 +80,7 @@ async def open_gateway(
         processes=ProcessRegistry(),
         notes=gateway.system_events,
         call_model=lambda request, agent_id: call_model(gateway, keys, request, agent_id),
+        grounds=Grounds(state_dir),
     )
     watch_compactions(gateway.runtime)
     gateway.hub = RunHub(gateway.runtime, lambda record: observe(gateway, record))

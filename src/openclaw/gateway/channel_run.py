@@ -63,7 +63,8 @@ class ChannelRun:
         result = self._record.result
         said = result is not None and bool(result.texts or result.notice)
         self._end_sign(reply_follows=said or self._record.state == "error")
-        self._services.delivery.wake()
+        if is_delivered(self._record.row.route):
+            self._services.delivery.wake()
 
     def _end_sign(self, *, reply_follows: bool) -> None:
         if self._typing is not None:

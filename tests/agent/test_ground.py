@@ -1,0 +1,122 @@
+"""What the disk holds for a prompt is read once, and again as soon as it has changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from openclaw.agent.ground import Ground, Grounds, View
+from openclaw.config.schema import Config
+
+VIEW = View(200_000, True, False)
+SKILL = "---\nname: {name}\ndescription: does {name}\n---\nText.\n"
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.state, self.workspace = folder / "state", folder / "workspace"
+        self.workspace.mkdir()
+        self.configure()
+        self.grounds = Grounds(str(self.state))
+
+    def configure(self, **defaults: object) -> None:
+        given = {"skipBootstrap": True, "workspace": str(self.workspace), **defaults}
+        self.config = msgspec.convert({"agents": {"defaults": given}}, Config)
+
+    async def look(self, view: View = VIEW) -> Ground:
+        return await self.grounds.of("main", self.config, self.workspace, view)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.workspace / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def files(ground: Ground) -> dict[str, str]:
+    return {file.name: file.text for file in ground.files}
+
+
+def skills(ground: Ground) -> set[str]:
+    return {skill.name for skill in ground.skills.skills}
+
+
+async def test_nothing_is_read_again_while_nothing_changes(place: Place) -> None:
+    place.write("AGENTS.md", "be kind")
+    assert await place.look() is await place.look()
+
+
+CHANGES: list[tuple[str, Callable[[Place], None], Callable[[Ground, Place], bool]]] = [
+    ("a file is edited", lambda p: p.write("SOUL.md", "calm"), lambda g, p: files(g)["SOUL.md"] == "calm"),
+    ("a file is removed", lambda p: (p.workspace / "USER.md").unlink(), lambda g, p: "MISSING" in files(g)["USER.md"]),
+    (
+        "memory appears",
+        lambda p: p.write("MEMORY.md", "likes tea"),
+        lambda g, p: files(g).get("MEMORY.md") == "likes tea",
+    ),
+    (
+        "a skill is added",
+        lambda p: p.write("skills/knit/SKILL.md", SKILL.format(name="knit")),
+        lambda g, p: "knit" in skills(g),
+    ),
+    (
+        "a skill is added to a group",
+        lambda p: p.write("skills/crafts/sew/SKILL.md", SKILL.format(name="sew")),
+        lambda g, p: "sew" in skills(g),
+    ),
+    (
+        "a skill is changed",
+        lambda p: p.write("skills/crafts/weave/SKILL.md", SKILL.format(name="loom")),
+        lambda g, p: "loom" in skills(g) and "weave" not in skills(g),
+    ),
+    ("a repository begins", lambda p: (p.workspace / ".git").mkdir(), lambda g, p: g.repo_root == str(p.workspace)),
+]
+
+
+@pytest.mark.parametrize(("what", "change", "seen"), CHANGES, ids=[what for what, _, _ in CHANGES])
+async def test_a_change_is_seen_by_the_next_turn(
+    place: Place, what: str, change: Callable[[Place], None], seen: Callable[[Ground, Place], bool]
+) -> None:
+    place.write("SOUL.md", "lively")
+    place.write("USER.md", "Ada")
+    place.write("skills/crafts/weave/SKILL.md", SKILL.format(name="weave"))
+    before = await place.look()
+    assert not seen(before, place)
+    change(place)
+    assert seen(await place.look(), place)
+
+
+async def test_a_program_that_a_skill_needs_is_noticed_when_it_is_installed(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    needs = '---\nname: pull\ndescription: pulls\nmetadata: {"openclaw": {"requires": {"bins": ["tug"]}}}\n---\n'
+    place.write("skills/pull/SKILL.md", needs)
+    assert "pull" not in skills(await place.look())
+    (programs / "tug").write_text("#!/bin/sh\n")
+    os.chmod(programs / "tug", 0o755)
+    assert "pull" in skills(await place.look())
+
+
+async def test_groups_and_private_chats_are_kept_apart(place: Place) -> None:
+    place.write("MEMORY.md", "likes tea")
+    assert "MEMORY.md" in files(await place.look())
+    assert "MEMORY.md" not in files(await place.look(View(200_000, False, False)))
+    assert set(files(await place.look(View(200_000, False, True)))) == {"AGENTS.md", "TOOLS.md"}
+
+
+async def test_a_new_configuration_is_looked_at_anew(place: Place) -> None:
+    place.write("AGENTS.md", "x" * 5000)
+    assert len(files(await place.look())["AGENTS.md"]) == 5000
+    place.configure(bootstrapMaxChars=2000)
+    assert len(files(await place.look())["AGENTS.md"]) < 5000
