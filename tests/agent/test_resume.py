@@ -46,6 +46,6 @@ def test_an_answer_at_the_end_is_ours_only_under_our_id(
     messages: list[Message], owner: str, step: int, own: bool | None
 ) -> None:
     ids = [f"x{place}" for place in range(len(messages) - 1)] + [entry_id(owner, 1)][: len(messages)]
-    context = Context(messages=messages, entry_ids=ids, model=None, thinking_level="off", compaction_id=None)
+    context = Context(messages=messages, entry_ids=ids, model=None, thinking_level="off", compaction_id=None, memo={})
     found = found_end("a", step, context)
     assert (found.own if found else None) == own

@@ -157,7 +157,7 @@ def test_the_documented_history_for_openai_responses() -> None:
 
 
 def plain(messages: list[Message], model: Model = CLAUDE) -> list[Message]:
-    return convert.transform(messages, model, lambda call_id, same: call_id, max_id=64)
+    return convert.transform(messages, model, convert.UniqueIds(lambda call_id, same: call_id, 64))
 
 
 def calls(*ids: str) -> AssistantMessage:

@@ -55,10 +55,13 @@ class Fitted(msgspec.Struct, frozen=True):
     """Messages that were shortened or left out."""
 
 
-def fit(messages: list[Message], budget: PromptBudget) -> Fitted:
-    """The same list when it fits. Pure; raises nothing: ``check_room`` is asked before the run."""
+def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = None) -> Fitted:
+    """The same list when it fits. Pure; raises nothing: ``check_room`` is asked before the run.
+
+    ``estimated``: the messages' ``prompt_tokens``, where they are known.
+    """
     room = max(budget.room, SMALLEST_ROOM)
-    if prompt_tokens(messages) <= room:
+    if (prompt_tokens(messages) if estimated is None else estimated) <= room:
         return Fitted(messages, 0)
     result = list(messages)
     if prompt_tokens(result) > room * MOST_SHORTENED:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from openclaw.agent.fit import cut_text
-from openclaw.agent.hygiene_images import ImageShelf, newest_images, replace_images
+from openclaw.agent.hygiene_images import ImageShelf, has_images, newest_images, replace_images
 from openclaw.agent.hygiene_plain import is_plain, plain_upto
 from openclaw.config.schema.channels import Channels
 from openclaw.messages import ImageBlock, Message, TextBlock, ToolResultMessage, UserBlock, UserMessage
@@ -76,16 +76,26 @@ class HistoryCleaner:
         self._max_side = min(max_image_side or MAX_SIDE, MAX_SIDE)
         self._plain_until = hygiene.plain_until(session_id, model, now_ms)
         self._shown: list[Message] = []
+        self._cleaned = _Cleaned()
+
+    def remember(self, memo: dict[Any, Any]) -> None:
+        """Goes on from what an earlier run of the same branch cleaned for the same model."""
+        model = self._model
+        key = ("cleaned", model.ref, model.context_window, "image" in model.input, self._max_side)
+        self._cleaned = memo.setdefault(key, self._cleaned)
 
     async def prepare(self, messages: list[Message]) -> None:
+        """Sees to the pictures in what has not been cleaned yet."""
         if "image" in self._model.input:
-            await self._hygiene.images.prepare(messages, self._max_side)
+            await self._hygiene.images.prepare(self._cleaned.new(messages), self._max_side)
 
     def clean(self, messages: list[Message]) -> list[Message]:
-        messages = without_failed(limit_turns(messages, self._history_limit))
+        messages = limit_turns(messages, self._history_limit)
         if self._plain_until >= 0:
-            messages = plain_upto(messages, self._plain_until)
-        self._shown = clean_history(messages, self._model, self._hygiene.images, self._max_side)
+            messages = plain_upto(without_failed(messages), self._plain_until)
+            self._shown = clean_history(messages, self._model, self._hygiene.images, self._max_side)
+        else:
+            self._shown = self._cleaned.grown(messages, self._model, self._hygiene.images, self._max_side)
         return self._shown
 
     def refused(self, now_ms: int) -> bool:
@@ -103,22 +113,62 @@ class HistoryCleaner:
         return True
 
 
+class _Cleaned:
+    """The messages of a branch as they may be sent, cleaned once each."""
+
+    def __init__(self) -> None:
+        self._source: list[Message] = []
+        self._out: list[Message] = []
+        self._pictures: list[int] = []
+        """Places of messages with pictures. Those are put in at each call, so that no second copy of them is kept."""
+
+    def new(self, messages: list[Message]) -> list[Message]:
+        """Those not seen before; all of them where the beginning is another. Same objects: a comparison of pointers."""
+        known = len(self._source)
+        return messages[known:] if self._source == messages[:known] else messages
+
+    def grown(self, messages: list[Message], model: Model, images: ImageShelf, max_side: int) -> list[Message]:
+        new = self.new(messages)
+        if len(new) + len(self._source) != len(messages):
+            self._source, self._out, self._pictures = [], [], []
+        self._source += new
+        for message in _mended(without_failed(new), model):
+            if has_images(message):
+                self._pictures.append(len(self._out))
+            self._out.append(message)
+        if not self._pictures or "image" not in model.input:
+            return self._out.copy()
+        return _with_pictures(self._out.copy(), self._pictures, images, max_side)
+
+
 def clean_history(messages: list[Message], model: Model, images: ImageShelf, max_side: int = MAX_SIDE) -> list[Message]:
     """The messages as they may be sent; those with nothing to mend stay the same objects."""
-    sees = "image" in model.input
+    out = _mended(messages, model)
+    if "image" not in model.input:
+        return out
+    return _with_pictures(out, [place for place, message in enumerate(out) if has_images(message)], images, max_side)
+
+
+def _with_pictures(messages: list[Message], places: list[int], images: ImageShelf, max_side: int) -> list[Message]:
+    for place in places:
+        messages[place] = replace_images(messages[place], lambda block: images.shown(block, max_side))
+    shown = newest_images([messages[place] for place in places])
+    for place, message in zip(places, shown, strict=True):
+        messages[place] = message
+    return messages
+
+
+def _mended(messages: list[Message], model: Model) -> list[Message]:
+    """What does not depend on other messages, pictures aside."""
     most = max_result_chars(model.context_window)
-
-    def shown(block: ImageBlock) -> UserBlock:
-        return images.shown(block, max_side)
-
     out: list[Message] = []
     for message in messages:
         if isinstance(message, UserMessage):
             message = attributed(message)
         elif isinstance(message, ToolResultMessage):
             message = capped(message, most)
-        out.append(replace_images(message, shown) if sees else message)
-    return newest_images(out) if sees else out
+        out.append(message)
+    return out
 
 
 def limit_turns(messages: list[Message], limit: int) -> list[Message]:

@@ -45,6 +45,13 @@ class Preparation(msgspec.Struct, kw_only=True):
     """Keeps what is shown acceptable to every provider."""
     tool_choice: Any = None
     max_tokens: int | None = None
+    memo: dict[Any, Any] = {}
+
+    def remember(self, memo: dict[Any, Any]) -> None:
+        """The memo of the branch that is about to be shown: only what is new in it needs work."""
+        self.view.remember(memo)
+        self.cleaner.remember(memo)
+        self.memo = memo
 
     def request(self, messages: list[Message]) -> ModelRequest:
         return ModelRequest(
@@ -57,6 +64,7 @@ class Preparation(msgspec.Struct, kw_only=True):
             session_id=self.session_id,
             tool_choice=self.tool_choice,
             max_tokens=self.max_tokens,
+            memo=self.memo,
         )
 
 

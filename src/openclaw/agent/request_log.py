@@ -59,6 +59,8 @@ class RequestLog:
     """Follows one run. Notes names and counts while it goes on, keeps content when it is over."""
 
     def __init__(self) -> None:
+        self._context: Context | None = None
+        self._all_named = False
         self._names: dict[int, tuple[int, str, Message]] = {}
         self._place = 0
         self._last: ModelRequest | None = None
@@ -68,13 +70,9 @@ class RequestLog:
 
     def know(self, context: Context) -> None:
         """The conversation the loop starts with. A summary has no entry that says the same, so it has no name."""
-        self._place += 1
         self._compaction = context.compaction_id or ""
-        for message, entry_id in zip(context.messages, context.entry_ids, strict=True):
-            if entry_id == self._compaction:
-                self._place += 1
-            else:
-                self.name(message, entry_id)
+        self._context, self._names, self._all_named = context, {}, False
+        self._place = len(context.messages)
 
     def name(self, message: Message, entry_id: str) -> None:
         """Said during the run, and stored under this id. The message is held, so that its address stays its own."""
@@ -89,9 +87,8 @@ class RequestLog:
         if len(self._calls) >= MOST_CALLS:
             del self._calls[1]
             self._left_out += 1
-        parts: list[Span | Message] = []
-        before = -2
-        for message in request.messages:
+        parts, before = self._beginning(request.messages)
+        for message in request.messages[before + 1 if parts else 0 :]:
             known = self._names.get(id(message))
             if known is None:
                 parts.append(message)
@@ -106,6 +103,27 @@ class RequestLog:
             before = place
         self._last = request
         self._calls.append((Call(at=at, parts=[], shortened=shortened, pruned=pruned), parts))
+
+    def _beginning(self, messages: list[Message]) -> tuple[list[Span | Message], int]:
+        """What the loop started with, when it is sent as a whole, as most often: without a look at each message."""
+        context = self._context
+        if context is None or not context.messages:
+            return [], -2
+        said, ids = context.messages, context.entry_ids
+        if messages[: len(said)] != said:
+            self._name_all(context)
+            return [], -2
+        summary = 1 if ids[0] == self._compaction else 0
+        rest = len(said) - summary
+        return [*said[:summary], *([Span(ids[summary], ids[-1], rest)] if rest else [])], len(said) - 1
+
+    def _name_all(self, context: Context) -> None:
+        if self._all_named:
+            return
+        self._all_named = True
+        for place, (message, entry_id) in enumerate(zip(context.messages, context.entry_ids, strict=True)):
+            if entry_id != self._compaction:
+                self._names[id(message)] = (place, entry_id, message)
 
     async def record(self, kept: Reports, blobs: BlobStore) -> dict[str, Any] | None:
         """None when no model was called."""

@@ -257,6 +257,7 @@ class AgentRun:
             prepared.view.check_room()
         except DoesNotFit as problem:
             return await self._refuse(transcript, str(problem))
+        prepared.remember(transcript.context().memo)
         await before_prompt(self._compaction(transcript, prepared, "threshold"), prepared)
         prepared.view.begin(transcript.context().messages)
         first = await self._loop(transcript, prepared)
@@ -304,6 +305,7 @@ class AgentRun:
         context = transcript.context()
         messages = list(context.messages)
         self._log.know(context)
+        prepared.remember(context.memo)
         await prepared.cleaner.prepare(messages)
         try:
             async for event in run_loop(messages, self._options(prepared)):

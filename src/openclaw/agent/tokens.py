@@ -73,6 +73,23 @@ def prompt_tokens(messages: Iterable[Message]) -> int:
     return sum(map(_prompt_tokens, messages))
 
 
+class GrowingSum:
+    """``prompt_tokens`` of a list that from one time to the next mostly grows at its end."""
+
+    def __init__(self) -> None:
+        self._counted: list[Message] = []
+        self._total = 0
+
+    def of(self, messages: list[Message]) -> int:
+        # Comparing lists of the same objects is a thousand times cheaper than counting them.
+        if self._counted != messages[: len(self._counted)]:
+            self._counted, self._total = [], 0
+        new = messages[len(self._counted) :]
+        self._total += prompt_tokens(new)
+        self._counted += new
+        return self._total
+
+
 def _prompt_tokens(message: Message) -> int:
     content = message.content
     if len(content) == 1 and type(block := content[0]) is TextBlock and block.text.isascii():
@@ -169,7 +186,11 @@ class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     def size(self, messages: Iterable[Message]) -> int:
         """The next prompt in the model's tokens."""
-        return math.ceil((self.overhead + prompt_tokens(messages)) * self.scale)
+        return self.size_of(prompt_tokens(messages))
+
+    def size_of(self, estimated: int) -> int:
+        """The same, for messages whose ``prompt_tokens`` are known."""
+        return math.ceil((self.overhead + estimated) * self.scale)
 
 
 def prompt_budget(model: Model, overhead: int, scale: float = 1.0, wanted_output: int | None = None) -> PromptBudget:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from openclaw.agent.fit import check_room, fit
 from openclaw.agent.pruning import Pruner, last_touch
-from openclaw.agent.tokens import PromptBudget, Scales, prompt_budget, reported_prompt
+from openclaw.agent.tokens import GrowingSum, PromptBudget, Scales, prompt_budget, reported_prompt
 from openclaw.clock import Clock
 from openclaw.config.schema import ContextPruning
 from openclaw.messages import AssistantMessage, Message
@@ -32,6 +34,7 @@ class PromptView:
         self._sent = 0
         self._pruning = pruning
         self.pruner: Pruner | None = None
+        self._all, self._shown = GrowingSum(), GrowingSum()
         self.shortened = 0
         """Messages that had to be shortened or left out at the last call: more than the window holds was said."""
 
@@ -43,21 +46,26 @@ class PromptView:
         """Raises ``DoesNotFit`` when no conversation of any length could be sent."""
         check_room(self.budget)
 
+    def remember(self, memo: dict[Any, Any]) -> None:
+        """Counts from where an earlier run of the same branch stopped counting."""
+        self._all, self._shown = memo.setdefault("tokens", (self._all, self._shown))
+
     def begin(self, messages: list[Message]) -> None:
         """With what the run finds said already: whether the provider's cache has expired is decided from it."""
         if self._pruning.mode != "off":
             self.pruner = Pruner(self._pruning, self._model, last_touch(messages, self._model))
 
     def fits(self, messages: list[Message]) -> bool:
-        return self.budget.size(messages) <= self.budget.window - self.budget.output
+        budget = self.budget
+        return budget.size_of(self._all.of(messages)) <= budget.window - budget.output
 
     def of(self, messages: list[Message]) -> list[Message]:
         if self.pruner is not None:
             messages = self.pruner.apply(messages, self._clock.now_ms())
-        budget = self.budget
-        fitted = fit(messages, budget)
+        budget, estimated = self.budget, self._shown.of(messages)
+        fitted = fit(messages, budget, estimated)
         self.shortened = fitted.shortened
-        self._sent = budget.size(fitted.messages)
+        self._sent = budget.size_of(estimated) if fitted.messages is messages else budget.size(fitted.messages)
         return fitted.messages
 
     def learn(self, answer: AssistantMessage) -> None:

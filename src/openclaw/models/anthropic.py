@@ -27,6 +27,7 @@ from openclaw.models.anthropic_stream import AnthropicStream
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
 from openclaw.models.claude import DEFAULT_BASE_URL, ClaudeFacts, controls_binding, effort_of, facts_of, is_vendor
 from openclaw.models.http import WireRequest, stream_reply
+from openclaw.models.settled import State, in_parts
 
 API_VERSION = "2023-06-01"
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
@@ -77,20 +78,29 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
     facts = facts_of(model)
     level = thinking.clamp_to_model(request.thinking, model)
-    history = convert.transform(request.messages, model, _legal_id, max_id=MAX_ID)
-    if facts.bound_thinking:
-        history = _without_unbound_thinking(history, keep_current=level != "off" or facts.off == "low_effort")
-    messages = _messages(history, model)
+
+    def build(part: list[Message], state: State) -> list[dict[str, Any]]:
+        history = convert.transform(part, model, state.ids)
+        if facts.bound_thinking:
+            thinks = level != "off" or facts.off == "low_effort"
+            history = _without_unbound_thinking(history, keep_current=thinks and not state.over)
+        return _messages(history, model, beginning=state.first)
+
+    over, current = in_parts(request, convert.UniqueIds(_legal_id, MAX_ID), build)
+    if not current:
+        raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
+    if current[-1]["role"] == "assistant":
+        current.append({"role": "user", "content": [{"type": "text", "text": convert.CONTINUE}]})
     marker = _cache_marker(model)
-    _mark_last_user_block(messages, marker)
-    body: dict[str, Any] = {"model": model.id, "messages": messages, "stream": True}
+    _mark_last_user_block(current, marker)
+    body: dict[str, Any] = {"model": model.id, "messages": [*over, *current], "stream": True}
     if system := _system(request, marker):
         body["system"] = system
-    _add_tools(body, request, history, marker)
+    _add_tools(body, request, marker)
     if not facts.forced_tools and _is_forced(body):
         # These models refuse to be forced; they are left to choose.
         del body["tool_choice"]
-    _add_thinking(body, request, facts, level)
+    _add_thinking(body, request, facts, level, current)
     return body
 
 
@@ -125,7 +135,7 @@ def _system(request: ModelRequest, marker: dict[str, str] | None) -> list[dict[s
     return blocks
 
 
-def _messages(history: list[Message], model: Model) -> list[dict[str, Any]]:
+def _messages(history: list[Message], model: Model, *, beginning: bool) -> list[dict[str, Any]]:
     """Roles strictly take turns: the vendor joins neighbours by itself, servers that copy its API refuse them."""
     out: list[dict[str, Any]] = []
     pictures: list[dict[str, Any]] = []
@@ -144,12 +154,8 @@ def _messages(history: list[Message], model: Model) -> list[dict[str, Any]]:
         else:
             _say(out, "assistant", _assistant_blocks(message))
     _say(out, "user", pictures)
-    if not out:
-        raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
-    if out[0]["role"] == "assistant":
+    if beginning and out and out[0]["role"] == "assistant":
         out.insert(0, {"role": "user", "content": [{"type": "text", "text": convert.BOOTSTRAP}]})
-    if out[-1]["role"] == "assistant":
-        out.append({"role": "user", "content": [{"type": "text", "text": convert.CONTINUE}]})
     return out
 
 
@@ -230,15 +236,13 @@ def _mark_last_user_block(messages: list[dict[str, Any]], marker: dict[str, str]
     content[-1] = _marked(content[-1], marker)
 
 
-def _add_tools(
-    body: dict[str, Any], request: ModelRequest, history: list[Message], marker: dict[str, str] | None
-) -> None:
+def _add_tools(body: dict[str, Any], request: ModelRequest, marker: dict[str, str] | None) -> None:
     tools = [_tool(spec) for spec in request.tools]
     choice = _tool_choice(request.tool_choice)
     if not tools:
         # Calls in history need their tools declared, even when none is on offer now.
         empty = {"type": "object", "properties": {}}
-        names = convert.used_tool_names(history)
+        names = convert.used_tool_names(request.messages)
         tools = [{"name": name, "description": "Not available now.", "input_schema": empty} for name in names]
         choice = {"type": "none"}
     if not tools:
@@ -279,14 +283,20 @@ def _is_forced(body: dict[str, Any]) -> bool:
     return body.get("tool_choice", {}).get("type") in ("any", "tool")
 
 
-def _add_thinking(body: dict[str, Any], request: ModelRequest, facts: ClaudeFacts, level: ThinkingLevel) -> None:
+def _add_thinking(
+    body: dict[str, Any],
+    request: ModelRequest,
+    facts: ClaudeFacts,
+    level: ThinkingLevel,
+    current: list[dict[str, Any]],
+) -> None:
     model = request.model
     body["max_tokens"] = thinking.output_limit(model, request.max_tokens)
     if level == "off" or _is_forced(body):
         _switch_off(body, model, facts)
     elif facts.adaptive:
         _think_adaptively(body, model, effort_of(level, facts))
-    elif _may_think(body["messages"]):
+    elif _may_think(current):
         budget, limit = thinking.budget_and_limit(level, model, request.max_tokens)
         if budget:
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}

@@ -69,6 +69,8 @@ class ModelRequest(msgspec.Struct, kw_only=True):
     """Lets providers that offer it route the calls of one session to one cache."""
     tool_choice: Any = None
     """Provider-neutral: ``None``/``"auto"``, ``"none"``, ``"required"`` or ``{"name": ...}``."""
+    memo: dict[Any, Any] | None = None
+    """Where an adapter keeps what it made of the conversation's beginning until the next request. No part of it."""
 
 
 class Start(msgspec.Struct, frozen=True):

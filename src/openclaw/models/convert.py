@@ -45,10 +45,9 @@ IdRule: TypeAlias = Callable[[str, bool], str]
 _bad_name_chars = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-def transform(messages: list[Message], model: Model, id_rule: IdRule, *, max_id: int) -> list[Message]:
+def transform(messages: list[Message], model: Model, ids: UniqueIds) -> list[Message]:
     """The messages to send: failed replies gone, every call followed at once by exactly one result, ids unique."""
     paired = pair(without_failed(messages))
-    ids = _UniqueIds(id_rule, max_id)
     out: list[Message] = []
     current: dict[int, str] = {}
     """The new id per position of the call in the last assistant message; its results follow in the same order."""
@@ -139,9 +138,9 @@ def result_text(blocks: list[UserBlock]) -> str:
 
 
 def used_tool_names(messages: list[Message]) -> list[str]:
-    """Names of the calls in history, each once, in order of appearance."""
-    names = (call.name for message in messages if isinstance(message, AssistantMessage) for call in message.tool_calls)
-    return list(dict.fromkeys(names))
+    """Names of the calls that are sent, each once, in order of appearance."""
+    answers = (message for message in without_failed(messages) if isinstance(message, AssistantMessage))
+    return list(dict.fromkeys(legal_name(call.name) for answer in answers for call in answer.tool_calls))
 
 
 def without_failed(messages: list[Message]) -> list[Message]:
@@ -219,13 +218,18 @@ def _renamed_call(call: ToolCall, new_id: str, same: bool) -> ToolCall:
     )
 
 
-class _UniqueIds:
+class UniqueIds:
     """Ids numbered anew in every reply, and ids that become equal when made legal, must not clash."""
 
     def __init__(self, rule: IdRule, max_length: int) -> None:
         self._rule = rule
         self._max = max_length
         self._taken: set[str] = set()
+
+    def copy(self) -> UniqueIds:
+        other = UniqueIds(self._rule, self._max)
+        other._taken |= self._taken
+        return other
 
     def take(self, original: str, same: bool) -> str:
         base = self._rule(strip_lone_surrogates(original), same)

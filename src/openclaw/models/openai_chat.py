@@ -27,6 +27,7 @@ from openclaw.models.compat import Quirks, endpoint, openai_headers, quirks_of, 
 from openclaw.models.http import WireRequest, stream_reply
 from openclaw.models.openai_chat_stream import REASONING_FIELDS, ChatStream
 from openclaw.models.openai_chat_turns import in_turns
+from openclaw.models.settled import State, in_parts
 
 MAX_ID = 40
 RESULT_IMAGES = "Images from the tool results above:"
@@ -59,10 +60,19 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
     quirks = quirks_of(model)
     max_id = _MISTRAL_ID if quirks.requires_mistral_tool_ids else MAX_ID
-    history = convert.transform(request.messages, model, _id_rule(quirks), max_id=max_id)
-    messages = _system(request, quirks) + _messages(history, model, quirks)
-    if not any(message["role"] in ("user", "assistant", "tool") for message in messages):
+
+    def build(part: list[Message], state: State) -> list[dict[str, Any]]:
+        return _messages(convert.transform(part, model, state.ids), model, quirks)
+
+    ids = convert.UniqueIds(_id_rule(quirks), max_id)
+    if quirks.requires_assistant_after_tool_result:
+        over: list[Any] = []
+        current = in_turns(build(request.messages, State(ids)))
+    else:
+        over, current = in_parts(request, ids, build)
+    if not current:
         raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
+    messages = [*_system(request, quirks), *over, *current]
     if quirks.is_openrouter and model.id.startswith("anthropic/"):
         _mark_for_cache(messages)
     body: dict[str, Any] = {"model": model.id, "messages": messages, "stream": True}
@@ -71,7 +81,7 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     body[quirks.max_tokens_field] = thinking.output_limit(model, request.max_tokens)
     if quirks.is_openai and request.session_id:
         body["prompt_cache_key"] = request.session_id[:64]
-    _add_tools(body, request, history, quirks)
+    _add_tools(body, request, quirks)
     _add_thinking(body, request, quirks)
     if request.temperature is not None and not (quirks.is_openai and thinking.fixes_temperature(body, model)):
         body["temperature"] = request.temperature
@@ -126,7 +136,7 @@ def _messages(history: list[Message], model: Model, quirks: Quirks) -> list[dict
                 pictures += [_image(block) for block in blocks if isinstance(block, ImageBlock)]
     if pictures:
         out.append(_picture_message(pictures))
-    return in_turns(out) if quirks.requires_assistant_after_tool_result else out
+    return out
 
 
 def _picture_message(pictures: list[dict[str, Any]]) -> dict[str, Any]:
@@ -196,13 +206,13 @@ def _mark_for_cache(messages: list[dict[str, Any]]) -> None:
             texts[-1]["cache_control"] = {"type": "ephemeral"}
 
 
-def _add_tools(body: dict[str, Any], request: ModelRequest, history: list[Message], quirks: Quirks) -> None:
+def _add_tools(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -> None:
     if request.tools:
         body["tools"] = [_tool(spec) for spec in request.tools]
         choice = tool_choice(request.tool_choice, nested=True)
         if choice is not None:
             body["tool_choice"] = choice
-    elif not quirks.is_openai and any(isinstance(message, ToolResultMessage) for message in history):
+    elif not quirks.is_openai and convert.used_tool_names(request.messages):
         # Proxies in front of other vendors want the field when history holds calls; the vendor itself refuses it empty.
         body["tools"] = []
 

@@ -25,6 +25,7 @@ from openclaw.models.base import Model, ModelError, ModelRequest, Provider, Stre
 from openclaw.models.compat import endpoint, openai_headers, quirks_of, tool_choice
 from openclaw.models.http import WireRequest, stream_reply
 from openclaw.models.openai_responses_stream import ResponsesStream
+from openclaw.models.settled import State, in_parts
 
 MAX_ID = 64
 MIN_OUTPUT_TOKENS = 16
@@ -54,13 +55,16 @@ def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
 def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
     quirks = quirks_of(model)
-    history = convert.transform(request.messages, model, _legal_id, max_id=MAX_ID)
-    items = _items(history, model)
-    if not items:
+
+    def build(part: list[Message], state: State) -> list[dict[str, Any]]:
+        return _items(convert.transform(part, model, state.ids), model, state.sent)
+
+    over, current = in_parts(request, convert.UniqueIds(_legal_id, MAX_ID), build)
+    if not current:
         raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
     body: dict[str, Any] = {
         "model": model.id,
-        "input": _system(request) + items,
+        "input": [*_system(request), *over, *current],
         "stream": True,
         "store": False,
         "max_output_tokens": max(MIN_OUTPUT_TOKENS, thinking.output_limit(model, request.max_tokens)),
@@ -96,9 +100,8 @@ def _system(request: ModelRequest) -> list[dict[str, Any]]:
     return [{"role": "developer" if developer else "system", "content": part} for part in parts]
 
 
-def _items(history: list[Message], model: Model) -> list[dict[str, Any]]:
+def _items(history: list[Message], model: Model, sent: set[str]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
-    sent: set[str] = set()
     for message in history:
         match message:
             case UserMessage():

@@ -90,6 +90,9 @@ class Context(msgspec.Struct, frozen=True):
     """Provider and model id of the last ``model_change`` or assistant message on the path."""
     thinking_level: str
     compaction_id: str | None
+    memo: dict[Any, Any]
+    """For whoever works something out from the messages one by one: a branch only grows, so what was worked out for
+    its beginning holds for the next turn too. Goes when the branch does."""
 
 
 class Transcript(Protocol):

@@ -62,7 +62,10 @@ def fit_image(data: bytes, mime_type: str, max_side: int = MAX_SIDE) -> FittedIm
                 return FittedImage(_block(data, mime_type))
             upright = ImageOps.exif_transpose(opened)
             return _shrink(upright, upright.size, max_side)
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+    except UnidentifiedImageError:
+        # Its own words name an address in memory, which would change the prompt from start to start.
+        raise ImageProblem("the picture cannot be decoded (it is not an image of a known kind)") from None
+    except (Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise ImageProblem(f"the picture cannot be decoded ({error})") from None
 
 
