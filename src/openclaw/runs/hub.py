@@ -94,10 +94,13 @@ class RunHub:
         self, message: Accept, settings: QueueSettings | None = None, watcher: str | None = None
     ) -> Submission:
         """Writes the message down, then decides what becomes of it. A known id starts nothing."""
+        lane = self._lane(message.session_key)
+        starting = lane.unused and self._slots.free(message.session_key)
         faults.point("accept.before")
-        row, new = await self._runtime.ledger.accept(message)
+        with lane.expecting(), self._slots.promised(message.session_key):
+            row, new = await self._runtime.ledger.accept(message, starting=starting)
         faults.point("accept.after")
-        record = self._records.get(row.run_id) if not new else RunRecord(row)
+        record = self._records.get(row.run_id) if not new else RunRecord(row, noted=starting)
         if record is not None and watcher is not None:
             record.watchers.add(watcher)
         if not new or record is None:
@@ -121,6 +124,7 @@ class RunHub:
         if choice == "interrupt":
             self.abort(record.session_key, reason="interrupt")
         queued = lane.add(record, settings)
+        record.noted = record.noted and not queued
         if queued and choice != "interrupt":
             self._later(self._runtime.ledger.advance(record.row.id, "queued", _waits_because(settings)))
             self._make_room(lane, settings)
@@ -181,7 +185,7 @@ class RunHub:
         lane = self._lanes.get(session_key)
         if lane is None:
             if len(self._lanes) >= IDLE_LANES:
-                for key in [key for key, lane in self._lanes.items() if lane.idle]:
+                for key in [key for key, lane in self._lanes.items() if lane.unused]:
                     del self._lanes[key]
             lane = self._lanes[session_key] = Lane(session_key, self._runtime.clock, self._perform)
             for record, settings in (self._left or {}).pop(session_key, ()):
@@ -384,7 +388,7 @@ class RunHub:
         if record.recovered:
             # Counted before anything else happens: a message that brings the Gateway down must not do so for ever.
             await self._kept(lambda: self._begun(record, turn))
-        else:
+        elif not record.noted or turn.session_id != record.row.session_id:
             self._later(self._begun(record, turn))
         faults.point("run.start")
         observer.started()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from openclaw.clock import Clock
@@ -47,6 +48,7 @@ class Lane:
     def __init__(self, key: str, clock: Clock, perform: Callable[[Lane, list[RunRecord]], Awaitable[None]]) -> None:
         self.key = key
         self.active: RunRecord | None = None
+        self._coming = 0
         self.overflow = Overflow()
         self._clock = clock
         self._perform = perform
@@ -58,6 +60,20 @@ class Lane:
     @property
     def idle(self) -> bool:
         return self._task is None
+
+    @property
+    def unused(self) -> bool:
+        """Nothing runs, waits, or is on its way here."""
+        return self._task is None and self._coming == 0
+
+    @contextmanager
+    def expecting(self) -> Generator[None]:
+        """While a message for this lane is being accepted."""
+        self._coming += 1
+        try:
+            yield
+        finally:
+            self._coming -= 1
 
     @property
     def waiting(self) -> list[RunRecord]:

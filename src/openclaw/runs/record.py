@@ -19,7 +19,7 @@ RunState = Literal["queued", "running", "ok", "error", "aborted"]
 
 
 class RunRecord:
-    def __init__(self, row: LedgerRow) -> None:
+    def __init__(self, row: LedgerRow, *, noted: bool = False) -> None:
         self.row = row
         self.run_id = row.run_id
         self.session_key = row.session_key
@@ -34,6 +34,8 @@ class RunRecord:
         """The session's own setting when the run began."""
         self.reasoning = "off"
         """Whether the session sees the model's reasoning: ``off``, ``on`` (with the answer) or ``stream``."""
+        self.noted = noted
+        """Its first attempt was written down when it was accepted."""
         self.recovered = False
         """Taken up after a restart."""
         self.queue = QueueSettings()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Literal
 
 from openclaw.config.schema import Config
@@ -24,6 +25,23 @@ class Slots:
     def __init__(self, config: Callable[[], Config]) -> None:
         self._config = config
         self._limits: dict[LaneName, tuple[int, asyncio.Semaphore]] = {}
+        self._taken: Counter[LaneName] = Counter()
+
+    def free(self, session_key: str) -> bool:
+        """Whether a run of this session would not have to wait for others."""
+        lane = lane_of(session_key)
+        limit = self._limit(lane)
+        return limit is None or self._taken[lane] < limit
+
+    @contextmanager
+    def promised(self, session_key: str) -> Generator[None]:
+        """A place for a message that is being accepted: it is not promised to another meanwhile."""
+        lane = lane_of(session_key)
+        self._taken[lane] += 1
+        try:
+            yield
+        finally:
+            self._taken[lane] -= 1
 
     @asynccontextmanager
     async def for_run(self, record: RunRecord) -> AsyncGenerator[None]:
@@ -35,8 +53,9 @@ class Slots:
         known = self._limits.get(lane)
         if known is None or known[0] != limit:
             known = self._limits[lane] = (limit, asyncio.Semaphore(limit))
-        async with known[1]:
-            yield
+        with self.promised(record.session_key):
+            async with known[1]:
+                yield
 
     def _limit(self, lane: LaneName) -> int | None:
         config = self._config()

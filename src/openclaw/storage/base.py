@@ -309,8 +309,12 @@ class OutboxRow(msgspec.Struct, kw_only=True):
 class Ledger(Protocol):
     """Every call is one transaction, on disk when it returns. Calls made together share one commit."""
 
-    async def accept(self, message: Accept) -> tuple[LedgerRow, bool]:
-        """The row and whether it is new. A known run id or dedupe key returns the row that was there."""
+    async def accept(self, message: Accept, *, starting: bool = False) -> tuple[LedgerRow, bool]:
+        """The row and whether it is new. A known run id or dedupe key returns the row that was there.
+
+        ``starting``: nothing is before it, so that its first attempt is noted in the same step. The row says what was
+        before that.
+        """
         ...
 
     async def advance(

@@ -326,3 +326,14 @@ def test_nothing_but_sqlite_opens_the_database():
     source = Path(__file__).parents[3] / "src" / "openclaw"
     users = {path.name for path in source.rglob("*.py") if "ledger.db" in path.read_text()}
     assert users <= {"ledger.py", "ledger_schema.py"} | {path.name for path in source.glob("cli/*.py")}
+
+
+async def test_a_message_that_starts_at_once_is_accepted_and_begun_in_one_step(ledger: FileLedger) -> None:
+    row, new = await ledger.accept(message(), starting=True)
+    assert new and (row.state, row.attempts) == ("accepted", 0), "what was before this attempt"
+    stored = await ledger.get(row.id)
+    assert stored is not None and (stored.state, stored.attempts) == ("running", 1) and stored.started_at is not None
+    assert [step.state for step in await ledger.story(row.id)] == ["accepted", "running"]
+    assert [one.id for one in await ledger.unfinished()] == [row.id]
+    await ledger.finish(row.id, "answered")
+    assert [step.state for step in await ledger.story(row.id)] == ["accepted", "running", "answered"]

@@ -51,9 +51,9 @@ class FileLedger:
         await ledger._thread.start(clock.now_ms())
         return ledger
 
-    async def accept(self, message: Accept) -> tuple[LedgerRow, bool]:
+    async def accept(self, message: Accept, *, starting: bool = False) -> tuple[LedgerRow, bool]:
         now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
-        return await self._thread.run(lambda db: _accept(db, message, route, body, now))
+        return await self._thread.run(lambda db: _accept(db, message, route, body, now, starting))
 
     async def advance(
         self, ledger_id: int, state: MessageState, reason: str = "", *, session_id: str | None = None
@@ -237,22 +237,27 @@ class FileLedger:
 # The operations, run in the ledger's thread. Those that refuse before they write cost their neighbours nothing.
 
 
-def _accept(db: sqlite3.Connection, message: Accept, route: bytes, body: bytes, now: int) -> tuple[LedgerRow, bool]:
+def _accept(
+    db: sqlite3.Connection, message: Accept, route: bytes, body: bytes, now: int, starting: bool = False
+) -> tuple[LedgerRow, bool]:
     names = (message.run_id, message.dedupe_key, message.agent_id, message.session_key, message.session_id)
-    values = (*names, message.source, route, body, "accepted", now)
+    values = (*names, message.source, route, body)
+    state = ("running", 1, now) if starting else ("accepted", 0, None)
     inserted = db.execute(
-        "INSERT INTO messages (run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state,"
-        " accepted_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        values,
+        "INSERT INTO messages (run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, accepted_at,"
+        " state, attempts, started_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (*values, now, *state),
     )
     remember_seen(db, message.dedupe_keys, now)
     if not inserted.rowcount:
         return _known(db, message), False
     ledger_id = inserted.lastrowid or 0
-    db.execute(
-        "INSERT INTO story (ledger_id, step, at, state, reason) VALUES (?, 1, ?, 'accepted', '')", (ledger_id, now)
+    steps = [(ledger_id, 1, now, "accepted"), (ledger_id, 2, now, "running")]
+    db.executemany(
+        "INSERT INTO story (ledger_id, step, at, state, reason) VALUES (?, ?, ?, ?, '')",
+        steps if starting else steps[:1],
     )
-    return _message((ledger_id, *values[:9], "", 0, now, None, None, None)), True
+    return _message((ledger_id, *values, "accepted", "", 0, now, None, None, None)), True
 
 
 def _known(db: sqlite3.Connection, message: Accept) -> LedgerRow:
