@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw.clock import Clock, iso_utc
+from openclaw.messages import AssistantMessage, ToolResultMessage, UserMessage
 from openclaw.sessions import json_text
 from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
 from openclaw.storage.base import Context, Entry
@@ -121,16 +122,18 @@ class FileTranscript:
         self._leaf = self._index.add(Envelope(type=kind, id=own, parentId=parent), start, len(line))
         if kind == "label":
             self._index.note_label(fields)
-        self._extend(own, kind, line)
+        self._extend(own, kind, line, fields.get("message"))
 
-    def _extend(self, own: str, kind: str, line: bytes) -> None:
+    def _extend(self, own: str, kind: str, line: bytes, message: Any) -> None:
         branch = self._branch
         if branch is None:
             return
         if kind == "compaction":
             self._branch = self._rebuild(branch)
         else:
-            branch.add(own, kind, line)
+            # The very object that was given: who keeps notes about messages knows it again.
+            known = message if isinstance(message, UserMessage | AssistantMessage | ToolResultMessage) else None
+            branch.add(own, kind, line, known)
             self._decoded_bytes += len(line)
 
     def _header_line(self) -> bytes:
