@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import lru_cache
 
 LEGACY_STATE_DIRS = (".clawdbot", ".moltbot", ".moldbot")
 DEFAULT_PORT = 18789
@@ -32,6 +33,7 @@ def config_path() -> str:
     return os.path.join(state_dir(), "openclaw.json")
 
 
+@lru_cache(maxsize=256)
 def normalize_agent_id(value: str | None) -> str:
     """Lower case, other characters as ``-``, at most 64; blank is ``main``."""
     trimmed = (value or "").strip()

@@ -89,7 +89,7 @@ class Chamber:
             processes=nothing,
             notes=nothing,
             call_model=summaries.stream,
-            grounds=Grounds(str(state_dir)),
+            grounds=Grounds(str(state_dir), self.clock),
             hooks=Hooks(),
             scales=Scales(),
         )

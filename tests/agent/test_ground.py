@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from openclaw.agent.ground import Ground, Grounds, View
+from openclaw.agent.ground import LOOK_AGAIN_S, Ground, Grounds, View
 from openclaw.config.schema import Config
+from tests.agent.scripted import HeldClock
 
 VIEW = View(200_000, True, False)
 SKILL = "---\nname: {name}\ndescription: does {name}\n---\nText.\n"
@@ -21,7 +22,8 @@ class Place:
         self.state, self.workspace = folder / "state", folder / "workspace"
         self.workspace.mkdir()
         self.configure()
-        self.grounds = Grounds(str(self.state))
+        self.clock = HeldClock()
+        self.grounds = Grounds(str(self.state), self.clock)
 
     def configure(self, **defaults: object) -> None:
         given = {"skipBootstrap": True, "workspace": str(self.workspace), **defaults}
@@ -105,6 +107,7 @@ async def test_a_program_that_a_skill_needs_is_noticed_when_it_is_installed(
     assert "pull" not in skills(await place.look())
     (programs / "tug").write_text("#!/bin/sh\n")
     os.chmod(programs / "tug", 0o755)
+    await place.clock.sleep(LOOK_AGAIN_S)
     assert "pull" in skills(await place.look())
 
 

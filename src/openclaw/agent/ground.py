@@ -1,7 +1,8 @@
 """What the disk holds for an agent's prompt: workspace files, skills, the repository around it.
 
 Reading all of it took a thread and a tenth of every turn. Here a turn only asks whether anything has changed, which is
-one ``stat`` for each file and folder the answer depends on, and reads again when something has.
+one ``stat`` for each file and folder that people edit, and reads again when something has. Programs and repositories
+outside the workspace, which hardly ever change, are looked at every few seconds.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from openclaw.agent.bootstrap import (
     effective_max_chars,
     load_bootstrap,
 )
+from openclaw.agent.skill_gate import BUNDLED
 from openclaw.agent.skills import (
     SkillsPrompt,
     folders_in,
@@ -30,9 +32,12 @@ from openclaw.agent.skills import (
     skills_prompt,
 )
 from openclaw.agent.workspace import ready_workspace, repo_markers, repo_root
+from openclaw.clock import Clock
 from openclaw.config.schema import Config
 
 MOST_KEPT = 64
+LOOK_AGAIN_S = 5.0
+_FILES = (*BOOTSTRAP_FILES, *MEMORY_FILES)
 _Sign: TypeAlias = tuple[int, int, int] | None
 """Of a file or folder; None where there is none."""
 
@@ -52,50 +57,72 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     repo_root: str | None
 
 
+class _Found(msgspec.Struct):
+    ground: Ground
+    config: Config
+    near: list[str]
+    near_signs: list[_Sign]
+    far: list[str]
+    far_signs: list[_Sign]
+    looked_at: float
+
+    def holds(self, config: Config, now: float) -> bool:
+        if config is not self.config or _signs(self.near) != self.near_signs:
+            return False
+        if now - self.looked_at >= LOOK_AGAIN_S:
+            self.looked_at = now
+            return _signs(self.far) == self.far_signs
+        return True
+
+
 class Grounds:
     """Keeps what was found for each agent and view."""
 
-    def __init__(self, state_dir: str) -> None:
+    def __init__(self, state_dir: str, clock: Clock) -> None:
         self._state_dir = state_dir
-        self._known: OrderedDict[tuple[str, View], tuple[Config, list[str], list[_Sign], Ground]] = OrderedDict()
+        self._clock = clock
+        self._known: OrderedDict[tuple[str, View], _Found] = OrderedDict()
 
     async def of(self, agent_id: str, config: Config, workspace: Path, view: View) -> Ground:
-        known = self._known.get((agent_id, view))
-        if known is not None and known[0] is config and _signs(known[1]) == known[2]:
-            return known[3]
-        watched, signs, ground = await asyncio.to_thread(self._look, agent_id, config, workspace, view)
-        self._known[agent_id, view] = (config, watched, signs, ground)
+        known, now = self._known.get((agent_id, view)), self._clock.monotonic()
+        if known is not None and known.holds(config, now):
+            return known.ground
+        found = await asyncio.to_thread(self._look, agent_id, config, workspace, view, now)
+        self._known[agent_id, view] = found
         while len(self._known) > MOST_KEPT:
             self._known.popitem(last=False)
-        return ground
+        return found.ground
 
-    def _look(
-        self, agent_id: str, config: Config, workspace: Path, view: View
-    ) -> tuple[list[str], list[_Sign], Ground]:
+    def _look(self, agent_id: str, config: Config, workspace: Path, view: View, now: float) -> _Found:
         defaults = config.agents.defaults
         ready_workspace(workspace, seed=not defaults.skip_bootstrap)
-        watched = self._watched(agent_id, config, workspace)
+        near, far = self._watched(agent_id, config, workspace)
         # Before anything is read: what changes while it is being read is noticed the next time.
-        signs = _signs(watched)
+        near_signs, far_signs = _signs(near), _signs(far)
         max_chars = effective_max_chars(defaults.bootstrap_max_chars, view.window)
         ground = Ground(
             files=load_bootstrap(workspace, max_chars, private=view.private, subagent=view.subagent),
             skills=SkillsPrompt() if view.subagent else self._skills(agent_id, config, view.window),
             repo_root=repo_root(workspace, defaults.repo_root),
         )
-        return watched, signs, ground
+        return _Found(ground, config, near, near_signs, far, far_signs, now)
 
     def _skills(self, agent_id: str, config: Config, window: int) -> SkillsPrompt:
         verdicts, _ = judged_skills(config, self._state_dir, agent_id)
         return skills_prompt(verdicts, window)
 
-    def _watched(self, agent_id: str, config: Config, workspace: Path) -> list[str]:
-        paths = [workspace, *(workspace / name for name in (*BOOTSTRAP_FILES, *MEMORY_FILES))]
-        paths += [] if config.agents.defaults.repo_root else repo_markers(workspace)
+    def _watched(self, agent_id: str, config: Config, workspace: Path) -> tuple[list[str], list[str]]:
+        """A folder's own time changes when something appears in it or goes: what is missing needs no watching."""
+        near = [workspace, *(path for name in _FILES if (path := workspace / name).exists())]
+        far = [*repo_markers(workspace)[1:], *(Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep))]
         for place in places(config, self._state_dir, agent_id):
-            # A folder changes when something is added to it, also one level down, where skills are kept in groups.
-            paths += [place.folder, *folders_in(place.folder), *skill_files(place.folder)]
-        return [*map(str, paths), *filter(None, os.environ.get("PATH", "").split(os.pathsep))]
+            # One level down as well, where skills are kept in groups.
+            inside = [place.folder, *folders_in(place.folder), *skill_files(place.folder)]
+            if place.source == BUNDLED:
+                far += inside
+            else:
+                near += inside
+        return [str(path) for path in near], [str(path) for path in far]
 
 
 def _signs(paths: list[str]) -> list[_Sign]:

@@ -80,7 +80,7 @@ async def open_gateway(
         processes=ProcessRegistry(),
         notes=gateway.system_events,
         call_model=lambda request, agent_id: call_model(gateway, keys, request, agent_id),
-        grounds=Grounds(state_dir),
+        grounds=Grounds(state_dir, clock),
     )
     watch_compactions(gateway.runtime)
     gateway.hub = RunHub(gateway.runtime, lambda record: observe(gateway, record))

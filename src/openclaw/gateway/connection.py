@@ -25,7 +25,7 @@ HANDSHAKE_TIMEOUT_S = 10.0
 MAX_CALLS_IN_FLIGHT = 256
 """A client with more unanswered calls is not read from until one is answered."""
 CLOSE_GRACE_S = 5.0
-SLOW_CALL_MS = 50
+SLOW_CALL_MS = 250
 GATHER_S = 0.002
 
 log = logging.getLogger("openclaw.gateway.ws")

@@ -104,7 +104,8 @@ async def touch_session(message: Incoming, runtime: Runtime) -> SessionEntry:
 
     def change(entry: SessionEntry | None) -> SessionEntry:
         updated: dict[str, Any] = dict(entry or {})
-        updated.setdefault("sessionId", str(uuid.uuid4()))
+        if "sessionId" not in updated:
+            updated["sessionId"] = str(uuid.uuid4())
         updated["updatedAt"] = touched(updated, now, message.source)
         updated.update(message.entry_fields)
         return SessionEntry(**updated)  # type: ignore[typeddict-item]

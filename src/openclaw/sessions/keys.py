@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
@@ -27,6 +28,8 @@ _BARE_PREFIXES = ("cron:", "hook:", "node-", "node:", "acp:")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _LONGEST_NAME = 160
+REMEMBERED_KEYS = 2048
+"""Keys are taken apart some twenty times in a turn."""
 
 
 class AgentKey(NamedTuple):
@@ -48,6 +51,7 @@ def normalize_main_key(value: str | None) -> str:
     return (value or "").strip().lower() or DEFAULT_MAIN_KEY
 
 
+@lru_cache(maxsize=REMEMBERED_KEYS)
 def parse_agent_key(key: str | None) -> AgentKey | None:
     """``agent:<agentId>:<rest>`` taken apart; empty segments vanish, nothing is lower-cased."""
     segments = [segment for segment in (key or "").strip().split(":") if segment]
@@ -61,6 +65,7 @@ def agent_of(key: str | None, *, default_agent: str = DEFAULT_AGENT) -> str:
     return normalize_agent_id(parsed.agent_id if parsed else default_agent)
 
 
+@lru_cache(maxsize=REMEMBERED_KEYS)
 def rest_of(key: str) -> str:
     """The key without its ``agent:<agentId>:`` prefix, lower-cased."""
     lowered = key.strip().lower()
