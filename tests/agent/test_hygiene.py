@@ -136,7 +136,7 @@ def worked() -> list[Message]:
         UserMessage(content="look\x00", timestamp=1),
         AssistantMessage(content=calls, stop_reason="toolUse", timestamp=2),
         ToolResultMessage(tool_call_id="c1", tool_name="read", content=[TextBlock(text="found")], timestamp=3),
-        AssistantMessage(content=[TextBlock(text="half")], stop_reason="aborted", timestamp=4),
+        AssistantMessage(content=[ThinkingBlock(thinking="half")], stop_reason="aborted", timestamp=4),
         UserMessage(content="and?", timestamp=5),
     ]
 
@@ -149,6 +149,21 @@ def refuse(hygiene: Hygiene, now: int) -> None:
     one = cleaner(hygiene, now)
     one.clean(worked())
     assert one.refused(now)
+
+
+def test_of_a_stopped_answer_the_model_sees_what_the_person_saw() -> None:
+    call = ToolCall(id="c9", name="read", arguments={"path": "z"})
+    half = [ThinkingBlock(thinking="hm", thinking_signature="s"), TextBlock(text="Half an ans"), call]
+    shown = cleaner(Hygiene(), 10).clean(
+        [
+            UserMessage(content="tell me", timestamp=1),
+            AssistantMessage(content=half, stop_reason="aborted", timestamp=2),
+            UserMessage(content="go on", timestamp=3),
+            AssistantMessage(content=[TextBlock(text="lost")], stop_reason="error", timestamp=4),
+        ]
+    )
+    assert said(shown) == ["tell me", "Half an ans", "go on"]
+    assert shown[1].content == [TextBlock(text="Half an ans")]
 
 
 def test_the_same_words_are_not_sent_twice() -> None:

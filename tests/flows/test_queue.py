@@ -198,3 +198,18 @@ async def test_what_waits_survives_a_kill(start: Start, models: ModelServer) -> 
             history = await client.call("chat.history", {"sessionKey": "main"})
     texts = [message["content"][0]["text"] for message in history["messages"]]
     assert texts == ["a", "A", "b", "B", "c", "C"]
+
+
+async def test_message_right_after_a_stop_does_not_count_as_sent_while_busy(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        models.queue(Reply(text="on and on " * 50, delay_ms=20))
+        await client.call("chat.send", {"sessionKey": "main", "message": "tell", "idempotencyKey": "long"})
+        await client.event(lambda event, payload: event == "chat" and payload["state"] == "delta")
+        await client.call("chat.abort", {"sessionKey": "main"})
+        models.reply("short")
+        params = {"sessionKey": "main", "message": "be brief", "idempotencyKey": "next"}
+        assert await client.call("chat.send", params) == {"runId": "next", "status": "started"}
+        assert text_of(await client.ending("next")) == "short"
+        assert "Queued" not in json.dumps(models.requests[-1].body["messages"])

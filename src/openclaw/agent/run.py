@@ -72,6 +72,9 @@ from openclaw.tools.base import ToolContext
 
 log = logging.getLogger("openclaw.agents.run")
 
+STOPPED_BY_HAND = ("stop", "rpc")
+"""Reasons of an abort that the next message should know of; one that came from a next message explains itself."""
+
 T = TypeVar("T")
 
 
@@ -474,7 +477,7 @@ class AgentRun:
                 return None  # Deleted meanwhile: late events do not bring a session back.
             entry["updatedAt"] = touched(entry, now, self._turn.source)
             entry["systemSent"] = True
-            entry["abortedLastRun"] = result.outcome == "aborted"
+            entry["abortedLastRun"] = result.outcome == "aborted" and result.error in STOPPED_BY_HAND
             entry["modelProvider"], entry["model"] = prepared.model.provider, prepared.model.id
             entry["contextTokens"] = prepared.context_window
             entry["systemPromptReport"] = report

@@ -71,7 +71,13 @@ def _block(path: str, text: str) -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     newline = "" if text.endswith("\n") else "\n"
-    return f"{os.path.relpath(path)}:\n{fence}\n{text}{newline}{fence}"
+    return f"{_label(path)}:\n{fence}\n{text}{newline}{fence}"
+
+
+def _label(path: str) -> str:
+    """As seen from here; a file that is somewhere else keeps the path it was given with."""
+    seen = os.path.relpath(path)
+    return path if seen.split(os.sep, 1)[0] == os.pardir else seen
 
 
 def _attachment(path: str, mime: str, data: bytes) -> dict[str, Any]:

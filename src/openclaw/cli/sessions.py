@@ -22,6 +22,7 @@ MAX_MODEL_WIDTH = 32
 ROW_FIELDS = (
     "key",
     "kind",
+    "channel",
     "updatedAt",
     "ageMs",
     "sessionId",
@@ -54,7 +55,7 @@ def build(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     active = _active_minutes(args.active)
-    params: dict[str, Any] = {"includeGlobal": True, "includeUnknown": True}
+    params: dict[str, Any] = {}
     optional = {"activeMinutes": active, "agentId": args.agent, "search": args.search, "limit": args.limit}
     params |= {key: value for key, value in optional.items() if value is not None}
     listed = clients.from_args(args).call("sessions.list", params)

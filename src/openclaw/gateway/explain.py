@@ -13,6 +13,7 @@ from openclaw.inbound.stamp import without_wrappers
 from openclaw.runs.hub import LONGEST_CHAIN
 from openclaw.runs.story import answered_by, summary, tell
 from openclaw.sessions.carry_over import previous_sessions
+from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import LedgerRow, OutboxRow, StateChange, ToolCallRow
 
 if TYPE_CHECKING:
@@ -141,10 +142,10 @@ def _session_answer(gateway: Gateway, key: str, session_id: str, rows: list[Ledg
     story = [summary(row, text_of(row), now, zone) for row in oldest_first]
     return {
         "kind": "session",
-        "sessionKey": key,
+        "sessionKey": shown_key(key),
         "sessionId": session_id,
         "messages": [row_facts(row) for row in oldest_first],
-        "story": story or [f"No message of session {key} is on record."],
+        "story": story or [f"No message of session {shown_key(key)} is on record."],
     }
 
 
@@ -158,7 +159,7 @@ def text_of(row: LedgerRow) -> str:
 
 def row_facts(row: LedgerRow) -> dict[str, Any]:
     result = row.result or {}
-    view: dict[str, Any] = {"id": row.id, "runId": row.run_id, "sessionKey": row.session_key}
+    view: dict[str, Any] = {"id": row.id, "runId": row.run_id, "sessionKey": shown_key(row.session_key)}
     view |= {"sessionId": row.session_id, "agentId": row.agent_id, "source": row.source}
     view |= {"channel": row.route.get("channel"), "state": row.state, "reason": row.reason, "attempts": row.attempts}
     view |= {"acceptedAt": row.accepted_at, "startedAt": row.started_at, "endedAt": row.ended_at}

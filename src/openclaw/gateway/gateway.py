@@ -29,7 +29,7 @@ from openclaw.inbound.pairing import PairingStore
 from openclaw.paths import sessions_dir
 from openclaw.sessions.archive import INTERVAL_S as ARCHIVE_INTERVAL_S
 from openclaw.sessions.archive import compress_old
-from openclaw.sessions.keys import canonical_key
+from openclaw.sessions.keys import canonical_key, shown_key
 from openclaw.sessions.search import SearchIndex
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
 
@@ -137,7 +137,7 @@ class Gateway:
         return {
             "defaultAgentId": default_agent_id(config),
             "mainKey": main_key(config),
-            "mainSessionKey": self.main_session_key(),
+            "mainSessionKey": shown_key(self.canonical_key("main")),
             "scope": config.session.scope,
         }
 

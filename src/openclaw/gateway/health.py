@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw.config.agents import agent_config, default_agent_id
 from openclaw.gateway.channel_services import by_channel, label_of, summary_of
+from openclaw.gateway.session_rows import most_recent
+from openclaw.sessions.keys import shown_key
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
@@ -107,9 +109,13 @@ def heartbeat_summary(config: Config, agent_id: str) -> dict[str, Any]:
 
 
 async def session_summary(gateway: Gateway, agent_id: str, now: int) -> dict[str, Any]:
-    rows = await gateway.sessions.rows(agent_id)
+    listed = await most_recent(gateway, agent_id, RECENT_SESSIONS)
     recent = [
-        {"key": row.key, "updatedAt": row.entry.get("updatedAt"), "age": now - (row.entry.get("updatedAt") or now)}
-        for row in rows[:RECENT_SESSIONS]
+        {
+            "key": shown_key(row.key),
+            "updatedAt": row.entry.get("updatedAt"),
+            "age": now - (row.entry.get("updatedAt") or now),
+        }
+        for row in listed.rows
     ]
-    return {"path": gateway.sessions.path(agent_id), "count": len(rows), "recent": recent}
+    return {"path": gateway.sessions.path(agent_id), "count": listed.total, "recent": recent}

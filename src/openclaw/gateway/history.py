@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from openclaw.agent.continuation import join
 from openclaw.inbound.stamp import without_wrappers
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, to_public
 from openclaw.outbound.visible import visible_message
@@ -134,13 +135,32 @@ def _public(entries: Sequence[Entry], with_reasoning: bool) -> list[dict[str, An
             message = decode_message(_line.decode(entry.raw).message)
         except msgspec.MsgspecError:
             continue
+        if message is None:
+            continue
+        last = messages[-1] if messages else None
         if isinstance(message, UserMessage):
             message = _unwrapped_user(message)
-        elif isinstance(message, AssistantMessage):
-            message = visible_message(message, with_reasoning=with_reasoning)
-        if message is not None:
-            messages.append(message)
-    return to_public(messages)
+        elif isinstance(message, AssistantMessage) and isinstance(last, AssistantMessage) and _goes_on(last):
+            messages[-1] = _as_one(last, message)
+            continue
+        messages.append(message)
+    shown = (
+        visible_message(message, with_reasoning=with_reasoning) if isinstance(message, AssistantMessage) else message
+        for message in messages
+    )
+    return to_public([message for message in shown if message is not None])
+
+
+def _goes_on(message: AssistantMessage) -> bool:
+    """Cut by the output limit: what the model said next belongs to the same answer."""
+    return message.stop_reason == "length" and not message.tool_calls
+
+
+def _as_one(cut: AssistantMessage, rest: AssistantMessage) -> AssistantMessage:
+    thoughts = [block for block in cut.content if not isinstance(block, TextBlock)]
+    others = [block for block in rest.content if not isinstance(block, TextBlock)]
+    text = TextBlock(text=join(cut.text, rest.text))
+    return msgspec.structs.replace(rest, content=[*thoughts, text, *others])
 
 
 def _unwrapped_user(message: UserMessage) -> UserMessage:

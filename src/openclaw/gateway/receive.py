@@ -28,6 +28,7 @@ from openclaw.inbound.labels import conversation_label
 from openclaw.inbound.mentions import gate, mention_patterns, needs_mention
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.pairing import pairing_reply
+from openclaw.inbound.stamp import ABORT_NOTE
 from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
 from openclaw.sessions.display_name import group_display_name
 from openclaw.sessions.entry import SessionEntry
@@ -38,11 +39,6 @@ if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 log = logging.getLogger("openclaw.inbound")
-
-ABORT_NOTE = (
-    "Note: the person stopped the previous run. Take up that work only if it is clear that they still want it; "
-    "otherwise ask."
-)
 
 
 class Reception:

@@ -9,6 +9,7 @@ from openclaw.gateway.registry import MethodError
 from openclaw.gateway.targets import Target, entry_of
 from openclaw.sessions.carry_over import PreviousSession, Reason, previous_sessions
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import shown_key
 from openclaw.sessions.lifecycle import MARKER_TYPE, Rotation, rotate
 from openclaw.sessions.resume import NotResumable, choose, resume
 from openclaw.storage.base import SessionRow, TranscriptRef
@@ -56,7 +57,7 @@ def announce(gateway: Gateway, target: Target, rotation: Rotation) -> None:
     session_id, at = rotation.new["sessionId"], rotation.new.get("updatedAt")
     message: dict[str, Any] = {"role": "system", "content": [{"type": "text", "text": rotation.marker_text}]}
     message |= {"timestamp": at, "__openclaw": {"kind": MARKER_TYPE, "id": session_id, "reason": rotation.reason}}
-    payload = {"runId": f"session-{session_id}-{at}", "sessionKey": target.key, "seq": 0, "state": "final"}
+    payload = {"runId": f"session-{session_id}-{at}", "sessionKey": shown_key(target.key), "seq": 0, "state": "final"}
     gateway.broadcaster.publish("chat", {**payload, "message": message})
 
 

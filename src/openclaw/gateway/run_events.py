@@ -24,6 +24,7 @@ from openclaw.gateway.broadcast import Broadcaster
 from openclaw.gateway.tool_view import result_view, tool_meta
 from openclaw.outbound.footer import with_footer
 from openclaw.runs.record import RunRecord
+from openclaw.sessions.keys import shown_key
 
 CHAT_DELTA_S = 0.150
 AGENT_DELTA_S = 0.040
@@ -232,7 +233,7 @@ class RunStream:
         text, size, now = self._text, self._text.size, self._clock.now_ms()
         head = {
             "runId": self._record.run_id,
-            "sessionKey": self._record.session_key,
+            "sessionKey": shown_key(self._record.session_key),
             "seq": self._seq,
             "state": "delta",
         }
@@ -245,7 +246,7 @@ class RunStream:
     def _chat(self, state: str, *, seq: int | None = None, **more: Any) -> None:
         head = {
             "runId": self._record.run_id,
-            "sessionKey": self._record.session_key,
+            "sessionKey": shown_key(self._record.session_key),
             "seq": seq or self._seq,
             "state": state,
         }
@@ -256,7 +257,7 @@ class RunStream:
         self._broadcaster.publish("agent", self._agent_payload(stream, data, self._seq, self._clock.now_ms()))
 
     def _agent_payload(self, stream: str, data: dict[str, Any], seq: int, ts: int) -> dict[str, Any]:
-        key = self._record.session_key
+        key = shown_key(self._record.session_key)
         return {"runId": self._record.run_id, "stream": stream, "data": data, "sessionKey": key, "seq": seq, "ts": ts}
 
     def _tool(self, data: dict[str, Any], body: tuple[str, Callable[[], Any]] | None = None) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -15,7 +16,7 @@ from openclaw.messages import AssistantMessage, ImageBlock, Message, ToolCall, U
 from openclaw.models.catalogue import UnknownModel
 from openclaw.outbound.reasoning import typed
 from openclaw.outbound.visible import visible_text
-from openclaw.sessions.keys import is_cron_run_alias, kind_of
+from openclaw.sessions.keys import RESERVED_KEYS, channel_of, is_cron_run_alias, kind_of, shown_key
 from openclaw.storage.base import Entry, SessionRow, TranscriptRef
 
 if TYPE_CHECKING:
@@ -57,14 +58,14 @@ _COPIED = (
 
 
 def list_kind(row: SessionRow) -> str:
-    """``direct``, ``group``, ``global`` or ``unknown``, as session lists sort them."""
-    if row.key in ("global", "unknown"):
+    """``direct``, ``group`` or ``unknown``, as session lists sort them."""
+    if row.key == "unknown":
         return row.key
     return "group" if kind_of(row.key, row.entry) == "group" else "direct"
 
 
 def row_view(row: SessionRow, defaults: dict[str, Any]) -> dict[str, Any]:
-    view: dict[str, Any] = {"key": row.key, "kind": list_kind(row)}
+    view: dict[str, Any] = {"key": shown_key(row.key), "kind": list_kind(row)}
     entry: dict[str, Any] = dict(row.entry)
     for name in _COPIED:
         if name in entry:
@@ -72,6 +73,9 @@ def row_view(row: SessionRow, defaults: dict[str, Any]) -> dict[str, Any]:
     if entry.get("modelOverride"):
         view["model"] = entry["modelOverride"]
         view["modelProvider"] = entry.get("providerOverride") or view.get("modelProvider") or defaults["modelProvider"]
+    view["channel"] = channel_of(entry, row.key)
+    # The names the store had for these before, which some readers of lists still look for.
+    view |= {old: view[new] for old, new in (("provider", "channel"), ("room", "groupChannel")) if new in view}
     for name in ("modelProvider", "model", "contextTokens"):
         if not view.get(name):
             view[name] = defaults[name]
@@ -86,6 +90,22 @@ def model_defaults(gateway: Gateway, agent_id: str | None = None) -> dict[str, A
     except UnknownModel:
         return {"modelProvider": None, "model": None, "contextTokens": None}
     return {"modelProvider": model.provider, "model": model.id, "contextTokens": model.context_window}
+
+
+class Listed(NamedTuple):
+    rows: list[SessionRow]
+    total: int
+    """Of all that may be listed, not only of ``rows``."""
+
+
+async def most_recent(gateway: Gateway, agent_id: str, limit: int) -> Listed:
+    """The newest sessions of an agent, reserved keys left out. A long store is not walked through."""
+    rows = await gateway.sessions.rows(agent_id)
+    shared = gateway.config.current.session.scope == "global"
+    hidden = [key for key in RESERVED_KEYS if key != "global" or not shared]
+    held_back = [key for key in hidden if await gateway.sessions.get(agent_id, key) is not None]
+    shown = matching(rows, include_global=shared, include_unknown=False)
+    return Listed(list(islice(shown, limit)), len(rows) - len(held_back))
 
 
 def matching(rows: Sequence[SessionRow], *, include_global: bool, include_unknown: bool) -> Iterator[SessionRow]:

@@ -11,7 +11,8 @@ from openclaw.gateway.history import injected_message
 from openclaw.gateway.targets import Target, transcript_ref
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.reply import is_delivered, parts_for
-from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh
+from openclaw.sessions.keys import shown_key
+from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh, home_of
 from openclaw.storage.base import Accept
 
 if TYPE_CHECKING:
@@ -94,13 +95,13 @@ async def notice(gateway: Gateway, record: RunRecord, run_id: str, text: str) ->
         if gateway.channel_services is not None:
             gateway.channel_services.delivery.wake()
     message = msgspec.to_builtins(injected_message(text, gateway.clock.now_ms()))
-    head = {"runId": run_id, "sessionKey": row.session_key, "seq": 1, "state": "final"}
+    head = {"runId": run_id, "sessionKey": shown_key(row.session_key), "seq": 1, "state": "final"}
     gateway.broadcaster.publish("chat", {**head, "message": message})
 
 
 async def show(gateway: Gateway, target: Target, run_id: str, text: str) -> None:
     """In the open chats at once; in the transcript as soon as no run is writing there."""
-    payload: dict[str, Any] = {"runId": run_id, "sessionKey": target.key, "seq": 1, "state": "final"}
+    payload: dict[str, Any] = {"runId": run_id, "sessionKey": shown_key(target.key), "seq": 1, "state": "final"}
     if not text:
         gateway.broadcaster.publish("chat", payload)
         return
@@ -114,7 +115,9 @@ async def _keep(gateway: Gateway, target: Target, run_id: str, message: Any) -> 
         entry = await gateway.sessions.get(target.agent_id, target.key)
         if entry is None:
             return
-        transcript = await gateway.transcripts.open(transcript_ref(target, entry))
+        transcript = await gateway.transcripts.open(
+            transcript_ref(target, entry), cwd=home_of(gateway.runtime, target.agent_id)
+        )
         assert transcript is not None
         await transcript.append({"type": "message", "message": message}, entry_id=f"say-{run_id}"[:64], durable=True)
 

@@ -10,6 +10,13 @@ _STAMPED = re.compile(r"^\[[^\]]*\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}[^\]]*\]")
 _MESSAGE_ID_LINE = re.compile(r"^[ \t]*\[message_id: [^\]]*\][ \t]*$\n?", re.MULTILINE)
 
 
+ABORT_NOTE = (
+    "Note: the person stopped the previous run. Take up that work only if it is clear that they still want it; "
+    "otherwise ask."
+)
+"""Begins the first message after a run was stopped."""
+
+
 def stamped(text: str, now_ms: int, zone: str | None) -> str:
     """``[Sun 2026-11-15 18:22 UTC] text``; left alone when the text carries a stamp already."""
     if _STAMPED.match(text) or "Current time: " in text:
@@ -18,7 +25,9 @@ def stamped(text: str, now_ms: int, zone: str | None) -> str:
 
 
 def without_wrappers(text: str) -> str:
-    """What the person typed: the stamp or channel envelope and message-id lines taken off."""
+    """What the person typed: the stamp or channel envelope, message-id lines and the note on a stop taken off."""
+    if text.startswith(ABORT_NOTE):
+        text = text[len(ABORT_NOTE) :].lstrip()
     plain = _MESSAGE_ID_LINE.sub("", text) if "[message_id: " in text else text
     match = _STAMPED.match(plain)
     return (plain[match.end() :].lstrip() if match else plain).rstrip("\n")

@@ -144,12 +144,14 @@ def used_tool_names(messages: list[Message]) -> list[str]:
 
 
 def without_failed(messages: list[Message]) -> list[Message]:
-    """Failed and aborted replies stay in the transcript and are never replayed."""
-    return [
-        message
-        for message in messages
-        if not (isinstance(message, AssistantMessage) and message.stop_reason in ("error", "aborted"))
-    ]
+    """Failed replies stay in the transcript and are never replayed; of a stopped one, what the person saw is."""
+    kept: list[Message] = []
+    for message in messages:
+        if not isinstance(message, AssistantMessage) or message.stop_reason not in ("error", "aborted"):
+            kept.append(message)
+        elif message.stop_reason == "aborted" and not is_blank(message.text):
+            kept.append(msgspec.structs.replace(message, content=[TextBlock(text=message.text)], stop_reason="stop"))
+    return kept
 
 
 def pair(messages: list[Message]) -> list[Message]:

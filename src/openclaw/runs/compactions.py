@@ -24,6 +24,7 @@ from openclaw.agent.tokens import context_tokens
 from openclaw.events import Event
 from openclaw.messages import AssistantMessage
 from openclaw.models.base import ModelError
+from openclaw.sessions.lifecycle import home_of
 from openclaw.storage.base import Transcript, TranscriptRef
 
 log = logging.getLogger("openclaw.runs.compaction")
@@ -265,7 +266,7 @@ class Compactions:
         if entry is None:
             return None
         ref = TranscriptRef(agent_id=agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
-        return await self._runtime.transcripts.open(ref, create=create)
+        return await self._runtime.transcripts.open(ref, cwd=home_of(self._runtime, agent_id), create=create)
 
     async def stop(self) -> None:
         """Nothing is lost: an entry that was not added yet is made again after the next run."""

@@ -114,7 +114,7 @@ class RunHub:
         lane = self._lane(record.session_key)
         active = lane.active
         steerable = active is not None and active.steerable
-        choice = decide(settings, busy=not lane.idle, steerable=steerable, waiting=len(lane.waiting))
+        choice = decide(settings, busy=lane.busy, steerable=steerable, waiting=len(lane.waiting))
         if choice == "steer" and active is not None and await self._steer_in_order(lane, active, record, settings):
             return True
         if choice == "refuse":

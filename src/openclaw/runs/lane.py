@@ -76,6 +76,13 @@ class Lane:
             self._coming -= 1
 
     @property
+    def busy(self) -> bool:
+        """Whether a new message has to wait for others. A run that was stopped and housekeeping only take a moment."""
+        active = self.active
+        working = active is not None and not active.ended and not active.abort.aborted
+        return working or any(isinstance(item, RunRecord) for item in self._waiting)
+
+    @property
     def waiting(self) -> list[RunRecord]:
         return [item for item in self._waiting if isinstance(item, RunRecord)]
 
@@ -86,7 +93,7 @@ class Lane:
 
     def add(self, record: RunRecord, settings: QueueSettings, *, first: bool = False) -> bool:
         """True when the run waits behind something else. ``first``: before everything else that waits."""
-        behind = self._task is not None
+        behind = self.busy
         record.queue, record.queued = settings, behind
         self._changed_at = self._clock.monotonic()
         if first:

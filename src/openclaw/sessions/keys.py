@@ -162,6 +162,11 @@ def _with_direct(rest: str) -> str:
     return rest
 
 
+def shown_key(key: str) -> str:
+    """A store key as clients are told it: the one session of a global scope goes by the name they use for it."""
+    return DEFAULT_MAIN_KEY if key == "global" else key
+
+
 def display_key(
     key: str,
     *,

@@ -185,7 +185,7 @@ def _is_beginning(line: Entry) -> bool:
 async def mark(stores: Stores, agent_id: str, rotation: Rotation) -> None:
     """Writes the line between sessions into the transcript: histories show it, the model does not see it."""
     entry = rotation.new
-    transcript = await stores.transcripts.open(transcript_ref(agent_id, entry), cwd=_cwd(stores, agent_id))
+    transcript = await stores.transcripts.open(transcript_ref(agent_id, entry), cwd=home_of(stores, agent_id))
     assert transcript is not None
     data = {"text": rotation.marker_text, "reason": rotation.reason}
     if rotation.old is not None:
@@ -199,7 +199,8 @@ def transcript_ref(agent_id: str, entry: SessionEntry) -> TranscriptRef:
     return TranscriptRef(agent_id=agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
 
 
-def _cwd(stores: Stores, agent_id: str) -> str:
+def home_of(stores: Stores, agent_id: str) -> str:
+    """The folder a transcript of this agent is said to be about."""
     return str(workspace_dir(stores.config.current, str(stores.state_dir), agent_id))
 
 
@@ -235,7 +236,7 @@ async def fork_from_parent(stores: Stores, agent_id: str, session_id: str, paren
         if source is None:
             return False
         ref = TranscriptRef(agent_id=agent_id, session_id=session_id)
-        await stores.transcripts.fork(source, ref, cwd=_cwd(stores, agent_id))
+        await stores.transcripts.fork(source, ref, cwd=home_of(stores, agent_id))
     except (OSError, ValueError) as problem:
         log.warning("session %s begins without its parent's context: %s", session_id, problem)
         return False

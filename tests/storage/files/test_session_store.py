@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.storage.files.session_store import FileSessionStore, store_path
+from openclaw.storage.files.session_store import QUIET_SECONDS, FileSessionStore, store_path
 from openclaw.storage.files.store_file import FOLD_RECORDS
 from tests.storage.still_clock import StillClock
 
@@ -195,7 +195,7 @@ async def test_edits_made_while_running_are_merged_key_by_key(tmp_path, open_sto
     await clock.pass_time(1)
     edited = on_disk(tmp_path)
     edited["edit"]["thinkingLevel"] = "high"
-    edited["busy"]["thinkingLevel"] = "high"
+    edited["busy"] |= {"thinkingLevel": "high", "sessionId": "changed by hand as well"}
     edited["new"] = {"sessionId": "new", "updatedAt": 1}
     del edited["drop"]
     await store.update("main", "busy", setting(sessionId="changed by the gateway"))
@@ -204,7 +204,7 @@ async def test_edits_made_while_running_are_merged_key_by_key(tmp_path, open_sto
     expected = {
         "keep": {"sessionId": "keep"},
         "edit": {"sessionId": "edit", "thinkingLevel": "high"},
-        "busy": {"sessionId": "changed by the gateway"},
+        "busy": {"sessionId": "changed by the gateway", "thinkingLevel": "high"},
         "new": {"sessionId": "new", "updatedAt": 1},
     }
     assert {row.key: row.entry for row in await store.rows()} == expected
@@ -290,3 +290,46 @@ async def test_unchanged_entry_writes_nothing(tmp_path, open_store):
     await store.update("main", MAIN, setting(sessionId="s"))
     await store.update("main", "nothing", lambda entry: None)
     assert sessions(tmp_path).with_name("sessions.journal").stat().st_size == size
+
+
+async def test_store_is_up_to_date_as_soon_as_changes_pause(tmp_path, open_store):
+    clock = StillClock()
+    store = await open_store(clock=clock)
+    await store.update("main", MAIN, setting(sessionId="s1"))
+    await clock.pass_time(QUIET_SECONDS, sleeps_again=False)
+    await asyncio.gather(*store._settling.values())
+    await asyncio.gather(*store._folds)
+    assert on_disk(tmp_path) == {MAIN: {"sessionId": "s1"}}
+
+
+async def test_edit_made_just_before_a_change_of_the_same_key_is_not_lost(tmp_path, open_store):
+    store = await open_store()
+    await store.update("main", MAIN, setting(sessionId="s"))
+    await store.flush()
+    write_store(tmp_path, {MAIN: {"sessionId": "s", "thinkingLevel": "high"}})
+    assert await store.update("main", MAIN, setting(totalTokens=7)) == {
+        "sessionId": "s",
+        "thinkingLevel": "high",
+        "totalTokens": 7,
+    }
+
+
+async def test_list_shows_an_edit_at_once(tmp_path, open_store):
+    store = await open_store()
+    await store.update("main", MAIN, setting(sessionId="s"))
+    await store.flush()
+    write_store(tmp_path, {"agent:main:other": {"sessionId": "o"}})
+    assert [row.key for row in await store.rows()] == ["agent:main:other"]
+
+
+async def test_entry_of_a_forum_topic_names_the_transcript_with_the_topic(tmp_path, open_store):
+    key = "agent:main:telegram:group:-100:topic:42"
+    write_store(tmp_path, {key: {"sessionId": "s"}, "agent:main:telegram:group:-100": {"sessionId": "g"}})
+    store = await open_store()
+    folder = sessions(tmp_path).parent
+    assert await store.get("main", key) == {"sessionId": "s", "sessionFile": str(folder / "s-topic-42.jsonl")}
+    assert await store.get("main", "agent:main:telegram:group:-100") == {"sessionId": "g"}
+    changed = await store.update("main", key, lambda _: {"sessionId": "n"})
+    assert changed == {"sessionId": "n", "sessionFile": str(folder / "n-topic-42.jsonl")}
+    own = {"sessionId": "n", "sessionFile": str(folder / "own.jsonl")}
+    assert await store.update("main", key, lambda _: own) == own

@@ -13,7 +13,7 @@ from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_agent, target_of
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
 from openclaw.inbound.intake import Incoming, take_in
-from openclaw.inbound.stamp import stamped
+from openclaw.inbound.stamp import ABORT_NOTE, stamped
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.paths import normalize_agent_id
@@ -66,7 +66,9 @@ async def agent(call: Call) -> Any:
         images, _ = read_images(params.attachments or [])
     except BadAttachment as bad:
         raise MethodError(f"Error: {bad}") from None
-    config = gateway.config.current
+    prompt = stamped(params.message, gateway.clock.now_ms(), gateway.config.current.agents.defaults.user_timezone)
+    if entry is not None and entry.get("abortedLastRun"):
+        prompt = f"{ABORT_NOTE}\n\n{prompt}"
     call.client.follow_run(params.idempotency_key)
     submission = await take_in(
         Incoming(
@@ -75,7 +77,7 @@ async def agent(call: Call) -> Any:
             session_key=target.key,
             source="agent",
             route=_route(params, entry, target),
-            prompt=stamped(params.message, gateway.clock.now_ms(), config.agents.defaults.user_timezone),
+            prompt=prompt,
             images=images,
             thinking=_thinking(params),
             timeout_s=params.timeout,

@@ -15,9 +15,12 @@ from openclaw.gateway.webchat import fresh_session, hear, may_be_command
 from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
 from openclaw.inbound.commands.context import Handled
 from openclaw.inbound.intake import Incoming, take_in
-from openclaw.inbound.stamp import stamped
+from openclaw.inbound.stamp import ABORT_NOTE, stamped
 from openclaw.models.thinking import parse_level
 from openclaw.runs.hub import Submission
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import shown_key
+from openclaw.sessions.lifecycle import home_of
 from openclaw.storage.base import END_STATES
 
 WEBCHAT_FIELDS: dict[str, Any] = {
@@ -101,6 +104,8 @@ async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]
     if not outcome.greeting:
         zone = gateway.config.current.agents.defaults.user_timezone
         prompt = f"{stamped(prompt, gateway.clock.now_ms(), zone)}\n[message_id: {run_id}]"
+        if entry.get("abortedLastRun"):
+            prompt = f"{ABORT_NOTE}\n\n{prompt}"
     submission = await take_in(
         Incoming(
             run_id=run_id,
@@ -113,7 +118,7 @@ async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]
             thinking=thinking,
             timeout_s=None if params.timeout_ms is None else params.timeout_ms / 1000,
             hints=outcome.hints,
-            entry_fields={} if entry.get("chatType") else WEBCHAT_FIELDS,
+            entry_fields={} if entry.get("chatType") or entry.get("lastChannel") else WEBCHAT_FIELDS,
             watcher=call.client.conn_id,
         ),
         gateway.runtime,
@@ -167,7 +172,16 @@ async def abort(call: Call) -> Any:
         if record is not None and record.session_key != target.key:
             raise MethodError("runId does not match sessionKey")
     stopped = call.gateway.hub.abort(target.key, params.run_id, "rpc")
+    if stopped:
+        # At once, and not when the run has unwound: the next message may be here before that.
+        await call.gateway.sessions.update(target.agent_id, target.key, _noted_as_aborted, durable=False)
     return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
+
+
+def _noted_as_aborted(entry: SessionEntry | None) -> SessionEntry | None:
+    if entry is not None:
+        entry["abortedLastRun"] = True
+    return entry
 
 
 class ChatHistory(Params):
@@ -212,12 +226,20 @@ async def inject(call: Call) -> Any:
     message = injected_message(text, gateway.clock.now_ms())
 
     async def append() -> str:
-        transcript = await gateway.transcripts.open(transcript_ref(target, entry))
+        transcript = await gateway.transcripts.open(
+            transcript_ref(target, entry), cwd=home_of(gateway.runtime, target.agent_id)
+        )
         assert transcript is not None
         return await transcript.append({"type": "message", "message": message}, durable=True)
 
     entry_id = await gateway.hub.exclusively(target.key, append)
     shown = {"role": "assistant", "content": [{"type": "text", "text": text}], "timestamp": message.timestamp}
-    payload = {"runId": f"inject-{entry_id}", "sessionKey": target.key, "seq": 0, "state": "final", "message": shown}
+    payload = {
+        "runId": f"inject-{entry_id}",
+        "sessionKey": shown_key(target.key),
+        "seq": 0,
+        "state": "final",
+        "message": shown,
+    }
     gateway.broadcaster.publish("chat", payload)
     return {"ok": True, "messageId": entry_id}

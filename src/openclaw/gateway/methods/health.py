@@ -8,7 +8,8 @@ from openclaw.config.agents import default_agent_id
 from openclaw.gateway.health import heartbeat_summary
 from openclaw.gateway.params import Params
 from openclaw.gateway.registry import Call, method
-from openclaw.gateway.session_rows import list_kind, model_defaults, row_view
+from openclaw.gateway.session_rows import list_kind, model_defaults, most_recent, row_view
+from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import SessionRow
 
 RECENT_ROWS = 10
@@ -38,14 +39,14 @@ async def status(call: Call) -> Any:
     for agent_id in gateway.agent_ids():
         beat = heartbeat_summary(config, agent_id)
         agents.append({"agentId": agent_id, **{name: beat[name] for name in ("enabled", "every", "everyMs")}})
-        rows = await gateway.sessions.rows(agent_id)
+        listed = await most_recent(gateway, agent_id, RECENT_ROWS)
         defaults = model_defaults(gateway, agent_id)
-        recent = [status_row(row, defaults, gateway.clock.now_ms()) for row in rows[:RECENT_ROWS]]
+        recent = [status_row(row, defaults, gateway.clock.now_ms()) for row in listed.rows]
         by_agent.append(
-            {"agentId": agent_id, "path": gateway.sessions.path(agent_id), "count": len(rows), "recent": recent}
+            {"agentId": agent_id, "path": gateway.sessions.path(agent_id), "count": listed.total, "recent": recent}
         )
         everything += recent
-        count += len(rows)
+        count += listed.total
     everything.sort(key=lambda row: -(row["updatedAt"] or 0))
     defaults = model_defaults(gateway)
     return {
@@ -67,7 +68,7 @@ def status_row(row: SessionRow, defaults: dict[str, Any], now: int) -> dict[str,
     view = row_view(row, defaults)
     updated = view.get("updatedAt")
     total, window = view.get("totalTokens"), view.get("contextTokens")
-    shown: dict[str, Any] = {"agentId": row.agent_id, "key": row.key, "kind": list_kind(row)}
+    shown: dict[str, Any] = {"agentId": row.agent_id, "key": shown_key(row.key), "kind": list_kind(row)}
     shown |= {"sessionId": view.get("sessionId"), "updatedAt": updated, "age": now - updated if updated else None}
     for name in ("thinkingLevel", "verboseLevel", "reasoningLevel", "elevatedLevel", "systemSent", "abortedLastRun"):
         if name in view:

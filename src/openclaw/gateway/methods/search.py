@@ -24,6 +24,8 @@ from openclaw.sessions.export import (
     public_page,
     raw_page,
 )
+from openclaw.sessions.keys import shown_key
+from openclaw.sessions.lifecycle import home_of
 from openclaw.sessions.search import MOST_RESULTS, Found
 from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files.disk import atomic_replace
@@ -70,9 +72,9 @@ async def _keys(gateway: Gateway) -> dict[str, str]:
     """By session id, current ones and earlier ones."""
     keys: dict[str, str] = {}
     for row in await gateway.sessions.rows():
-        keys[row.entry["sessionId"]] = row.key
+        keys[row.entry["sessionId"]] = shown_key(shown_key(row.key))
         for previous in previous_sessions(row.entry):
-            keys.setdefault(previous.session_id, row.key)
+            keys.setdefault(previous.session_id, shown_key(row.key))
     return keys
 
 
@@ -103,7 +105,7 @@ async def export(call: Call) -> Any:
         items, following = await asyncio.to_thread(raw_page, Path(where), params.cursor)
     else:
         items, following = await _public_page(gateway, ref, params.cursor)
-    answer: dict[str, Any] = {"key": target.key, "sessionId": ref.session_id, "format": params.format}
+    answer: dict[str, Any] = {"key": shown_key(target.key), "sessionId": ref.session_id, "format": params.format}
     return {**answer, "items": items, "next": following}
 
 
@@ -150,7 +152,7 @@ async def import_(call: Call) -> Any:
             raise MethodError(f"not imported: {problem}") from None
 
     session_id = await gateway.hub.exclusively(target.key, work)
-    return {"ok": True, "key": target.key, "sessionId": session_id}
+    return {"ok": True, "key": shown_key(target.key), "sessionId": session_id}
 
 
 async def _bring_in(gateway: Gateway, target: Target, lines: list[str]) -> str:
@@ -162,7 +164,7 @@ async def _bring_in(gateway: Gateway, target: Target, lines: list[str]) -> str:
         await asyncio.to_thread(atomic_replace, Path(gateway.transcripts.default_path(ref)), data)
     else:
         messages = await asyncio.to_thread(imported_messages, lines, now)
-        transcript = await gateway.transcripts.open(ref)
+        transcript = await gateway.transcripts.open(ref, cwd=home_of(gateway.runtime, target.agent_id))
         assert transcript is not None
         for message in messages:
             await transcript.append({"type": "message", "message": message})

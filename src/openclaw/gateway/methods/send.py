@@ -24,6 +24,7 @@ from openclaw.outbound.reply import parts_for
 from openclaw.routing import resolve_route
 from openclaw.sessions.delivery import normalize_channel
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.lifecycle import home_of
 from openclaw.storage.base import Accept, LedgerRow, OutboxRow
 
 if TYPE_CHECKING:
@@ -161,7 +162,9 @@ async def _mirror(gateway: Gateway, target: Target, text: str, run_id: str) -> N
     async def append() -> str:
         entry = await gateway.sessions.update(target.agent_id, target.key, change)
         assert entry is not None
-        transcript = await gateway.transcripts.open(transcript_ref(target, entry))
+        transcript = await gateway.transcripts.open(
+            transcript_ref(target, entry), cwd=home_of(gateway.runtime, target.agent_id)
+        )
         assert transcript is not None
         message = injected_message(text, now)
         fields = {"type": "message", "message": message}

@@ -8,6 +8,7 @@ from openclaw.gateway.params import NonEmpty, Params, Positive
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.rotation import earlier_sessions, take_up, wanted_session
 from openclaw.gateway.targets import entry_of, target_of
+from openclaw.sessions.keys import shown_key
 from openclaw.sessions.resume import NotResumable
 
 
@@ -19,7 +20,7 @@ class SessionsArchived(Params):
 async def archived(call: Call) -> Any:
     target = target_of(call.gateway, call.params.key)
     entry = await entry_of(call.gateway, target)
-    answer: dict[str, Any] = {"ts": call.gateway.clock.now_ms(), "key": target.key}
+    answer: dict[str, Any] = {"ts": call.gateway.clock.now_ms(), "key": shown_key(target.key)}
     answer["sessionId"] = entry["sessionId"] if entry else None
     return {**answer, "sessions": await earlier_sessions(call.gateway, target)}
 
@@ -46,5 +47,10 @@ async def resume(call: Call) -> Any:
     except NotResumable as refused:
         raise MethodError(str(refused)) from None
     previous = rotation.old["sessionId"] if rotation.old else None
-    answer = {"ok": True, "key": target.key, "sessionId": rotation.new["sessionId"], "previousSessionId": previous}
+    answer = {
+        "ok": True,
+        "key": shown_key(target.key),
+        "sessionId": rotation.new["sessionId"],
+        "previousSessionId": previous,
+    }
     return {**answer, "marker": rotation.marker_text, "entry": rotation.new}

@@ -15,6 +15,7 @@ from openclaw.gateway.session_patch import SessionsPatch, apply_patch, resolved_
 from openclaw.gateway.targets import Target, entry_of, target_of, transcript_ref
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import SessionRow
 
 
@@ -144,7 +145,7 @@ async def resolve(call: Call) -> Any:
         target = target_of(call.gateway, name, params.agent_id)
         if await entry_of(call.gateway, target) is None:
             raise MethodError(f"No session found: {name}")
-        return {"ok": True, "key": target.key}
+        return {"ok": True, "key": shown_key(target.key)}
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
     rows = [
         row
@@ -155,14 +156,14 @@ async def resolve(call: Call) -> Any:
         found = [row for row in rows if row.entry.get("sessionId") == name]
         if not found:
             raise MethodError(f"No session found: {name}")
-        return {"ok": True, "key": found[0].key}
+        return {"ok": True, "key": shown_key(found[0].key)}
     labelled = [row for row in rows if row.entry.get("label") == name]
     if not labelled:
         raise MethodError(f"No session found with label: {name}")
     if len(labelled) > 1:
-        keys = ", ".join(row.key for row in labelled)
+        keys = ", ".join(shown_key(row.key) for row in labelled)
         raise MethodError(f"Multiple sessions found with label: {name} ({keys})")
-    return {"ok": True, "key": labelled[0].key}
+    return {"ok": True, "key": shown_key(labelled[0].key)}
 
 
 @method("sessions.patch", SessionsPatch)
@@ -180,7 +181,7 @@ async def patch(call: Call) -> Any:
     return {
         "ok": True,
         "path": gateway.sessions.path(target.agent_id),
-        "key": target.key,
+        "key": shown_key(target.key),
         "entry": entry,
         "resolved": resolved_model(entry, target.agent_id, gateway),
     }
@@ -212,7 +213,7 @@ async def reset(call: Call) -> Any:
         return SessionEntry(**{**entry, **levels}) if entry is not None else None  # type: ignore[typeddict-item]
 
     entry = await gateway.sessions.update(target.agent_id, target.key, change)
-    return {"ok": True, "key": target.key, "entry": entry}
+    return {"ok": True, "key": shown_key(target.key), "entry": entry}
 
 
 class SessionsDelete(Params):
@@ -226,7 +227,7 @@ async def delete(call: Call) -> Any:
     gateway = call.gateway
     target = target_of(gateway, params.key)
     if target == target_of(gateway, "main"):
-        raise MethodError(f"Cannot delete the main session ({target.key}).")
+        raise MethodError(f"Cannot delete the main session ({shown_key(target.key)}).")
     await stop_runs(gateway, target)
 
     async def remove() -> list[str] | None:
@@ -242,7 +243,7 @@ async def delete(call: Call) -> Any:
         return []
 
     archived = await gateway.hub.exclusively(target.key, remove)
-    return {"ok": True, "key": target.key, "deleted": archived is not None, "archived": archived or []}
+    return {"ok": True, "key": shown_key(target.key), "deleted": archived is not None, "archived": archived or []}
 
 
 class SessionsCompact(Params):
@@ -257,7 +258,7 @@ async def compact(call: Call) -> Any:
     gateway = call.gateway
     target = target_of(gateway, params.key)
     entry = await entry_of(gateway, target)
-    answer = {"ok": True, "key": target.key, "compacted": False}
+    answer = {"ok": True, "key": shown_key(target.key), "compacted": False}
     if entry is None:
         return {**answer, "reason": "no sessionId"}
     ref = transcript_ref(target, entry)

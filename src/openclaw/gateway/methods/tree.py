@@ -10,6 +10,7 @@ from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.targets import Target, entry_of, target_of, transcript_ref
 from openclaw.runs.compactions import NothingToDo
+from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import Transcript
 
 
@@ -27,7 +28,12 @@ async def tree(call: Call) -> Any:
         {"id": id, "parentId": parent, "type": kind, **({"label": labels[id]} if id in labels else {})}
         for id, parent, kind in transcript.tree()
     ]
-    return {"key": target.key, "sessionId": transcript.session_id, "leafId": transcript.leaf_id, "entries": entries}
+    return {
+        "key": shown_key(target.key),
+        "sessionId": transcript.session_id,
+        "leafId": transcript.leaf_id,
+        "entries": entries,
+    }
 
 
 class SessionsBranch(Params):
@@ -51,7 +57,7 @@ async def branch(call: Call) -> Any:
         raise MethodError(f"No entry found: {params.entry_id}") from None
     except NothingToDo as nothing:
         raise MethodError(str(nothing)) from None
-    return {"ok": True, "key": target.key, "leafId": added}
+    return {"ok": True, "key": shown_key(target.key), "leafId": added}
 
 
 class SessionsLabel(Params):

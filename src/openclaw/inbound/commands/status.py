@@ -13,6 +13,7 @@ from openclaw.inbound.levels import LevelKind
 from openclaw.models.catalogue import UnknownModel
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import shown_key
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,7 @@ def gather(context: CommandContext) -> Status:
         context_used=entry.get("totalTokens"),
         context_window=entry.get("contextTokens") or model.context_window,
         compactions=entry.get("compactionCount", 0),
-        session_key=session.key,
+        session_key=shown_key(session.key),
         updated_at=entry.get("updatedAt"),
         runtime=services.runtime(session),
         levels=effective_levels(context.facts, services, context.entry, model),

@@ -21,7 +21,11 @@ from openclaw.storage.files.store_file import StoreFile, private_copy
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How often outside edits are looked for and changes are folded."""
+"""How often outside edits are looked for and changes are folded at the latest."""
+QUIET_SECONDS = 0.02
+"""Changes are folded as soon as none came for so long: who looks into the file after a turn finds that turn."""
+FOLD_SHARE = 20
+"""A store that takes long to write waits that many times as long, so that folding stays a small part of the work."""
 MOST_PATHS = 256
 
 
@@ -48,6 +52,7 @@ class FileSessionStore:
         self._by_session: dict[str, dict[tuple[str, str], None]] = {}
         self._opening = asyncio.Lock()
         self._folds: set[asyncio.Task[None]] = set()
+        self._settling: dict[Path, asyncio.Task[None]] = {}
         self._tender: asyncio.Task[None] | None = None
 
     @classmethod
@@ -74,6 +79,9 @@ class FileSessionStore:
 
     async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
         file = self._files.get(self._path(agent_id)) or await self._file(agent_id)
+        if not file.dirty and file.edited:
+            # Before the first change of its own: a key that was changed on both sides would keep only this one.
+            await self._settled(file)
         current = file.get(key)
         wanted = change(cast("SessionEntry", private_copy(current)) if current is not None else None)
         # Private again on the way in: the caller may go on using what it returned.
@@ -83,9 +91,14 @@ class FileSessionStore:
         stored = await file.put(key, entry, durable=durable)
         if file.wants_fold and not self._folds:
             self._bring_up_to_date(file)
+        elif file.dirty and file.path not in self._settling:
+            self._settling[file.path] = asyncio.create_task(self._settle(file), name=f"settle {file.path}")
         return cast("SessionEntry", dict(stored)) if stored is not None else None
 
     async def rows(self, agent_id: str | None = None) -> Sequence[SessionRow]:
+        for file in list(self._files.values()):
+            if file.edited:
+                await self._settled(file)
         if agent_id is None:
             return self._all_rows.rows()
         index = self._agent_rows.get(normalize_agent_id(agent_id))
@@ -118,6 +131,8 @@ class FileSessionStore:
             self._tender.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._tender
+        for settling in self._settling.values():
+            settling.cancel()
         await asyncio.gather(*self._folds)
         for file in self._files.values():
             try:
@@ -167,7 +182,22 @@ class FileSessionStore:
             await self._clock.sleep(LOOK_SECONDS)
             for file in list(self._files.values()):
                 # A task of its own: closing cancels this loop but never a fold half done.
-                await asyncio.wait([self._bring_up_to_date(file)])
+                await self._settled(file)
+
+    async def _settle(self, file: StoreFile) -> None:
+        """Folds once the changes pause. While they go on, the tender does it in its own time."""
+        try:
+            changes = -1
+            while file.dirty and changes != file.changes:
+                changes = file.changes
+                await self._clock.sleep(min(LOOK_SECONDS, max(QUIET_SECONDS, FOLD_SHARE * file.fold_seconds)))
+        finally:
+            del self._settling[file.path]
+        if file.dirty:
+            self._bring_up_to_date(file)
+
+    async def _settled(self, file: StoreFile) -> None:
+        await asyncio.wait([self._bring_up_to_date(file)])
 
     def _bring_up_to_date(self, file: StoreFile) -> asyncio.Task[None]:
         task = asyncio.create_task(self._fold_or_look(file), name=f"fold {file.path}")
@@ -177,7 +207,10 @@ class FileSessionStore:
 
     async def _fold_or_look(self, file: StoreFile) -> None:
         try:
-            await (file.fold() if file.dirty else file.look())
+            if not file.dirty:
+                await file.look()
+            if file.dirty:
+                await file.fold()
         except OSError as error:
             log.error("session store %s cannot be written (%s); changes are kept in its journal", file.path, error)
         except Exception:

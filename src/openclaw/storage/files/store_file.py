@@ -14,6 +14,7 @@ import msgspec
 from openclaw.clock import Clock
 from openclaw.sessions import json_text
 from openclaw.sessions.delivery import normalize_entry
+from openclaw.sessions.keys import session_file_name
 from openclaw.storage.files.disk import Disk, put_in_place, write_beside
 from openclaw.storage.files.journal import Journal, Recovered, parse_store, set_aside
 
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 FOLD_RECORDS = 500
 _FOLD_ATTEMPTS = 3
+_PATIENCE_S = 1.5
+"""How long a file may be half saved or missing before that counts as its state."""
 
 Signature: TypeAlias = tuple[int, int, int] | None
 Observer: TypeAlias = Callable[[str, Any], None]
@@ -38,20 +41,24 @@ class StoreFile:
         self._journal = Journal(self.path, disk)
         self._values: dict[str, Any] = {}
         self._changed: dict[str, int] = {}
+        self._before: dict[str, Any] = {}
+        """What the snapshot has for keys that changed since."""
         self._seq = 0
         self._seen: Signature = None
-        self._unreadable: Signature = None
-        self._missing_looks = 0
+        self._unsettled: tuple[Signature, float] | None = None
+        """A state of the file that cannot last, and since when it has been so."""
         self._rewrite = False
         self._pretty: dict[str, tuple[Any, bytes]] = {}
         self._folding = asyncio.Lock()
+        self.fold_seconds = 0.0
+        """How long the last fold took."""
 
     async def open(self) -> dict[str, Any]:
         """Recovers what the files hold and returns it; the observer hears only of later changes."""
         recovered, self._seen = await asyncio.to_thread(self._recover)
         self._changed, self._seq = recovered.changed, recovered.seq
         self._rewrite = recovered.damaged
-        self._values = {key: _normalized(value) for key, value in recovered.values.items()}
+        self._values = {key: self._normalized(key, value) for key, value in recovered.values.items()}
         for warning in recovered.warnings:
             log.warning("session store %s: %s", self.path, warning)
         return self._values
@@ -66,6 +73,11 @@ class StoreFile:
         return bool(self._changed) or self._rewrite
 
     @property
+    def changes(self) -> int:
+        """Grows with every change."""
+        return self._seq
+
+    @property
     def wants_fold(self) -> bool:
         return len(self._changed) >= FOLD_RECORDS
 
@@ -77,15 +89,28 @@ class StoreFile:
         """Sets or removes one entry. In memory and in the journal when the first await is reached."""
         previous = self._values.get(key)
         if entry is not None:
-            entry = normalize_entry(entry, previous if isinstance(previous, dict) else None)
+            entry = self._with_topic_file(key, normalize_entry(entry, previous if isinstance(previous, dict) else None))
         if entry == previous:
             return entry
         file = self._journal.append(self._seq + 1, key, entry)
         self._seq += 1
+        if key not in self._changed:
+            self._before[key] = previous
         self._changed[key] = self._seq
         self._set(key, entry)
         if durable:
             await file.sync()
+        return entry
+
+    def _normalized(self, key: str, value: Any) -> Any:
+        return self._with_topic_file(key, normalize_entry(value)) if isinstance(value, dict) else value
+
+    def _with_topic_file(self, key: str, entry: dict[str, Any]) -> dict[str, Any]:
+        """The transcript of a forum topic has the topic's number in its name; the entry says so, as it always may."""
+        _, mark, topic = key.rpartition(":topic:")
+        session_id = entry.get("sessionId")
+        if mark and topic and isinstance(session_id, str) and session_id and not entry.get("sessionFile"):
+            entry["sessionFile"] = str(self.path.parent / session_file_name(session_id, topic))
         return entry
 
     def _set(self, key: str, value: Any) -> None:
@@ -101,15 +126,22 @@ class StoreFile:
     async def fold(self) -> None:
         """Brings ``sessions.json`` up to date, outside edits merged in."""
         async with self._folding:
+            began = self._clock.monotonic()
             for _ in range(_FOLD_ATTEMPTS):
                 if not await self._take_in_outside_edits() or not self.dirty:
                     return
                 if await self._write_snapshot():
+                    self.fold_seconds = self._clock.monotonic() - began
                     return
+
+    @property
+    def edited(self) -> bool:
+        """Whether someone else has written ``sessions.json`` since it was last read or written here."""
+        return _signature(self.path) != self._seen
 
     async def look(self) -> None:
         """Notices and merges what someone else wrote into ``sessions.json``."""
-        if _signature(self.path) != self._seen:
+        if self.edited:
             async with self._folding:
                 await self._take_in_outside_edits()
 
@@ -135,7 +167,8 @@ class StoreFile:
             raise
         self._journal.forget_folded()
         self._changed = {key: changed for key, changed in self._changed.items() if changed > seq}
-        self._rewrite, self._missing_looks = False, 0
+        self._before = {key: values.get(key) for key in self._changed}
+        self._rewrite, self._unsettled = False, None
         return True
 
     async def _abandon(self, prepared: Path) -> None:
@@ -169,7 +202,7 @@ class StoreFile:
     # Outside edits
 
     async def _take_in_outside_edits(self) -> bool:
-        """Merges per key; keys the Gateway changed since its snapshot stay. False: not now, the file is unsettled."""
+        """Merges per key, and per field where both sides changed one. False: not now, the file is unsettled."""
         now = _signature(self.path)
         if now == self._seen:
             return True
@@ -185,39 +218,59 @@ class StoreFile:
         if theirs is None:
             return self._settled_unreadable(now)
         self._merge(theirs)
-        self._seen, self._unreadable, self._missing_looks = now, None, 0
+        self._seen, self._unsettled = now, None
         return True
 
     def _settled_missing(self) -> bool:
         """Editors that save by renaming leave a short gap; only a lasting one is a removal, and is written anew."""
-        self._missing_looks += 1
-        if self._missing_looks < 2:
+        if not self._lasts(None):
             return False
         self._seen, self._rewrite = None, True
         return True
 
     def _settled_unreadable(self, now: Signature) -> bool:
-        """A half-saved file gets until the next look; one that stays unreadable is kept aside and written anew."""
-        if self._unreadable != now:
-            self._unreadable = now
+        """A half-saved file gets some time; one that stays unreadable is kept aside and written anew."""
+        if not self._lasts(now):
             return False
         aside = set_aside(self.path, self._clock)
         log.warning("%s was edited into something that is not a JSON object; kept as %s", self.path, aside.name)
-        self._seen, self._unreadable, self._rewrite = None, None, True
+        self._seen, self._unsettled, self._rewrite = None, None, True
         return True
+
+    def _lasts(self, now: Signature) -> bool:
+        at = self._clock.monotonic()
+        if self._unsettled is None or self._unsettled[0] != now:
+            self._unsettled = now, at
+        return at - self._unsettled[1] >= _PATIENCE_S
 
     def _merge(self, theirs: dict[str, Any]) -> None:
         for key in [key for key in self._values if key not in theirs and key not in self._changed]:
             log.info("session %s was removed from %s by hand", key, self.path)
             self._set(key, None)
         for key, value in theirs.items():
-            if key not in self._changed and (normal := _normalized(value)) != self._values.get(key):
+            normal = self._normalized(key, value)
+            if key in self._changed:
+                self._merge_fields(key, normal)
+            elif normal != self._values.get(key):
                 log.info("session %s was edited in %s by hand", key, self.path)
                 self._set(key, normal)
 
-
-def _normalized(value: Any) -> Any:
-    return normalize_entry(value) if isinstance(value, dict) else value
+    def _merge_fields(self, key: str, theirs: Any) -> None:
+        """A field that only the editor changed is the editor's; one that both changed stays the Gateway's."""
+        before, ours = self._before.get(key), self._values.get(key)
+        if not (isinstance(before, dict) and isinstance(ours, dict) and isinstance(theirs, dict)):
+            return
+        edited = [name for name in {**before, **theirs} if theirs.get(name) != before.get(name)]
+        taken = [name for name in edited if ours.get(name) == before.get(name)]
+        if not taken:
+            return
+        log.info("%s of session %s was edited in %s by hand", ", ".join(taken), key, self.path)
+        merged = {name: value for name, value in ours.items() if name not in taken}
+        merged |= {name: theirs[name] for name in taken if name in theirs}
+        self._journal.append(self._seq + 1, key, merged)
+        self._seq += 1
+        self._changed[key] = self._seq
+        self._set(key, merged)
 
 
 def _signature(path: Path) -> Signature:

@@ -1,0 +1,181 @@
+"""A state folder somebody else made or edits: what is in it is found, used and kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.gateway import GatewayProcess, model_config, text_of
+from tests.support.model_server import ModelServer, Reply
+
+TOPIC = "agent:main:telegram:group:-100:topic:42"
+
+
+def transcript_lines(session_id: str, question: str, answer: str) -> str:
+    stamp = "2026-01-01T00:00:00.000Z"
+    lines: list[dict[str, Any]] = [
+        {"type": "session", "version": 3, "id": session_id, "timestamp": stamp, "cwd": "/x"},
+        {"type": "message", "id": "a1", "parentId": None, "timestamp": stamp,
+         "message": {"role": "user", "content": [{"type": "text", "text": question}], "timestamp": 1}},
+        {"type": "message", "id": "a2", "parentId": "a1", "timestamp": stamp,
+         "message": {"role": "assistant", "content": [{"type": "text", "text": answer}], "stopReason": "stop",
+                     "timestamp": 2}},
+    ]  # fmt: skip
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def made_elsewhere(state: Path, now: int) -> Path:
+    folder = state / "agents" / "main" / "sessions"
+    folder.mkdir(parents=True)
+    (folder / "t-topic-42.jsonl").write_text(transcript_lines("t", "asked in the topic", "said in the topic"))
+    entries: dict[str, Any] = {
+        "agent:main:main": {"sessionId": "m", "updatedAt": now, "lastChannel": "telegram", "lastTo": "telegram:1"},
+        TOPIC: {"sessionId": "t", "updatedAt": now - 1, "chatType": "group", "provider": "telegram", "room": "#r"},
+        "agent:main:cron:job1": {"sessionId": "c", "updatedAt": now - 2},
+        "hook:0f": {"sessionId": "h", "updatedAt": now - 3},
+        "agent:main:bare": {"sessionId": "b", "updatedAt": now - 4},
+        "global": {"sessionId": "g", "updatedAt": now},
+        "unknown": {"sessionId": "u", "updatedAt": now},
+    }
+    (folder / "sessions.json").write_text(json.dumps(entries))
+    return folder
+
+
+def run_cli(gateway: GatewayProcess, *args: str) -> str:
+    env = gateway.env | {"OPENCLAW_GATEWAY_PORT": str(gateway.port)}
+    command = [sys.executable, "-m", "openclaw", *args]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+
+async def test_sessions_made_elsewhere_are_listed_with_their_channel_and_reserved_keys_never(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    made_elsewhere(tmp_path / "state", int(time.time() * 1000))
+    config = model_config(models.base_url, models.api_key)
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        rows = (await client.call("sessions.list", {}))["sessions"]
+        channels = {row["key"]: row["channel"] for row in rows}
+        assert channels == {
+            "agent:main:main": "telegram",
+            TOPIC: "telegram",
+            "agent:main:cron:job1": "internal",
+            "hook:0f": "internal",
+            "agent:main:bare": "unknown",
+        }
+        assert [row["room"] for row in rows if row["key"] == TOPIC] == ["#r"]
+        status, health = await client.call("status", {}), await client.call("health", {"probe": True})
+        assert (status["sessions"]["count"], health["sessions"]["count"]) == (5, 5)
+        printed = await asyncio.to_thread(run_cli, gateway, "sessions", "--json")
+        for seen in (status["sessions"]["recent"], health["sessions"]["recent"], json.loads(printed)["sessions"]):
+            assert {row["key"] for row in seen} == set(channels)
+
+
+async def test_topic_goes_on_in_the_file_that_has_its_number(tmp_path: Path, models: ModelServer) -> None:
+    folder = made_elsewhere(tmp_path / "state", int(time.time() * 1000))
+    config = model_config(models.base_url, models.api_key)
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        assert len((await client.call("chat.history", {"sessionKey": TOPIC}))["messages"]) == 2
+        await client.chat("go on", TOPIC)
+        assert "said in the topic" in json.dumps(models.requests[-1].body["messages"])
+        assert len((folder / "t-topic-42.jsonl").read_text().splitlines()) > 3
+        fresh = (await client.call("sessions.reset", {"key": TOPIC}))["entry"]
+        await client.chat("anew", TOPIC)
+        assert (folder / f"{fresh['sessionId']}-topic-42.jsonl").is_file()
+
+
+async def test_message_from_the_web_leaves_the_route_of_the_last_channel_alone(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    made_elsewhere(tmp_path / "state", int(time.time() * 1000))
+    config = model_config(models.base_url, models.api_key)
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        await client.chat("from the web")
+        row = (await client.call("sessions.list", {}))["sessions"][0]
+        assert row["deliveryContext"] == {"channel": "telegram", "to": "telegram:1"}
+
+
+async def test_one_session_for_everything_goes_by_the_name_main(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key, session={"scope": "global"})
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        assert client.hello["snapshot"]["sessionDefaults"]["mainSessionKey"] == "main"
+        ended = await client.chat("hello")
+        card = await client.chat("/status")
+        assert (ended["sessionKey"], card["sessionKey"]) == ("main", "main")
+        assert "Session: main" in text_of(card)
+        for seen in (
+            (await client.call("sessions.list", {"includeGlobal": True}))["sessions"],
+            (await client.call("status", {}))["sessions"]["recent"],
+            json.loads(await asyncio.to_thread(run_cli, gateway, "sessions", "--json"))["sessions"],
+        ):
+            assert [(row["key"], row["kind"]) for row in seen] == [("main", "direct")]
+        assert (await client.call("sessions.resolve", {"key": "main"}))["key"] == "main"
+        assert all(frame["payload"].get("sessionKey") != "global" for frame in client.events)
+
+
+async def test_store_has_a_turn_soon_after_its_end_and_an_edit_is_seen_at_once(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    store = gateway.sessions_dir() / "sessions.json"
+    async with gateway.client() as client:
+        await client.chat("hello")
+        async with asyncio.timeout(0.9):
+            while not store.exists():
+                await asyncio.sleep(0.01)
+        entries = json.loads(store.read_text())
+        entries["agent:main:main"] |= {"label": "by hand", "ownField": {"x": 1}}
+        store.write_text(json.dumps(entries))
+        await client.chat("again")
+        row = (await client.call("sessions.list", {}))["sessions"][0]
+        assert row["label"] == "by hand"
+        patched = await client.call("sessions.patch", {"key": "main", "verboseLevel": "on"})
+        assert patched["entry"]["ownField"] == {"x": 1}
+
+
+async def test_session_that_begins_with_a_command_says_where_it_is_about(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        await client.chat("/queue collect")
+        await client.chat("hello")
+        session_id = (await client.call("sessions.list", {}))["sessions"][0]["sessionId"]
+    header = gateway.transcript(session_id)[0]
+    assert Path(header["cwd"]).name == "workspace"
+
+
+async def test_after_a_stop_the_model_knows_of_it_and_of_what_was_said(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    async with gateway.client() as client:
+        for number, method in enumerate(("chat.send", "chat.abort")):
+            models.queue(Reply(text="half an answer " * 50, delay_ms=20))
+            run_id = f"long-{number}"
+            await client.call("chat.send", {"sessionKey": "main", "message": "tell", "idempotencyKey": run_id})
+            await client.event(lambda e, p, run=run_id: e == "chat" and p["runId"] == run and p["state"] == "delta")
+            stop = {"sessionKey": "main", "message": "/stop", "idempotencyKey": f"stop-{number}"}
+            await client.call(method, stop if method == "chat.send" else {"sessionKey": "main"})
+            await client.ending(run_id)
+            models.reply("fine")
+            await client.chat(f"go on {number}")
+            before, said = models.requests[-1].body["messages"][-2:]
+            assert before["role"] == "assistant"
+            assert before["content"][0]["text"].startswith("half")
+            assert said["content"][0]["text"].startswith("Note: the person stopped the previous run.")
+            shown = (await client.call("chat.history", {"sessionKey": "main"}))["messages"][-2]
+            assert shown["content"][0]["text"] == f"go on {number}"
+        models.reply("and on")
+        await client.chat("more")
+        assert "stopped the previous run" not in models.requests[-1].body["messages"][-1]["content"][0]["text"]
+
+
+async def test_answer_cut_by_the_limit_is_one_message_for_others(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        models.queue(Reply(text="part one and ", stop="length"), Reply(text="part two."))
+        await client.chat("tell")
+        answer = await client.call("chat.history", {"sessionKey": "main", "format": "messages"})
+    assert [message["role"] for message in answer["messages"]] == ["user", "assistant"]
+    assert answer["messages"][1]["content"] == [{"type": "text", "text": "part one and part two."}]
