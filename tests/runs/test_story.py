@@ -216,6 +216,24 @@ def test_tool_calls_are_told_with_how_they_went(state: str, calls: list[ToolCall
             [part(0, "pending", next_at=START + 14_000, error="HTTP 503")],
             ["The reply is waiting to be delivered to signal (1 try so far; next in 5 s; last problem: HTTP 503)."],
         ),
+        (
+            [part(0, "pending", error="interrupted")],
+            [
+                "The reply is waiting to be delivered to signal (1 try so far; it may have arrived already: nobody "
+                "learned what became of the last try)."
+            ],
+        ),
+        (
+            [part(0, "dead", error="in doubt 3 times, so not sent again: no answer")],
+            ["Whether the reply reached signal is not known: in doubt 3 times, so not sent again: no answer."],
+        ),
+        (
+            [part(0, "dead", error="interrupted: blocked"), part(1, "dead", error="an earlier part")],
+            [
+                "Whether 1 of 2 parts reached signal is not known: blocked.",
+                "1 of 2 parts was not delivered to signal: an earlier part.",
+            ],
+        ),
         ([part(0, "sending")], ["The reply is being sent to signal now."]),
         ([part(0, "dead", error="blocked")], ["The reply was not delivered to signal: blocked."]),
         ([part(0, "dead")], ["The reply was not delivered to signal: no reason was recorded."]),

@@ -14,6 +14,7 @@ from openclaw.runs.hub import LONGEST_CHAIN
 from openclaw.runs.story import answered_by, summary, tell
 from openclaw.sessions.carry_over import previous_sessions
 from openclaw.storage.base import LedgerRow, OutboxRow, StateChange, ToolCallRow
+from openclaw.storage.doubt import may_be_repeated
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -184,7 +185,8 @@ def _tool_call(call: ToolCallRow) -> dict[str, Any]:
 def _delivery(part: OutboxRow) -> dict[str, Any]:
     view: dict[str, Any] = {"part": part.part, "channel": part.channel, "state": part.state, "attempts": part.attempts}
     view |= {"createdAt": part.created_at, "nextAt": part.next_at or None}
-    return {**view, "error": part.error, "messageId": part.message_id}
+    view |= {"error": part.error, "possiblyDuplicate": may_be_repeated(part.error)}
+    return {**view, "messageId": part.message_id}
 
 
 def _cut(text: str, limit: int) -> str:

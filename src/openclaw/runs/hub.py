@@ -246,6 +246,9 @@ class RunHub:
         waiters.add(ended)
         try:
             async with asyncio.timeout(timeout_s):
+                # It may have ended while the name of the run that answers was looked up.
+                if (known := await self._outcome(run_id)) is not None:
+                    return known
                 await ended.wait()
         except TimeoutError:
             return WaitResult(status="timeout")

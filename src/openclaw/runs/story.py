@@ -7,6 +7,7 @@ from datetime import UTC, datetime, tzinfo
 
 from openclaw.outbound.reply import is_delivered
 from openclaw.storage.base import END_STATES, LedgerRow, OutboxRow, StateChange, ToolCallRow
+from openclaw.storage.doubt import is_uncertain, problem_of
 
 LONGEST_QUOTE = 120
 LONGEST_REASON = 400
@@ -212,7 +213,11 @@ def _on_channel(channel: str, parts: Sequence[OutboxRow], now: int) -> list[str]
         told.append(f"{_parts(len(sending), of_all)} being sent to {channel} now.")
     if waiting := [part for part in parts if part.state == "pending"]:
         told.append(f"{_parts(len(waiting), of_all)} waiting to be delivered to {channel}{_tries(waiting, now)}.")
-    if dead := [part for part in parts if part.state == "dead"]:
+    dead = [part for part in parts if part.state == "dead"]
+    if uncertain := [part for part in dead if is_uncertain(part.error)]:
+        what = f"{len(uncertain)}{of_all} parts" if of_all else "the reply"
+        told.append(_sentence(f"Whether {what} reached {channel} is not known: {_problem(uncertain)}"))
+    if dead := [part for part in dead if part not in uncertain]:
         what = f"{len(dead)}{of_all} parts {'was' if len(dead) == 1 else 'were'}" if of_all else "The reply was"
         told.append(_sentence(f"{what} not delivered to {channel}: {_problem(dead) or 'no reason was recorded'}"))
     return told
@@ -230,6 +235,8 @@ def _tries(waiting: Sequence[OutboxRow], now: int) -> str:
     tries, due = max(part.attempts for part in waiting), min(part.next_at for part in waiting)
     notes = [f"{tries} {'try' if tries == 1 else 'tries'} so far"] if tries else []
     notes += [f"next in {duration(due - now)}"] if due > now else []
+    if any(is_uncertain(part.error) for part in waiting):
+        notes.append("it may have arrived already: nobody learned what became of the last try")
     notes += [f"last problem: {problem}"] if (problem := _problem(waiting)) else []
     return f" ({'; '.join(notes)})" if notes else ""
 
@@ -241,7 +248,7 @@ def _parts(count: int, of_all: str) -> str:
 
 
 def _problem(parts: Sequence[OutboxRow]) -> str:
-    return _shortened(next((part.error for part in parts if part.error), ""), LONGEST_REASON)
+    return _shortened(next((problem for part in parts if (problem := problem_of(part.error))), ""), LONGEST_REASON)
 
 
 # Words
