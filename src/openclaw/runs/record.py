@@ -11,6 +11,7 @@ from openclaw.agent.run import RunResult
 from openclaw.events import Event
 from openclaw.runs.queue import QueueSettings
 from openclaw.storage.base import LedgerRow
+from openclaw.storage.trouble import DiskWait
 
 if TYPE_CHECKING:
     from openclaw.runs.inbox import RunInbox
@@ -36,6 +37,9 @@ class RunRecord:
         """Whether the session sees the model's reasoning: ``off``, ``on`` (with the answer) or ``stream``."""
         self.recovered = False
         """Taken up after a restart."""
+        self.expired = False
+        """It is too old to be answered any more."""
+        self.disk = DiskWait()
         self.queue = QueueSettings()
         self.queued = False
         """Waited, or waits, behind another run."""
