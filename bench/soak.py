@@ -9,7 +9,7 @@ from bench.process import rss_mb
 from bench.row import Row
 from bench.wire import Wire
 
-TURNS = 3_000
+TURNS = 10_000
 SESSION_TURNS = 10
 AT_ONCE = 5
 SAMPLES = 10

@@ -16,6 +16,7 @@ from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.inbound.intake import Incoming, take_in
+from openclaw.storage.base import Accept
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
 from tests.support.model_server import Call, ModelServer, Reply
 
@@ -307,3 +308,41 @@ async def test_words_taken_in_before_the_kill_are_not_put_before_the_model_again
                 assert (await wait(client, key))["status"] == "ok"
     assert [json.dumps(request.body["messages"]).count("[message_id: b]") for request in models.requests] == [0, 1, 1]
     assert json.dumps(models.requests[2].body["messages"][-1]).count("[message_id: c]") == 1
+
+
+async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_vain(
+    make: Make, models: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``a`` was collected into ``b`` before the restart: whoever asks for ``a`` waits for ``b``."""
+    make()  # Writes the configuration.
+    held = asyncio.Event()
+    models.queue(Reply("both", hold=held, hold_after=0))
+    config = ConfigStore(str(tmp_path / "state" / "openclaw.json"), SystemClock(), os.environ)
+    config.load_or_create()
+    gateway = await open_gateway(str(tmp_path / "state"), config, SystemClock(), {"HOME": str(tmp_path)})
+    fields: dict[str, Any] = {"agent_id": "main", "session_key": "agent:main:main", "source": "webchat"}
+    try:
+        await gateway.hub.recover()
+        accept = Accept(run_id="a", dedupe_key="", session_id="s", route={}, body={"prompt": "a"}, **fields)
+        row, _ = await gateway.ledger.accept(accept)
+        await gateway.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
+        await take_in(
+            Incoming(run_id="b", prompt="b", route={"channel": "webchat"}, **fields), gateway.runtime, gateway.hub
+        )
+        record = gateway.hub.find("b")
+        assert record is not None
+        look_up, looked_up = gateway.ledger.by_run, 0
+
+        async def slowly(run_id: str) -> Any:
+            nonlocal looked_up
+            looked_up += 1
+            if looked_up == 2:
+                held.set()
+                await record.wait()
+            return await look_up(run_id)
+
+        monkeypatch.setattr(gateway.ledger, "by_run", slowly)
+        assert (await gateway.hub.wait("a", 10)).status == "ok"
+        assert looked_up >= 2
+    finally:
+        await close_gateway(gateway)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
+import aiohttp
 import pytest
 
-from tests.support.gateway import GatewayProcess, text_of
+from tests.support.gateway import TOKEN, GatewayProcess, RequestFailed, WireClient, text_of
 from tests.support.model_server import ModelServer, Reply
 
 
@@ -48,3 +51,102 @@ async def test_after_a_restart_the_client_is_told_to_look_afresh(gateway: Gatewa
         answer = await client.call("events.replay", {"afterSeq": last, "epoch": epoch})
         assert (answer["ok"], answer["gap"], answer["epoch"]) == (False, True, client.hello["server"]["epoch"])
         assert answer["epoch"] != epoch
+        assert answer["reason"] == "the Gateway was restarted since"
+
+
+async def half_a_reply(client: WireClient) -> tuple[int, str]:
+    """The last number this client knows in the middle of run ``r``, and the epoch it belongs to."""
+    await client.call("chat.send", {"sessionKey": "main", "message": "count", "idempotencyKey": "r"})
+    began = await client.event(
+        lambda event, payload: event == "agent" and payload["data"].get("delta") and payload["runId"] == "r"
+    )
+    return began["seq"], client.hello["server"]["epoch"]
+
+
+async def test_connecting_with_the_last_number_brings_what_was_missed(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("one two three four", hold=held, hold_after=2))
+    async with gateway.client() as client:
+        last, epoch = await half_a_reply(client)
+    held.set()
+    async with gateway.client() as other:
+        await other.call("agent.wait", {"runId": "r", "timeoutMs": 10_000})
+    async with gateway.client(lastSeq=last, epoch=epoch) as client:
+        told = client.hello["server"]["replay"]
+        assert (told["ok"], "gap" in told) == (True, False)
+        assert text_of(await client.ending("r")) == "one two three four"
+        assert text_of(await client.chat("more [[reply:yes]]")) == "yes"
+        numbers = [frame["seq"] for frame in client.events if "seq" in frame]
+    assert numbers == list(range(last + 1, last + 1 + len(numbers))), "a number is missing, or came twice"
+
+
+@pytest.mark.parametrize("given", [True, False])
+async def test_a_client_of_an_earlier_life_is_told_of_the_gap_and_gets_the_end_of_its_run(
+    gateway: GatewayProcess, models: ModelServer, given: bool
+) -> None:
+    models.queue(Reply("one two", hold=asyncio.Event(), hold_after=1), Reply("one two"))
+    async with gateway.client() as client:
+        last, epoch = await half_a_reply(client)
+        for number in range(50):  # More than the next life will have said.
+            await client.call("sessions.patch", {"key": "main", "label": f"name {number}"})
+            await client.call("system-event", {"text": f"event {number}"})
+        last = max(frame.get("seq", 0) for frame in client.events)
+    gateway.kill()
+    await gateway.start()
+    async with gateway.client() as other:
+        assert (await other.call("agent.wait", {"runId": "r", "timeoutMs": 15_000}))["status"] == "ok"
+    earlier: dict[str, Any] = {"lastSeq": last, **({"epoch": epoch} if given else {})}
+    async with gateway.client(**earlier) as client:
+        told = client.hello["server"]["replay"]
+        assert (told["ok"], told["gap"], told["reason"]) == (False, True, "the Gateway was restarted since")
+        assert told["epoch"] != epoch
+        assert text_of(await client.ending("r")) == "one two", "the run was taken up again and its end was said"
+        history = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
+        assert [message["role"] for message in history] == ["user", "assistant"]
+
+
+async def test_a_number_that_is_none_is_refused(gateway: GatewayProcess) -> None:
+    with pytest.raises(RequestFailed, match="lastSeq"):
+        async with gateway.client(lastSeq=-1):
+            pass
+
+
+async def feed(gateway: GatewayProcess, query: str) -> tuple[aiohttp.ClientResponse, list[dict[str, Any]]]:
+    """The event feed over plain HTTP, read until run ``r`` has ended."""
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    frames: list[dict[str, Any]] = []
+    async with (
+        aiohttp.ClientSession() as http,
+        http.get(f"{gateway.url}/__openclaw__/events?{query}", headers=headers) as response,
+    ):
+        if response.status != 200:
+            return response, [await response.json()]
+        async with asyncio.timeout(10):
+            async for line in response.content:
+                frames.append(json.loads(line))
+                if frames[-1]["event"] == "chat" and frames[-1]["payload"]["state"] == "final":
+                    break
+    return response, frames
+
+
+async def test_the_feed_over_http_goes_on_where_it_broke_off(gateway: GatewayProcess, models: ModelServer) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("one two three four", hold=held, hold_after=2), Reply("again"))
+    async with gateway.client() as client:
+        last, epoch = await half_a_reply(client)
+        held.set()
+        await client.call("agent.wait", {"runId": "r", "timeoutMs": 10_000})
+    response, frames = await feed(gateway, f"sessionKey=main&afterSeq={last}&epoch={epoch}")
+    assert response.headers["X-OpenClaw-Epoch"] == epoch and "X-OpenClaw-Gap" not in response.headers
+    assert frames[0]["seq"] > last and text_of(frames[-1]["payload"]) == "one two three four"
+    gateway.kill()
+    await gateway.start()
+    async with gateway.client() as client:
+        await client.chat("anew", run_id="n")
+    response, frames = await feed(gateway, f"sessionKey=main&afterSeq={last}&epoch={epoch}")
+    assert response.headers["X-OpenClaw-Gap"] == "the Gateway was restarted since"
+    assert text_of(frames[-1]["payload"]) == "again"
+    response, (error,) = await feed(gateway, "afterSeq=soon")
+    assert (response.status, error["error"]["message"]) == (400, "afterSeq must be a sequence number")

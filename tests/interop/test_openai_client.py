@@ -257,6 +257,27 @@ async def test_responses_with_a_picture_and_a_file(client: AsyncOpenAI, gateway:
     assert "alpha beta" in json.dumps(gateway.model.requests[-1].body["system"])
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_silent_run_says_so_in_words_and_never_shows_the_token(
+    client: AsyncOpenAI, gateway: Served, streamed: bool
+) -> None:
+    """OpenAI's clients expect an answer; that the agent said nothing is told in one fixed sentence."""
+    ask: Any = {"model": "openclaw", "messages": [user("[[delay:5]][[reply:NO_REPLY nothing to add]]")]}
+    question = "[[delay:5]][[reply:NO_REPLY nothing to add]]"
+    if streamed:
+        async with client.chat.completions.stream(**ask) as stream:
+            chat = (await stream.get_final_completion()).choices[0]
+        async with client.responses.stream(model="openclaw", input=question) as stream:
+            response = await stream.get_final_response()
+    else:
+        chat = (await client.chat.completions.create(**ask)).choices[0]
+        response = await client.responses.create(model="openclaw", input=question)
+    assert (chat.message.content, chat.finish_reason) == ("No response from OpenClaw.", "stop")
+    assert (response.output_text, response.status) == ("No response from OpenClaw.", "completed")
+    rows = (await gateway.rpc("messages.list", {"limit": 2}))["messages"]
+    assert [row["state"] for row in rows] == ["silent", "silent"]
+
+
 async def test_responses_failures(client: AsyncOpenAI) -> None:
     with pytest.raises(openai.InternalServerError, match="the model is broken"):
         await client.responses.create(model="openclaw", input="[[error:400 the model is broken]]")

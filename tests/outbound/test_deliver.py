@@ -12,6 +12,7 @@ import pytest
 from openclaw.outbound.deliver import EXPIRY_MS, Delivery, Settled
 from openclaw.outbound.part import Part, SendFailed, Sent
 from openclaw.storage.base import Accept, OutboxPart
+from openclaw.storage.doubt import doubts, is_uncertain
 from openclaw.storage.files.ledger import FileLedger
 from tests.gateway.support import HeldClock
 
@@ -290,17 +291,43 @@ async def test_where_the_platform_knows_keys_nothing_is_in_doubt(bench: Bench) -
     assert row.error == ""
 
 
-async def test_a_part_twice_in_doubt_is_not_sent_a_third_time(bench: Bench) -> None:
-    bench.wire.failures["signal"] = [SendFailed("no answer", maybe_sent=True) for _ in range(2)]
+async def test_a_part_in_doubt_three_times_is_not_sent_again(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [SendFailed("no answer", reached=False, maybe_sent=True) for _ in range(3)]
     message = await bench.post("r1", "one")
-    await bench.round()
-    bench.clock.advance(10)
-    await bench.round()
+    for _ in range(3):
+        await bench.round()
+        bench.clock.advance(30)
     (row,) = await bench.ledger.outbox_of(message)
-    assert row.state == "dead" and "in doubt twice" in row.error
+    assert row.state == "dead" and row.error == "in doubt 3 times, so not sent again: no answer"
     bench.clock.advance(1000)
     await bench.round()
     assert bench.wire.got == []
+
+
+async def test_crashes_and_lost_answers_count_as_the_same_doubt(bench: Bench) -> None:
+    message = await bench.post("r1", "one")
+    (row,) = await bench.ledger.outbox_of(message)
+    for crash in (1, 2):
+        await bench.ledger.outbox_mark(row.id, "sending", error=row.error)
+        await bench.crash()
+        (row,) = await bench.ledger.outbox_of(message)
+        assert doubts(row.error) == crash
+    bench.wire.failures["signal"] = [SendFailed("no answer", maybe_sent=True)]
+    await bench.round()
+    assert await bench.states(message) == ["dead"]
+
+
+async def test_a_refusal_after_a_doubt_does_not_say_that_it_never_arrived(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [
+        SendFailed("no answer", maybe_sent=True),
+        SendFailed("no such person", permanent=True),
+    ]
+    message = await bench.post("r1", "one")
+    for _ in range(2):
+        await bench.round()
+        bench.clock.advance(30)
+    (row,) = await bench.ledger.outbox_of(message)
+    assert row.state == "dead" and is_uncertain(row.error) and row.error.endswith("no such person")
 
 
 async def test_doubt_is_remembered_through_later_failures(bench: Bench) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from openclaw.runs.queue import QueueSettings
-from openclaw.runs.recovery import how_to_go_on, in_order, queue_again
+from openclaw.runs.recovery import how_to_go_on, in_order, is_too_old, queue_again, why_not
 from openclaw.storage.base import LedgerRow
 
 
@@ -39,6 +39,18 @@ def test_what_had_begun_is_not_collected() -> None:
     collect = QueueSettings(mode="collect")
     assert queue_again(row(1, attempts=1), collect).mode == "followup"
     assert queue_again(row(1), collect) is collect
+    assert queue_again(row(1), collect, alone=True).mode == "followup"
+
+
+@pytest.mark.parametrize(("hours", "old"), [(0, False), (23, False), (24, True), (900, True), (-30, False)])
+def test_after_a_day_without_anyone_working_on_it_a_message_is_too_old(hours: int, old: bool) -> None:
+    assert is_too_old(row(1), hours * 3_600_000) is old
+
+
+@pytest.mark.parametrize(("attempts", "wanted"), [(0, "give up"), (2, "give up"), (3, "give up"), (4, "close")])
+def test_what_is_too_old_is_not_run(attempts: int, wanted: str) -> None:
+    assert how_to_go_on(attempts, expired=True) == wanted
+    assert "49 hours" in why_not(row(1, attempts), 49 * 3_600_000 + 5, expired=True)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.runs.story import answered_by, duration, summary, tell
+from openclaw.runs.story import STOPPED_BEFORE, answered_by, duration, summary, tell
 from openclaw.storage.base import END_STATES, LedgerRow, MessageState, OutboxRow, StateChange, ToolCallRow
+from openclaw.storage.trouble import DiskWait
 
 START = 1_794_766_925_000  # 2026-11-15 18:22:05 UTC
 ACCEPTED = "Accepted on 2026-11-15 at 18:22:05 from webchat, for session agent:main:main."
@@ -216,6 +217,24 @@ def test_tool_calls_are_told_with_how_they_went(state: str, calls: list[ToolCall
             [part(0, "pending", next_at=START + 14_000, error="HTTP 503")],
             ["The reply is waiting to be delivered to signal (1 try so far; next in 5 s; last problem: HTTP 503)."],
         ),
+        (
+            [part(0, "pending", error="interrupted")],
+            [
+                "The reply is waiting to be delivered to signal (1 try so far; it may have arrived already: nobody "
+                "learned what became of the last try)."
+            ],
+        ),
+        (
+            [part(0, "dead", error="in doubt 3 times, so not sent again: no answer")],
+            ["Whether the reply reached signal is not known: in doubt 3 times, so not sent again: no answer."],
+        ),
+        (
+            [part(0, "dead", error="interrupted: blocked"), part(1, "dead", error="an earlier part")],
+            [
+                "Whether 1 of 2 parts reached signal is not known: blocked.",
+                "1 of 2 parts was not delivered to signal: an earlier part.",
+            ],
+        ),
         ([part(0, "sending")], ["The reply is being sent to signal now."]),
         ([part(0, "dead", error="blocked")], ["The reply was not delivered to signal: blocked."]),
         ([part(0, "dead")], ["The reply was not delivered to signal: no reason was recorded."]),
@@ -245,6 +264,42 @@ def test_a_message_that_needed_no_run_says_so() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("row", "steps", "sentence"),
+    [
+        (message("silent", reason="a rule", attempts=0), [(5, "silent")],
+         "It got no answer and needed no run of the agent; done on 2026-11-15 at 18:22:07: a rule."),
+        (message(body={"prompt": "x", "messageIds": ["1", "2"]}), [],
+         "It was put together from 2 messages that came one right after the other."),
+        (message(), [(5, "queued", STOPPED_BEFORE), (9, "running")],
+         "The Gateway stopped before it began and took it up again."),
+        (message(result={"diskWait": {"ms": 3_250, "problem": "No space left on device"}}), [],
+         "It had to wait 3.2 s for the disk: No space left on device."),
+        (message("failed", reason="x"), [], "The clients that were connected were told so."),
+        (message("expired", reason="x"), [], "The clients that were connected were told so."),
+    ],
+)  # fmt: skip
+def test_what_else_a_story_may_tell(row: LedgerRow, steps: list[Any], sentence: str) -> None:
+    assert sentence in tell(row, changes(*steps), [], [], START + 9_000)
+
+
+def test_a_message_that_waits_for_the_disk_says_so_while_it_waits() -> None:
+    disk = DiskWait()
+    disk.waiting, disk.problem = True, "No space left on device"
+    told = tell(message("running"), changes((10, "running")), [], [], START + 9_000, disk=disk)
+    assert told[-1] == (
+        "It waits for the disk now: No space left on device. It goes on by itself when the disk takes it."
+    )
+
+
+def test_the_notice_of_a_failure_is_told_as_one() -> None:
+    row = message("failed", reason="no key", route={"channel": "signal", "to": "+1"})
+    told = tell(row, changes((10, "running"), (20, "failed")), [], [part(0, "sent")], START + 9_000)
+    assert told[-1] == "The notice was delivered to signal."
+    told = tell(row, changes((10, "running"), (20, "failed")), [], [part(0, "dead", error="gone")], START + 9_000)
+    assert told[-1] == "The notice was not delivered to signal: gone."
+
+
 def test_times_are_told_in_the_zone_of_the_reader() -> None:
     told = tell(message("accepted"), changes(), [], [], START, timezone(timedelta(hours=5, minutes=30)))
     assert told[0].startswith("Accepted on 2026-11-15 at 23:52:05 ")
@@ -257,6 +312,7 @@ def test_times_are_told_in_the_zone_of_the_reader() -> None:
         (message(), "2026-11-15 18:22:05 “hello”: answered after 2 s"),
         (message("failed", reason="no key"), "2026-11-15 18:22:05 “hello”: failed (no key)"),
         (message("silent"), "2026-11-15 18:22:05 “hello”: silent"),
+        (message("superseded", reason="stopped (rpc)"), "2026-11-15 18:22:05 “hello”: stopped (a client asked for it)"),
         (message("superseded", result={"answeredBy": "r9"}), "2026-11-15 18:22:05 “hello”: answered in run r9"),
         (message("queued"), "2026-11-15 18:22:05 “hello”: queued for 30 s"),
         (message("running"), "2026-11-15 18:22:05 “hello”: running for 29 s"),
@@ -315,7 +371,11 @@ def test_whatever_the_ledger_holds_can_be_told(
     told = tell(row, changes(*steps), tools, outbox, START + now)
     assert told[0] == ACCEPTED
     ends = [line for line in told if line.startswith(("Answered", "The agent decided", "Failed", "Expired", "Stopped"))]
-    ends += [line for line in told if line.startswith(("It needed no run", "It was answered", "Its words", "It ended"))]
+    ends += [
+        line
+        for line in told
+        if line.startswith(("It needed no run", "It got no", "It was answered", "Its words", "It ended"))
+    ]
     assert len(ends) == (1 if state in END_STATES else 0)
     assert all(line.strip() and "\n" not in line for line in [*told[1:], summary(row, "x", START + now)])
     assert answered_by(row) == (result or {}).get("answeredBy")

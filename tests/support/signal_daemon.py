@@ -51,6 +51,7 @@ class SignalDaemon:
         self.port = 0
         self._clock = 1_794_766_939_494
         self._faults: dict[str, deque[Any]] = {}
+        self._strikes: dict[str, deque[tuple[Callable[[], None], bool]]] = {}
         self._events: deque[tuple[int, str, bytes]] = deque(maxlen=BUFFERED)
         self._sequence = 0
         self._streams: dict[web.StreamResponse, str | None] = {}
@@ -140,6 +141,10 @@ class SignalDaemon:
         """Carries the call out, then closes the connection without an answer."""
         self._faults.setdefault(method, deque()).append("drop")
 
+    def strike_next(self, method: str, strike: Callable[[], None], *, before: bool = False) -> None:
+        """Does something when the call is there: after it was carried out, or instead of carrying it out."""
+        self._strikes.setdefault(method, deque()).append((strike, before))
+
     def result_next(self, method: str, result: Any) -> None:
         self._faults.setdefault(method, deque()).append({"result": result})
 
@@ -217,7 +222,13 @@ class SignalDaemon:
         try:
             call = self._parsed(await request.read())
             call_id, method = call.get("id"), call["method"]
+            strike, before = self._strikes[method].popleft() if self._strikes.get(method) else (None, False)
+            if strike is not None and before:
+                strike()
+                raise ConnectionResetError
             result, drop = self._carry_out(method, call.get("params") or {})
+            if strike is not None:
+                strike()
         except Refusal as refusal:
             self.refused.append((method, str(refusal)))
             error: dict[str, Any] = {"code": refusal.code, "message": str(refusal), "data": refusal.data}

@@ -67,7 +67,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.freshness import touched
 from openclaw.storage import faults
 from openclaw.storage.base import Transcript, TranscriptRef
-from openclaw.storage.trouble import until_written
+from openclaw.storage.trouble import DiskWait, until_written
 from openclaw.tools.base import ToolContext
 
 log = logging.getLogger("openclaw.agents.run")
@@ -82,13 +82,21 @@ class AgentRun:
     """Drives one turn of one session. Made by the session's lane, used once."""
 
     def __init__(
-        self, turn: Turn, runtime: Runtime, *, abort: AbortSignal, inbox: Inbox, emit: Callable[[Event], None]
+        self,
+        turn: Turn,
+        runtime: Runtime,
+        *,
+        abort: AbortSignal,
+        inbox: Inbox,
+        emit: Callable[[Event], None],
+        disk: DiskWait | None = None,
     ) -> None:
         self._turn = turn
         self._runtime = runtime
         self._abort = abort
         self._inbox = inbox
         self._emit = emit
+        self._disk = disk
         self._step = 0
         self.prepared: Preparation | None = None
         """Set once the run knows its model and prompt."""
@@ -135,7 +143,7 @@ class AgentRun:
 
     async def _kept(self, write: Callable[[], Awaitable[T]]) -> T:
         """A disk that takes nothing pauses the run instead of ending it, until someone stops it or its time is up."""
-        return await until_written(write, self._pause)
+        return await until_written(write, self._pause, self._disk)
 
     async def _pause(self, seconds: float) -> None:
         with self._abort.waiting():

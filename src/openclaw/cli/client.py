@@ -66,10 +66,16 @@ class Client:
         exchange = self._post({"method": method, "params": params, "stream": True}, self.timeout_ms)
         yield from self._frames(exchange, idle_ms)
 
-    def events(self, session_key: str) -> tuple[Exchange, Iterator[dict[str, Any]]]:
-        """The endless feed of a session's events, with the exchange that ends it when closed."""
+    def events(
+        self, session_key: str, after: tuple[int, str] | None = None
+    ) -> tuple[Exchange, Iterator[dict[str, Any]]]:
+        """The endless feed of a session's events, with the exchange that ends it when closed.
+
+        ``after`` is the last event heard and the epoch it was heard in: the feed begins with what came since.
+        """
         query = "".join(c if (c.isalnum() and c.isascii()) or c in "-_.~" else _quoted(c) for c in session_key)
-        exchange = self._request("GET", f"{EVENTS_PATH}?sessionKey={query}", b"", self.timeout_ms)
+        missed = f"&afterSeq={after[0]}&epoch={after[1]}" if after is not None else ""
+        exchange = self._request("GET", f"{EVENTS_PATH}?sessionKey={query}{missed}", b"", self.timeout_ms)
         return exchange, self._frames(exchange, None)
 
     def alive(self, timeout_ms: int = 1000) -> bool:

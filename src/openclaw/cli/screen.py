@@ -204,12 +204,18 @@ class _Listener:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
+        last: tuple[int, str] | None = None
         while not self._closed.is_set():
             try:
-                self._exchange, frames = self._client.events(self._key)
+                self._exchange, frames = self._client.events(self._key, last)
+                epoch = self._exchange.headers.get("x-openclaw-epoch", "")
+                if last is None or last[1] != epoch:
+                    # Other sessions' events are not in the feed; they count as heard.
+                    last = int(self._exchange.headers.get("x-openclaw-seq", 0)) if last is None else 0, epoch
                 for frame in frames:
                     if self._closed.is_set():
                         return
+                    last = max(last[0], int(frame.get("seq") or 0)), epoch
                     self._heard(frame)
             except UserError:
                 # The Gateway restarts or is gone; sending says so, listening just tries again.

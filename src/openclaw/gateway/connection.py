@@ -16,6 +16,7 @@ from openclaw.gateway.broadcast import Client
 from openclaw.gateway.handshake import Admission, ConnectParams, Refused, admit
 from openclaw.gateway.hello import hello_ok
 from openclaw.gateway.origin import Peer
+from openclaw.gateway.replay import catch_up, resume
 from openclaw.gateway.validate import InvalidParams, decode_params
 
 if TYPE_CHECKING:
@@ -195,8 +196,13 @@ class Connection:
         client.device_id = admission.device_id
         client.by_device_token = admission.by_device_token
         self._gateway.client_came(client, admission.scopes)
-        client.send_frame(frames.encode_response(id, hello_ok(self._gateway, admission, self._id)))
-        self._gateway.broadcaster.add(client)
+        broadcaster, last = self._gateway.broadcaster, admission.last_seq
+        resumption = None if last is None else resume(broadcaster, last, admission.epoch)
+        client.send_frame(frames.encode_response(id, hello_ok(self._gateway, admission, self._id, resumption)))
+        broadcaster.add(client)
+        if resumption is not None:
+            client.live = False  # Until what it missed was sent: nothing comes before its turn.
+            self._gateway.spawn(catch_up(broadcaster, client, resumption.after))
         self._gateway.health.refresh_soon()
         log.debug("connected %s", admission.info.id, extra={"fields": {"conn": self._id, "role": admission.role}})
         return client

@@ -15,6 +15,7 @@ from openclaw.runs.story import answered_by, summary, tell
 from openclaw.sessions.carry_over import previous_sessions
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import LedgerRow, OutboxRow, StateChange, ToolCallRow
+from openclaw.storage.doubt import may_be_repeated
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -45,19 +46,21 @@ async def life_of(gateway: Gateway, row: LedgerRow) -> Life:
 
 def story_of(gateway: Gateway, life: Life) -> list[str]:
     now, zone = gateway.clock.now_ms(), gateway.user_zone()
-    return tell(life.row, life.changes, life.tool_calls, life.outbox, now, zone)
+    record = gateway.hub.find(life.row.run_id)
+    disk = record.disk if record is not None and life.row.ended_at is None else None
+    return tell(life.row, life.changes, life.tool_calls, life.outbox, now, zone, disk)
 
 
 async def why(gateway: Gateway, ref: str) -> dict[str, Any]:
-    """Facts and ``story`` of a message (by ledger id, run id or the beginning of one) or of a session (by key, id or
-    label). Raises ``MethodError`` when nothing, or more than one thing, goes by that name."""
+    """Facts and ``story`` of a message (by ledger id, run id or the beginning of one, or its channel's id) or of a
+    session (by key, id or label). Raises ``MethodError`` when nothing, or more than one thing, goes by that name."""
     name = ref.strip()
     row = await _exact(gateway, name)
     if row is None:
         found = await _session(gateway, name)
         if found is not None:
             return found
-        row = await _by_prefix(gateway, name)
+        row = await _by_platform_id(gateway, name) or await _by_prefix(gateway, name)
     return await why_message(gateway, row)
 
 
@@ -77,6 +80,14 @@ async def _exact(gateway: Gateway, name: str) -> LedgerRow | None:
     if row is None and number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER:
         row = await gateway.ledger.get(int(number))
     return row
+
+
+async def _by_platform_id(gateway: Gateway, name: str) -> LedgerRow | None:
+    """Among the latest messages, the one (or the one made of several) that its channel calls so."""
+    if not name:
+        return None
+    rows = await gateway.ledger.recent(limit=EARLIER_LOOKED_AT)
+    return next((row for row in rows if name in row.body.get("messageIds", ())), None)
 
 
 async def _by_prefix(gateway: Gateway, name: str) -> LedgerRow:
@@ -164,6 +175,8 @@ def row_facts(row: LedgerRow) -> dict[str, Any]:
     view |= {"channel": row.route.get("channel"), "state": row.state, "reason": row.reason, "attempts": row.attempts}
     view |= {"acceptedAt": row.accepted_at, "startedAt": row.started_at, "endedAt": row.ended_at}
     view |= {"text": text_of(row), "model": result.get("model"), "answeredBy": answered_by(row)}
+    if isinstance(ids := row.body.get("messageIds"), list):
+        view["messageIds"] = ids
     view["reply"] = _cut(result["text"], LONGEST_TEXT) if isinstance(result.get("text"), str) else None
     return view
 
@@ -185,7 +198,8 @@ def _tool_call(call: ToolCallRow) -> dict[str, Any]:
 def _delivery(part: OutboxRow) -> dict[str, Any]:
     view: dict[str, Any] = {"part": part.part, "channel": part.channel, "state": part.state, "attempts": part.attempts}
     view |= {"createdAt": part.created_at, "nextAt": part.next_at or None}
-    return {**view, "error": part.error, "messageId": part.message_id}
+    view |= {"error": part.error, "possiblyDuplicate": may_be_repeated(part.error)}
+    return {**view, "messageId": part.message_id}
 
 
 def _cut(text: str, limit: int) -> str:

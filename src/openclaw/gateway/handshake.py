@@ -72,6 +72,10 @@ class ConnectParams(Params):
     auth: ConnectAuth | None = None
     locale: str | None = None
     user_agent: str | None = None
+    last_seq: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """The last broadcast the client has dealt with on an earlier connection: it gets those after it."""
+    epoch: Text | None = None
+    """From the ``hello-ok`` of that connection."""
 
 
 class Refused(Exception):
@@ -100,6 +104,9 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...]
     info: ClientInfo
     caps: frozenset[str]
+    last_seq: int | None = None
+    epoch: str | None = None
+    """Where the events of an earlier connection ended, if the client wants to go on from there."""
     device_id: str | None = None
     device_token: dict[str, Any] | None = None
     by_device_token: bool = False
@@ -255,5 +262,7 @@ class _Attempt:
 
     def admission(self, **device: Any) -> Admission:
         info = msgspec.convert(msgspec.to_builtins(self.connect.client), ClientInfo)
-        caps = frozenset(self.connect.caps)
-        return Admission(role=self.role, scopes=self.scopes, info=info, caps=caps, **device)
+        connect = self.connect
+        missed = {"last_seq": connect.last_seq, "epoch": connect.epoch}
+        caps = frozenset(connect.caps)
+        return Admission(role=self.role, scopes=self.scopes, info=info, caps=caps, **missed, **device)

@@ -10,6 +10,7 @@ from openclaw.gateway.broadcast import MAX_BUFFERED_BYTES
 from openclaw.gateway.frames import MAX_FRAME_BYTES, PROTOCOL_VERSION
 from openclaw.gateway.handshake import Admission
 from openclaw.gateway.registry import EVENTS, advertised
+from openclaw.gateway.replay import Resumption
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 TICK_INTERVAL_MS = 30_000
 
 
-def hello_ok(gateway: Gateway, admission: Admission, conn_id: str) -> dict[str, Any]:
+def hello_ok(
+    gateway: Gateway, admission: Admission, conn_id: str, resumption: Resumption | None = None
+) -> dict[str, Any]:
     hello: dict[str, Any] = {
         "type": "hello-ok",
         "protocol": PROTOCOL_VERSION,
@@ -25,6 +28,8 @@ def hello_ok(gateway: Gateway, admission: Admission, conn_id: str) -> dict[str, 
         "features": {"methods": advertised(), "events": list(EVENTS)},
         "snapshot": _snapshot(gateway),
     }
+    if resumption is not None:
+        hello["server"]["replay"] = resumption.view(gateway.broadcaster)
     if auth := admission.auth_block:
         hello["auth"] = auth
     hello["policy"] = {

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("openclaw.inbound")
 
 
+DENIED = "the session's send policy does not allow replies"
+UNANSWERED_COMMAND = "a command that has no answer, or that its sender may not give"
+
+
 class Reception:
     """Where every channel hands its messages in."""
 
@@ -162,11 +166,12 @@ class Reception:
         facts = _facts(inbound, resolved, standing, addressed.mentioned, listening)
         outcome = await handle_commands(facts, inbound.text, self._commands)
         if isinstance(outcome, Handled):
-            if outcome.reply:
-                await self._say(inbound, resolved, outcome.reply, keys, "a command")
+            reason = "a command" if outcome.reply else UNANSWERED_COMMAND
+            await self._say(inbound, resolved, outcome.reply, keys, reason)
             return
         if self._denied(inbound, resolved, before):
             log.info("no run for %s: the session may not be sent to", resolved.session_key)
+            await self._say(inbound, resolved, None, keys, DENIED)
             return
         for reply in outcome.side_replies:
             await self._say(inbound, resolved, reply, (), "a command inside the message")
@@ -217,6 +222,7 @@ class Reception:
             ),
             entry_fields=_entry_fields(inbound, resolved),
             dedupe_keys=keys,
+            message_ids=inbound.message_ids or ((inbound.message_id,) if inbound.message_id else ()),
         )
         await take_in(incoming, gateway.runtime, gateway.hub)
         self._history.clear(key, limit, pending)
@@ -259,7 +265,9 @@ class Reception:
             )
         )
 
-    async def _say(self, inbound: Inbound, resolved: Resolved, text: str, keys: tuple[str, ...], reason: str) -> None:
+    async def _say(
+        self, inbound: Inbound, resolved: Resolved, text: str | None, keys: tuple[str, ...], reason: str
+    ) -> None:
         said = Said(
             run_id=str(uuid.uuid4()),
             target=Target(resolved.agent_id, resolved.session_key),

@@ -73,6 +73,34 @@ class Backlog:
         return bool(self._kept) and self._kept[0].seq <= seq + 1
 
 
+RESTARTED = "the Gateway was restarted since"
+LET_GO = "these events are no longer kept"
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """Where a client that comes back goes on."""
+
+    after: int
+    gap: str = ""
+    """Why some of what it missed cannot be sent; it must look afresh."""
+
+    def view(self, broadcaster: Broadcaster, replayed: int | None = None) -> dict[str, Any]:
+        """As clients are told; ``replayed`` is known once everything was sent."""
+        told: dict[str, Any] = {"ok": False, "gap": True, "reason": self.gap} if self.gap else {"ok": True}
+        if replayed is not None:
+            told["replayed"] = replayed
+        return {**told, "seq": broadcaster.seq, "epoch": broadcaster.epoch}
+
+
+def resume(broadcaster: Broadcaster, after_seq: int, epoch: str | None) -> Resumption:
+    """A number of an earlier life cannot be gone on from, but all of this life can be sent, if it is still kept: the
+    ends of runs that were taken up again are in it."""
+    newest, covers = broadcaster.seq, broadcaster.backlog.covers
+    if epoch not in (None, broadcaster.epoch) or after_seq > newest:
+        return Resumption(0 if covers(0, newest) else newest, RESTARTED)
+    return Resumption(after_seq) if covers(after_seq, newest) else Resumption(newest, LET_GO)
+
+
 async def catch_up(broadcaster: Broadcaster, client: Client, after_seq: int) -> int | None:
     """Sends the client what it missed and returns how many frames; None when some are no longer kept.
 

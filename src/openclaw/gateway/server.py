@@ -13,6 +13,7 @@ from aiohttp import web
 
 from openclaw.gateway.bind import is_loopback
 from openclaw.gateway.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
+from openclaw.gateway.http.failure import failure_response
 from openclaw.gateway.origin import Peer, peer_of
 from openclaw.gateway.shared_auth import start_problem
 
@@ -96,7 +97,7 @@ class Server:
         for verb, path, handler in self.http_routes:
             if path == request.path or (path.endswith("*") and request.path.startswith(path[:-1])):
                 if verb == request.method:
-                    return await handler(request, self.gateway, peer)
+                    return await self._answer(handler, request, peer)
                 allowed.append(verb)
         if allowed:
             return web.Response(status=405, text="Method Not Allowed", headers={"Allow": ", ".join(sorted(allowed))})
@@ -104,6 +105,17 @@ class Server:
             error = {"error": {"message": f"no such endpoint: {request.path[:200]}", "type": "invalid_request_error"}}
             return web.json_response(error, status=404)
         return web.Response(status=404, text="Not Found")
+
+    async def _answer(self, handler: HttpHandler, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
+        try:
+            return await handler(request, self.gateway, peer)
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception as error:
+            if request.writer.output_size:
+                raise  # The answer has begun: all that is left is to break it off.
+            log.exception("%s %s failed", request.method, request.path[:200])
+            return failure_response(request.path, error)
 
     async def _handle_websocket(self, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
         if self._stopping or self._sockets >= MAX_CONNECTIONS:

@@ -41,7 +41,7 @@ async def say(gateway: Gateway, said: Said) -> bool:
     """Writes message and answer down together, then tells everyone. False: this message was answered before."""
     target = said.target
     entry = await gateway.sessions.get(target.agent_id, target.key)
-    if entry is None:
+    if entry is None and said.text:
         now = gateway.clock.now_ms()
         entry, _ = await ensure_fresh(gateway.runtime, target.agent_id, target.key, MessageFacts(), now)
     accept = Accept(
@@ -49,7 +49,7 @@ async def say(gateway: Gateway, said: Said) -> bool:
         dedupe_key=f"{said.source}|{said.run_id}",
         agent_id=target.agent_id,
         session_key=target.key,
-        session_id=entry["sessionId"],
+        session_id=entry["sessionId"] if entry else "",
         source=said.source,
         route=said.route,
         body={"prompt": said.asked},

@@ -44,6 +44,8 @@ class Incoming(msgspec.Struct, kw_only=True):
     hints: Hints = Hints()
     """Wishes for this run only."""
     dedupe_keys: tuple[str, ...] = ()
+    message_ids: tuple[str, ...] = ()
+    """What the platform calls the messages this one was made of."""
     watcher: str | None = None
 
 
@@ -67,6 +69,8 @@ async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submissio
     ):
         if wish:
             body[name] = wish
+    if message.message_ids:
+        body["messageIds"] = list(message.message_ids)
     if message.timeout_s is not None:
         body["timeoutSeconds"] = message.timeout_s
     if message.client_tools:

@@ -1,8 +1,9 @@
 """The outbox worker: what runs left to deliver reaches its channel, in order, at least once and knowingly at most once.
 
 A part is marked ``sending`` on disk before it is handed to a channel, so that after a crash it is known which parts may
-have arrived. Those are sent again under the channel's idempotency key where it has one; where not, they are marked as
-possible duplicates, and a second doubt ends them.
+have arrived. Those are sent again under the channel's idempotency key where it has one, which makes them arrive once.
+Where not, a reply that comes twice is better than one that never comes: they are sent again, marked as possible
+duplicates, but not for ever.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ import msgspec
 from openclaw.clock import Clock
 from openclaw.outbound.backoff import Backoff, Chance, retry_delay_s
 from openclaw.outbound.part import Part, SendFailed, Sent, part_from
+from openclaw.storage import faults
 from openclaw.storage.base import Ledger, OutboxRow
+from openclaw.storage.doubt import REPEATED, doubts, given_up, in_doubt, problem_of
+from openclaw.storage.trouble import until_written
 
 log = logging.getLogger("openclaw.outbound")
 
@@ -31,11 +35,12 @@ BATCH = 500
 IDLE_S = 30.0
 SETTLE_S = 5.0
 RETRY = Backoff(initial_s=1.0, max_s=300.0, jitter=0.1)
-IN_DOUBT = "interrupted"
-"""How an error begins when the part may have arrived; the ledger writes it too, for parts a crash cut short."""
+MAX_DOUBTS = 3
+"""Sends of one part that may have arrived, on a channel that cannot tell; it is not sent once more after these."""
 
 RouteKey: TypeAlias = tuple[str, str, str, str]
 Outcome: TypeAlias = Literal["sent", "dead", "later"]
+OutboxState: TypeAlias = Literal["pending", "sending", "sent", "dead"]
 
 
 class Outlet(Protocol):
@@ -198,49 +203,55 @@ class Delivery:
     async def _deliver(self, row: OutboxRow) -> Outcome:
         now = self._clock.now_ms()
         if now - row.created_at >= self._expiry_ms:
-            return await self._end(row, "dead", error=f"expired: {row.error or 'the channel was not there in time'}")
-        in_doubt = row.error.startswith(IN_DOUBT) and not self._outlet.idempotent(row.channel)
-        await self._ledger.outbox_mark(row.id, "sending", error=row.error)
+            return await self._expire(row)
+        doubtful = 0 if self._outlet.idempotent(row.channel) else doubts(row.error)
+        if doubtful >= MAX_DOUBTS:
+            return await self._end(row, "dead", error=given_up(doubtful, problem_of(row.error)))
+        await self._mark(row, "sending", error=row.error)
         try:
             part = part_from(row.payload)
-            if in_doubt:
+            if doubtful:
                 part = msgspec.structs.replace(part, possibly_duplicate=True)
             sent = await self._outlet.send(row.channel, row.route, part, f"{row.run_id}:{row.part}")
         except SendFailed as failure:
-            return await self._failed(row, failure, in_doubt)
-        note = "possibly delivered twice: it was in doubt whether the first try arrived" if in_doubt else ""
-        return await self._end(row, "sent", message_id=sent.message_id, error=note)
+            return await self._failed(row, failure, doubtful)
+        faults.point("outbox.arrived")
+        return await self._end(row, "sent", message_id=sent.message_id, error=REPEATED if doubtful else "")
 
-    async def _failed(self, row: OutboxRow, failure: SendFailed, in_doubt: bool) -> Outcome:
+    async def _failed(self, row: OutboxRow, failure: SendFailed, doubtful: int) -> Outcome:
         attempts, error = row.attempts + 1, str(failure)
         if failure.permanent:
-            return await self._end(row, "dead", error=error)
+            return await self._end(row, "dead", error=in_doubt(doubtful, error))
         if failure.reached and attempts >= self._max_attempts:
-            return await self._end(row, "dead", error=f"given up after {attempts} tries: {error}")
+            return await self._end(row, "dead", error=in_doubt(doubtful, f"given up after {attempts} tries: {error}"))
         if failure.maybe_sent and not self._outlet.idempotent(row.channel):
-            if in_doubt:
-                return await self._end(row, "dead", error=f"in doubt twice, so not sent again: {error}")
-            in_doubt = True
+            doubtful += 1
+            if doubtful >= MAX_DOUBTS:
+                return await self._end(row, "dead", error=given_up(doubtful, error))
         delay_s = retry_delay_s(RETRY, attempts, failure.retry_after_s, self._chance)
         until = self._clock.now_ms() + int(delay_s * 1000)
         self._held[route_key(row)] = until
-        stored = f"{IN_DOUBT}: {error.removeprefix(f'{IN_DOUBT}: ')}" if in_doubt else error
-        await self._ledger.outbox_mark(row.id, "pending", next_at=until, error=stored)
+        await self._mark(row, "pending", next_at=until, error=in_doubt(doubtful, error))
         log.info("part %d of %s waits %.1f s for another try: %s", row.part, row.run_id, delay_s, error)
         return "later"
+
+    async def _expire(self, row: OutboxRow) -> Literal["sent", "dead"]:
+        problem = problem_of(row.error) or "the channel was not there in time"
+        return await self._end(row, "dead", error=in_doubt(doubts(row.error), f"expired: {problem}"))
 
     async def _put_back(self, row: OutboxRow) -> None:
         until = self._clock.now_ms() + int(RETRY.max_s * 1000)
         self._held[route_key(row)] = until
         try:
-            await self._ledger.outbox_mark(row.id, "pending", next_at=until, error=f"{IN_DOUBT}: see the log")
+            error = in_doubt(doubts(row.error) + 1, "see the log")
+            await self._ledger.outbox_mark(row.id, "pending", next_at=until, error=error)
         except Exception:
             log.exception("part %s of %s stays as it is until the next start", row.part, row.run_id)
 
     async def _end(
         self, row: OutboxRow, state: Literal["sent", "dead"], *, message_id: str = "", error: str = ""
     ) -> Literal["sent", "dead"]:
-        await self._ledger.outbox_mark(row.id, state, error=error, message_id=message_id)
+        await self._mark(row, state, error=error, message_id=message_id)
         if state == "dead":
             log.error("part %d of %s to %s was not delivered: %s", row.part, row.run_id, row.channel, error)
         for waiter in self._waiters.get(row.ledger_id, ()):
@@ -249,19 +260,26 @@ class Delivery:
             self._settled(Settled(row=row, state=state, message_id=message_id, error=error))
         return state
 
+    async def _mark(
+        self, row: OutboxRow, state: OutboxState, *, next_at: int = 0, error: str = "", message_id: str = ""
+    ) -> None:
+        """Until the disk takes it: what was sent must not be forgotten, or it would be sent again."""
+        await until_written(
+            lambda: self._ledger.outbox_mark(row.id, state, next_at=next_at, error=error, message_id=message_id),
+            self._clock.sleep,
+        )
+
     # Waiting
 
     async def _defer(self, rows: Sequence[OutboxRow], until: int) -> None:
         """Equal times keep the order of writing, so the conversation stays in order across restarts."""
-        await asyncio.gather(
-            *(self._ledger.outbox_mark(row.id, "pending", next_at=until, error=row.error) for row in rows)
-        )
+        await asyncio.gather(*(self._mark(row, "pending", next_at=until, error=row.error) for row in rows))
 
     async def _wait_for_channel(self, rows: list[OutboxRow], *, full: bool) -> None:
         now = self._clock.now_ms()
         expired = [row for row in rows if now - row.created_at >= self._expiry_ms]
         for row in expired:
-            await self._end(row, "dead", error=f"expired: {row.error or 'the channel was not there in time'}")
+            await self._expire(row)
         if full:
             # The window is crowded: step aside for a while, or parts for channels that are up would never be seen.
             await self._defer([row for row in rows if row not in expired], now + int(SETTLE_S * 1000))

@@ -16,17 +16,19 @@ from openclaw.agent.runtime import Runtime, Turn
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import TextBlock, UserMessage
 from openclaw.runs.compactions import Compactions
+from openclaw.runs.ending import end_of
 from openclaw.runs.inbox import RunInbox
 from openclaw.runs.lane import Lane
 from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings
 from openclaw.runs.record import RunRecord, RunState
-from openclaw.runs.recovery import GAVE_UP, how_to_go_on, in_order, queue_again
+from openclaw.runs.recovery import how_to_go_on, in_order, is_too_old, queue_again, why_not
 from openclaw.runs.replies import reply_parts
 from openclaw.runs.slots import Slots
+from openclaw.runs.story import STOPPED_BEFORE
 from openclaw.runs.turn import images_of, turn_of
 from openclaw.storage import faults
-from openclaw.storage.base import END_STATES, Accept, LedgerRow, MessageState
-from openclaw.storage.trouble import until_written
+from openclaw.storage.base import END_STATES, Accept, LedgerRow
+from openclaw.storage.trouble import DiskWait, until_written
 
 log = logging.getLogger("openclaw.runs")
 T = TypeVar("T")
@@ -37,7 +39,8 @@ LONGEST_CHAIN = 20
 STOP_S = 5.0
 """How long stopping waits for bookkeeping; what a full disk keeps from being written is found at the next start."""
 QUEUE_FULL = "Not taken: {waiting} messages of this session are waiting already. Wait for an answer, or use /stop."
-DROPPED = "Dropped: more messages were waiting than the queue holds ({cap})."
+DROPPED = "Dropped: more messages were waiting than the queue holds ({cap})"
+PASSED_ON = "; its beginning was put before the next one"
 
 
 class Observer(Protocol):
@@ -177,9 +180,11 @@ class RunHub:
         """Lets the oldest go when more wait than the session allows; their end says so."""
         for oldest in lane.waiting[: max(0, len(lane.waiting) - settings.cap)]:
             lane.withdraw(oldest)
+            reason = DROPPED.format(cap=settings.cap)
             if settings.drop == "summarize":
                 lane.overflow.add(str(oldest.row.body.get("summary") or oldest.row.body["prompt"]), settings.cap)
-            self._later(self._finish(oldest, RunResult(outcome="aborted", error=DROPPED.format(cap=settings.cap))))
+                reason += PASSED_ON
+            self._later(self._finish(oldest, RunResult(outcome="aborted", error=f"{reason}.")))
 
     def _lane(self, session_key: str) -> Lane:
         lane = self._lanes.get(session_key)
@@ -198,15 +203,17 @@ class RunHub:
 
     async def find_unfinished(self) -> int:
         """Finds the messages without an end, before anyone can send new ones: they come first in their sessions."""
-        rows = in_order(await self._runtime.ledger.unfinished())
+        rows, now = in_order(await self._runtime.ledger.unfinished()), self._runtime.clock.now_ms()
         self._left = {}
         config = self._runtime.config.current.messages.queue
         for row in rows:
             record = RunRecord(row)
-            record.recovered = True
+            record.recovered, record.expired = True, is_too_old(row, now)
             self._remember(record)
+            if not row.attempts:
+                self._later(self._runtime.ledger.advance(row.id, "queued", STOPPED_BEFORE))
             entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
-            settings = queue_again(row, queue_settings(config, entry, row.source))
+            settings = queue_again(row, queue_settings(config, entry, row.source), alone=record.expired)
             self._left.setdefault(row.session_key, []).append((record, settings))
         return len(rows)
 
@@ -250,6 +257,9 @@ class RunHub:
         waiters.add(ended)
         try:
             async with asyncio.timeout(timeout_s):
+                # It may have ended while the name of the run that answers was looked up.
+                if (known := await self._outcome(run_id)) is not None:
+                    return known
                 await ended.wait()
         except TimeoutError:
             return WaitResult(status="timeout")
@@ -377,17 +387,17 @@ class RunHub:
 
     async def _run(self, lane: Lane, record: RunRecord) -> None:
         observer = self._observers[record.run_id]
-        going_on = how_to_go_on(record.row.attempts)
-        error = GAVE_UP.format(attempts=record.row.attempts)
+        going_on = how_to_go_on(record.row.attempts, expired=record.expired)
+        error = why_not(record.row, self._runtime.clock.now_ms(), expired=record.expired)
         if going_on == "close":
-            await self._finish(record, RunResult(outcome="error", error=error))
+            await self._finish(record, RunResult(outcome="error", error=error, expired=record.expired))
             return
         turn = await turn_of(record, self._runtime)
         record.inbox = RunInbox()
         record.begin(self._runtime.clock.now_ms())
         if record.recovered:
             # Counted before anything else happens: a message that brings the Gateway down must not do so for ever.
-            await self._kept(lambda: self._begun(record, turn))
+            await self._kept(lambda: self._begun(record, turn), record.disk)
         elif not record.noted or turn.session_id != record.row.session_id:
             self._later(self._begun(record, turn))
         faults.point("run.start")
@@ -400,8 +410,9 @@ class RunHub:
             record.tell(event)
 
         try:
-            run = AgentRun(turn, self._runtime, abort=record.abort, inbox=record.inbox, emit=emit)
+            run = AgentRun(turn, self._runtime, abort=record.abort, inbox=record.inbox, emit=emit, disk=record.disk)
             result = await (run.execute() if going_on == "run" else run.give_up(error))
+            result.expired = record.expired
         finally:
             for left in reversed(record.inbox.close()):
                 # Its words came too late for this run: they get the next one, before those that came later.
@@ -432,10 +443,13 @@ class RunHub:
         state, reason = end_of(result)
         summary = result.summary()
         faults.point("finish.before")
-        row_id = record.row.id
+        row_id, disk = record.row.id, record.disk
         parts = reply_parts(record.row.route, state, reason, result, self._runtime.config.current)
         await self._kept(
-            lambda: self._runtime.ledger.finish(row_id, state, reason=reason, result=summary, outbox=parts)
+            lambda: self._runtime.ledger.finish(
+                row_id, state, reason=reason, result=summary | disk.noted(), outbox=parts
+            ),
+            disk,
         )
         faults.point("finish.after")
         states: dict[str, RunState] = {"ok": "ok", "error": "error", "aborted": "aborted"}
@@ -448,9 +462,9 @@ class RunHub:
         if observer is not None:
             observer.finished()
 
-    async def _kept(self, write: Callable[[], Awaitable[T]]) -> T:
+    async def _kept(self, write: Callable[[], Awaitable[T]], disk: DiskWait | None = None) -> T:
         """A disk that takes nothing keeps the session waiting: its next message could not be accepted either."""
-        return await until_written(write, self._runtime.clock.sleep)
+        return await until_written(write, self._runtime.clock.sleep, disk)
 
     def _remember(self, record: RunRecord) -> None:
         """Keeps the newest runs at hand; older ones are answered from the ledger."""
@@ -480,20 +494,3 @@ def _waits_because(settings: QueueSettings) -> str:
     if settings.mode == "collect":
         return "another message of this session is running; what comes meanwhile is collected"
     return "another message of this session is running"
-
-
-def end_of(result: RunResult) -> tuple[MessageState, str]:
-    """The ledger's word for how a run ended, and why."""
-    match result.outcome:
-        case "ok" if result.taken_in:
-            return "superseded", "its words were taken into the run before it"
-        case "ok" if result.silent:
-            return "silent", "the model decided to say nothing"
-        case "ok":
-            return "answered", ""
-        case "error":
-            return "failed", result.error or "unknown error"
-        case "aborted":
-            if result.error == "timeout":
-                return "failed", "the run took longer than its time limit"
-            return "superseded", result.error if result.error and " " in result.error else f"stopped ({result.error})"

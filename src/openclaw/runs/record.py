@@ -11,6 +11,7 @@ from openclaw.agent.run import RunResult
 from openclaw.events import Event
 from openclaw.runs.queue import QueueSettings
 from openclaw.storage.base import LedgerRow
+from openclaw.storage.trouble import DiskWait
 
 if TYPE_CHECKING:
     from openclaw.runs.inbox import RunInbox
@@ -38,6 +39,9 @@ class RunRecord:
         """Its first attempt was written down when it was accepted."""
         self.recovered = False
         """Taken up after a restart."""
+        self.expired = False
+        """It is too old to be answered any more."""
+        self.disk = DiskWait()
         self.queue = QueueSettings()
         self.queued = False
         """Waited, or waits, behind another run."""

@@ -16,9 +16,9 @@ def reply_parts(
     route: dict[str, Any], state: MessageState, reason: str, result: RunResult, config: Config
 ) -> list[OutboxPart]:
     """Nothing for the web and for runs somebody stopped; one notice, after what was said, for those that failed."""
-    if not is_delivered(route) or state not in ("answered", "failed"):
+    if not is_delivered(route) or state not in ("answered", "failed", "expired"):
         return []
-    notice = failure_notice(reason) if state == "failed" else result.notice
+    notice = result.notice if state == "answered" else failure_notice(reason)
     reasoning = reasoning_message(result.reasoning)
     texts = [*([reasoning] if reasoning else []), *result.shown_texts, *([notice] if notice else [])]
     return parts_for(route, texts, limits_for(config, str(route["channel"]), route.get("accountId")))

@@ -7,12 +7,17 @@ from datetime import UTC, datetime, tzinfo
 
 from openclaw.outbound.reply import is_delivered
 from openclaw.storage.base import END_STATES, LedgerRow, OutboxRow, StateChange, ToolCallRow
+from openclaw.storage.doubt import is_uncertain, problem_of
+from openclaw.storage.trouble import DiskWait
 
 LONGEST_QUOTE = 120
 LONGEST_REASON = 400
 LONGEST_NAME = 100
 NOTICEABLE_MS = 1_000
 """A shorter wait before a run is not worth a sentence."""
+
+STOPPED_BEFORE = "the Gateway stopped before it began"
+"""Noted when a message that had not begun is taken up after a restart."""
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _STOPPED = {
@@ -29,13 +34,19 @@ def tell(
     outbox: Sequence[OutboxRow],
     now: int,
     zone: tzinfo | None = UTC,
+    disk: DiskWait | None = None,
 ) -> list[str]:
-    """What became of a message and why, first things first. ``zone`` None is the machine's own."""
+    """What became of a message and why, first things first. ``zone`` None is the machine's own.
+
+    ``disk`` is what a message without an end has to wait for now.
+    """
     return [
         f"Accepted {_on(row.accepted_at, zone)} from {row.source}, for session {row.session_key}.",
+        *_put_together(row),
         *_waiting(row, changes, now),
         *_working(row, changes, now, zone),
         *_tools(row, changes, tool_calls),
+        *_disk(row, disk),
         *_ending(row, changes, zone),
         *_delivering(row, outbox, now),
     ]
@@ -53,7 +64,9 @@ def summary(row: LedgerRow, text: str, now: int, zone: tzinfo | None = UTC) -> s
         return f"{head}: {reply} after {duration((row.ended_at or row.accepted_at) - row.accepted_at)}"
     if answering := _shortened(answered_by(row) or "", LONGEST_NAME):
         return f"{head}: answered in run {answering}"
-    return f"{head}: {row.state}{f' ({_cause(row)})' if row.reason else ''}"
+    why = _STOPPED.get(row.reason) or _cause(row)
+    word = "stopped" if row.reason in _STOPPED else row.state
+    return f"{head}: {word}{f' ({why})' if why else ''}"
 
 
 def answered_by(row: LedgerRow) -> str | None:
@@ -65,10 +78,29 @@ def answered_by(row: LedgerRow) -> str | None:
 # Before the run
 
 
+def _put_together(row: LedgerRow) -> list[str]:
+    ids = row.body.get("messageIds")
+    if not isinstance(ids, list) or len(ids) < 2:
+        return []
+    return [f"It was put together from {len(ids)} messages that came one right after the other."]
+
+
 def _waiting(row: LedgerRow, changes: Sequence[StateChange], now: int) -> list[str]:
-    queued = next((place for place, change in enumerate(changes) if change.state == "queued"), None)
+    told = ["The Gateway stopped before it began and took it up again."] if _stopped_before(changes) else []
+    queued = next(
+        (place for place, change in enumerate(changes) if change.state == "queued" and change.reason != STOPPED_BEFORE),
+        None,
+    )
     if queued is None:
-        return _pause_before_run(row, changes, now)
+        return [*told, *_pause_before_run(row, changes, now)]
+    return [*_in_line(changes, queued, now), *told]
+
+
+def _stopped_before(changes: Sequence[StateChange]) -> bool:
+    return any(change.state == "queued" and change.reason == STOPPED_BEFORE for change in changes)
+
+
+def _in_line(changes: Sequence[StateChange], queued: int, now: int) -> list[str]:
     why = _shortened(changes[queued].reason, LONGEST_REASON)
     if why.startswith("to be taken into run "):
         return [f"It was handed to run {why.removeprefix('to be taken into run ')}, which was under way."]
@@ -141,6 +173,16 @@ def _exceptions(results: Sequence[str]) -> str:
     return f" ({', '.join(how if alone else f'{_number(count)} {how}' for how, count in found.items())})"
 
 
+def _disk(row: LedgerRow, disk: DiskWait | None) -> list[str]:
+    if disk is not None and disk.waiting:
+        return [f"It waits for the disk now: {disk.problem}. It goes on by itself when the disk takes it."]
+    match (row.result or {}).get("diskWait"):
+        case {"ms": int(ms), "problem": str(problem)}:
+            return [f"It had to wait {duration(ms)} for the disk: {_shortened(problem, LONGEST_REASON)}."]
+        case _:
+            return []
+
+
 # The end
 
 
@@ -152,7 +194,7 @@ def _ending(row: LedgerRow, changes: Sequence[StateChange], zone: tzinfo | None)
         case "answered":
             return [_answer(row, changes, at)]
         case "silent":
-            return [f"The agent decided {at} to say nothing{f': {_cause(row)}' if row.reason else ''}."]
+            return [_silence(row, changes, at)]
         case "failed":
             return [_sentence(f"Failed {at}: {_cause(row) or 'no reason was recorded'}")]
         case "expired":
@@ -167,6 +209,13 @@ def _answer(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
     if all(change.state != "running" for change in changes):
         return f"It needed no run of the agent and was done {at}."
     return f"Answered {at}."
+
+
+def _silence(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
+    because = f": {_cause(row)}" if row.reason else ""
+    if all(change.state != "running" for change in changes):
+        return f"It got no answer and needed no run of the agent; done {at}{because}."
+    return f"The agent decided {at} to say nothing{because}."
 
 
 def _superseded(row: LedgerRow, at: str) -> str:
@@ -194,54 +243,68 @@ def _cause(row: LedgerRow) -> str:
 
 def _delivering(row: LedgerRow, outbox: Sequence[OutboxRow], now: int) -> list[str]:
     if not outbox:
-        if row.state == "answered" and _reply(row) and not is_delivered(row.route):
+        if is_delivered(row.route):
+            return []
+        if row.state == "answered" and _reply(row):
             return ["The answer went to the clients that were connected and is kept in the session."]
+        if row.state in ("failed", "expired"):
+            return ["The clients that were connected were told so."]
         return []
+    what = "The notice" if row.state in ("failed", "expired") else "The reply"
     sentences: list[str] = []
     for channel in dict.fromkeys(part.channel for part in outbox):
-        sentences += _on_channel(channel, [part for part in outbox if part.channel == channel], now)
+        sentences += _on_channel(what, channel, [part for part in outbox if part.channel == channel], now)
     return sentences
 
 
-def _on_channel(channel: str, parts: Sequence[OutboxRow], now: int) -> list[str]:
+def _on_channel(reply: str, channel: str, parts: Sequence[OutboxRow], now: int) -> list[str]:
     of_all = f" of {len(parts)}" if len(parts) > 1 else ""
     told: list[str] = []
     if sent := [part for part in parts if part.state == "sent"]:
-        told.append(_sent(channel, sent, len(parts)))
+        told.append(_sent(reply, channel, sent, len(parts)))
     if sending := [part for part in parts if part.state == "sending"]:
-        told.append(f"{_parts(len(sending), of_all)} being sent to {channel} now.")
+        told.append(f"{_parts(reply, len(sending), of_all)} being sent to {channel} now.")
     if waiting := [part for part in parts if part.state == "pending"]:
-        told.append(f"{_parts(len(waiting), of_all)} waiting to be delivered to {channel}{_tries(waiting, now)}.")
-    if dead := [part for part in parts if part.state == "dead"]:
-        what = f"{len(dead)}{of_all} parts {'was' if len(dead) == 1 else 'were'}" if of_all else "The reply was"
+        told.append(
+            f"{_parts(reply, len(waiting), of_all)} waiting to be delivered to {channel}{_tries(waiting, now)}."
+        )
+    dead = [part for part in parts if part.state == "dead"]
+    if uncertain := [part for part in dead if is_uncertain(part.error)]:
+        what = f"{len(uncertain)}{of_all} parts" if of_all else reply.lower()
+        told.append(_sentence(f"Whether {what} reached {channel} is not known: {_problem(uncertain)}"))
+    if dead := [part for part in dead if part not in uncertain]:
+        what = f"{len(dead)}{of_all} parts {'was' if len(dead) == 1 else 'were'}" if of_all else f"{reply} was"
         told.append(_sentence(f"{what} not delivered to {channel}: {_problem(dead) or 'no reason was recorded'}"))
     return told
 
 
-def _sent(channel: str, sent: Sequence[OutboxRow], total: int) -> str:
+def _sent(reply: str, channel: str, sent: Sequence[OutboxRow], total: int) -> str:
     count = "" if total == 1 else f" in {total} parts" if len(sent) == total else f": {len(sent)} of {total} parts"
     tries = max(part.attempts for part in sent)
     after = f" after {tries} tries" if tries > 1 else ""
     note = _problem(sent)
-    return _sentence(f"Delivered to {channel}{count}{after}{f' ({note})' if note else ''}")
+    delivered = "Delivered" if reply == "The reply" else f"{reply} was delivered"
+    return _sentence(f"{delivered} to {channel}{count}{after}{f' ({note})' if note else ''}")
 
 
 def _tries(waiting: Sequence[OutboxRow], now: int) -> str:
     tries, due = max(part.attempts for part in waiting), min(part.next_at for part in waiting)
     notes = [f"{tries} {'try' if tries == 1 else 'tries'} so far"] if tries else []
     notes += [f"next in {duration(due - now)}"] if due > now else []
+    if any(is_uncertain(part.error) for part in waiting):
+        notes.append("it may have arrived already: nobody learned what became of the last try")
     notes += [f"last problem: {problem}"] if (problem := _problem(waiting)) else []
     return f" ({'; '.join(notes)})" if notes else ""
 
 
-def _parts(count: int, of_all: str) -> str:
+def _parts(reply: str, count: int, of_all: str) -> str:
     if not of_all:
-        return "The reply is"
+        return f"{reply} is"
     return f"{count}{of_all} parts {'is' if count == 1 else 'are'}"
 
 
 def _problem(parts: Sequence[OutboxRow]) -> str:
-    return _shortened(next((part.error for part in parts if part.error), ""), LONGEST_REASON)
+    return _shortened(next((problem for part in parts if (problem := problem_of(part.error))), ""), LONGEST_REASON)
 
 
 # Words

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 FIRST_PAUSE_S = 0.25
@@ -34,7 +34,23 @@ def in_words(error: OSError) -> str:
     return f"the Gateway cannot write to its disk: {os.strerror(error.errno or errno.EIO)}{where}; {advice}"
 
 
-async def until_written(write: Callable[[], Awaitable[T]], pause: Callable[[float], Awaitable[None]]) -> T:
+class DiskWait:
+    """How long something had to wait for a disk that took nothing, for those who ask why it took so long."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        """What was wrong last."""
+        self.waited_s = 0.0
+        self.waiting = False
+
+    def noted(self) -> dict[str, Any]:
+        """For the ledger: nothing when there was no such wait."""
+        return {"diskWait": {"ms": int(self.waited_s * 1000), "problem": self.problem}} if self.problem else {}
+
+
+async def until_written(
+    write: Callable[[], Awaitable[T]], pause: Callable[[float], Awaitable[None]], disk: DiskWait | None = None
+) -> T:
     """Repeats a write until the disk takes it: what was said is not lost when space returns. Other errors are raised.
 
     ``pause`` decides how long this may go on: it sleeps, or raises when nobody wants to wait any longer.
@@ -42,11 +58,18 @@ async def until_written(write: Callable[[], Awaitable[T]], pause: Callable[[floa
     wait_s = FIRST_PAUSE_S
     while True:
         try:
-            return await write()
+            written = await write()
+            if disk is not None:
+                disk.waiting = False
+            return written
         except OSError as error:
             if not is_disk_trouble(error):
                 raise
+            if disk is not None:
+                disk.waiting, disk.problem = True, os.strerror(error.errno or errno.EIO)
             level = logging.ERROR if wait_s == FIRST_PAUSE_S else logging.DEBUG
             log.log(level, "%s; what was to be written waits (%s)", in_words(error), error)
         await pause(wait_s)
+        if disk is not None:
+            disk.waited_s += wait_s
         wait_s = min(wait_s * 2, LONGEST_PAUSE_S)

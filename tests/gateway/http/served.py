@@ -53,10 +53,12 @@ class Served:
 
 
 @asynccontextmanager
-async def served(directory: Path, endpoints: dict[str, Any] = ENDPOINTS) -> AsyncIterator[Served]:
+async def served(
+    directory: Path, endpoints: dict[str, Any] = ENDPOINTS, env: dict[str, str] | None = None
+) -> AsyncIterator[Served]:
     async with ModelServer() as model, aiohttp.ClientSession() as http:
         config = model_config(model.base_url, model.api_key)
         config["gateway"]["http"] = {"endpoints": endpoints}
         config["agents"]["list"] = [{"id": "main", "default": True}, {"id": "beta"}]
-        async with GatewayProcess(directory / "state", config) as gateway:
+        async with GatewayProcess(directory / "state", config, env) as gateway:
             yield Served(gateway, model, http)

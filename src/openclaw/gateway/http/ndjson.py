@@ -44,7 +44,8 @@ class NullSink:
 class NdjsonSink:
     """Lines wait here for the one task that writes them; several go out together."""
 
-    def __init__(self) -> None:
+    def __init__(self, headers: dict[str, str] | None = None) -> None:
+        self._headers = {"Content-Type": "application/x-ndjson", "Cache-Control": "no-store", **(headers or {})}
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._wake = asyncio.Event()
@@ -82,7 +83,7 @@ class NdjsonSink:
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """Writes lines until the stream is closed; the server cancels it when the caller hangs up."""
-        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
+        response = web.StreamResponse(headers=self._headers)
         response.enable_chunked_encoding()
         writer = await response.prepare(request)
         assert writer is not None

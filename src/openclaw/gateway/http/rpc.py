@@ -15,12 +15,13 @@ from aiohttp import web
 from openclaw import __version__
 from openclaw.gateway import frames, registry
 from openclaw.gateway.authorise import ADMIN
-from openclaw.gateway.broadcast import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, field_of
+from openclaw.gateway.broadcast import DELTA_EVENTS, TOOL_EVENTS, Broadcaster, Client, ClientInfo, field_of
 from openclaw.gateway.http.bearer import HttpRefusal, bearer_refusal, page_refusal
 from openclaw.gateway.http.body import BodyTooLarge, read_body
 from openclaw.gateway.http.ndjson import NdjsonSink, NullSink, RunStream
 from openclaw.gateway.origin import Peer
 from openclaw.gateway.params import Params
+from openclaw.gateway.replay import Resumption, catch_up, resume
 from openclaw.gateway.validate import InvalidParams, decode_params
 
 if TYPE_CHECKING:
@@ -79,10 +80,17 @@ async def _answer_into(gateway: Gateway, client: RunStream, body: RpcBody) -> No
 
 
 async def events(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
-    """All broadcast events, or those of one session, for as long as the caller listens."""
+    """All broadcast events, or those of one session, for as long as the caller listens.
+
+    ``afterSeq``, with the ``epoch`` it belongs to, begins with those the caller missed; headers say where it stands.
+    """
     if refused := page_refusal(gateway, peer) or bearer_refusal(gateway, request, peer):
         return refusal_response(refused)
-    sink = NdjsonSink()
+    broadcaster, after = gateway.broadcaster, request.query.get("afterSeq")
+    if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
+        return refusal_response(HttpRefusal(status=400, message="afterSeq must be a sequence number"))
+    resumption = None if after is None else resume(broadcaster, int(after), request.query.get("epoch"))
+    sink = NdjsonSink(_where(broadcaster, resumption))
     client = Client(sink, **_identity(peer, request.query.getall("cap", None)))
     if key := request.query.get("sessionKey"):
         wanted = gateway.canonical_key(key)
@@ -92,12 +100,20 @@ async def events(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
             return isinstance(found, str) and gateway.canonical_key(found) == wanted
 
         client.event_filter = of_session
-    gateway.broadcaster.add(client)
+    broadcaster.add(client)
+    if resumption is not None:
+        client.live = False
+        gateway.spawn(catch_up(broadcaster, client, resumption.after))
     try:
         return await sink.serve(request)
     finally:
         client.closing = True
-        gateway.broadcaster.remove(client)
+        broadcaster.remove(client)
+
+
+def _where(broadcaster: Broadcaster, resumption: Resumption | None) -> dict[str, str]:
+    headers = {"X-OpenClaw-Epoch": broadcaster.epoch, "X-OpenClaw-Seq": str(broadcaster.seq)}
+    return {**headers, "X-OpenClaw-Gap": resumption.gap} if resumption is not None and resumption.gap else headers
 
 
 def _identity(peer: Peer, caps: list[str] | None) -> dict[str, Any]:

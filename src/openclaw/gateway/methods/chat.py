@@ -150,7 +150,7 @@ def _acknowledgement(submission: Submission) -> dict[str, Any]:
     if not _ended(submission):
         return {"runId": run_id, "status": "in_flight"}
     record, row = submission.record, submission.row
-    failed = record.state == "error" if record else row.state == "failed"
+    failed = record.state == "error" if record else row.state in ("failed", "expired")
     if failed:
         message = (record.error if record else row.reason) or "the run failed"
         payload = {"runId": run_id, "status": "error", "summary": message}

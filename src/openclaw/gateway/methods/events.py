@@ -8,7 +8,7 @@ import msgspec
 
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
-from openclaw.gateway.replay import catch_up
+from openclaw.gateway.replay import LET_GO, Resumption, catch_up, resume
 
 
 class EventsReplay(Params):
@@ -27,14 +27,8 @@ async def replay(call: Call) -> Any:
         raise MethodError("events.replay needs a connection that receives events, such as a WebSocket")
     if client.catching_up:
         raise MethodError("a replay is already under way on this connection", code="UNAVAILABLE", retryable=True)
-    if params.epoch not in (None, broadcaster.epoch):
-        client.live = True
-        return _gap(broadcaster.seq, broadcaster.epoch, "the Gateway was restarted since")
-    sent = await catch_up(broadcaster, client, params.after_seq)
-    if sent is None:
-        return _gap(broadcaster.seq, broadcaster.epoch, "these events are no longer kept")
-    return {"ok": True, "replayed": sent, "seq": broadcaster.seq, "epoch": broadcaster.epoch}
-
-
-def _gap(seq: int, epoch: str, reason: str) -> dict[str, Any]:
-    return {"ok": False, "gap": True, "reason": reason, "seq": seq, "epoch": epoch}
+    resumption = resume(broadcaster, params.after_seq, params.epoch)
+    sent = await catch_up(broadcaster, client, resumption.after)
+    if sent is None:  # More was said meanwhile than is kept, and the client read slower than that.
+        resumption = Resumption(broadcaster.seq, LET_GO)
+    return resumption.view(broadcaster, sent or 0)

@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from openclaw.paths import make_private_dir
+from openclaw.storage.doubt import doubts, in_doubt
 from openclaw.storage.files.ledger_seen import HELD_SCHEMA, SEEN_SCHEMA
 
 log = logging.getLogger(__name__)
@@ -134,8 +135,16 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     }
     if version in steps:
         connection.executescript(f"BEGIN; {steps[version]} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-    # What was being sent when the process died may or may not have arrived: its sender decides, knowing the error.
-    connection.execute("UPDATE outbox SET state = 'pending', error = 'interrupted' WHERE state = 'sending'")
+    _return_half_sent(connection)
+
+
+def _return_half_sent(connection: sqlite3.Connection) -> None:
+    """What was being sent when the process died may or may not have arrived: its sender decides, knowing the error."""
+    half_sent = connection.execute("SELECT id, error FROM outbox WHERE state = 'sending'").fetchall()
+    connection.executemany(
+        "UPDATE outbox SET state = 'pending', error = ? WHERE id = ?",
+        [(in_doubt(doubts(error) + 1), part) for part, error in half_sent],
+    )
 
 
 def _set_aside(path: Path, now_ms: int) -> str:

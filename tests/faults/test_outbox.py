@@ -1,0 +1,219 @@
+"""A reply on its way while the Gateway, the daemon or the disk fails: it arrives, and what is in doubt is told.
+
+The daemon cannot tell a second send from a new message. So a reply in doubt is sent again, is marked, and not for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.outbound.deliver import EXPIRY_MS
+from tests.support.gateway import GatewayProcess, WireClient, model_config
+from tests.support.model_server import ModelServer, Reply
+from tests.support.signal_daemon import SignalDaemon
+
+US, ANN = "+15550000001", "+15550000042"
+
+
+@pytest.fixture
+async def signal() -> AsyncIterator[SignalDaemon]:
+    async with SignalDaemon(US) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, models: ModelServer, signal: SignalDaemon) -> AsyncIterator[GatewayProcess]:
+    """Not started yet."""
+    section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, "allowFrom": [ANN]}
+    config = model_config(models.base_url, models.api_key, channels={"signal": {**section, "textChunkLimit": 40}})
+    made = GatewayProcess(tmp_path / "state", config)
+    yield made
+    with contextlib.suppress(AssertionError):
+        made.kill()
+
+
+def plan(gateway: GatewayProcess, *faults: dict[str, Any]) -> None:
+    gateway.env |= {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(faults)}
+
+
+async def died(gateway: GatewayProcess) -> None:
+    assert gateway._process is not None
+    await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 20)
+
+
+async def begin(gateway: GatewayProcess, signal: SignalDaemon, text: str, *faults: dict[str, Any]) -> None:
+    plan(gateway, *faults)
+    await gateway.start()
+    await signal.connected()
+    await signal.say(text, sender=ANN)
+
+
+async def live_again(gateway: GatewayProcess, signal: SignalDaemon, *faults: dict[str, Any]) -> None:
+    await died(gateway)
+    signal.disconnect()
+    plan(gateway, *faults)
+    await gateway.start()
+
+
+async def settled(client: WireClient) -> tuple[list[dict[str, Any]], str]:
+    """The deliveries of the only message and its story, once every part has come to an end."""
+    async with asyncio.timeout(20):
+        while True:
+            for row in (await client.call("messages.list", {}))["messages"]:
+                facts = await client.call("messages.get", {"id": row["id"]})
+                if facts["deliveries"] and all(part["state"] in ("sent", "dead") for part in facts["deliveries"]):
+                    story = await client.call("messages.why", {"ref": str(row["id"])})
+                    return facts["deliveries"], "\n".join(story["story"])
+            await asyncio.sleep(0.02)
+
+
+def got(signal: SignalDaemon) -> list[str]:
+    return [call["message"] for call in signal.of("send")]
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_dying_while_the_daemon_has_the_reply_loses_nothing_and_says_what_is_in_doubt(
+    gateway: GatewayProcess, signal: SignalDaemon, models: ModelServer, before: bool
+) -> None:
+    signal.strike_next("send", gateway.kill, before=before)
+    await begin(gateway, signal, "hello [[reply:Hi Ann]]")
+    await live_again(gateway, signal)
+    async with gateway.client() as client:
+        (part,), story = await settled(client)
+    # Nobody can know which of the two it was; the person has the reply in both.
+    assert got(signal) == ["Hi Ann"] * (1 if before else 2)
+    assert (part["state"], part["attempts"], part["possiblyDuplicate"]) == ("sent", 2, True)
+    assert "Delivered to signal after 2 tries (possibly delivered twice" in story
+    assert len(models.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("point", "copies", "doubt"),
+    [
+        ("finish.before", 1, False),
+        ("finish.after", 1, False),
+        ("outbox.sending", 1, True),
+        ("outbox.arrived", 2, True),
+        ("outbox.sent", 1, False),
+    ],
+)
+async def test_dying_at_each_step_of_a_delivery_repeats_only_what_was_in_doubt(
+    gateway: GatewayProcess, signal: SignalDaemon, models: ModelServer, point: str, copies: int, doubt: bool
+) -> None:
+    await begin(gateway, signal, "hello [[reply:Hi Ann]]", {"at": point, "do": "kill"})
+    await live_again(gateway, signal)
+    async with gateway.client() as client:
+        (part,), _ = await settled(client)
+    assert got(signal) == ["Hi Ann"] * copies
+    assert (part["state"], part["possiblyDuplicate"]) == ("sent", doubt)
+    assert len(models.requests) == 1
+
+
+async def test_of_a_reply_in_parts_only_the_one_in_doubt_is_sent_again(
+    gateway: GatewayProcess, signal: SignalDaemon, models: ModelServer
+) -> None:
+    words = " ".join(f"word{number}" for number in range(20))
+    models.queue(Reply(words))
+    await begin(gateway, signal, "tell me", {"at": "outbox.arrived", "do": "kill", "hit": 2})
+    await live_again(gateway, signal)
+    async with gateway.client() as client:
+        parts, story = await settled(client)
+    sent = got(signal)
+    assert sent[1] == sent[2]
+    assert " ".join([*sent[:2], *sent[3:]]) == words
+    assert [part["possiblyDuplicate"] for part in parts] == [False, True, *[False] * (len(parts) - 2)]
+    assert f"Delivered to signal in {len(parts)} parts after 2 tries (possibly delivered twice" in story
+
+
+async def test_a_gateway_that_dies_at_every_send_stops_repeating_itself(
+    gateway: GatewayProcess, signal: SignalDaemon
+) -> None:
+    arrived = {"at": "outbox.arrived", "do": "kill"}
+    await begin(gateway, signal, "hello [[reply:Hi Ann]]", arrived)
+    for _ in range(2):
+        await live_again(gateway, signal, arrived)
+    await live_again(gateway, signal, arrived)
+    async with gateway.client() as client:
+        (part,), story = await settled(client)
+    assert got(signal) == ["Hi Ann"] * 3
+    assert (part["state"], part["possiblyDuplicate"]) == ("dead", True)
+    assert "Whether the reply reached signal is not known: in doubt 3 times, so not sent again" in story
+
+
+async def test_a_connection_that_breaks_after_the_send_is_told_the_same_way(
+    gateway: GatewayProcess, signal: SignalDaemon
+) -> None:
+    signal.drop_next("send")
+    await begin(gateway, signal, "hello [[reply:Hi Ann]]")
+    async with gateway.client() as client:
+        (part,), _ = await settled(client)
+    assert got(signal) == ["Hi Ann", "Hi Ann"]
+    assert (part["state"], part["possiblyDuplicate"]) == ("sent", True)
+
+
+async def test_a_daemon_that_is_away_gets_the_reply_once_when_it_is_back(
+    gateway: GatewayProcess, signal: SignalDaemon, models: ModelServer
+) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("Hi Ann", hold=held, hold_after=0))
+    await begin(gateway, signal, "hello")
+    await models.wait_for_requests(1)
+    await signal.stop()
+    held.set()
+    async with gateway.client() as client:
+        (row,) = (await client.call("messages.list", {}))["messages"]
+        ended = await client.call("agent.wait", {"runId": row["runId"], "timeoutMs": 15_000})
+        assert ended["status"] == "ok"
+        told = await client.call("messages.why", {"ref": row["runId"]})
+        assert "The reply is waiting to be delivered to signal" in "\n".join(told["story"])
+        gateway.kill()
+        await gateway.start()
+        await signal.start()
+    async with gateway.client() as client:
+        (part,), _ = await settled(client)
+    assert got(signal) == ["Hi Ann"]
+    assert (part["state"], part["possiblyDuplicate"]) == ("sent", False)
+
+
+async def test_what_was_sent_is_not_sent_again_because_the_disk_was_full(
+    gateway: GatewayProcess, signal: SignalDaemon, tmp_path: Path
+) -> None:
+    full = tmp_path / "full"
+    signal.strike_next("send", full.touch)
+    fault = {"at": "write", "path": "*/ledger.db", "do": "ENOSPC", "while": str(full)}
+    await begin(gateway, signal, "hello [[reply:Hi Ann]]", fault)
+    await signal.called("send")
+    async with gateway.client() as client:
+        (row,) = (await client.call("messages.list", {}))["messages"]
+        facts = await client.call("messages.get", {"id": row["id"]})
+        assert [part["state"] for part in facts["deliveries"]] == ["sending"]
+        full.unlink()
+        (part,), _ = await settled(client)
+    assert got(signal) == ["Hi Ann"]
+    assert (part["state"], part["possiblyDuplicate"]) == ("sent", False)
+
+
+async def test_a_reply_that_is_a_day_old_is_not_sent_any_more(
+    gateway: GatewayProcess, signal: SignalDaemon, models: ModelServer
+) -> None:
+    await begin(gateway, signal, "hello [[reply:Hi Ann]]", {"at": "finish.after", "do": "kill"})
+    await died(gateway)
+    with contextlib.closing(sqlite3.connect(gateway.state_dir / "ledger.db")) as database:
+        database.execute("UPDATE outbox SET created_at = created_at - ?", (EXPIRY_MS,))
+        database.commit()
+    await live_again(gateway, signal)
+    async with gateway.client() as client:
+        (part,), story = await settled(client)
+        await signal.say("and now? [[reply:Still here]]", sender=ANN)
+        await signal.called("send")
+    assert got(signal) == ["Still here"]
+    assert part["state"] == "dead"
+    assert "The reply was not delivered to signal: expired: the channel was not there in time." in story
