@@ -45,10 +45,11 @@ PARAMS = {
     "device.pair.reject": {"requestId"},
     "device.token.rotate": {"deviceId", "role", "scopes"},
     "device.token.revoke": {"deviceId", "role"},
+    "exec.approvals.set": {"file", "baseHash"},
     "pairing.list": {"channel"},
     "pairing.approve": {"channel", "code", "notify"},
 }
-NO_PARAMS = {"status", "models.list", "agents.list", "device.pair.list", "usage.status"}
+NO_PARAMS = {"status", "exec.approvals.get", "models.list", "agents.list", "device.pair.list", "usage.status"}
 
 
 class Refusal(Exception):

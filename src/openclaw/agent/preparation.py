@@ -71,7 +71,7 @@ class Preparation(msgspec.Struct, kw_only=True):
 async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     config = runtime.config.current
     entry = await runtime.sessions.get(turn.agent_id, turn.session_key) or SessionEntry(sessionId=turn.session_id)
-    model = choose_model(entry, config, turn.agent_id, runtime, turn.model)
+    model = choose_model(entry, config, turn.agent_id, runtime, turn.model, turn.auth_profile)
     thinking = choose_thinking(turn, entry, config, model)
     workspace = workspace_of(turn, runtime)
     tools = beside_client_tools(turn, tools_for(turn.agent_id, model, workspace, config, runtime))
@@ -136,16 +136,24 @@ def workspace_of(turn: Turn, runtime: Runtime) -> Path:
 
 
 def choose_model(
-    entry: SessionEntry, config: Config, agent_id: str, runtime: Runtime, wish: str | None = None
+    entry: SessionEntry,
+    config: Config,
+    agent_id: str,
+    runtime: Runtime,
+    wish: str | None = None,
+    profile: str | None = None,
 ) -> Model:
-    """The message's own wish, then the session's choice, then the agent's default."""
-    if wish:
-        return runtime.catalogue().resolve(wish)
+    """The message's own wish, then the session's choice, then the agent's default; the credential likewise."""
     override = entry.get("modelOverride")
-    if override:
+    if wish:
+        model = runtime.catalogue().resolve(wish)
+    elif override:
         provider = entry.get("providerOverride")
-        return runtime.catalogue().resolve(f"{provider}/{override}" if provider else override)
-    return runtime.catalogue().default_for(config, agent_id)
+        model = runtime.catalogue().resolve(f"{provider}/{override}" if provider else override)
+    else:
+        model = runtime.catalogue().default_for(config, agent_id)
+    profile = profile or entry.get("authProfileOverride")
+    return msgspec.structs.replace(model, auth_profile=profile) if profile else model
 
 
 def choose_thinking(turn: Turn, entry: SessionEntry, config: Config, model: Model) -> ThinkingLevel:

@@ -14,6 +14,7 @@ from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.budget import budget_of, is_limited, within_budget
 from openclaw.agent.compaction import Job
 from openclaw.agent.continuation import parts_at_end, unfinished
+from openclaw.agent.exec_wish import exec_wish
 from openclaw.agent.fit import DoesNotFit
 from openclaw.agent.hooks import Reason
 from openclaw.agent.loop import Inbox, LoopOptions, run_loop
@@ -69,6 +70,7 @@ from openclaw.storage import faults
 from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.storage.trouble import DiskWait, until_written
 from openclaw.tools.base import ToolContext
+from openclaw.tools.exec_terms import ExecWish
 
 log = logging.getLogger("openclaw.agents.run")
 
@@ -421,6 +423,8 @@ class AgentRun:
                 run_id=self._turn.run_id,
                 model_sees_images="image" in prepared.model.input,
                 notify=lambda text: self._runtime.notes.add(self._turn.session_key, text),
+                wake=self._wake,
+                exec=self._exec_wish,
             ),
             clock=self._runtime.clock,
             abort=self._abort,
@@ -433,6 +437,16 @@ class AgentRun:
             speech=lambda: self._speech(prepared.model),
             max_continuations=self._continuations,
         )
+
+    async def _exec_wish(self) -> ExecWish | None:
+        entry = await self._runtime.sessions.get(self._turn.agent_id, self._turn.session_key)
+        return exec_wish(self._turn.exec, entry, self._runtime.config.current.agents.defaults.elevated_default)
+
+    def _wake(self, text: str) -> None:
+        if self._runtime.wake is not None:
+            self._runtime.wake(self._turn.run_id, text)
+        else:
+            self._runtime.notes.add(self._turn.session_key, text)
 
     def _call_model(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         faults.point("model.call")

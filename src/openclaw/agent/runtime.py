@@ -24,6 +24,8 @@ from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptSto
 if TYPE_CHECKING:
     from openclaw.config.store import ConfigStore
     from openclaw.models.catalogue import Catalogue
+    from openclaw.tools.approval_rules import ApprovalRules
+    from openclaw.tools.approvals import Approvals
     from openclaw.tools.process_registry import ProcessRegistry
 
 
@@ -50,6 +52,11 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Finds the provider and the agent's key, then streams."""
     grounds: Grounds
     """What workspaces and skill folders hold."""
+    approvals: Approvals | None = None
+    """Commands that wait for a person's yes; None: nobody can be asked."""
+    approval_rules: ApprovalRules | None = None
+    wake: Callable[[str, str], None] | None = None
+    """Given a run id and a text: begins a turn in that run's session, answered where that run was."""
     hooks: Hooks = msgspec.field(default_factory=Hooks)
     scales: Scales = msgspec.field(default_factory=Scales)
     """What providers reported of the sizes we had estimated."""
@@ -78,6 +85,10 @@ class Turn(msgspec.Struct, kw_only=True):
     model: str | None = None
     """``provider/model`` for this run only."""
     reasoning: str | None = None
+    auth_profile: str | None = None
+    """The stored credential to use, for this run or for the session."""
+    exec: dict[str, Any] = {}
+    """What the message itself says about commands: ``exec``, ``elevated`` and ``elevatedAllowed``."""
     timeout_s: float | None = None
     extra_system_prompt: str = ""
     client_tools: list[ToolSpec] = []

@@ -13,7 +13,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.agent.skills import places
 from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
-from openclaw.config.schema.tools import AgentTools, Tools
+from openclaw.config.schema.tools import AgentTools, ExecConfig, Tools
 from openclaw.models.base import Model
 from openclaw.paths import sessions_dir
 from openclaw.sessions.search import SearchIndex
@@ -38,17 +38,28 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
     policies = [*_policies(config.tools, model), *(_policies(own, model) if own else ())]
     fs = own.fs if own and own.fs else config.tools.fs
     exec_config = own.exec if own and own.exec else config.tools.exec
-    exec_settings = msgspec.convert(msgspec.to_builtins(exec_config), ExecSettings, strict=False)
+    exec_settings = msgspec.convert(_given(exec_config), ExecSettings, strict=False)
     exec_settings.allow_background = bool(allowed_tools(["process"], policies))
     skills = [place.folder for place in places(config, str(runtime.state_dir), agent_id)]
     roots = [runtime.state_dir / "blobs", *skills]
     settings = ToolSettings(confine=fs.workspace_only, extra_roots=roots, exec=exec_settings)
-    tools = built_in_tools(workspace=workspace, settings=settings, processes=runtime.processes)
+    tools = built_in_tools(
+        workspace=workspace,
+        settings=settings,
+        processes=runtime.processes,
+        rules=runtime.approval_rules,
+        approvals=runtime.approvals,
+    )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     said = partial(_said_before, SearchIndex(str(runtime.state_dir)), _transcript_folders(agent_id, runtime))
     tools += memory_tools(agent_id, workspace, runtime.state_dir, search, config.memory.citations, said)
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     return [tool for tool in tools if tool.spec.name in names]
+
+
+def _given(config: ExecConfig) -> dict[str, Any]:
+    """What was said; keys left open keep the tool's own defaults."""
+    return {name: value for name, value in msgspec.to_builtins(config).items() if value is not None}
 
 
 def _transcript_folders(agent_id: str, runtime: Runtime) -> dict[str, list[Path]]:

@@ -34,6 +34,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("channels", "channels", "Show the chat platforms and whether they are connected"),
     ("devices", "devices", "Approve, reject, rotate or revoke paired devices"),
     ("pairing", "pairing", "Let people in who wrote on a channel"),
+    ("approvals", "approvals", "Show and edit which commands may run without a question"),
     ("logs", "logs", "Show the Gateway's log"),
     ("dashboard", "dashboard", "Print the address of the Control UI"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),

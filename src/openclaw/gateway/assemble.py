@@ -15,6 +15,7 @@ from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore
 from openclaw.gateway import spoken
+from openclaw.gateway.approvals import wake, watch_approvals
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
@@ -35,6 +36,8 @@ from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript_store import FileTranscriptStore
+from openclaw.tools.approval_rules import ApprovalRules
+from openclaw.tools.approvals import Approvals
 from openclaw.tools.process_registry import ProcessRegistry
 
 log = logging.getLogger("openclaw.gateway")
@@ -81,7 +84,12 @@ async def open_gateway(
         notes=gateway.system_events,
         call_model=lambda request, agent_id: call_model(gateway, keys, request, agent_id),
         grounds=Grounds(state_dir, clock),
+        approvals=Approvals(clock),
+        approval_rules=ApprovalRules(state_dir, clock),
+        wake=lambda run_id, text: wake(gateway, run_id, text),
     )
+    assert gateway.runtime.approvals is not None
+    watch_approvals(gateway, gateway.runtime.approvals)
     watch_compactions(gateway.runtime)
     gateway.hub = RunHub(gateway.runtime, lambda record: observe(gateway, record))
     gateway.reception = Reception(gateway)
@@ -164,6 +172,8 @@ async def close_gateway(gateway: Gateway) -> None:
     if gateway.channel_services is not None:
         await gateway.channel_services.stop()
     await gateway.stop()
+    if gateway.runtime.approvals is not None:
+        await gateway.runtime.approvals.close()
     await gateway.runtime.processes.close()
     await close_providers()
     await model_http.close()

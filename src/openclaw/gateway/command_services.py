@@ -20,16 +20,17 @@ from openclaw.gateway import explain, spend_view
 from openclaw.gateway.rotation import earlier_sessions, start_over, take_up
 from openclaw.gateway.session_rows import model_defaults, row_view
 from openclaw.gateway.targets import Target
-from openclaw.inbound.commands.context import Cost, EarlierSession, QueueView, SessionRef, Stopped, Waiting
+from openclaw.inbound.commands.context import Cost, Decision, EarlierSession, QueueView, SessionRef, Stopped, Waiting
 from openclaw.inbound.stamp import without_wrappers
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue
-from openclaw.models.keys import find_source, provider_config
+from openclaw.models.keys import find_source, provider_config, stored_profiles
 from openclaw.paths import sessions_dir
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.record import RunRecord
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import SessionRow
+from openclaw.tools.approvals import UnknownApproval
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -130,8 +131,18 @@ class GatewayCommands:
             source.kind, f"{source.kind} {source.where}".strip()
         )
 
-    def auth_profiles(self, model: Model, agent_id: str) -> Sequence[str]:
-        return ()
+    async def auth_profiles(self, model: Model, agent_id: str) -> Sequence[str]:
+        stored = await stored_profiles(model, self.config, self._gateway.state_dir, agent_id, self.clock.now_ms())
+        return [profile.id for profile in stored]
+
+    def decide(self, ref: str, decision: Decision, by: str) -> str:
+        approvals = self._gateway.runtime.approvals
+        try:
+            if approvals is None:
+                raise UnknownApproval("nothing is asked here")
+            return approvals.resolve(ref, decision, by).request.command
+        except UnknownApproval as unknown:
+            raise LookupError(str(unknown)) from None
 
     def runtime(self, session: SessionRef) -> str:
         return "direct"

@@ -288,6 +288,7 @@ def _facts(inbound: Inbound, resolved: Resolved, standing: Standing, mentioned: 
         chat_type=inbound.peer.kind,
         authorised=standing.authorised,
         owner=standing.owner,
+        approver=standing.owner,
         sender_ids=tuple(sender_ids(inbound)),
         sender_name=inbound.sender.name,
         sender_username=inbound.sender.username,

@@ -43,6 +43,8 @@ class Incoming(msgspec.Struct, kw_only=True):
     """Pictures that are in the blob store already: ``blob`` and ``mimeType``."""
     hints: Hints = Hints()
     """Wishes for this run only."""
+    carried: dict[str, Any] = {}
+    """The same, as they were written down with an earlier message that this one belongs to."""
     dedupe_keys: tuple[str, ...] = ()
     message_ids: tuple[str, ...] = ()
     """What the platform calls the messages this one was made of."""
@@ -52,7 +54,7 @@ class Incoming(msgspec.Struct, kw_only=True):
 async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submission:
     """Returns once the message is on disk. The same run id again starts nothing."""
     entry = await touch_session(message, runtime)
-    body: dict[str, Any] = {"prompt": message.prompt}
+    body: dict[str, Any] = {**message.carried, "prompt": message.prompt}
     if message.images or message.stored_images:
         images = [
             {"blob": await runtime.blobs.put(image.data), "mimeType": image.mime_type} for image in message.images
@@ -66,6 +68,8 @@ async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submissio
         ("elevated", hints.elevated),
         ("model", hints.model),
         ("exec", hints.exec),
+        ("authProfile", hints.auth_profile),
+        ("elevatedAllowed", hints.elevated_allowed),
     ):
         if wish:
             body[name] = wish

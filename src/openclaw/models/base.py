@@ -41,6 +41,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Per-provider quirks, e.g. ``{"maxTokensField": "max_tokens"}``."""
     tools: bool = True
     """False for models too small to call tools: the short prompt is used and no tool is offered."""
+    auth_profile: str | None = None
+    """The stored credential a session chose for its calls; None: whichever is found first."""
 
     @property
     def ref(self) -> str:

@@ -77,6 +77,8 @@ class Keys:
 
     async def resolve_key(self, model: Model, config: Config, *, agent_id: str = "main") -> str:
         """The key for a model; empty where none is needed. Raises ``MissingKey``."""
+        if model.auth_profile and (chosen := await self._chosen(model, config, agent_id)):
+            return _checked(chosen.secret, KeySource("profile", chosen.id), model.provider)
         provider = provider_config(config, model.provider)
         profiles: list[Profile] = []
         source = find_source(model, provider, self._environ)
@@ -87,15 +89,23 @@ class Keys:
         key = await self._read(source, model, provider, profiles)
         return _checked(key, source, model.provider)
 
+    async def _chosen(self, model: Model, config: Config, agent_id: str) -> Profile | None:
+        """The credential the session named; None when it belongs to another provider than the model of this call."""
+        stored = await _all_profiles(config, self._state_dir, agent_id) if self._state_dir else []
+        found = next((profile for profile in stored if profile.id == model.auth_profile), None)
+        back = f"choose another with /model {model.ref}@<credential>, or go back with /model {model.ref}"
+        if found is None:
+            raise MissingKey(f'The credential "{model.auth_profile}" is not stored any more; {back}.')
+        if canonical_provider(found.provider) != canonical_provider(model.provider):
+            return None
+        if found.expires_ms is not None and found.expires_ms <= self._clock.now_ms():
+            raise MissingKey(f'The credential "{found.id}" has expired; renew it, {back}.')
+        return found
+
     async def _profiles(self, model: Model, config: Config, agent_id: str) -> list[Profile]:
         if self._state_dir is None:
             return []
-        stored = await asyncio.to_thread(read_profiles, profiles_path(config, self._state_dir, agent_id))
-        if not stored:
-            # An agent without credentials of its own uses the main agent's.
-            stored = await asyncio.to_thread(read_profiles, profiles_path(config, self._state_dir, "main"))
-        order = getattr(config.auth, "order", {}).get(model.provider, [])
-        return usable_profiles(stored, model.provider, now_ms=self._clock.now_ms(), order=order)
+        return await stored_profiles(model, config, self._state_dir, agent_id, self._clock.now_ms())
 
     def forget(self) -> None:
         """Drops what commands printed, for instance after a provider refused a key."""
@@ -140,6 +150,19 @@ class Keys:
                 self._printed.clear()
             self._printed[argv] = (now, key)
             return key
+
+
+async def stored_profiles(model: Model, config: Config, state_dir: str, agent_id: str, now_ms: int) -> list[Profile]:
+    """The agent's credentials that fit the model, the preferred one first."""
+    stored = await _all_profiles(config, state_dir, agent_id)
+    order = getattr(config.auth, "order", {}).get(model.provider, [])
+    return usable_profiles(stored, model.provider, now_ms=now_ms, order=order)
+
+
+async def _all_profiles(config: Config, state_dir: str, agent_id: str) -> list[Profile]:
+    stored = await asyncio.to_thread(read_profiles, profiles_path(config, state_dir, agent_id))
+    # An agent without credentials of its own uses the main agent's.
+    return stored or await asyncio.to_thread(read_profiles, profiles_path(config, state_dir, "main"))
 
 
 def find_source(

@@ -19,7 +19,7 @@ from openclaw.runs.compactions import Compactions
 from openclaw.runs.ending import end_of
 from openclaw.runs.inbox import RunInbox
 from openclaw.runs.lane import Lane
-from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings
+from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, same_rights
 from openclaw.runs.record import RunRecord, RunState
 from openclaw.runs.recovery import how_to_go_on, in_order, is_too_old, queue_again, why_not
 from openclaw.runs.replies import reply_parts
@@ -116,7 +116,7 @@ class RunHub:
         """Runs, queues, steers or refuses by the session's queue mode; True when the message does not run at once."""
         lane = self._lane(record.session_key)
         active = lane.active
-        steerable = active is not None and active.steerable
+        steerable = active is not None and active.steerable and same_rights([active.row.body, record.row.body])
         choice = decide(settings, busy=lane.busy, steerable=steerable, waiting=len(lane.waiting))
         if choice == "steer" and active is not None and await self._steer_in_order(lane, active, record, settings):
             return True
@@ -154,6 +154,7 @@ class RunHub:
         """
         for earlier in lane.waiting:
             steers = earlier.queue.mode in ("steer", "steer-backlog") and not earlier.recovered
+            steers = steers and same_rights([active.row.body, earlier.row.body])
             if not steers or not lane.withdraw(earlier):
                 return False
             if not await self._steer(active, earlier, earlier.queue):
@@ -305,6 +306,8 @@ class RunHub:
         """Stops the session's runs (or one of them), waiting ones included; returns the ids it stopped."""
         if run_id is None and reason != "interrupt":
             self.compactions.cancel(session_key)
+            if self._runtime.approvals is not None:
+                self._runtime.approvals.withdraw(session_key)
         lane = self._lanes.get(session_key)
         if lane is None:
             return []

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from openclaw.clock import Clock
-from openclaw.runs.queue import QueueSettings, same_destination, summary_line
+from openclaw.runs.queue import QueueSettings, same_destination, same_rights, summary_line
 from openclaw.runs.record import RunRecord
 
 T = TypeVar("T")
@@ -56,6 +56,8 @@ class Lane:
         self._task: asyncio.Task[None] | None = None
         self._changed_at = 0.0
         self._stirred = asyncio.Event()
+        self._apart = False
+        """Of what waits now, each message gets a run of its own."""
 
     @property
     def idle(self) -> bool:
@@ -191,7 +193,9 @@ class Lane:
         if not head.queued or head.queue.mode != "collect":
             return [head]
         together = _leading(self._waiting)
-        if not same_destination([record.row.route for record in (head, *together)]):
+        if self._apart or not _belong_together([head, *together]):
+            # Once two of them must be answered apart, all that wait are: who gets which answer stays plain.
+            self._apart = bool(together)
             return [head]
         for _ in together:
             self._waiting.popleft()
@@ -202,6 +206,10 @@ class Lane:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _belong_together(records: list[RunRecord]) -> bool:
+    return same_destination([one.row.route for one in records]) and same_rights([one.row.body for one in records])
 
 
 def _leading(items: Sequence[RunRecord | _Job]) -> list[RunRecord]:

@@ -41,6 +41,8 @@ DROPS: dict[str, DropPolicy] = {
 DEFAULT_DEBOUNCE_MS = 1000
 DEFAULT_CAP = 20
 SUMMARY_LENGTH = 160
+RIGHTS = ("exec", "elevated", "elevatedAllowed")
+"""What a message's body says about commands."""
 COLLECTED = "[Queued messages while agent was busy]"
 
 
@@ -110,6 +112,12 @@ def route_key(route: Mapping[str, Any]) -> tuple[str, ...]:
 
 def same_destination(routes: Sequence[Mapping[str, Any]]) -> bool:
     return len({route_key(route) for route in routes}) <= 1
+
+
+def same_rights(bodies: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the writers allow the same to the commands of a run; only then may their words share one."""
+    first = [bodies[0].get(name) for name in RIGHTS]
+    return all([body.get(name) for name in RIGHTS] == first for body in bodies[1:])
 
 
 def collected_prompt(prompts: Sequence[str], overflow: str = "") -> str:

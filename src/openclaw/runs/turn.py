@@ -9,6 +9,7 @@ import msgspec
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.messages import ImageBlock, ToolResultMessage
 from openclaw.models.base import ToolSpec
+from openclaw.runs.queue import RIGHTS
 from openclaw.runs.record import RunRecord
 from openclaw.storage.base import LedgerRow
 
@@ -34,6 +35,8 @@ async def turn_of(record: RunRecord, runtime: Runtime) -> Turn:
         thinking=body.get("thinking"),
         model=body.get("model"),
         reasoning=body.get("reasoning"),
+        auth_profile=body.get("authProfile"),
+        exec={name: body[name] for name in RIGHTS if name in body},
         timeout_s=body.get("timeoutSeconds"),
         extra_system_prompt=body.get("extraSystemPrompt", ""),
         client_tools=msgspec.convert(body.get("clientTools", []), list[ToolSpec]),

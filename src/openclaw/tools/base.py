@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from openclaw.messages import TextBlock, UserBlock
 from openclaw.models.base import ToolSpec
+
+if TYPE_CHECKING:
+    from openclaw.tools.exec_terms import ExecWish
 
 
 class ToolResult(msgspec.Struct, kw_only=True):
@@ -39,6 +42,10 @@ class ToolContext(msgspec.Struct, kw_only=True):
     """Progress of a long call, shown to clients and not stored."""
     notify: Callable[[str], None] | None = None
     """Queues a line for the session's next turn, e.g. when a background process exits."""
+    wake: Callable[[str], None] | None = None
+    """Like ``notify``, but the next turn begins at once, to tell the person what came of it."""
+    exec: Callable[[], Awaitable[ExecWish | None]] | None = None
+    """What the message and its session say about commands now; a no counts for a run that is under way, too."""
 
 
 class Tool(Protocol):

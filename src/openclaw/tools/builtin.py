@@ -6,9 +6,12 @@ from pathlib import Path
 
 import msgspec
 
+from openclaw.tools.approval_rules import ApprovalRules
+from openclaw.tools.approvals import Approvals
 from openclaw.tools.base import Tool
 from openclaw.tools.edit import EditTool
 from openclaw.tools.exec import ExecTool
+from openclaw.tools.exec_gate import Gate
 from openclaw.tools.exec_settings import ExecSettings
 from openclaw.tools.opener import PathOpener
 from openclaw.tools.process import ProcessTool
@@ -24,12 +27,19 @@ class ToolSettings(msgspec.Struct, kw_only=True):
     exec: ExecSettings = msgspec.field(default_factory=ExecSettings)
 
 
-def built_in_tools(*, workspace: Path, settings: ToolSettings, processes: ProcessRegistry) -> list[Tool]:
+def built_in_tools(
+    *,
+    workspace: Path,
+    settings: ToolSettings,
+    processes: ProcessRegistry,
+    rules: ApprovalRules | None = None,
+    approvals: Approvals | None = None,
+) -> list[Tool]:
     opener = PathOpener(workspace, confine=settings.confine, extra_roots=settings.extra_roots)
     return [
         ReadTool(opener),
         WriteTool(opener),
         EditTool(opener),
-        ExecTool(settings.exec, processes),
+        ExecTool(settings.exec, processes, Gate(settings.exec, rules, approvals)),
         ProcessTool(processes),
     ]

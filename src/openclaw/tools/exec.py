@@ -9,7 +9,9 @@ from typing import Any
 from openclaw.models.base import ToolSpec
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
-from openclaw.tools.exec_settings import ExecSettings, command_environment, permitted_command, working_directory
+from openclaw.tools.exec_approved import carry_out
+from openclaw.tools.exec_gate import Gate, Order, Question
+from openclaw.tools.exec_settings import ExecSettings, command_environment, working_directory
 from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
 
 UPDATE_INTERVAL_S = 0.25
@@ -45,20 +47,27 @@ class ExecTool:
                 "host": {"type": "string", "enum": ["sandbox", "gateway", "node"], "description": "Where to run"},
                 "security": {"type": "string", "enum": ["deny", "allowlist", "full"]},
                 "ask": {"type": "string", "enum": ["off", "on-miss", "always"]},
+                "elevated": {"type": "boolean", "description": "Run on the host with elevated rights, if allowed"},
             },
         },
     )
 
-    def __init__(self, settings: ExecSettings, processes: ProcessRegistry) -> None:
+    def __init__(self, settings: ExecSettings, processes: ProcessRegistry, gate: Gate | None = None) -> None:
         self._settings = settings
         self._processes = processes
+        self._gate = gate or Gate(settings, None, None)
         self._clock = processes.clock
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         command = required_text(arguments, "command")
         if "\0" in command:
             raise ToolError("The command holds a NUL character")
-        session, warning = await self._start(command, arguments, context)
+        wanted, warning = self._order(command, arguments, context)
+        order = await self._gate.check(wanted, arguments, context)
+        if isinstance(order, Question):
+            return self._ask(order, context, warning)
+        session, complaint = await self._start(order, context.agent_id)
+        warning += complaint
         try:
             await self._watch(session, self._window(arguments), context)
         except asyncio.CancelledError:
@@ -72,23 +81,58 @@ class ExecTool:
         self._processes.move_to_background(session, notify)
         return still_running(session, warning)
 
-    async def _start(self, command: str, arguments: dict[str, Any], context: ToolContext) -> tuple[ProcessSession, str]:
+    def _order(self, command: str, arguments: dict[str, Any], context: ToolContext) -> tuple[Order, str]:
         cwd, warning = working_directory(context.workspace, arguments.get("workdir"))
         timeout = arguments.get("timeout")
         if timeout is None or timeout <= 0:
             timeout = self._settings.timeout_sec
         env = command_environment(os.environ, arguments.get("env") or {}, self._settings.path_prepend)
-        command = permitted_command(self._settings, arguments, command, env, cwd)
-        use_pty = bool(arguments.get("pty"))
-        for attempt_pty in (True, False) if use_pty else (False,):
+        order = Order(
+            command=command,
+            cwd=cwd,
+            env=env,
+            use_pty=bool(arguments.get("pty")),
+            timeout=min(timeout, MAX_TIMEOUT_S) or None,
+        )
+        return order, warning
+
+    def _ask(self, question: Question, context: ToolContext, warning: str) -> ToolResult:
+        """Does not wait: the answer may take minutes, and the conversation goes on meanwhile."""
+        approval = self._gate.ask(question, context)
+
+        async def start(order: Order) -> ProcessSession:
+            session, _ = await self._start(order, context.agent_id)
+            self._processes.move_to_background(session, None)
+            return session
+
+        self._gate.spawn(carry_out(approval, question, self._gate, context, start, self._settings, self._clock))
+        text = (
+            f"{warning}Approval required (id {approval.slug}). Approve to run; the outcome follows in this session "
+            "when the command has ended. Do not run it again meanwhile. The person can answer with "
+            f"/approve {approval.slug} allow-once, allow-always or deny."
+        )
+        details = {
+            "status": "approval-pending",
+            "approvalId": approval.id,
+            "approvalSlug": approval.slug,
+            "expiresAtMs": approval.expires_at_ms,
+            "host": question.terms.host,
+            "command": question.order.command,
+            "cwd": question.order.cwd,
+        }
+        return text_result(text, details)
+
+    async def _start(self, order: Order, agent_id: str) -> tuple[ProcessSession, str]:
+        warning = ""
+        for attempt_pty in (True, False) if order.use_pty else (False,):
             try:
                 session = await self._processes.start(
-                    command,
-                    scope=context.agent_id,
-                    cwd=cwd,
-                    env=env,
+                    order.command,
+                    scope=agent_id,
+                    cwd=order.cwd,
+                    env=order.env,
                     use_pty=attempt_pty,
-                    timeout=min(timeout, MAX_TIMEOUT_S) or None,
+                    timeout=order.timeout,
                     max_output_chars=self._settings.max_output_chars,
                 )
                 return session, warning

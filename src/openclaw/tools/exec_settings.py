@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from openclaw.tools.base import ToolError
-from openclaw.tools.exec_security import SAFE_USES, Refused, evaluate
+from openclaw.tools.exec_security import SAFE_USES
 
 Host: TypeAlias = Literal["sandbox", "gateway", "node"]
 Security: TypeAlias = Literal["deny", "allowlist", "full"]
@@ -51,6 +51,8 @@ class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
     """Filters that may run without being listed, as long as they only read their input."""
     allowlist: list[str] = []
     """Globs of full program paths, for ``security: allowlist``."""
+    approval_running_notice_ms: int = 10_000
+    """When to say that a command somebody approved is still running; 0: never."""
     max_output_chars: int = 200_000
     """Kept per command, from the end; 1000 to 200000."""
     allow_background: bool = True
@@ -116,39 +118,6 @@ def effective_ask(configured: Ask, requested: Ask | None) -> Ask:
     """The stronger one."""
     levels = (ASK_LEVELS.index(level) for level in (configured, requested or configured))
     return ASK_LEVELS[max(levels)]
-
-
-def permitted_command(
-    settings: ExecSettings, arguments: Mapping[str, Any], command: str, env: Mapping[str, str], cwd: str
-) -> str:
-    """The command to run, which may be a quoted form of the given one; raises when it may not run here."""
-    host = arguments.get("host") or settings.host
-    if host != settings.host:
-        raise ToolError(
-            f"exec host {host} is not allowed: tools.exec.host is {settings.host}. Leave host out, or have the "
-            "owner change that setting"
-        )
-    if host == "node":
-        raise ToolError("exec host node: no node is connected to this Gateway")
-    configured = settings.security or ("allowlist" if host == "gateway" else "full")
-    security = effective_security(configured, arguments.get("security"))
-    if security == "deny":
-        raise ToolError("exec is denied (security=deny)")
-    ask = effective_ask(settings.ask, arguments.get("ask")) if host == "gateway" else "off"
-    if ask == "always":
-        raise ToolError("exec needs an approval (ask=always), and nobody can be asked from here")
-    if security == "full":
-        return command
-    verdict = evaluate(
-        command,
-        allowlist=settings.allowlist,
-        safe_bins=settings.safe_bins,
-        search_path=env.get("PATH", os.defpath),
-        cwd=cwd,
-    )
-    if isinstance(verdict, Refused):
-        raise ToolError(f"exec is denied (security=allowlist): {verdict.reason}")
-    return verdict.command
 
 
 def _clamp(value: int, low: int, high: int) -> int:

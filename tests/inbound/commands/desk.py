@@ -12,6 +12,7 @@ from openclaw.config.build import build
 from openclaw.config.keypath import MISSING, get_path, parse_path
 from openclaw.inbound.commands.context import (
     Cost,
+    Decision,
     EarlierSession,
     Facts,
     Handled,
@@ -61,6 +62,7 @@ class Desk:
         self.waiting: list[Waiting] = []
         self.running: Waiting | None = None
         self.children = 0
+        self.asked: dict[str, str] = {}
         self.notes: list[str] = []
         self.report: dict[str, Any] = {}
         self.limited: list[Limit] = []
@@ -142,8 +144,14 @@ class Desk:
     def auth_label(self, model: Model, agent_id: str) -> str:
         return "no key needed"
 
-    def auth_profiles(self, model: Model, agent_id: str) -> Sequence[str]:
+    async def auth_profiles(self, model: Model, agent_id: str) -> Sequence[str]:
         return ["acme:work"]
+
+    def decide(self, ref: str, decision: Decision, by: str) -> str:
+        if ref not in self.asked:
+            raise LookupError("unknown approval id")
+        self.done.append(f"{decision} {ref} by {by}")
+        return self.asked.pop(ref)
 
     def runtime(self, session: SessionRef) -> str:
         return "direct"

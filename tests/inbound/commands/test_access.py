@@ -41,7 +41,7 @@ async def test_what_only_owners_may_is_silence_for_others(desk: Desk, text: str)
 
 def test_the_commands_reserved_to_owners() -> None:
     owners = {command.name for command in all_commands() if command.access == "owner"}
-    assert owners == {"send", "activation", "config", "restart", "budget"}
+    assert owners == {"send", "activation", "approve", "config", "restart", "budget"}
 
 
 async def test_an_owner_who_is_not_authorised_may_nothing(desk: Desk) -> None:

@@ -97,7 +97,7 @@ async def test_alone_it_is_stored_and_acknowledged(desk: Desk, text: str, reply:
         ),
         (
             "/model deep@acme:other",
-            'Auth profile "acme:other" is not stored for acme; the model is unchanged.',
+            'Auth profile "acme:other" is not stored for acme (stored are: acme:work). The model is unchanged.',
         ),
         (
             "/think xhigh",

@@ -34,15 +34,15 @@ class ExecConfig(Record):
     host: Literal["sandbox", "gateway", "node"] = "sandbox"
     """Where commands run."""
     security: Literal["deny", "allowlist", "full"] | None = None
-    """What may run; unset means deny in a sandbox and allowlist on the host."""
+    """What may run; unset means allowlist on host "gateway", and no limit without a sandbox."""
     ask: Literal["off", "on-miss", "always"] = "on-miss"
     """When a person is asked first."""
     node: str | None = None
     """Node for host "node"."""
     path_prepend: list[str] = []
     """Folders put in front of PATH."""
-    safe_bins: list[str] = []
-    """Programs that may run on standard input without being allow-listed."""
+    safe_bins: list[str] | None = None
+    """Programs that may run on standard input without being allow-listed; unset means the usual filters."""
     background_ms: Positive = 10_000
     """A command running longer than this goes to the background."""
     timeout_sec: Positive = 1800

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from openclaw.agent.exec_wish import exec_wish
 from openclaw.agent.preparation import choose_model
 from openclaw.agent.toolset import tools_for
 from openclaw.config.agents import workspace_dir
@@ -17,11 +18,13 @@ from openclaw.gateway.http.openai_common import Refused, admit, json_response, r
 from openclaw.gateway.origin import Peer
 from openclaw.gateway.registry import MethodError
 from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
+from openclaw.gateway.webchat import operator_may_elevate
 from openclaw.models.base import ModelError
 from openclaw.paths import make_private_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
+from openclaw.tools.exec_terms import ExecWish
 from openclaw.tools.policy import ToolPolicy, allowed_tools, normalize_tool_name
 
 if TYPE_CHECKING:
@@ -92,6 +95,12 @@ def _arguments(tool: Tool, body: InvokeBody) -> dict[str, Any]:
 
 async def _run(gateway: Gateway, target: Target, tool: Tool, arguments: dict[str, Any]) -> web.Response:
     run_id = f"invoke-{uuid.uuid4()}"
+
+    async def wish() -> ExecWish | None:
+        said = {"elevatedAllowed": operator_may_elevate(gateway, target)}
+        default = gateway.config.current.agents.defaults.elevated_default
+        return exec_wish(said, await entry_of(gateway, target), default)
+
     context = ToolContext(
         agent_id=target.agent_id,
         session_key=target.key,
@@ -99,6 +108,7 @@ async def _run(gateway: Gateway, target: Target, tool: Tool, arguments: dict[str
         run_id=run_id,
         call_id=run_id,
         notify=lambda text: gateway.system_events.add(target.key, text),
+        exec=wish,
     )
     try:
         result = await tool.run(arguments, context)

@@ -11,7 +11,9 @@ from openclaw.config.agents import main_session_key
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_agent, target_of
+from openclaw.gateway.webchat import operator_may_elevate
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
+from openclaw.inbound.commands.context import Hints
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.stamp import ABORT_NOTE, stamped
 from openclaw.models.thinking import parse_level
@@ -82,6 +84,7 @@ async def agent(call: Call) -> Any:
             thinking=_thinking(params),
             timeout_s=params.timeout,
             extra_system_prompt=params.extra_system_prompt or "",
+            hints=Hints(elevated_allowed=operator_may_elevate(gateway, target)),
             entry_fields=_entry_fields(params, target),
             watcher=call.client.conn_id,
         ),

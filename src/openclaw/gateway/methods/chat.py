@@ -86,7 +86,7 @@ async def _repeated(call: Call, params: ChatSend) -> dict[str, Any] | None:
 async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]) -> dict[str, Any]:
     gateway, run_id = call.gateway, params.idempotency_key
     thinking = _thinking(params)
-    outcome = await hear(gateway, target, params.message, has_media=bool(images))
+    outcome = await hear(gateway, target, params.message, has_media=bool(images), scopes=call.client.scopes)
     route = {"channel": "webchat", "sessionKey": target.key}
     if isinstance(outcome, Handled):
         if outcome.stopped is not None:

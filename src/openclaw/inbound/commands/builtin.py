@@ -1,5 +1,6 @@
 """Every module that brings commands; importing this one makes them all known."""
 
+from openclaw.inbound.commands import approve as approve
 from openclaw.inbound.commands import budget as budget
 from openclaw.inbound.commands import compact as compact
 from openclaw.inbound.commands import gateway as gateway

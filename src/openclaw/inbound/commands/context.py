@@ -19,6 +19,8 @@ from openclaw.runs.compactions import Compactions
 from openclaw.runs.queue import QueueWish
 from openclaw.sessions.entry import SessionEntry
 
+Decision: TypeAlias = Literal["allow-once", "allow-always", "deny"]
+
 
 class SessionRef(msgspec.Struct, frozen=True):
     agent_id: str
@@ -36,6 +38,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """May use commands and directives."""
     owner: bool = False
     """May use what is reserved to owners."""
+    approver: bool = False
+    """May decide whether a command that waits for a yes is run."""
     sender_ids: tuple[str, ...] = ()
     """Stable ids, best first."""
     sender_name: str | None = None
@@ -150,7 +154,7 @@ class CommandServices(Protocol):
         """Where the model's key comes from, never the key."""
         ...
 
-    def auth_profiles(self, model: Model, agent_id: str) -> Sequence[str]:
+    async def auth_profiles(self, model: Model, agent_id: str) -> Sequence[str]:
         """Ids of stored credentials that fit the model."""
         ...
 
@@ -172,6 +176,11 @@ class CommandServices(Protocol):
 
     async def costs(self, session: SessionRef) -> dict[str, Cost]:
         """By the label to show: ``Session``, ``Today``, ``Last 30d``."""
+        ...
+
+    # Approvals
+    def decide(self, ref: str, decision: Decision, by: str) -> str:
+        """Answers an open question about a command, and returns the command. ``LookupError`` says why not."""
         ...
 
     # The Gateway
@@ -213,6 +222,8 @@ class Hints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     verbose: str | None = None
     reasoning: str | None = None
     elevated: str | None = None
+    elevated_allowed: bool = False
+    """Whether the writer may have elevated commands at all."""
     exec: dict[ExecField, str] = {}
     model: str | None = None
     """``provider/model``."""

@@ -19,6 +19,11 @@ def closed_gates(config: Config, facts: Facts) -> list[str]:
     return closed
 
 
+def allowed(config: Config, facts: Facts) -> bool:
+    """Asked with every message; nearly always answered by the first look: nobody is listed."""
+    return bool(config.tools.elevated.allow_from) and not closed_gates(config, facts)
+
+
 def _closed(path: str, settings: Elevated, facts: Facts, *, list_required: bool) -> list[str]:
     if not settings.enabled:
         return [f"{path}.enabled"]

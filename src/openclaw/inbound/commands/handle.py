@@ -15,6 +15,7 @@ from openclaw.inbound.command_text import (
     understands_text,
 )
 from openclaw.inbound.commands import builtin as builtin
+from openclaw.inbound.commands import elevated
 from openclaw.inbound.commands.context import (
     HANDLERS,
     CommandContext,
@@ -36,7 +37,11 @@ from openclaw.models.catalogue import UnknownModel
 async def handle_commands(facts: Facts, text: str, services: CommandServices) -> Outcome:
     """``text`` is what the person typed (never the wrapped body). Text without commands comes back unchanged."""
     try:
-        return await _handle(facts, text, services)
+        outcome = await _handle(facts, text, services)
+        if isinstance(outcome, Continue) and elevated.allowed(services.config, facts):
+            hints = msgspec.structs.replace(outcome.hints, elevated_allowed=True)
+            return msgspec.structs.replace(outcome, hints=hints)
+        return outcome
     except UnknownModel as unknown:
         # The configured default names no model: nothing that needs one can work, and the text says what to change.
         return Handled(reply=str(unknown))
@@ -131,7 +136,7 @@ async def _with_directives(directives: Directives, facts: Facts, services: Comma
     replies = await _shortcuts(directives, facts, services)
     if directives.spans and not facts.has_media and not _words(directives, facts):
         return Handled(reply="\n\n".join(replies) or None)
-    hints, complaints, model_known = hints_of(directives, facts, services)
+    hints, complaints, model_known = await hints_of(directives, facts, services)
     return Continue(text=directives.prompt(model_known=model_known), hints=hints, side_replies=[*replies, *complaints])
 
 

@@ -7,7 +7,7 @@ import msgspec
 from openclaw.inbound.commands import elevated
 from openclaw.inbound.commands.context import CommandServices, Facts, Hints
 from openclaw.inbound.commands.model_choice import QUESTIONS, choose_model
-from openclaw.inbound.commands.settings import invalid_exec
+from openclaw.inbound.commands.settings import invalid_exec, known_profiles, unknown_profile
 from openclaw.inbound.directives import Directives
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
@@ -27,11 +27,15 @@ def honoured(directives: Directives, facts: Facts) -> Directives:
     )
 
 
-def hints_of(directives: Directives, facts: Facts, services: CommandServices) -> tuple[Hints, list[str], bool]:
+async def hints_of(directives: Directives, facts: Facts, services: CommandServices) -> tuple[Hints, list[str], bool]:
     """The hints, what to tell the person about wishes that cannot be met, and whether a model was really named."""
     complaints: list[str] = []
     model = _model(directives, facts, services, complaints)
     wanted = directives.model
+    profile = wanted.profile if wanted and model else None
+    if profile and model and profile not in (known := await known_profiles(directives, facts, services)):
+        complaints.append(f"{unknown_profile(profile, model, known)} The usual one is used.")
+        profile = None
     level = directives.elevated.value if directives.elevated else None
     if level not in (None, "off") and (gates := elevated.closed_gates(services.config, facts)):
         complaints.append(elevated.refusal(services.runtime(facts.session), gates))
@@ -46,7 +50,7 @@ def hints_of(directives: Directives, facts: Facts, services: CommandServices) ->
         elevated=level,
         exec=directives.exec.options if directives.exec else {},
         model=model.ref if model else None,
-        auth_profile=wanted.profile if wanted and model else None,
+        auth_profile=profile,
         queue=queue,
     )
     return hints, complaints, model is not None or wanted is None

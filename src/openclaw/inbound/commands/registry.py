@@ -78,6 +78,13 @@ _BUILT_IN = (
         help="Answer in this group only when mentioned, or always.",
     ),
     Command(
+        name="approve",
+        usage="<id> allow-once|allow-always|deny",
+        category="Management",
+        access="owner",
+        help="Answer when the agent asks whether it may run a command.",
+    ),
+    Command(
         name="config",
         usage="show|get|set|unset",
         category="Management",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -62,6 +63,7 @@ async def store_directives(directives: Directives, facts: Facts, services: Comma
     entry = await services.entry(facts.session)
     desk = _Desk(facts, services, entry)
     try:
+        desk.profiles = await known_profiles(directives, facts, services)
         change = desk.read(directives)
     except Refused as refused:
         return str(refused)
@@ -78,6 +80,8 @@ class _Desk:
         self.facts, self.services, self.entry = facts, services, entry
         self.config, self.catalogue = services.config, services.catalogue
         self.change = Change()
+        self.profiles: Sequence[str] = ()
+        """Stored credentials that fit the wanted model; looked up only when one is named."""
 
     @property
     def session(self) -> SessionRef:
@@ -111,10 +115,8 @@ class _Desk:
             model = choose_model(wanted.name, self.config, self.catalogue, self.session.agent_id)
         except UnknownModel as unknown:
             raise Refused(str(unknown)) from None
-        if wanted.profile and wanted.profile not in self.services.auth_profiles(model, self.session.agent_id):
-            raise Refused(
-                f'Auth profile "{wanted.profile}" is not stored for {model.provider}; the model is unchanged.'
-            )
+        if wanted.profile and wanted.profile not in self.profiles:
+            raise Refused(f"{unknown_profile(wanted.profile, model, self.profiles)} The model is unchanged.")
         self.change.fields.update(model_fields(model, self._default(), wanted.profile))
         return model
 
@@ -241,6 +243,23 @@ def model_fields(model: Model, default: Model, profile: str | None = None) -> di
         "authProfileOverrideSource": "user" if profile else None,
         "authProfileOverrideCompactionCount": None,
     }
+
+
+async def known_profiles(directives: Directives, facts: Facts, services: CommandServices) -> Sequence[str]:
+    """The stored credentials one of which ``/model name@profile`` means; nothing is read without a profile."""
+    wanted = directives.model
+    if wanted is None or not wanted.profile:
+        return ()
+    try:
+        model = choose_model(wanted.name, services.config, services.catalogue, facts.session.agent_id)
+    except UnknownModel:
+        return ()
+    return await services.auth_profiles(model, facts.session.agent_id)
+
+
+def unknown_profile(profile: str, model: Model, stored: Sequence[str]) -> str:
+    there = f"stored are: {', '.join(stored)}" if stored else "none is stored"
+    return f'Auth profile "{profile}" is not stored for {model.provider} ({there}).'
 
 
 def current_model_ref(entry: SessionEntry | None, services: CommandServices, agent_id: str) -> str | None:

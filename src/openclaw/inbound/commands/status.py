@@ -45,7 +45,9 @@ def gather(context: CommandContext) -> Status:
     entry = context.entry or SessionEntry(sessionId="")
     try:
         model = current_model(entry, services.config, services.catalogue, session.agent_id)
-        name, auth = model.ref, services.auth_label(model, session.agent_id)
+        profile = entry.get("authProfileOverride")
+        auth = f"profile {profile}" if profile else services.auth_label(model, session.agent_id)
+        name = model.ref
     except UnknownModel:
         model = services.catalogue.default_for(services.config, session.agent_id)
         name, auth = f"{entry.get('providerOverride')}/{entry.get('modelOverride')} (unknown)", ""
