@@ -17,6 +17,7 @@ from openclaw.agent.spend import Spending
 from openclaw.agent.tokens import Scales
 from openclaw.clock import Clock
 from openclaw.config.derived import Derived
+from openclaw.memory.notebooks import Notebooks
 from openclaw.messages import ImageBlock, ToolResultMessage
 from openclaw.models.base import ModelRequest, StreamEvent, ToolSpec
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
@@ -50,6 +51,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Finds the provider and the agent's key, then streams."""
     grounds: Grounds
     """What workspaces and skill folders hold."""
+    notebooks: Notebooks
+    """Where agents look up what they wrote down."""
     hooks: Hooks = msgspec.field(default_factory=Hooks)
     scales: Scales = msgspec.field(default_factory=Scales)
     """What providers reported of the sizes we had estimated."""

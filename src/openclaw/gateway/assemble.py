@@ -22,6 +22,8 @@ from openclaw.gateway.meter import Metered
 from openclaw.gateway.receive import Reception
 from openclaw.gateway.registry import load_methods
 from openclaw.gateway.run_events import RunStream
+from openclaw.memory.embedders import Embedders
+from openclaw.memory.notebooks import Notebooks
 from openclaw.models import http as model_http
 from openclaw.models.base import ModelError, ModelRequest, StreamEvent
 from openclaw.models.catalogue import Catalogue, UnknownModel
@@ -81,6 +83,7 @@ async def open_gateway(
         notes=gateway.system_events,
         call_model=lambda request, agent_id: call_model(gateway, keys, request, agent_id),
         grounds=Grounds(state_dir),
+        notebooks=Notebooks(Path(state_dir), clock, Embedders(keys, environ)),
     )
     watch_compactions(gateway.runtime)
     gateway.hub = RunHub(gateway.runtime, lambda record: observe(gateway, record))
@@ -165,6 +168,7 @@ async def close_gateway(gateway: Gateway) -> None:
         await gateway.channel_services.stop()
     await gateway.stop()
     await gateway.runtime.processes.close()
+    await gateway.runtime.notebooks.close()
     await close_providers()
     await model_http.close()
     await gateway.transcripts.close()

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta
 
 from openclaw.config.schema.base import Amount, Count, Name, OpenMap, Positive, Ratio, Record
+from openclaw.config.schema.memory import MemorySearch
 from openclaw.config.schema.messages import GroupChat, TypingMode
 from openclaw.config.schema.tools import AgentTools
 from openclaw.messages import ThinkingLevel
@@ -199,37 +200,6 @@ class Heartbeat(Record):
     """Keep tool failures of heartbeats quiet."""
     direct_policy: Literal["allow", "block"] = "allow"
     """Whether alerts may go to direct chats."""
-
-
-class MemorySearch(Record):
-    enabled: bool = True
-    """Offer memory_search and memory_get."""
-    sources: list[Literal["memory", "sessions"]] | None = None
-    """What is searched; unset means memory files."""
-    extra_paths: list[str] = []
-    """Files and folders searched besides the workspace's memory."""
-    provider: str | None = None
-    """Where embeddings come from: local, openai, gemini and others."""
-    fallback: str | None = None
-    """Provider used when that one fails."""
-    model: str | None = None
-    """Embedding model."""
-    remote: OpenMap = {}
-    """Remote embeddings: baseUrl, apiKey, headers, batch."""
-    local: OpenMap = {}
-    """Local embeddings: modelPath, modelCacheDir."""
-    store: OpenMap = {}
-    """Index: driver, path, vector."""
-    chunking: OpenMap = {}
-    """Pieces: tokens, overlap."""
-    sync: OpenMap = {}
-    """When the index is refreshed."""
-    query: OpenMap = {}
-    """Results: maxResults, minScore, hybrid."""
-    cache: OpenMap = {}
-    """Cache of embeddings: enabled, maxEntries."""
-    experimental: OpenMap = {}
-    """Unfinished features."""
 
 
 class BlockChunk(Record):
