@@ -21,9 +21,10 @@ from openclaw.agent.compaction_text import FileOps, without_file_lists
 from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, Compaction, Leaving, Reason
 from openclaw.agent.pins import Pin, forgotten, pinned_block, pins_of, unpinned
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.side_calls import SideCalls, nothing_yet
 from openclaw.agent.tokens import PromptBudget, context_estimate, message_tokens, prompt_tokens, text_tokens
 from openclaw.events import CompactionEnded, CompactionStarted, Event
-from openclaw.messages import Message
+from openclaw.messages import Message, Usage
 from openclaw.models.base import Model
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.tree import fields_of
@@ -70,6 +71,28 @@ class Job(msgspec.Struct, kw_only=True):
     emit: Callable[[Event], None] = lambda event: None
     will_retry: bool = False
     timeout_s: float = CALL_TIMEOUT_S
+    spent: Callable[[Usage], None] = lambda usage: None
+    """Told what each call for a summary used, besides the transcript."""
+    run: Callable[[], Usage | None] = nothing_yet
+    """What the run that waits for this has used so far."""
+
+    def summariser(self, purpose: str = "compaction") -> Summariser:
+        calls = SideCalls(
+            self.runtime,
+            self.agent_id,
+            self.session_key,
+            self.transcript,
+            purpose,
+            spent=self.spent,
+            run=self.run,
+        )
+        return Summariser(
+            calls.stream,
+            self.model,
+            self.settings.reserve,
+            scale=self.runtime.scales.of(self.model),
+            timeout_s=self.timeout_s,
+        )
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -264,14 +287,7 @@ async def _carry_out(job: Job, plan: Plan) -> Outcome:
 
 
 async def _summary(job: Job, plan: Plan) -> tuple[Compaction, Outcome] | Outcome:
-    runtime = job.runtime
-    summariser = Summariser(
-        lambda request: runtime.call_model(request, job.agent_id),
-        job.model,
-        job.settings.reserve,
-        scale=runtime.scales.of(job.model),
-        timeout_s=job.timeout_s,
-    )
+    summariser = job.summariser()
     method: Literal["summary", "trim"] = "summary"
     try:
         if not job.model.tools:

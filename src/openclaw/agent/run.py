@@ -140,7 +140,7 @@ class AgentRun:
 
     async def _run(self, transcript: Transcript, prepared: Preparation) -> RunResult:
         await self._record_model(transcript, prepared)
-        await flush_if_due(self._runtime, self._turn, transcript, prepared, self._abort)
+        await flush_if_due(self._runtime, self._turn, transcript, prepared, self._abort, self._note_spent)
         result = await self._store_prompt(transcript)
         if result is None:
             result = await self._answer(transcript, prepared)
@@ -294,7 +294,12 @@ class AgentRun:
             waiting=self._abort.waiting,
             emit=self._emit,
             will_retry=reason == "overflow",
+            spent=self._note_spent,
+            run=lambda: self._spent,
         )
+
+    def _note_spent(self, usage: Usage) -> None:
+        self._spent = added(self._spent, usage)
 
     async def _loop(self, transcript: Transcript, prepared: Preparation) -> RunResult:
         result = RunResult(outcome="ok")
@@ -316,7 +321,7 @@ class AgentRun:
                         thoughts.append(delta)
                     case AssistantEnded(message, speech, continues):
                         result.final = message
-                        self._spent = added(self._spent, message.usage)
+                        self._note_spent(message.usage)
                         prepared.view.learn(message)
                         faults.point("answer.before")
                         await self._append(transcript, message)
