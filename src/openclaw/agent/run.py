@@ -13,6 +13,7 @@ import msgspec
 from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.budget import budget_of, is_limited, within_budget
 from openclaw.agent.compaction import Job
+from openclaw.agent.compaction_summary import WAITED_FOR_S
 from openclaw.agent.continuation import parts_at_end, unfinished
 from openclaw.agent.fit import DoesNotFit
 from openclaw.agent.hooks import Reason
@@ -294,6 +295,7 @@ class AgentRun:
             waiting=self._abort.waiting,
             emit=self._emit,
             will_retry=reason == "overflow",
+            timeout_s=WAITED_FOR_S,
             spent=self._note_spent,
             run=lambda: self._spent,
         )

@@ -47,7 +47,7 @@ class MemoryFlush(Record):
 
 class AgentCompaction(Record):
     mode: Literal["default", "safeguard"] = "default"
-    """How the summary is made; safeguard works in stages for very long histories."""
+    """safeguard: smaller parts, failed tools listed, and no failing summariser can prevent a compaction."""
     reserve_tokens: Count | None = None
     """Tokens kept free; unset means compaction.reserveTokens."""
     keep_recent_tokens: Positive | None = None
@@ -88,10 +88,10 @@ class HardClear(Record):
 
 
 class ContextPruning(Record):
-    mode: Literal["off", "cache-ttl", "always"] = "off"
-    """Drop old tool results from the prompt: cache-ttl once the provider's cache has expired, always at every call."""
-    ttl: str | int = "5m"
-    """Age of the cache, such as 5m or 1h; a bare number is minutes."""
+    mode: Literal["off", "cache-ttl", "always"] | None = None
+    """Drop old tool results from the prompt: when the cache has expired, or always; unset: cache-ttl for Anthropic."""
+    ttl: str | int | None = None
+    """Age of the cache, such as 5m or 1h; a bare number is minutes. Unset means 5m, or 1h where the mode is unset."""
     keep_last_assistants: Count = 3
     """Results after this many last answers are kept."""
     soft_trim_ratio: Ratio = 0.3
