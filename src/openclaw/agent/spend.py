@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from openclaw.agent.latency import Latency
 from openclaw.messages import Usage
 from openclaw.models.base import Price
 from openclaw.models.cost import added, cost_of
@@ -64,6 +65,10 @@ class FileSpend(msgspec.Struct):
     """By quarter, provider and model."""
     activity: dict[int, Activity] = {}
     tools: dict[tuple[int, str], int] = {}
+    asked_ms: int = 0
+    """When the words came that have no answer yet."""
+    latency: dict[int, Latency] = {}
+    """By quarter: from the user's words to the end of the answer."""
 
 
 class Totals(msgspec.Struct, rename="camel"):
@@ -196,6 +201,7 @@ def _take(line: bytes, spend: FileSpend) -> None:
         spend.forked_at = entry.timestamp
     if entry.type == "message" and entry.message is not None and entry.timestamp >= spend.forked_at:
         _count(entry.message, moment_ms(entry) // QUARTER_MS, spend)
+        _measure(entry, entry.message, spend)
     elif entry.type == "custom" and entry.answer is not None and entry.timestamp >= spend.forked_at:
         _count_usage(entry.answer, moment_ms(entry) // QUARTER_MS, spend)
 
@@ -204,10 +210,24 @@ def moment_ms(entry: _Line) -> int:
     answer = entry.answer
     if answer is not None and answer.timestamp:
         return answer.timestamp
+    return written_ms(entry)
+
+
+def written_ms(entry: _Line) -> int:
     try:
         return int(datetime.fromisoformat(entry.timestamp).timestamp() * 1000)
     except ValueError:
         return 0
+
+
+def _measure(entry: _Line, message: _Message, spend: FileSpend) -> None:
+    """An answer is there when its line is written; one that asks for tools is not the answer yet."""
+    if message.role == "user":
+        spend.asked_ms = moment_ms(entry)
+    elif message.role == "assistant" and spend.asked_ms and message.stop_reason not in ("toolUse", "error", "aborted"):
+        written = written_ms(entry)
+        spend.latency.setdefault(written // QUARTER_MS, Latency()).add(written - spend.asked_ms)
+        spend.asked_ms = 0
 
 
 def _count(message: _Message, quarter: int, spend: FileSpend) -> None:
