@@ -90,6 +90,7 @@ class Chamber:
             notes=nothing,
             call_model=summaries.stream,
             grounds=Grounds(str(state_dir), self.clock),
+            notebooks=nothing,
             hooks=Hooks(),
             scales=Scales(),
         )

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from openclaw.agent.branch_summary import go_back
-from openclaw.agent.compaction import ALREADY, CANCELLED, TOO_SMALL, NothingToDo, compact, make_plan
-from openclaw.agent.compaction_summary import NO_HISTORY, SPLIT_SEPARATOR, WITHOUT_MODEL
+from openclaw.agent.compaction import ALREADY, CANCELLED, TOO_SMALL, Job, NothingToDo, compact, make_plan
+from openclaw.agent.compaction_cut import CompactionSettings
+from openclaw.agent.compaction_summary import NO_HISTORY, SPLIT_SEPARATOR, WITHOUT_MODEL, part_share
 from openclaw.agent.compaction_undo import preview, undo
 from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, Compaction, Leaving
 from openclaw.agent.pins import PinRefused, add_pin, pins_of, remove_pin
@@ -196,6 +197,64 @@ async def test_when_the_prompt_must_shrink_a_failing_summariser_cannot_prevent_i
         assert job.budget.size(chamber.transcript.context().messages) <= job.settings.limit
         assert WITHOUT_MODEL in chamber.seen()
         assert "AK-4471" in chamber.seen()
+
+
+# Safeguard
+
+
+def safeguard(chamber: Chamber, **more: Any) -> Job:
+    settings = CompactionSettings(window=10_000, reserve=2000, keep=1000, safeguard=True, most_kept=6000)
+    return chamber.job(settings=settings, **more)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=["error", "hang", "empty", "stub", "longer"])
+async def test_with_safeguard_no_failing_summariser_prevents_a_compaction(
+    tmp_path: Path, failure: str | ModelError
+) -> None:
+    async with Chamber(tmp_path, Summaries(failure)) as chamber:
+        await chamber.user("The deploy token is AK-4471.")
+        await chamber.turns(30)
+        outcome = await compact(safeguard(chamber, timeout_s=0.05))
+        assert (outcome.status, outcome.method) == ("compacted", "trim")
+        assert outcome.calls <= 3 and "AK-4471" in chamber.seen()
+
+
+async def test_with_safeguard_failed_tools_are_listed(chamber: Chamber) -> None:
+    for number in range(10):
+        await chamber.user(f"try {number}")
+        await chamber.say(says("", call(f"c{number}", "exec", command="make")))
+        failed = {"toolCallId": f"c{number}", "toolName": "exec", "isError": True, "details": {"exitCode": number}}
+        content = [{"type": "text", "text": f"no  rule\nto make {number}" + " x" * 200}]
+        message = {"role": "toolResult", "content": content, **failed, "timestamp": 1}
+        await chamber.transcript.append({"type": "message", "message": message})
+    await chamber.turns(20)
+    await compact(safeguard(chamber))
+    summary = chamber.lines()[-1]["summary"]
+    lines = summary[summary.index("## Tool Failures") :].splitlines()[1:10]
+    assert lines[0].startswith("- exec (exitCode=0): no rule to make 0 x x") and lines[0].endswith("…")
+    assert len(lines[0]) <= len("- exec (exitCode=0): ") + 240
+    assert lines[8] == "- …and 2 more"
+
+
+async def test_with_safeguard_one_large_message_is_not_kept_beyond_its_share(chamber: Chamber) -> None:
+    await chamber.turns(10)
+    await chamber.user("look at this: " + "x" * 30_000)
+    await chamber.answer("I see")
+    assert (await make_plan(chamber.job())).kept_tokens > 6000
+    assert (await make_plan(safeguard(chamber))).kept_tokens <= 6000
+
+
+async def test_with_safeguard_a_history_is_told_in_smaller_parts_where_that_is_enough(chamber: Chamber) -> None:
+    await chamber.turns(28)
+    assert (await compact(chamber.job())).calls == 1
+    await chamber.turns(28)
+    assert (await compact(safeguard(chamber))).calls == 3 - 1
+
+
+@pytest.mark.parametrize(("tokens", "share"), [(100, 0.4), (1000, 0.4 - 0.24), (5000, 0.15)])
+def test_the_larger_the_messages_the_smaller_the_parts(tokens: int, share: float) -> None:
+    messages = [UserMessage(content="x" * tokens * 4)] * 3
+    assert part_share(messages, 10_000) == pytest.approx(share)
 
 
 async def test_a_history_of_ten_windows_is_summarised_in_at_most_three_pieces(chamber: Chamber) -> None:

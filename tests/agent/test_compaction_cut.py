@@ -111,3 +111,13 @@ def test_a_reserve_larger_than_half_the_window_is_bounded_and_said() -> None:
 
 def test_the_fixed_part_of_the_prompt_leaves_less_to_keep() -> None:
     assert compaction_settings(build({}), 60_000, overhead=30_000).keep == 5000
+
+
+def test_with_safeguard_only_a_share_of_the_window_is_kept() -> None:
+    wish = {"agents": {"defaults": {"compaction": {"mode": "safeguard", "reserveTokensFloor": 0}}}}
+    config = build({**wish, "compaction": {"reserveTokens": 100}})
+    settings = compaction_settings(config, 2000)
+    assert (settings.safeguard, settings.keep, settings.most_kept) == (True, 950, 1200)
+    messages: list[Message] = [UserMessage(content="x" * 4000)] * 4
+    assert find_cut(messages, settings.keep).index == 3
+    assert compaction_settings(build({}), 200_000).safeguard is False

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.agent.pruning import Pruner, has_cache, last_touch, prune, ttl_ms
+from openclaw.agent.pruning import Pruner, effective, has_cache, last_touch, prune, ttl_ms
 from openclaw.config.schema.agents import ContextPruning
 from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolResultMessage, Usage, UserMessage
 from openclaw.models.base import Model
@@ -158,3 +158,18 @@ def test_what_one_call_of_a_run_took_out_stays_out_in_the_next() -> None:
 def test_always_prunes_at_every_call_whatever_the_provider() -> None:
     pruner = Pruner(settings(mode="always"), Model(provider="mock", id="m", context_window=10_000), None)
     assert len(texts(pruner.apply(LONG, 0))[0]) == 3087
+
+
+@pytest.mark.parametrize(
+    ("wish", "provider", "mode", "ttl"),
+    [
+        ({}, "anthropic", "cache-ttl", "1h"),
+        ({"ttl": "10m"}, "anthropic", "cache-ttl", "10m"),
+        ({}, "mock", "off", "1h"),
+        ({"mode": "off"}, "anthropic", "off", "5m"),
+        ({"mode": "cache-ttl"}, "anthropic", "cache-ttl", "5m"),
+    ],
+)
+def test_unset_it_is_on_for_anthropic_alone_and_patient(wish: Any, provider: str, mode: str, ttl: str) -> None:
+    found = effective(settings(**wish), Model(provider=provider, id="claude"))
+    assert (found.mode, found.ttl) == (mode, ttl)

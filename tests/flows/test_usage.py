@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from openclaw.outbound.figures import money, token_count
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
 from tests.support.model_server import ModelServer
 
@@ -113,3 +115,99 @@ async def test_the_command_line_tells_what_was_spent(tmp_path: Path, models: Mod
         assert lines[0] == "Usage cost (7 days)"
         assert lines[1] == f"Total: cost unknown · {totals['totalTokens']:,} tokens"
         assert lines[2].startswith("Latest day: ")
+
+
+SUMMARY = "## Goal\nBuild the shed.\n## Progress\n### Done\n- [x] the plan\n## Next Steps\n1. buy wood"
+
+
+async def command_line(gateway: GatewayProcess, *args: str) -> str:
+    command = [sys.executable, "-m", "openclaw", *args]
+    env = {**gateway.env, "OPENCLAW_GATEWAY_PORT": str(gateway.port), "NO_COLOR": "1"}
+    done = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done
+    return done.stdout
+
+
+async def test_no_view_shows_another_number(tmp_path: Path, models: ModelServer) -> None:
+    """After turns with tools and a compaction: the window, the size of the last prompt, and what was spent in all."""
+    config = model_config(models.base_url, models.api_key)
+    config["models"]["providers"]["mock"]["models"][0]["cost"] = {"input": 10, "output": 100}
+    config["compaction"] = {"keepRecentTokens": 100}
+    config["agents"]["defaults"]["compaction"] = {"memoryFlush": {"enabled": False}}
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        await client.chat('look [[tool:read {"path":"AGENTS.md"}]][[next]][[reply:Read.]]')
+        await client.chat("word " * 400 + "[[reply:Yes.]]")
+        models.reply(SUMMARY)
+        assert "Compacted" in text_of(await client.chat("/compact"))
+        for state in ("condensed", "after the next turn"):
+            await _all_agree(gateway, client, state)
+            await client.chat("and on [[reply:Well.]]")
+
+
+async def _all_agree(gateway: GatewayProcess, client: WireClient, state: str) -> None:
+    (row,) = (await client.call("sessions.list", {}))["sessions"]
+    total, window = row["totalTokens"], row["contextTokens"]
+    assert total > 0 and window == 200_000 and row["compactionCount"] == 1, state
+    shared = ("totalTokens", "contextTokens", "inputTokens", "outputTokens")
+    numbers = {name: row.get(name) for name in shared}
+    (recent,) = (await client.call("status", {}))["sessions"]["recent"]
+    (listed,) = json.loads(await command_line(gateway, "sessions", "--json"))["sessions"]
+    (shown,) = json.loads(await command_line(gateway, "status", "--json"))["sessions"]["recent"]
+    stored = json.loads((gateway.sessions_dir() / "sessions.json").read_text())[row["key"]]
+    for view in (recent, listed, shown):
+        assert {name: view.get(name) for name in shared} == numbers, state
+    assert (recent["remainingTokens"], recent["percentUsed"]) == (window - total, shown["percentUsed"])
+    context = json.loads(text_of(await client.chat("/context json")))["session"]
+    assert {name: context.get(name) for name in shared} == numbers, state
+    assert f"Session tokens (cached): {total:,} total / ctx={window:,}" in text_of(await client.chat("/context list"))
+    card = text_of(await client.chat("/status"))
+    fullness = f"📚 Context: {token_count(total)}/{token_count(window)} ({recent['percentUsed']}%) · 🧹 Compactions: 1"
+    assert fullness in card, state
+
+    spent = (await client.call("sessions.usage", {"key": "main"}))["sessions"][0]["usage"]
+    whole = (await client.call("usage.cost", {}))["totals"]
+    points = (await client.call("sessions.usage.timeseries", {"key": "main"}))["points"]
+    assert {name: spent[name] for name in whole} == whole, state
+    assert points[-1]["cumulativeTokens"] == whole["totalTokens"], state
+    assert points[-1]["cumulativeCost"] == pytest.approx(whole["totalCost"]), state
+    assert json.loads(await command_line(gateway, "gateway", "usage-cost", "--json"))["totals"] == whole
+    bills = text_of(await client.chat("/usage cost")).splitlines()[1:]
+    amount = money(whole["totalCost"])
+    assert bills == [f"Session {amount}", f"Today {amount}", f"Last 30d {amount}"], state
+    tokens = f"{token_count(row.get('inputTokens'))} in / {token_count(row.get('outputTokens'))} out"
+    assert f"🧮 Tokens: {tokens} · 💵 Cost: {amount}" in card, state
+    logged = (await client.call("sessions.usage.logs", {"key": "main"}))["logs"]
+    answers = sum(log.get("tokens", 0) for log in logged)
+    summaries = [line for line in gateway.transcript(row["sessionId"]) if line.get("customType") == "model-usage"]
+    assert answers + sum(line["data"]["usage"]["totalTokens"] for line in summaries) == whole["totalTokens"]
+    assert stored["sessionId"] == row["sessionId"]
+
+
+async def test_how_long_answers_took_is_told_per_session_and_per_day(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        await client.chat('look [[tool:read {"path":"AGENTS.md"}]][[next]][[sleep:120]][[reply:Read.]]')
+        await client.chat("hello [[reply:Hi.]]")
+        usage = await client.call("sessions.usage", {})
+        latency = usage["aggregates"]["latency"]
+        assert latency["count"] == 2 and latency["maxMs"] >= 120
+        assert latency["minMs"] <= latency["avgMs"] <= latency["maxMs"]
+        assert latency["minMs"] <= latency["p95Ms"] <= latency["maxMs"]
+        (day,) = usage["aggregates"]["dailyLatency"]
+        assert {name: day[name] for name in latency} == latency == usage["sessions"][0]["usage"]["latency"]
+
+
+async def test_a_compressed_session_tells_the_same_of_its_past(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        await client.chat("hello [[reply:Hi.]]")
+        before = [
+            await client.call("sessions.usage.timeseries", {"key": "main"}),
+            (await client.call("sessions.usage", {"key": "main"}))["totals"],
+        ]
+        (path,) = gateway.sessions_dir().glob("*.jsonl")
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        assert (await client.call("sessions.archive", {}))["compressed"] == 1
+        after = [
+            await client.call("sessions.usage.timeseries", {"key": "main"}),
+            (await client.call("sessions.usage", {"key": "main"}))["totals"],
+        ]
+        assert after == before and before[0]["points"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from openclaw.memory.chunks import CHUNK_CHARS, chunks_of
 from openclaw.memory.files import memory_files
-from openclaw.memory.index import MemoryIndex
+from openclaw.memory.index import MemoryIndex, Question
 
 
 @pytest.fixture
@@ -28,7 +28,8 @@ def workspace(tmp_path: Path) -> Path:
 
 def found(workspace: Path, query: str, least: float = 0.35) -> list[str]:
     index = MemoryIndex(workspace.parent / "memory.sqlite")
-    return [f"{hit.name}:{hit.first}" for hit in index.search(query, memory_files(workspace), 6, least=least)]
+    question = Question(text=query, limit=6, least=least)
+    return [f"{hit.name}:{hit.first}" for hit in index.search(question, memory_files(workspace))]
 
 
 @pytest.mark.parametrize(

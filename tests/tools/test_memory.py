@@ -6,9 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.config.schema import MemorySearch
+from openclaw.clock import SystemClock
+from openclaw.config.schema import Config, MemorySearch
+from openclaw.memory.notebooks import Notebooks
 from openclaw.messages import TextBlock
-from openclaw.tools.base import ToolContext, ToolError
+from openclaw.tools.base import Tool, ToolContext, ToolError
 from openclaw.tools.memory import SNIPPET_CHARS, memory_tools, snippet_of
 
 
@@ -22,12 +24,15 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
+def tools_of(workspace: Path, settings: MemorySearch, citations: str = "auto", said: Any = None) -> list[Tool]:
+    notes = Notebooks(workspace.parent, SystemClock()).of("main", workspace, settings, Config())
+    return memory_tools(notes, workspace, settings, citations, said)
+
+
 async def call(
     workspace: Path, tool: str, key: str = "agent:main:main", citations: str = "auto", **arguments: Any
 ) -> Any:
-    tools = {
-        tool.spec.name: tool for tool in memory_tools("main", workspace, workspace.parent, MemorySearch(), citations)
-    }
+    tools = {tool.spec.name: tool for tool in tools_of(workspace, MemorySearch(), citations)}
     context = ToolContext(agent_id="main", session_key=key, workspace=workspace)
     (block,) = (await tools[tool].run(arguments, context)).content
     assert isinstance(block, TextBlock)
@@ -77,7 +82,7 @@ async def test_a_file_that_is_not_there_yet(workspace: Path) -> None:
 
 
 def test_switched_off_there_are_no_such_tools(workspace: Path) -> None:
-    assert memory_tools("main", workspace, workspace.parent, MemorySearch(enabled=False), "auto") == []
+    assert tools_of(workspace, MemorySearch(enabled=False)) == []
 
 
 def test_a_snippet_shows_the_word_that_was_asked_for() -> None:
@@ -98,7 +103,7 @@ async def test_earlier_sessions_are_searched_where_the_person_wants_it(
 ) -> None:
     said = {"sessionId": "s1", "entryId": "e1", "snippet": "we spoke of zebras", "role": "user", "timestamp": "t"}
     settings = MemorySearch(sources=sources)
-    search = memory_tools("main", workspace, workspace.parent, settings, "auto", lambda query, limit: [said])[0]
+    search = tools_of(workspace, settings, said=lambda query, limit: [said])[0]
     context = ToolContext(agent_id="main", session_key=key, workspace=workspace)
     result = await search.run({"query": "zebras"}, context)
     assert [row["path"] for row in result.details["results"]] == found

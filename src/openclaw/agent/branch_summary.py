@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from openclaw.agent.compaction import Job
-from openclaw.agent.compaction_summary import Summariser, SummaryFailed
+from openclaw.agent.compaction_summary import SummaryFailed
 from openclaw.agent.compaction_text import FileOps, digest
 from openclaw.agent.tokens import message_tokens
 from openclaw.messages import Message, ToolResultMessage
@@ -46,14 +46,7 @@ async def go_back(job: Job, target: str | None, *, summarise: bool = True) -> st
 
 
 async def _summary(job: Job, messages: Sequence[Message]) -> str:
-    runtime = job.runtime
-    summariser = Summariser(
-        lambda request: runtime.call_model(request, job.agent_id),
-        job.model,
-        job.settings.reserve,
-        scale=runtime.scales.of(job.model),
-        timeout_s=job.timeout_s,
-    )
+    summariser = job.summariser("branch summary")
     try:
         with job.waiting():
             text = await summariser.branch(messages, MOST_TOKENS)

@@ -17,13 +17,14 @@ import msgspec
 from openclaw.agent.compaction_check import needs_of
 from openclaw.agent.compaction_cut import CompactionSettings, Cut, find_cut
 from openclaw.agent.compaction_summary import CALL_TIMEOUT_S, Made, Summariser, SummaryFailed, Task, without_model
-from openclaw.agent.compaction_text import FileOps, without_file_lists
+from openclaw.agent.compaction_text import FileOps, tool_failures, without_file_lists
 from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, Compaction, Leaving, Reason
 from openclaw.agent.pins import Pin, forgotten, pinned_block, pins_of, unpinned
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.side_calls import SideCalls, nothing_yet
 from openclaw.agent.tokens import PromptBudget, context_estimate, message_tokens, prompt_tokens, text_tokens
 from openclaw.events import CompactionEnded, CompactionStarted, Event
-from openclaw.messages import Message
+from openclaw.messages import Message, Usage
 from openclaw.models.base import Model
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.tree import fields_of
@@ -70,6 +71,29 @@ class Job(msgspec.Struct, kw_only=True):
     emit: Callable[[Event], None] = lambda event: None
     will_retry: bool = False
     timeout_s: float = CALL_TIMEOUT_S
+    spent: Callable[[Usage], None] = lambda usage: None
+    """Told what each call for a summary used, besides the transcript."""
+    run: Callable[[], Usage | None] = nothing_yet
+    """What the run that waits for this has used so far."""
+
+    def summariser(self, purpose: str = "compaction") -> Summariser:
+        calls = SideCalls(
+            self.runtime,
+            self.agent_id,
+            self.session_key,
+            self.transcript,
+            purpose,
+            spent=self.spent,
+            run=self.run,
+        )
+        return Summariser(
+            calls.stream,
+            self.model,
+            self.settings.reserve,
+            scale=self.runtime.scales.of(self.model),
+            timeout_s=self.timeout_s,
+            small_parts=self.settings.safeguard,
+        )
 
 
 class Plan(msgspec.Struct, kw_only=True):
@@ -80,6 +104,8 @@ class Plan(msgspec.Struct, kw_only=True):
     kept_tokens: int
     tokens_before: int
     files: FileOps
+    failures: str
+    """Tools that failed, as the summary lists them; empty where it does not."""
     pins: list[Pin]
 
 
@@ -114,7 +140,7 @@ async def make_plan(job: Job) -> Plan:
     if context.compaction_id is not None and transcript.leaf_id == context.compaction_id:
         raise NothingToDo(ALREADY)
     start = 0 if context.compaction_id is None else 1
-    cut = choose_cut(context.messages, start, job.settings.keep, urgent=job.urgent)
+    cut = choose_cut(context.messages, start, job.settings.keep, urgent=job.urgent, most=job.settings.most_kept)
     if cut.index <= start:
         raise NothingToDo(TOO_SMALL)
     leaving = context.messages[start : cut.index]
@@ -132,17 +158,22 @@ async def make_plan(job: Job) -> Plan:
         kept_tokens=prompt_tokens(kept),
         tokens_before=tokens_now(context),
         files=files,
+        failures=tool_failures(leaving) if job.settings.safeguard else "",
         pins=pins,
     )
 
 
-def choose_cut(messages: list[Message], start: int, keep: int, *, urgent: bool) -> Cut:
-    """When the prompt must shrink, less is kept rather than nothing condensed."""
+def choose_cut(messages: list[Message], start: int, keep: int, *, urgent: bool, most: int | None = None) -> Cut:
+    """When the prompt must shrink, less is kept rather than nothing condensed; and never more than ``most``."""
     cut = find_cut(messages, keep, start)
-    while urgent and cut.index <= start and keep > 1:
+    while keep > 1 and ((urgent and cut.index <= start) or _too_much(messages, cut, most)):
         keep //= 2
         cut = find_cut(messages, keep, start)
     return cut
+
+
+def _too_much(messages: list[Message], cut: Cut, most: int | None) -> bool:
+    return most is not None and prompt_tokens(messages[cut.index :]) > most
 
 
 def tokens_now(context: Context) -> int:
@@ -257,21 +288,14 @@ async def _carry_out(job: Job, plan: Plan) -> Outcome:
         return made
     compaction, outcome = made
     done = await _commit(job, plan, compaction, outcome)
-    if done.status == "failed" and outcome.method == "summary" and job.urgent:
+    if done.status == "failed" and outcome.method == "summary" and (job.urgent or job.settings.safeguard):
         trim = _compaction(plan, without_model(plan.task), "trim", outcome.calls)
         return await _commit(job, plan, trim, Outcome(status="compacted", method="trim", calls=outcome.calls))
     return done
 
 
 async def _summary(job: Job, plan: Plan) -> tuple[Compaction, Outcome] | Outcome:
-    runtime = job.runtime
-    summariser = Summariser(
-        lambda request: runtime.call_model(request, job.agent_id),
-        job.model,
-        job.settings.reserve,
-        scale=runtime.scales.of(job.model),
-        timeout_s=job.timeout_s,
-    )
+    summariser = job.summariser()
     method: Literal["summary", "trim"] = "summary"
     try:
         if not job.model.tools:
@@ -280,7 +304,7 @@ async def _summary(job: Job, plan: Plan) -> tuple[Compaction, Outcome] | Outcome
             made = await summariser.summarise(plan.task)
     except SummaryFailed as failed:
         log.warning("compaction of %s: %s", job.session_key, failed)
-        if not job.urgent and job.model.tools:
+        if not job.urgent and not job.settings.safeguard and job.model.tools:
             return Outcome(status="failed", reason=str(failed), calls=summariser.calls)
         made = Made(text=without_model(plan.task), calls=summariser.calls, refused=summariser.refused)
         method = "trim"
@@ -294,7 +318,7 @@ def _compaction(plan: Plan, summary: str, method: str, calls: int) -> Compaction
     read, modified = plan.files.lists()
     details = {"readFiles": read, "modifiedFiles": modified, "method": method, "modelCalls": calls}
     return Compaction(
-        summary=summary.strip() + plan.files.block() + pinned_block(plan.pins),
+        summary=summary.strip() + plan.failures + plan.files.block() + pinned_block(plan.pins),
         first_kept_entry_id=plan.first_kept_id,
         tokens_before=plan.tokens_before,
         details=details,

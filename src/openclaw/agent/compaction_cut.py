@@ -11,6 +11,8 @@ from openclaw.config.schema import Config
 from openclaw.messages import Message, ToolResultMessage, UserMessage
 
 SMALLEST_KEPT = 64
+KEPT_SLACK = 1.2
+"""How far the share of the window that history may take can be exceeded before more of it is condensed."""
 
 
 class CompactionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +26,10 @@ class CompactionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Added to every request for a summary."""
     warning: str = ""
     """What the configuration asked for and could not have."""
+    safeguard: bool = False
+    """Parts are smaller, failed tools are listed, and a summariser that fails does not prevent the compaction."""
+    most_kept: int | None = None
+    """With ``safeguard``: what is kept is cut further until it is no larger."""
 
     @property
     def limit(self) -> int:
@@ -44,6 +50,9 @@ def compaction_settings(config: Config, window: int, overhead: int = 0) -> Compa
         reserve = window // 2
     keep = agent.keep_recent_tokens or general.keep_recent_tokens
     room = window - reserve - overhead
+    safeguard = agent.mode == "safeguard"
+    if safeguard:
+        keep = min(keep, int(window * agent.max_history_share))
     return CompactionSettings(
         window=window,
         reserve=reserve,
@@ -51,6 +60,8 @@ def compaction_settings(config: Config, window: int, overhead: int = 0) -> Compa
         enabled=general.enabled,
         instructions=(agent.custom_instructions or "").strip(),
         warning=warning,
+        safeguard=safeguard,
+        most_kept=int(window * agent.max_history_share * KEPT_SLACK) if safeguard else None,
     )
 
 

@@ -11,13 +11,16 @@ import msgspec
 from openclaw.agent.compaction_check import Need, fault_of, lost, lost_too_much, mended
 from openclaw.agent.compaction_text import conversation, digest, pieces
 from openclaw.agent.fit import cut_text
-from openclaw.agent.tokens import text_tokens
+from openclaw.agent.tokens import prompt_tokens, text_tokens
 from openclaw.messages import AssistantMessage, Message, TextBlock, ThinkingLevel, UserMessage
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.thinking import clamp_to_model
 
 MOST_CALLS = 3
 CALL_TIMEOUT_S = 180.0
+WAITED_FOR_S = 60.0
+"""The same where someone waits for the answer: what can be had without a model is then better than a long wait."""
+LARGEST_PART, SMALLEST_PART = 0.4, 0.15
 SPLIT_SEPARATOR = "\n\n---\n\n**Turn Context (split turn):**\n\n"
 NO_HISTORY = "No prior history."
 WITHOUT_MODEL = "(Put together without a model. The transcript holds every word.)"
@@ -106,11 +109,13 @@ class Summariser:
         *,
         scale: float = 1.0,
         timeout_s: float = CALL_TIMEOUT_S,
+        small_parts: bool = False,
     ) -> None:
         self._stream = stream
         self._model = model
         self._scale = scale
         self._timeout_s = timeout_s
+        self._small_parts = small_parts
         self._history_tokens = _output(model, math.floor(0.8 * reserve))
         self._prefix_tokens = _output(model, math.floor(0.5 * reserve))
         self.calls = 0
@@ -146,6 +151,11 @@ class Summariser:
         if not task.history:
             return task.previous
         room = self._room(UPDATE + SYSTEM + task.previous + task.instructions, self._history_tokens)
+        if self._small_parts:
+            part = math.floor(self._model.context_window * part_share(task.history, self._model.context_window))
+            # Only where smaller parts can tell all of it: the number of calls is bounded.
+            if prompt_tokens(task.history) <= part * (most_calls - 1):
+                room = min(room, part)
         texts = await asyncio.to_thread(pieces, task.history, room, most_calls)
         if not texts:
             return task.previous
@@ -229,6 +239,12 @@ class Summariser:
         """Estimated tokens of conversation one request can take."""
         window = math.floor((self._model.context_window - output) * 0.9 / self._scale)
         return max(64, window - text_tokens(fixed) - 32)
+
+
+def part_share(messages: Sequence[Message], window: int) -> float:
+    """Of the window, for one part of a long history: less where messages are so large that few would fit."""
+    average = prompt_tokens(messages) / max(1, len(messages)) * 1.2 / max(1, window)
+    return LARGEST_PART if average <= 0.1 else max(SMALLEST_PART, LARGEST_PART - min(average * 2, 0.25))
 
 
 def _output(model: Model, wanted: int) -> int:

@@ -64,6 +64,31 @@ def without_file_lists(summary: str) -> str:
     return summary
 
 
+FAILURES_HEADING = "## Tool Failures"
+MOST_FAILURES = 8
+FAILURE_CHARS = 240
+
+
+def tool_failures(messages: Iterable[Message]) -> str:
+    """The section of a summary that tells which tools failed and how, each call once."""
+    failed = {m.tool_call_id: m for m in messages if isinstance(m, ToolResultMessage) and m.is_error}
+    if not failed:
+        return ""
+    lines = [_failure(message) for message in list(failed.values())[:MOST_FAILURES]]
+    if len(failed) > MOST_FAILURES:
+        lines.append(f"- …and {len(failed) - MOST_FAILURES} more")
+    return "\n\n".join(("", FAILURES_HEADING + "\n" + "\n".join(lines)))
+
+
+def _failure(message: ToolResultMessage) -> str:
+    details = message.details if isinstance(message.details, dict) else {}
+    facts = [f"{name}={details[name]}" for name in ("status", "exitCode") if details.get(name) is not None]
+    text = " ".join(message.text.split())
+    said = text if len(text) <= FAILURE_CHARS else text[: FAILURE_CHARS - 1].rstrip() + "…"
+    about = f" ({' '.join(facts)})" if facts else ""
+    return f"- {message.tool_name}{about}: {said or 'failed'}"
+
+
 def spoken(message: Message, output_chars: int = OUTPUT_CHARS, text_chars: int = 1 << 30) -> str:
     """One message with its label; empty when there is nothing to tell. Pictures are left out."""
     match message:

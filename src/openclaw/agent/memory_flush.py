@@ -24,11 +24,12 @@ from openclaw.agent.loop import LoopOptions, run_loop
 from openclaw.agent.preparation import Preparation, prepare
 from openclaw.agent.prompt import SystemPrompt
 from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.side_calls import SideCalls
 from openclaw.agent.tool_output import stored_result
 from openclaw.config.agents import agent_config, main_session_key
 from openclaw.config.schema import Config, MemoryFlush
 from openclaw.events import AssistantEnded, RunEnded, ToolEnded
-from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, UserMessage
+from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, Usage, UserMessage
 from openclaw.models.base import ModelError, ModelRequest
 from openclaw.models.retry import next_retry_ms
 from openclaw.outbound.silence import NO_REPLY
@@ -109,7 +110,12 @@ def _zone(name: str | None) -> tzinfo | None:
 
 
 async def flush_if_due(
-    runtime: Runtime, turn: Turn, transcript: Transcript, prepared: Preparation, abort: AbortSignal
+    runtime: Runtime,
+    turn: Turn,
+    transcript: Transcript,
+    prepared: Preparation,
+    abort: AbortSignal,
+    spent: Callable[[Usage], None] = lambda usage: None,
 ) -> bool:
     """Before the user's turn, once per compaction cycle. True when notes were asked for and the turn is recorded.
 
@@ -123,7 +129,7 @@ async def flush_if_due(
         return False
     try:
         with abort.waiting():
-            return await _flush(runtime, turn, transcript, prepared)
+            return await _flush(runtime, turn, transcript, prepared, spent)
     except OSError as error:
         log.warning("memory flush of %s could not be kept: %s", turn.session_key, error)
         return False
@@ -159,7 +165,13 @@ def watch_compactions(runtime: Runtime) -> None:
 # The turn itself
 
 
-async def _flush(runtime: Runtime, turn: Turn, transcript: Transcript, prepared: Preparation) -> bool:
+async def _flush(
+    runtime: Runtime,
+    turn: Turn,
+    transcript: Transcript,
+    prepared: Preparation,
+    spent: Callable[[Usage], None] = lambda usage: None,
+) -> bool:
     settings = runtime.config.current.agents.defaults.compaction.memory_flush
     tools = usable_tools(prepared.tools)
     if not settings.enabled or "write" not in tools:
@@ -173,21 +185,30 @@ async def _flush(runtime: Runtime, turn: Turn, transcript: Transcript, prepared:
     now = runtime.clock.now_ms()
     words, system = texts(settings, now, config.agents.defaults.user_timezone)
     prompt = UserMessage(content=[TextBlock(text=words)], timestamp=now)
-    ended = None
+    calls = SideCalls(runtime, turn.agent_id, turn.session_key, transcript, "memory flush", keep=False, spent=spent)
+    kept = False
     try:
-        async with asyncio.timeout(min(prepared.timeout_s or LONGEST_FLUSH_S, LONGEST_FLUSH_S)):
-            messages = [*said, prompt]
-            await prepared.cleaner.prepare(messages)
-            ended = await _converse(messages, _options(runtime, turn, prepared, tools, system))
+        messages = [*said, prompt]
+        ended = await _ask(messages, _options(runtime, turn, prepared, tools, system, calls), prepared)
+        if ended.outcome == "error" or (ended.outcome == "aborted" and not _wrote(ended.messages)):
+            log.warning("memory flush of %s failed: %s", turn.session_key, ended.error)
+            return False
+        await _keep(runtime, transcript, words, ended.messages)
+        kept = True
     except TimeoutError:
         log.warning("memory flush of %s took too long; it is tried again at the next message", turn.session_key)
         return False
-    if ended.outcome == "error" or (ended.outcome == "aborted" and not _wrote(ended.messages)):
-        log.warning("memory flush of %s failed: %s", turn.session_key, ended.error)
-        return False
-    await _keep(runtime, transcript, words, ended.messages)
+    finally:
+        if not kept:
+            await calls.write_down()
     await _record(runtime, turn)
     return True
+
+
+async def _ask(messages: list[Message], options: LoopOptions, prepared: Preparation) -> RunEnded:
+    async with asyncio.timeout(min(prepared.timeout_s or LONGEST_FLUSH_S, LONGEST_FLUSH_S)):
+        await prepared.cleaner.prepare(messages)
+        return await _converse(messages, options)
 
 
 def usable_tools(tools: dict[str, Tool]) -> dict[str, Tool]:
@@ -234,7 +255,9 @@ async def _converse(messages: list[Message], options: LoopOptions) -> RunEnded:
     return ended
 
 
-def _options(runtime: Runtime, turn: Turn, prepared: Preparation, tools: dict[str, Tool], system: str) -> LoopOptions:
+def _options(
+    runtime: Runtime, turn: Turn, prepared: Preparation, tools: dict[str, Tool], system: str, calls: SideCalls
+) -> LoopOptions:
     # The addition goes to the end, and every tool stays listed: what the provider has cached serves this turn too.
     suffix = f"{prepared.prompt.suffix}\n\n{system}".strip()
     prompt: SystemPrompt = msgspec.structs.replace(prepared.prompt, suffix=suffix)
@@ -246,7 +269,7 @@ def _options(runtime: Runtime, turn: Turn, prepared: Preparation, tools: dict[st
     request: Callable[[list[Message]], ModelRequest] = prepared.request
     return LoopOptions(
         model=prepared.model,
-        stream=lambda request: runtime.call_model(request, turn.agent_id),
+        stream=calls.stream,
         request=request,
         tools=tools,
         tool_context=ToolContext(

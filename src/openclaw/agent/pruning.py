@@ -18,6 +18,14 @@ IMAGE_CHARS = 8000
 CLEARED = "[Old tool result content cleared]"
 
 
+def effective(settings: ContextPruning, model: Model) -> ContextPruning:
+    """With the mode and age filled in: unset, it is on where a cache expires by time, and patient."""
+    if settings.mode is not None:
+        return settings if settings.ttl is not None else msgspec.structs.replace(settings, ttl="5m")
+    mode = "cache-ttl" if has_cache(model) else "off"
+    return msgspec.structs.replace(settings, mode=mode, ttl="1h" if settings.ttl is None else settings.ttl)
+
+
 def ttl_ms(value: str | int) -> int:
     """Minutes unless a unit is given; what cannot be read counts as five minutes, 0 switches pruning off."""
     try:
@@ -78,7 +86,7 @@ def _due_from(settings: ContextPruning, model: Model, touched_ms: int | None) ->
     """The moment from which pruning is due; None: never in this run."""
     if settings.mode == "always":
         return 0
-    ttl = ttl_ms(settings.ttl)
+    ttl = ttl_ms(settings.ttl if settings.ttl is not None else DEFAULT_TTL_MS // 60_000)
     if settings.mode == "off" or touched_ms is None or ttl <= 0 or not has_cache(model):
         return None
     return touched_ms + ttl

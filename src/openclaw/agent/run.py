@@ -13,6 +13,7 @@ import msgspec
 from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.budget import budget_of, is_limited, within_budget
 from openclaw.agent.compaction import Job
+from openclaw.agent.compaction_summary import WAITED_FOR_S
 from openclaw.agent.continuation import parts_at_end, unfinished
 from openclaw.agent.exec_wish import exec_wish
 from openclaw.agent.fit import DoesNotFit
@@ -153,7 +154,7 @@ class AgentRun:
 
     async def _run(self, transcript: Transcript, prepared: Preparation) -> RunResult:
         await self._record_model(transcript, prepared)
-        await flush_if_due(self._runtime, self._turn, transcript, prepared, self._abort)
+        await flush_if_due(self._runtime, self._turn, transcript, prepared, self._abort, self._note_spent)
         result = await self._store_prompt(transcript)
         if result is None:
             result = await self._answer(transcript, prepared)
@@ -307,7 +308,13 @@ class AgentRun:
             waiting=self._abort.waiting,
             emit=self._emit,
             will_retry=reason == "overflow",
+            timeout_s=WAITED_FOR_S,
+            spent=self._note_spent,
+            run=lambda: self._spent,
         )
+
+    def _note_spent(self, usage: Usage) -> None:
+        self._spent = added(self._spent, usage)
 
     async def _loop(self, transcript: Transcript, prepared: Preparation) -> RunResult:
         result = RunResult(outcome="ok")
@@ -329,7 +336,7 @@ class AgentRun:
                         thoughts.append(delta)
                     case AssistantEnded(message, speech, continues):
                         result.final = message
-                        self._spent = added(self._spent, message.usage)
+                        self._note_spent(message.usage)
                         prepared.view.learn(message)
                         faults.point("answer.before")
                         await self._append(transcript, message)

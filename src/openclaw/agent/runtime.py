@@ -17,6 +17,7 @@ from openclaw.agent.spend import Spending
 from openclaw.agent.tokens import Scales
 from openclaw.clock import Clock
 from openclaw.config.derived import Derived
+from openclaw.memory.notebooks import Notebooks
 from openclaw.messages import ImageBlock, ToolResultMessage
 from openclaw.models.base import ModelRequest, StreamEvent, ToolSpec
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
@@ -52,6 +53,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Finds the provider and the agent's key, then streams."""
     grounds: Grounds
     """What workspaces and skill folders hold."""
+    notebooks: Notebooks
+    """Where agents look up what they wrote down."""
     approvals: Approvals | None = None
     """Commands that wait for a person's yes; None: nobody can be asked."""
     approval_rules: ApprovalRules | None = None

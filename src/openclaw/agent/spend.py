@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from openclaw.agent.latency import Latency
 from openclaw.messages import Usage
 from openclaw.models.base import Price
 from openclaw.models.cost import added, cost_of
@@ -22,6 +23,9 @@ log = logging.getLogger("openclaw.agents.spend")
 QUARTER_MS = 15 * 60_000
 """Sums are kept per quarter of an hour: days of every time zone are made of whole quarters."""
 LONGEST_LINE = 64 * 1024 * 1024
+BILL = "model-usage"
+"""Kind of the entries that say what a call beside the conversation used; see ``side_calls``."""
+_BILL = BILL.encode()
 
 T = TypeVar("T")
 PriceOf: TypeAlias = Callable[[str, str], Price | None]
@@ -61,6 +65,10 @@ class FileSpend(msgspec.Struct):
     """By quarter, provider and model."""
     activity: dict[int, Activity] = {}
     tools: dict[tuple[int, str], int] = {}
+    asked_ms: int = 0
+    """When the words came that have no answer yet."""
+    latency: dict[int, Latency] = {}
+    """By quarter: from the user's words to the end of the answer."""
 
 
 class Totals(msgspec.Struct, rename="camel"):
@@ -125,6 +133,15 @@ class _Line(msgspec.Struct, rename="camel"):
     timestamp: str = ""
     parent_session: str | None = None
     message: _Message | None = None
+    custom_type: str = ""
+    data: _Message | None = None
+
+    @property
+    def answer(self) -> _Message | None:
+        """What may have used tokens."""
+        if self.type == "custom":
+            return self.data if self.custom_type == BILL else None
+        return self.message
 
 
 _line = msgspec.json.Decoder(_Line)
@@ -155,16 +172,26 @@ def _read_packed(path: Path, before: FileSpend | None) -> FileSpend:
     found = path.stat()
     if before is not None and (before.inode, before.offset) == (found.st_ino, found.st_size):
         return before
-    spend, rest = FileSpend(inode=found.st_ino, offset=found.st_size), b""
-    for block in unpacked_blocks(path):
-        *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            _take(line, spend)
+    spend = FileSpend(inode=found.st_ino, offset=found.st_size)
+    for line in _lines(path):
+        _take(line, spend)
     return spend
 
 
+def _lines(path: Path) -> Iterator[bytes]:
+    """Whole lines, packed or not."""
+    if path.suffix != SUFFIX:
+        with path.open("rb") as file:
+            yield from file
+        return
+    rest = b""
+    for block in unpacked_blocks(path):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+
+
 def _take(line: bytes, spend: FileSpend) -> None:
-    if b'"message"' not in line and b'"session"' not in line:
+    if b'"message"' not in line and b'"session"' not in line and _BILL not in line:
         return
     try:
         entry = _line.decode(line)
@@ -174,15 +201,33 @@ def _take(line: bytes, spend: FileSpend) -> None:
         spend.forked_at = entry.timestamp
     if entry.type == "message" and entry.message is not None and entry.timestamp >= spend.forked_at:
         _count(entry.message, moment_ms(entry) // QUARTER_MS, spend)
+        _measure(entry, entry.message, spend)
+    elif entry.type == "custom" and entry.answer is not None and entry.timestamp >= spend.forked_at:
+        _count_usage(entry.answer, moment_ms(entry) // QUARTER_MS, spend)
 
 
 def moment_ms(entry: _Line) -> int:
-    if entry.message is not None and entry.message.timestamp:
-        return entry.message.timestamp
+    answer = entry.answer
+    if answer is not None and answer.timestamp:
+        return answer.timestamp
+    return written_ms(entry)
+
+
+def written_ms(entry: _Line) -> int:
     try:
         return int(datetime.fromisoformat(entry.timestamp).timestamp() * 1000)
     except ValueError:
         return 0
+
+
+def _measure(entry: _Line, message: _Message, spend: FileSpend) -> None:
+    """An answer is there when its line is written; one that asks for tools is not the answer yet."""
+    if message.role == "user":
+        spend.asked_ms = moment_ms(entry)
+    elif message.role == "assistant" and spend.asked_ms and message.stop_reason not in ("toolUse", "error", "aborted"):
+        written = written_ms(entry)
+        spend.latency.setdefault(written // QUARTER_MS, Latency()).add(written - spend.asked_ms)
+        spend.asked_ms = 0
 
 
 def _count(message: _Message, quarter: int, spend: FileSpend) -> None:
@@ -206,6 +251,10 @@ def _count_calls(message: _Message, quarter: int, seen: Activity, spend: FileSpe
         if block.type == "toolCall":
             seen.tool_calls += 1
             spend.tools[quarter, block.name] = spend.tools.get((quarter, block.name), 0) + 1
+    _count_usage(message, quarter, spend)
+
+
+def _count_usage(message: _Message, quarter: int, spend: FileSpend) -> None:
     usage = message.usage
     if usage is None or not (usage.total_tokens or usage.input or usage.output):
         return
@@ -326,21 +375,21 @@ def read_points(path: Path, price_of: PriceOf, most: int) -> list[Point]:
     """Blocking. The calls of one transcript in order; many are joined until there are at most ``most`` points."""
     points: list[Point] = []
     forked_at, tokens, cost = "", 0, 0.0
-    with path.open("rb") as file:
-        for raw in file:
-            try:
-                entry = _line.decode(raw)
-            except msgspec.MsgspecError:
-                continue
-            if entry.type == "session" and entry.parent_session:
-                forked_at = entry.timestamp
-            usage = entry.message.usage if entry.message and entry.timestamp >= forked_at else None
-            if usage is None or entry.message is None or not (usage.total_tokens or usage.input or usage.output):
-                continue
-            paid = usage.cost.total or cost_of(usage, price_of(entry.message.provider, entry.message.model)).total
-            tokens, cost = tokens + usage.total_tokens, cost + paid
-            counts = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.total_tokens)
-            points.append(Point(moment_ms(entry), *counts, paid, tokens, cost))
+    for raw in _lines(path):
+        try:
+            entry = _line.decode(raw)
+        except msgspec.MsgspecError:
+            continue
+        if entry.type == "session" and entry.parent_session:
+            forked_at = entry.timestamp
+        answer = entry.answer
+        usage = answer.usage if answer and entry.timestamp >= forked_at else None
+        if usage is None or answer is None or not (usage.total_tokens or usage.input or usage.output):
+            continue
+        paid = usage.cost.total or cost_of(usage, price_of(answer.provider, answer.model)).total
+        tokens, cost = tokens + usage.total_tokens, cost + paid
+        counts = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.total_tokens)
+        points.append(Point(moment_ms(entry), *counts, paid, tokens, cost))
     step = -(-len(points) // most) or 1
     return [_joined(points[start : start + step]) for start in range(0, len(points), step)]
 

@@ -52,7 +52,8 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     said = partial(_said_before, SearchIndex(str(runtime.state_dir)), _transcript_folders(agent_id, runtime))
-    tools += memory_tools(agent_id, workspace, runtime.state_dir, search, config.memory.citations, said)
+    notes = runtime.notebooks.of(agent_id, workspace, search, config)
+    tools += memory_tools(notes, workspace, search, config.memory.citations, said)
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     return [tool for tool in tools if tool.spec.name in names]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openclaw.agent.fit import check_room, fit
-from openclaw.agent.pruning import Pruner, last_touch
+from openclaw.agent.pruning import Pruner, effective, last_touch
 from openclaw.agent.tokens import GrowingSum, PromptBudget, Scales, prompt_budget, reported_prompt
 from openclaw.clock import Clock
 from openclaw.config.schema import ContextPruning
@@ -32,7 +32,7 @@ class PromptView:
         self._clock = clock
         self._wanted_output = wanted_output
         self._sent = 0
-        self._pruning = pruning
+        self._pruning = effective(pruning, model)
         self.pruner: Pruner | None = None
         self._all, self._shown = GrowingSum(), GrowingSum()
         self.shortened = 0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-SLOW_MS = 60_000
+SLOW_MS = 600_000
 SNIPPET_WIDTH = 300
 
 
@@ -29,21 +29,43 @@ def _call(args: argparse.Namespace, method: str, **more: Any) -> dict[str, Any]:
     return clients.from_args(args).call(method, given, timeout_ms=SLOW_MS)
 
 
+def build_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--deep", action="store_true", help="also ask the embedding provider whether it works")
+    _build(parser)
+
+
 def status(args: argparse.Namespace) -> int:
-    answer = _call(args, "memory.status")
+    answer = _call(args, "memory.status", deep=args.deep)
     if args.json:
         print_json(answer)
         return 0
     state = "on" if answer.get("enabled") else "off (agents.defaults.memorySearch.enabled)"
-    sys.stdout.write(
-        printable(
-            f"Memory of {answer.get('agentId')}: {answer.get('files')} files, {answer.get('bytes')} bytes\n"
-            f"Search: {state}, by {answer.get('mode')}, in {', '.join(answer.get('sources') or [])}\n"
-            f"Workspace: {answer.get('workspace')}\nIndex: {answer.get('index')}"
-        )
-        + "\n"
-    )
+    lines = [
+        f"Memory of {answer.get('agentId')}: {answer.get('files')} files, {answer.get('bytes')} bytes, "
+        f"{answer.get('chunks')} pieces",
+        f"Search: {state}, by {answer.get('mode')}, in {', '.join(answer.get('sources') or [])}",
+        f"Embeddings: {_embedder(answer)}",
+        f"Workspace: {answer.get('workspace')}",
+        f"Index: {answer.get('index')}",
+    ]
+    sys.stdout.write(printable("\n".join(lines)) + "\n")
+    _say_fallback(answer)
     return 0
+
+
+def _embedder(answer: dict[str, Any]) -> str:
+    if answer.get("provider") in (None, "none"):
+        return "none; words only"
+    works = {True: ", works", False: ", does not work", None: ""}[answer.get("embeddingsWork")]
+    have = f"{answer.get('embedded')} of {answer.get('chunks')} pieces"
+    return f"{answer.get('provider')} ({answer.get('model')}), {have}{works}"
+
+
+def _say_fallback(answer: dict[str, Any]) -> None:
+    """What could not be used; to stderr, beside the answer it does not belong to."""
+    fallback = answer.get("fallback")
+    if fallback:
+        sys.stderr.write(printable(f"Embeddings of {fallback.get('from')} not used: {fallback.get('reason')}") + "\n")
 
 
 def build_index(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +79,9 @@ def index(args: argparse.Namespace) -> int:
         print_json(answer)
         return 0
     sys.stdout.write(f"{answer.get('files')} files indexed in {answer.get('chunks')} pieces.\n")
+    if answer.get("provider") not in (None, "none"):
+        sys.stdout.write(f"Embeddings: {_embedder(answer)}\n")
+    _say_fallback(answer)
     return 0
 
 
@@ -79,11 +104,12 @@ def search(args: argparse.Namespace) -> int:
         sys.stdout.write("  " + shorten(printable(" ".join(str(found.get("snippet")).split())), SNIPPET_WIDTH) + "\n")
     if not answer.get("results"):
         sys.stdout.write("Nothing found.\n")
+    _say_fallback(answer)
     return 0
 
 
 ACTIONS = {
-    "status": Action("Show what there is and where", status, _build, example="openclaw memory status"),
+    "status": Action("Show what there is and where", status, build_status, example="openclaw memory status"),
     "index": Action("Bring the search index up to date", index, build_index, example="openclaw memory index --force"),
     "search": Action("Search the notes", search, build_search, example="openclaw memory search green shed"),
 }

@@ -23,6 +23,8 @@ from openclaw.gateway.meter import Metered
 from openclaw.gateway.receive import Reception
 from openclaw.gateway.registry import load_methods
 from openclaw.gateway.run_events import RunStream
+from openclaw.memory.embedders import Embedders
+from openclaw.memory.notebooks import Notebooks
 from openclaw.models import http as model_http
 from openclaw.models.base import ModelError, ModelRequest, StreamEvent
 from openclaw.models.catalogue import Catalogue, UnknownModel
@@ -87,6 +89,7 @@ async def open_gateway(
         approvals=Approvals(clock),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=lambda run_id, text: wake(gateway, run_id, text),
+        notebooks=Notebooks(Path(state_dir), clock, Embedders(keys, environ)),
     )
     assert gateway.runtime.approvals is not None
     watch_approvals(gateway, gateway.runtime.approvals)
@@ -175,6 +178,7 @@ async def close_gateway(gateway: Gateway) -> None:
     if gateway.runtime.approvals is not None:
         await gateway.runtime.approvals.close()
     await gateway.runtime.processes.close()
+    await gateway.runtime.notebooks.close()
     await close_providers()
     await model_http.close()
     await gateway.transcripts.close()

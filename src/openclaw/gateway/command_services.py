@@ -165,6 +165,13 @@ class GatewayCommands:
         row = SessionRow(session.agent_id, session.key, entry)
         return row_view(row, model_defaults(self._gateway, session.agent_id))["contextTokens"]
 
+    async def session_cost(self, session: SessionRef) -> Cost:
+        price_of, entry = spend_view.prices(self._gateway), await self.entry(session)
+        totals = await spend_view.of_session(
+            self._gateway, _target(session), entry, lambda spend: total_of([spend], price_of)
+        )
+        return _cost(totals or Totals())
+
     async def costs(self, session: SessionRef) -> dict[str, Cost]:
         """The session, and everything its agent spent in days of the user's zone."""
         gateway, price_of = self._gateway, spend_view.prices(self._gateway)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from openclaw.agent.latency import Latency, together
 from openclaw.agent.spend import Activity, Days, FileSpend, PriceOf, Totals, daily_totals, total_of
 from openclaw.gateway.targets import Target, transcript_ref
 from openclaw.models.base import Price
@@ -95,7 +96,20 @@ def session_usage(spend: FileSpend, price_of: PriceOf, days: Days) -> dict[str, 
         "messageCounts": message_counts(active.values()),
         "toolUsage": tool_usage([spend], days),
         "modelUsage": by_model([spend], price_of, days),
+        **latency_view([spend], days),
     }
+
+
+def latency_view(spends: Iterable[FileSpend], days: Days) -> dict[str, Any]:
+    """``latency`` where anything was measured, and ``dailyLatency``."""
+    daily: dict[str, Latency] = {}
+    for spend in spends:
+        for quarter, seen in spend.latency.items():
+            if day := days.has(quarter):
+                daily.setdefault(day, Latency()).join(seen)
+    whole = together(daily.values())
+    rows = [{"date": day, **seen.view()} for day, seen in sorted(daily.items()) if seen.count]
+    return {**({"latency": whole.view()} if whole else {}), "dailyLatency": rows}
 
 
 def activity_by_day(spends: Iterable[FileSpend], days: Days) -> dict[str, Activity]:

@@ -29,13 +29,13 @@ class Chunk(msgspec.Struct, frozen=True):
     text: str
 
 
-def chunks_of(text: str) -> Iterator[Chunk]:
-    """Whole lines, about ``CHUNK_CHARS`` at a time; the end of one piece begins the next. A very long line is one."""
+def chunks_of(text: str, most: int = CHUNK_CHARS, overlap: int = OVERLAP_CHARS) -> Iterator[Chunk]:
+    """Whole lines, about ``most`` characters at a time; the end of one piece begins the next. A long line is one."""
     lines = text.splitlines()
     start = 0
     while start < len(lines):
         end, size = start, 0
-        while end < len(lines) and (end == start or size + len(lines[end]) < CHUNK_CHARS):
+        while end < len(lines) and (end == start or size + len(lines[end]) < most):
             size += len(lines[end]) + 1
             end += 1
         piece = "\n".join(lines[start:end])
@@ -43,13 +43,13 @@ def chunks_of(text: str) -> Iterator[Chunk]:
             yield Chunk(start + 1, end, piece)
         if end >= len(lines):
             return
-        start = _overlap(lines, start, end)
+        start = _overlap(lines, start, end, overlap)
 
 
-def _overlap(lines: list[str], start: int, end: int) -> int:
+def _overlap(lines: list[str], start: int, end: int, most: int) -> int:
     """Where the next piece begins: a little before this one ended, but always further on."""
     size, at = 0, end
-    while at - 1 > start and size + len(lines[at - 1]) < OVERLAP_CHARS:
+    while at - 1 > start and size + len(lines[at - 1]) < most:
         at -= 1
         size += len(lines[at]) + 1
     return at

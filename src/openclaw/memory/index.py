@@ -1,34 +1,40 @@
-"""The search index over an agent's notes: SQLite FTS5, brought up to date when asked, thrown away when damaged."""
+"""The search index over an agent's notes: pieces, their words (FTS5) and their vectors; it can be lost any time."""
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import logging
 import math
-import os
 import sqlite3
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from openclaw.memory.chunks import chunks_of, folded, telling_words, without_spaces
+from openclaw.memory.chunks import CHUNK_CHARS, OVERLAP_CHARS, chunks_of, folded, telling_words, without_spaces
 from openclaw.memory.files import MemoryFile
-from openclaw.paths import make_private_dir
+from openclaw.memory.vectors import similarities
+from openclaw.storage.files.disposable import DisposableDatabase
 
 log = logging.getLogger("openclaw.memory")
 
-VERSION = 1
+VERSION = 2
 MOST_WORDS = 32
-BUSY_S = 30.0
 CANDIDATES = 4
 """Pieces looked at for each one that is returned."""
+VECTOR_WEIGHT = 0.7
+TEXT_WEIGHT = 0.3
+MOST_VECTORS = 50_000
 _SCHEMA = """
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, name TEXT, mtime_ns INTEGER, size INTEGER);
-CREATE TABLE IF NOT EXISTS chunks (id INTEGER PRIMARY KEY, path TEXT, first INTEGER, last INTEGER, text TEXT);
+CREATE TABLE IF NOT EXISTS chunks (
+  id INTEGER PRIMARY KEY, path TEXT, first INTEGER, last INTEGER, text TEXT, hash TEXT);
 CREATE INDEX IF NOT EXISTS chunks_path ON chunks (path);
+CREATE INDEX IF NOT EXISTS chunks_hash ON chunks (hash);
 CREATE VIRTUAL TABLE IF NOT EXISTS found USING fts5(text, tokenize = "unicode61 remove_diacritics 2");
+CREATE TABLE IF NOT EXISTS vectors (
+  id INTEGER PRIMARY KEY, model TEXT, hash TEXT, vector BLOB, UNIQUE (model, hash));
 """
 
 
@@ -37,76 +43,123 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     last: int
     score: float
-    """1 when every word that tells pieces apart is there."""
+    """1 when every word that tells pieces apart is there; with vectors, near 1 when it means the same."""
     text: str
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    limit: int
+    least: float = 0.0
+    model: str = ""
+    """Identity of the vectors to compare with; empty: words only."""
+    vector: bytes = b""
+    vector_weight: float = VECTOR_WEIGHT
+    text_weight: float = TEXT_WEIGHT
+    candidates: int = CANDIDATES
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    files: int
+    chunks: int
+    vectors: int
+    """Pieces that have one of the model asked about."""
 
 
 class MemoryIndex:
     """Blocking: ask it from a worker thread. Calls wait for each other."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, chunk_chars: int = CHUNK_CHARS, overlap_chars: int = OVERLAP_CHARS) -> None:
         self.path = path
-        self._guard = threading.Lock()
+        self._file = DisposableDatabase(path, _SCHEMA, VERSION)
+        self._chunking = (chunk_chars, overlap_chars)
 
-    def search(self, query: str, files: Sequence[MemoryFile], limit: int, *, least: float = 0.0) -> list[Hit]:
+    def update(self, files: Sequence[MemoryFile], *, model: str = "", anew: bool = False) -> Counts:
+        """Reads what changed since. ``anew`` forgets everything first, vectors too."""
+
+        def work(db: sqlite3.Connection) -> Counts:
+            _bring_up_to_date(db, files, self._chunking)
+            return _counts(db, model)
+
+        return self._file.use(work, anew=anew)
+
+    def without_vector(self, model: str, most: int) -> list[tuple[str, str]]:
+        """Hash and text of pieces whose meaning is not known yet, each text once."""
+
+        def work(db: sqlite3.Connection) -> list[tuple[str, str]]:
+            return db.execute(
+                "SELECT hash, min(text) FROM chunks WHERE hash NOT IN (SELECT hash FROM vectors WHERE model = ?) "
+                "GROUP BY hash ORDER BY min(id) LIMIT ?",
+                (model, most),
+            ).fetchall()
+
+        return self._file.use(work)
+
+    def keep_vectors(
+        self, model: str, vectors: Mapping[str, bytes], most: int = MOST_VECTORS, *, spare: bool = True
+    ) -> None:
+        """By hash of their text. Those that no piece needs any more are the first to go when there are too many.
+
+        ``spare`` keeps them while there is room: a passage that was moved or taken back is not embedded again.
+        """
+
+        def work(db: sqlite3.Connection) -> None:
+            with db:
+                if not spare:
+                    db.execute("DELETE FROM vectors WHERE hash NOT IN (SELECT hash FROM chunks)")
+                db.executemany(
+                    "INSERT OR REPLACE INTO vectors (model, hash, vector) VALUES (?, ?, ?)",
+                    [(model, hash, vector) for hash, vector in vectors.items()],
+                )
+                over = db.execute("SELECT count(*) FROM vectors").fetchone()[0] - most
+                if over > 0:
+                    db.execute(
+                        "DELETE FROM vectors WHERE id IN (SELECT id FROM vectors ORDER BY "
+                        "model = ? AND hash IN (SELECT hash FROM chunks), id LIMIT ?)",
+                        (model, over),
+                    )
+
+        self._file.use(work)
+
+    def search(self, question: Question, files: Sequence[MemoryFile]) -> list[Hit]:
         """The pieces of ``files`` that fit best, the best first. Files that changed are read again first."""
-        wanted = telling_words(query)[:MOST_WORDS]
-        with self._guard:
-            try:
-                return self._search(wanted, files, limit, least)
-            except sqlite3.DatabaseError as error:
-                if "locked" in str(error):
-                    raise  # Someone else writes to it; that is no damage.
-                log.warning("the memory index %s is damaged and is made anew: %s", self.path, error)
-                self._throw_away()
-                return self._search(wanted, files, limit, least)
 
-    def update(self, files: Sequence[MemoryFile], *, anew: bool = False) -> tuple[int, int]:
-        """Number of files and of pieces, once the index is up to date."""
-        with self._guard:
-            if anew:
-                self._throw_away()
-            with contextlib.closing(self._open()) as db:
-                _bring_up_to_date(db, files)
-                return len(files), db.execute("SELECT count(*) FROM chunks").fetchone()[0]
+        def work(db: sqlite3.Connection) -> list[Hit]:
+            _bring_up_to_date(db, files, self._chunking)
+            return _ranked(db, question, {str(file.path): file.name for file in files})
 
-    def _search(self, wanted: list[str], files: Sequence[MemoryFile], limit: int, least: float) -> list[Hit]:
-        with contextlib.closing(self._open()) as db:
-            _bring_up_to_date(db, files)
-            return _ranked(db, wanted, {str(file.path): file.name for file in files}, limit, least)
-
-    def _open(self) -> sqlite3.Connection:
-        make_private_dir(str(self.path.parent))
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        db = sqlite3.connect(self.path, timeout=BUSY_S)
-        try:
-            # It can be made again at any time: not worth a sync.
-            db.execute("PRAGMA synchronous = OFF")
-            found = db.execute("PRAGMA user_version").fetchone()[0]
-            if found not in (0, VERSION):
-                raise sqlite3.DatabaseError(f"version {found}")
-            db.executescript(_SCHEMA)
-            db.execute(f"PRAGMA user_version = {VERSION}")
-        except sqlite3.Error:
-            db.close()
-            raise
-        return db
-
-    def _throw_away(self) -> None:
-        for ending in ("", "-journal", "-wal", "-shm"):
-            Path(f"{self.path}{ending}").unlink(missing_ok=True)
+        return self._file.use(work)
 
 
-def _bring_up_to_date(db: sqlite3.Connection, files: Sequence[MemoryFile]) -> None:
+def _counts(db: sqlite3.Connection, model: str) -> Counts:
+    with_vector = "SELECT count(*) FROM chunks WHERE hash IN (SELECT hash FROM vectors WHERE model = ?)"
+    return Counts(
+        files=db.execute("SELECT count(*) FROM files").fetchone()[0],
+        chunks=db.execute("SELECT count(*) FROM chunks").fetchone()[0],
+        vectors=db.execute(with_vector, (model,)).fetchone()[0],
+    )
+
+
+# Reading notes
+
+
+def _bring_up_to_date(db: sqlite3.Connection, files: Sequence[MemoryFile], chunking: tuple[int, int]) -> None:
     known = {row[0]: (row[1], row[2]) for row in db.execute("SELECT path, mtime_ns, size FROM files")}
     now = {str(file.path): file for file in files}
+    sizes = str(chunking)
+    before = db.execute("SELECT value FROM settings WHERE name = 'chunking'").fetchone()
     with db:
+        if before is None or before[0] != sizes:
+            db.execute("INSERT OR REPLACE INTO settings VALUES ('chunking', ?)", (sizes,))
+            for path in known:
+                _drop(db, path)
+            known = {}
         for path in known.keys() - now.keys():
             _drop(db, path)
         for path, file in now.items():
             if known.get(path) != (file.mtime_ns, file.size):
                 _drop(db, path)
-                _take(db, file)
+                _take(db, file, chunking)
 
 
 def _drop(db: sqlite3.Connection, path: str) -> None:
@@ -115,48 +168,77 @@ def _drop(db: sqlite3.Connection, path: str) -> None:
     db.execute("DELETE FROM files WHERE path = ?", (path,))
 
 
-def _take(db: sqlite3.Connection, file: MemoryFile) -> None:
+def _take(db: sqlite3.Connection, file: MemoryFile, chunking: tuple[int, int]) -> None:
     try:
         text = file.path.read_bytes().decode("utf-8", "replace")
     except OSError as error:
         log.warning("memory file %s cannot be read: %s", file.name, error)
         return
-    for chunk in chunks_of(text):
+    for chunk in chunks_of(text, *chunking):
+        digest = hashlib.sha256(chunk.text.encode("utf-8", "surrogatepass")).hexdigest()
         added = db.execute(
-            "INSERT INTO chunks (path, first, last, text) VALUES (?, ?, ?, ?)",
-            (str(file.path), chunk.first, chunk.last, chunk.text),
+            "INSERT INTO chunks (path, first, last, text, hash) VALUES (?, ?, ?, ?, ?)",
+            (str(file.path), chunk.first, chunk.last, chunk.text, digest),
         )
         db.execute("INSERT INTO found (rowid, text) VALUES (?, ?)", (added.lastrowid, folded(chunk.text)))
     record = (str(file.path), file.name, file.mtime_ns, file.size)
     db.execute("INSERT INTO files (path, name, mtime_ns, size) VALUES (?, ?, ?, ?)", record)
 
 
-def _ranked(db: sqlite3.Connection, wanted: list[str], names: dict[str, str], limit: int, least: float) -> list[Hit]:
+# Finding
+
+
+def _ranked(db: sqlite3.Connection, question: Question, names: Mapping[str, str]) -> list[Hit]:
+    by_words = word_scores(db, telling_words(question.text)[:MOST_WORDS])
+    scores = _joined(question, by_words, _meanings(db, question)) if question.vector else by_words
+    hits: list[Hit] = []
+    most = question.limit * question.candidates
+    for chunk_id in sorted(scores, key=lambda chunk_id: (-scores[chunk_id], chunk_id))[:most]:
+        if scores[chunk_id] < question.least:
+            break
+        path, first, last, text = db.execute(
+            "SELECT path, first, last, text FROM chunks WHERE id = ?", (chunk_id,)
+        ).fetchone()
+        if not any(hit.name == names[path] and hit.first <= last and first <= hit.last for hit in hits):
+            score = round(scores[chunk_id], 4)
+            hits.append(Hit(name=names[path], first=first, last=last, score=score, text=text))
+        if len(hits) >= question.limit:
+            break
+    return hits
+
+
+def _joined(question: Question, by_words: Mapping[int, float], meant: Mapping[int, float]) -> dict[int, float]:
+    """Both scores, weighted. A piece with the very words is not left out for being far in meaning: it just passes."""
+    whole = question.vector_weight + question.text_weight
+    scores: dict[int, float] = {}
+    for chunk_id in by_words.keys() | meant.keys():
+        words, meaning = by_words.get(chunk_id, 0.0), max(0.0, meant.get(chunk_id, 0.0))
+        score = (question.vector_weight * meaning + question.text_weight * words) / whole
+        scores[chunk_id] = max(score, question.least) if words >= max(question.least, 0.5) else score
+    return scores
+
+
+def _meanings(db: sqlite3.Connection, question: Question) -> dict[int, float]:
+    rows = db.execute(
+        "SELECT chunks.id, vector FROM chunks JOIN vectors ON vectors.hash = chunks.hash WHERE model = ?",
+        (question.model,),
+    ).fetchall()
+    near = similarities(question.vector, [row[1] for row in rows])
+    return {row[0]: value for row, value in zip(rows, near, strict=True)}
+
+
+def word_scores(db: sqlite3.Connection, wanted: Sequence[str]) -> dict[int, float]:
     """Rare words count more than common ones; a word that occurs nowhere takes away half of what it could bring."""
     total = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
     holding = {word: _holding(db, word) for word in wanted}
     weights = {word: math.log(1 + total / len(ids)) for word, ids in holding.items() if ids}
-    if not weights:
-        return []
+    missing = sum(1 for ids in holding.values() if not ids)
+    whole = sum(weights.values()) + missing * math.log(1 + total) / 2
     scores: dict[int, float] = {}
     for word, weight in weights.items():
         for chunk_id in holding[word]:
-            scores[chunk_id] = scores.get(chunk_id, 0.0) + weight
-    best = sorted(scores, key=lambda chunk_id: (-scores[chunk_id], chunk_id))[: limit * CANDIDATES]
-    missing = sum(1 for ids in holding.values() if not ids)
-    whole = sum(weights.values()) + missing * math.log(1 + total) / 2
-    hits: list[Hit] = []
-    for chunk_id in best:
-        path, first, last, text = db.execute(
-            "SELECT path, first, last, text FROM chunks WHERE id = ?", (chunk_id,)
-        ).fetchone()
-        score = scores[chunk_id] / whole
-        overlaps = any(hit.name == names[path] and hit.first <= last and first <= hit.last for hit in hits)
-        if score >= least and not overlaps:
-            hits.append(Hit(name=names[path], first=first, last=last, score=round(score, 4), text=text))
-        if len(hits) >= limit:
-            break
-    return hits
+            scores[chunk_id] = scores.get(chunk_id, 0.0) + weight / whole
+    return scores
 
 
 def _holding(db: sqlite3.Connection, word: str) -> set[int]:

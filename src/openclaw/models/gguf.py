@@ -14,22 +14,31 @@ _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<
 
 def context_length(path: str) -> int | None:
     """The window the model was trained for; None when the file is missing, not GGUF, or does not say."""
+    return _fact(path, b".context_length") or None
+
+
+def says_pooling(path: str) -> bool:
+    """Whether the file says how a text's vector is made of its words': embedding models do."""
+    return (_fact(path, b".pooling_type") or 0) > 0
+
+
+def _fact(path: str, ending: bytes) -> int | None:
     try:
         with Path(path.removeprefix("file://")).expanduser().open("rb") as file:
-            return _find_context_length(file)
+            return _find(file, ending)
     except (OSError, struct.error, ValueError):
         return None
 
 
-def _find_context_length(file: BinaryIO) -> int | None:
+def _find(file: BinaryIO, ending: bytes) -> int | None:
     if file.read(4) != b"GGUF":
         return None
     _version, _tensors, entries = struct.unpack("<IQQ", file.read(20))
     for _ in range(min(entries, MAX_ENTRIES)):
         key = _read_string(file)
         kind = _read_scalar(file, "<I")
-        if key.endswith(b".context_length") and kind in _SCALARS:
-            return int(_read_scalar(file, _SCALARS[int(kind)])) or None
+        if key.endswith(ending) and kind in _SCALARS:
+            return int(_read_scalar(file, _SCALARS[int(kind)]))
         _skip_value(file, int(kind))
     return None
 

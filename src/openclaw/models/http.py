@@ -88,6 +88,32 @@ async def stream_reply(
             response.close()
 
 
+async def post_json(wire: WireRequest, *, provider: str, api_key: str, timeout_s: float) -> bytes:
+    """For calls that are answered whole: the body of a good answer. Every other outcome is a ModelError."""
+    secrets = secrets_of(wire, api_key)
+    host = urlsplit(wire.url).netloc.rpartition("@")[2] or wire.url
+    try:
+        response = await shared_session().post(
+            wire.url,
+            data=encode_body(wire.body),
+            headers={"content-type": "application/json", "accept": "application/json", **wire.headers},
+            timeout=aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_TIMEOUT_S),
+            allow_redirects=False,
+            proxy=_proxy_for(wire.url),
+        )
+        async with response:
+            failed = response.status >= 300
+            body = await _read_bounded(response, MAX_ERROR_BODY if failed else MAX_WHOLE_BODY)
+            if failed:
+                raise status_error(provider, response.status, response.headers, body, secrets)
+            return body
+    except TimeoutError:
+        raise ModelError(f"{host} gave no answer within {timeout_s:g} s.", kind="timeout", retryable=True) from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        text = redact(f"Connection error with {host}: {error}", secrets)
+        raise ModelError(text, kind="network", retryable=True) from None
+
+
 async def _open(wire: WireRequest, model: Model) -> aiohttp.ClientResponse:
     timeout = aiohttp.ClientTimeout(
         total=None, connect=CONNECT_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_timeout_s(model)

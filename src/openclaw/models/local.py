@@ -218,7 +218,8 @@ class Worker:
         self._last_id = 0
 
     @classmethod
-    async def start(cls, weights: str, context: int) -> Worker:
+    async def start(cls, weights: str, context: int, *purpose: str) -> Worker:
+        """``purpose``: nothing for answers; see the worker for others."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
@@ -226,6 +227,7 @@ class Worker:
             "openclaw.models.local_worker",
             weights,
             str(context),
+            *purpose,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -254,6 +256,15 @@ class Worker:
         await self._send(
             {"id": self._last_id, "messages": messages, "max_tokens": max_tokens, "temperature": temperature}
         )
+
+    async def vectors(self, texts: list[str]) -> list[list[float]]:
+        """Of a process started for embeddings."""
+        self._last_id += 1
+        self.busy_with = self._last_id
+        await self._send({"id": self._last_id, "texts": texts})
+        async for line in self.lines():
+            return line["vectors"]
+        return []
 
     async def lines(self) -> AsyncIterator[dict[str, Any]]:
         """What comes back for the current request, its last line included."""

@@ -1,8 +1,10 @@
-"""The process that holds the local model: ``python -m openclaw.models.local_worker WEIGHTS CONTEXT``.
+"""The process that holds a local model: ``python -m openclaw.models.local_worker WEIGHTS CONTEXT [PURPOSE]``.
 
 JSON lines on stdin: ``{"id", "messages", "max_tokens", "temperature"}`` asks, ``{"cancel": id}`` stops that answer.
 JSON lines on stdout: ``{"ready": context}`` once, then per request any number of ``{"id", "text"}`` and exactly one of
 ``{"id", "done", "input", "cached", "output"}``, ``{"id", "overflow": tokens}`` or ``{"id", "error"}``.
+For the purposes ``embeddings`` and ``mean-embeddings`` (for models that do not say how a text's vector is made of its
+words') it takes ``{"id", "texts"}`` instead and gives ``{"id", "done", "vectors"}``.
 ``{"fatal": kind, "detail"}`` means that the process cannot serve and ends. The end of stdin ends it at once, so it
 never outlives its Gateway. Nothing of the package is imported here: only the library that runs the model.
 """
@@ -102,7 +104,7 @@ class Output:
             os._exit(0)
 
 
-def load(weights: str, context: int) -> Any:
+def load(weights: str, context: int, purpose: str = "") -> Any:
     library: Any = importlib.import_module("xllamacpp")
 
     # The library always opens an HTTP door of its own. We never use it: it is put on a socket in a private folder,
@@ -118,6 +120,12 @@ def load(weights: str, context: int) -> Any:
         params.verbosity = 0
         params.ui = False
         params.endpoint_slots = False
+        if purpose:
+            params.embedding = True
+            # A text is read in one go: its vector is made of all of it.
+            params.n_batch = params.n_ubatch = context
+        if purpose == "mean-embeddings":
+            params.pooling_type = library.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
         params.api_keys = [secrets.token_hex(16)]
         if os.name == "posix":
             params.hostnames = [f"{private}/unused.sock"]
@@ -154,12 +162,28 @@ def serve(server: Any, inbox: Inbox, out: Output) -> None:
         answer.finish()
 
 
-def main(weights: str, context: int) -> int:
+def serve_embeddings(server: Any, inbox: Inbox, out: Output) -> None:
+    while True:
+        request = inbox.requests.get()
+        try:
+            answer = server.handle_embeddings({"input": request["texts"]})
+            error = (answer.get("error") or {}).get("message", "")
+            rows = sorted(answer.get("data", ()), key=lambda row: row["index"])
+            vectors = [[round(number, 6) for number in row["embedding"]] for row in rows]
+        except (RuntimeError, ValueError, TypeError, KeyError) as problem:
+            error, vectors = str(problem), []
+        if error or len(vectors) != len(request["texts"]):
+            out.send({"id": request["id"], "error": error or "the model gave too few vectors"})
+        else:
+            out.send({"id": request["id"], "done": "stop", "vectors": vectors})
+
+
+def main(weights: str, context: int, purpose: str = "") -> int:
     out = Output()
     inbox = Inbox()
     threading.Thread(target=inbox.read_for_ever, daemon=True).start()
     try:
-        server = load(weights, context)
+        server = load(weights, context, purpose)
     except ImportError as error:
         out.send({"fatal": "missing", "detail": str(error)})
         return 1
@@ -167,7 +191,7 @@ def main(weights: str, context: int) -> int:
         out.send({"fatal": "load", "detail": str(error)})
         return 1
     out.send({"ready": context})
-    serve(server, inbox, out)
+    (serve_embeddings if purpose else serve)(server, inbox, out)
     return 0
 
 
@@ -178,4 +202,4 @@ def _usable_cores() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:4]))

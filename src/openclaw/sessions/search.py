@@ -5,21 +5,19 @@ It is read from the files, a bounded piece at a time and from where it stopped; 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
 import sqlite3
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from openclaw.paths import make_private_dir
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.files.compressed import SUFFIX, plain_name, unpacked_blocks, unpacked_size
+from openclaw.storage.files.disposable import DisposableDatabase
 
 log = logging.getLogger("openclaw.sessions.search")
 
@@ -32,7 +30,6 @@ PER_QUESTION = 256 << 20
 PER_PASS = 8 << 20
 MOST_RESULTS = 200
 MOST_WORDS = 16
-BUSY_S = 30.0
 _BLOCK = 1 << 20
 _WORD = re.compile(r"\w+")
 _NO_SPACES = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0eff]")
@@ -64,8 +61,7 @@ class SearchIndex:
     """Blocking: ask it from a worker thread. Calls wait for each other."""
 
     def __init__(self, state_dir: str) -> None:
-        self.path = Path(state_dir) / FILE
-        self._guard = threading.Lock()
+        self._file = DisposableDatabase(Path(state_dir) / FILE, _SCHEMA, VERSION)
 
     def search(
         self,
@@ -77,79 +73,41 @@ class SearchIndex:
         session_id: str | None = None,
     ) -> Answer:
         """``folders``: by agent. All words must occur; ``"in quotes"`` they must follow each other."""
-        with self._guard:
-            try:
-                return self._search(query, folders, limit, role, session_id)
-            except sqlite3.DatabaseError as error:
-                if is_busy(error):
-                    raise
-                log.warning("the search index %s is damaged and is made anew: %s", self.path, error)
-                self._throw_away()
-                return self._search(query, folders, limit, role, session_id)
+        return self._file.use(lambda db: _search(db, query, folders, limit, role, session_id))
 
     def update(self, folders: Mapping[str, Sequence[Path]], most_bytes: int = PER_PASS) -> bool:
         """Reads on where it stopped; True when nothing is left."""
-        with self._guard:
-            try:
-                with contextlib.closing(self._open()) as db:
-                    return _read_on(db, folders, most_bytes)
-            except sqlite3.DatabaseError as error:
-                if is_busy(error):
-                    raise
-                log.warning("the search index %s is damaged and is made anew: %s", self.path, error)
-                self._throw_away()
-                return False
-
-    def _search(
-        self, query: str, folders: Mapping[str, Sequence[Path]], limit: int, role: str | None, session_id: str | None
-    ) -> Answer:
-        with contextlib.closing(self._open()) as db:
-            complete = _read_on(db, folders, PER_QUESTION)
-            condition = _condition(query)
-            if condition is None:
-                return Answer(results=[], complete=complete)
-            where, values = condition
-            agents = list(folders)
-            where += f" AND files.agent IN ({','.join('?' * len(agents))})"
-            values += agents
-            for column, wanted in (("entries.role", role), ("files.session", session_id)):
-                if wanted is not None:
-                    where, values = f"{where} AND {column} = ?", [*values, wanted]
-            order = "rank, " if "MATCH" in where else ""
-            rows = db.execute(
-                "SELECT files.agent, files.session, entry, role, tool, at, "
-                f"{_snippet(where)} FROM found JOIN entries ON entries.id = found.rowid "
-                f"JOIN files ON files.path = entries.path WHERE {where} ORDER BY {order}at DESC LIMIT ?",
-                [*values, min(limit, MOST_RESULTS)],
-            )
-            results = [Found(**dict(zip(Found.__struct_fields__, row, strict=True))) for row in rows]
-            return Answer(results=results, complete=complete)
-
-    def _open(self) -> sqlite3.Connection:
-        make_private_dir(str(self.path.parent))
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        db = sqlite3.connect(self.path, timeout=BUSY_S)
-        try:
-            # It can be made again at any time: not worth a sync.
-            db.execute("PRAGMA synchronous = OFF")
-            found = db.execute("PRAGMA user_version").fetchone()[0]
-            if found not in (0, VERSION):
-                raise sqlite3.DatabaseError(f"version {found}")
-            db.executescript(_SCHEMA)
-            db.execute(f"PRAGMA user_version = {VERSION}")
-        except sqlite3.Error:
-            db.close()
-            raise
-        return db
-
-    def _throw_away(self) -> None:
-        for ending in ("", "-journal", "-wal", "-shm"):
-            Path(f"{self.path}{ending}").unlink(missing_ok=True)
+        return self._file.use(lambda db: _read_on(db, folders, most_bytes))
 
 
-def is_busy(error: sqlite3.Error) -> bool:
-    """Someone else writes to it; that is no damage."""
-    return "locked" in str(error) or "busy" in str(error)
+def _search(
+    db: sqlite3.Connection,
+    query: str,
+    folders: Mapping[str, Sequence[Path]],
+    limit: int,
+    role: str | None,
+    session_id: str | None,
+) -> Answer:
+    complete = _read_on(db, folders, PER_QUESTION)
+    condition = _condition(query)
+    if condition is None:
+        return Answer(results=[], complete=complete)
+    where, values = condition
+    agents = list(folders)
+    where += f" AND files.agent IN ({','.join('?' * len(agents))})"
+    values += agents
+    for column, wanted in (("entries.role", role), ("files.session", session_id)):
+        if wanted is not None:
+            where, values = f"{where} AND {column} = ?", [*values, wanted]
+    order = "rank, " if "MATCH" in where else ""
+    rows = db.execute(
+        "SELECT files.agent, files.session, entry, role, tool, at, "
+        f"{_snippet(where)} FROM found JOIN entries ON entries.id = found.rowid "
+        f"JOIN files ON files.path = entries.path WHERE {where} ORDER BY {order}at DESC LIMIT ?",
+        [*values, min(limit, MOST_RESULTS)],
+    )
+    results = [Found(**dict(zip(Found.__struct_fields__, row, strict=True))) for row in rows]
+    return Answer(results=results, complete=complete)
 
 
 def _condition(query: str) -> tuple[str, list[Any]] | None:

@@ -12,18 +12,16 @@ import msgspec
 
 from openclaw.config.schema import MemorySearch
 from openclaw.memory.chunks import folded, words
-from openclaw.memory.files import is_curated, is_memory, is_plain, memory_files, shown_name
-from openclaw.memory.index import Hit, MemoryIndex
+from openclaw.memory.files import is_curated, is_memory, is_plain, shown_name
+from openclaw.memory.index import Hit
+from openclaw.memory.search import Found, NotesSearch
 from openclaw.models.base import ToolSpec
-from openclaw.paths import normalize_agent_id
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.opener import PathOpener
 from openclaw.tools.read import read_page
 
 MOST_RESULTS = 50
-RESULTS = 6
-LEAST_SCORE = 0.35
 SNIPPET_CHARS = 700
 
 
@@ -32,9 +30,8 @@ Transcripts = Callable[[str, int], list[dict[str, Any]]]
 
 
 def memory_tools(
-    agent_id: str,
+    notes: NotesSearch,
     workspace: Path,
-    state_dir: Path,
     settings: MemorySearch,
     citations: str,
     transcripts: Transcripts | None = None,
@@ -42,14 +39,9 @@ def memory_tools(
     """``transcripts`` is asked only where the configuration wants earlier sessions searched too."""
     if not settings.enabled:
         return []
-    index = MemoryIndex(index_path(state_dir, agent_id))
     sessions = transcripts if "sessions" in (settings.sources or ()) else None
-    search = MemorySearchTool(index, workspace, settings, citations, sessions)
+    search = MemorySearchTool(notes, settings, citations, sessions)
     return [search, MemoryGetTool(workspace, settings.extra_paths)]
-
-
-def index_path(state_dir: Path, agent_id: str) -> Path:
-    return state_dir / "memory" / f"{normalize_agent_id(agent_id)}.sqlite"
 
 
 def is_private(session_key: str) -> bool:
@@ -62,14 +54,15 @@ class MemorySearchTool:
     spec = ToolSpec(
         name="memory_search",
         description=(
-            "Search MEMORY.md and memory/*.md by words. Returns the passages that fit best, with file and lines. Use "
-            "it before answering about earlier work, decisions, dates, people, preferences or open tasks."
+            "Search MEMORY.md and memory/*.md by meaning and by words. Returns the passages that fit best, with file "
+            "and lines. Use it before answering about earlier work, decisions, dates, people, preferences or open "
+            "tasks."
         ),
         parameters={
             "type": "object",
             "required": ["query"],
             "properties": {
-                "query": {"type": "string", "description": "Words to look for"},
+                "query": {"type": "string", "description": "What to look for"},
                 "maxResults": {"type": "integer", "minimum": 1, "description": "Most passages to return (6)"},
                 "minScore": {"type": "number", "description": "Leave out passages that fit worse, 0 to 1 (0.35)"},
             },
@@ -77,44 +70,39 @@ class MemorySearchTool:
     )
 
     def __init__(
-        self,
-        index: MemoryIndex,
-        workspace: Path,
-        settings: MemorySearch,
-        citations: str,
-        transcripts: Transcripts | None = None,
+        self, notes: NotesSearch, settings: MemorySearch, citations: str, transcripts: Transcripts | None = None
     ) -> None:
-        self._index = index
+        self._notes = notes
         self._transcripts = transcripts
-        self._workspace = workspace
-        self._extra = settings.extra_paths
+        self._query = settings.query
         self._citations = citations
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         query = required_text(arguments, "query")
-        limit = min(int(arguments.get("maxResults") or RESULTS), MOST_RESULTS)
+        limit = min(int(arguments.get("maxResults") or self._query.max_results), MOST_RESULTS)
         least = arguments.get("minScore")
+        least = self._query.min_score if least is None else float(least)
         private = is_private(context.session_key)
         try:
-            hits = await asyncio.to_thread(
-                self._search, query, limit, LEAST_SCORE if least is None else float(least), private
-            )
+            # All notes are in the index; who asks from a group gets as many others instead of the curated ones.
+            found = await self._notes.search(query, limit if private else MOST_RESULTS, least)
+            hits = [hit for hit in found.hits if private or not is_curated(hit.name)][:limit]
             said = await asyncio.to_thread(self._said, query, limit - len(hits)) if private else []
         except (OSError, sqlite3.Error) as error:
             return _answer({"results": [], "disabled": True, "error": str(error)})
         cite = self._citations == "on" or (self._citations == "auto" and private)
-        results = [*(_result(hit, query, cite) for hit in hits), *(_said_result(found, cite) for found in said)]
-        facts = {"provider": "none", "model": None, "fallback": None, "mode": "keyword", "citations": self._citations}
-        return _answer({"results": results, **facts})
-
-    def _search(self, query: str, limit: int, least: float, private: bool) -> list[Hit]:
-        files = memory_files(self._workspace, self._extra)
-        # All are kept in the index; who asks from a group gets as many others instead.
-        hits = self._index.search(query, files, limit if private else MOST_RESULTS, least=least)
-        return [hit for hit in hits if private or not is_curated(hit.name)][:limit]
+        results = [*(result_of(hit, query, cite) for hit in hits), *(_said_result(found, cite) for found in said)]
+        return _answer({"results": results, **facts_of(found), "citations": self._citations})
 
     def _said(self, query: str, limit: int) -> list[dict[str, Any]]:
         return self._transcripts(query, limit) if self._transcripts is not None and limit > 0 else []
+
+
+def facts_of(found: Found) -> dict[str, Any]:
+    """Which way the answer was found, in the words of every surface."""
+    facts: dict[str, Any] = {"provider": found.provider, "model": found.model, "mode": found.mode}
+    facts["fallback"] = msgspec.to_builtins(found.fallback)
+    return {**facts, "waiting": found.waiting} if found.waiting else facts
 
 
 class MemoryGetTool:
@@ -162,7 +150,7 @@ class MemoryGetTool:
         return name, b"\n".join(page.lines).decode("utf-8", "replace")
 
 
-def _result(hit: Hit, query: str, cite: bool) -> dict[str, Any]:
+def result_of(hit: Hit, query: str, cite: bool) -> dict[str, Any]:
     where = f"{hit.name}#L{hit.first}" if hit.first == hit.last else f"{hit.name}#L{hit.first}-L{hit.last}"
     snippet = snippet_of(hit.text, query)
     found: dict[str, Any] = {"path": hit.name, "startLine": hit.first, "endLine": hit.last, "score": hit.score}

@@ -165,6 +165,9 @@ class Desk:
     async def context_window(self, session: SessionRef) -> int | None:
         return 200_000
 
+    async def session_cost(self, session: SessionRef) -> Cost:
+        return Cost(0.0099)
+
     async def costs(self, session: SessionRef) -> dict[str, Cost]:
         return {"Session": Cost(0.0099), "Today": Cost(12.345, partial=True), "Last 30d": Cost(None)}
 

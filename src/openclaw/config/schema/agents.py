@@ -5,6 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta
 
 from openclaw.config.schema.base import Amount, Count, Name, OpenMap, Positive, Ratio, Record
+from openclaw.config.schema.memory import MemorySearch
 from openclaw.config.schema.messages import GroupChat, TypingMode
 from openclaw.config.schema.tools import AgentTools
 from openclaw.messages import ThinkingLevel
@@ -46,7 +47,7 @@ class MemoryFlush(Record):
 
 class AgentCompaction(Record):
     mode: Literal["default", "safeguard"] = "default"
-    """How the summary is made; safeguard works in stages for very long histories."""
+    """safeguard: smaller parts, failed tools listed, and no failing summariser can prevent a compaction."""
     reserve_tokens: Count | None = None
     """Tokens kept free; unset means compaction.reserveTokens."""
     keep_recent_tokens: Positive | None = None
@@ -87,10 +88,10 @@ class HardClear(Record):
 
 
 class ContextPruning(Record):
-    mode: Literal["off", "cache-ttl", "always"] = "off"
-    """Drop old tool results from the prompt: cache-ttl once the provider's cache has expired, always at every call."""
-    ttl: str | int = "5m"
-    """Age of the cache, such as 5m or 1h; a bare number is minutes."""
+    mode: Literal["off", "cache-ttl", "always"] | None = None
+    """Drop old tool results from the prompt: when the cache has expired, or always; unset: cache-ttl for Anthropic."""
+    ttl: str | int | None = None
+    """Age of the cache, such as 5m or 1h; a bare number is minutes. Unset means 5m, or 1h where the mode is unset."""
     keep_last_assistants: Count = 3
     """Results after this many last answers are kept."""
     soft_trim_ratio: Ratio = 0.3
@@ -199,37 +200,6 @@ class Heartbeat(Record):
     """Keep tool failures of heartbeats quiet."""
     direct_policy: Literal["allow", "block"] = "allow"
     """Whether alerts may go to direct chats."""
-
-
-class MemorySearch(Record):
-    enabled: bool = True
-    """Offer memory_search and memory_get."""
-    sources: list[Literal["memory", "sessions"]] | None = None
-    """What is searched; unset means memory files."""
-    extra_paths: list[str] = []
-    """Files and folders searched besides the workspace's memory."""
-    provider: str | None = None
-    """Where embeddings come from: local, openai, gemini and others."""
-    fallback: str | None = None
-    """Provider used when that one fails."""
-    model: str | None = None
-    """Embedding model."""
-    remote: OpenMap = {}
-    """Remote embeddings: baseUrl, apiKey, headers, batch."""
-    local: OpenMap = {}
-    """Local embeddings: modelPath, modelCacheDir."""
-    store: OpenMap = {}
-    """Index: driver, path, vector."""
-    chunking: OpenMap = {}
-    """Pieces: tokens, overlap."""
-    sync: OpenMap = {}
-    """When the index is refreshed."""
-    query: OpenMap = {}
-    """Results: maxResults, minScore, hybrid."""
-    cache: OpenMap = {}
-    """Cache of embeddings: enabled, maxEntries."""
-    experimental: OpenMap = {}
-    """Unfinished features."""
 
 
 class BlockChunk(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +14,10 @@ from openclaw.config.schema import MemorySearch
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.targets import require_agent
-from openclaw.memory.files import MemoryFile, memory_files
-from openclaw.memory.index import MemoryIndex
-from openclaw.tools.memory import LEAST_SCORE, MOST_RESULTS, RESULTS, index_path, snippet_of
+from openclaw.memory.embedder import EmbeddingFailed
+from openclaw.memory.files import memory_files
+from openclaw.memory.search import Fallback, NotesSearch, vectors_of
+from openclaw.tools.memory import MOST_RESULTS, facts_of, result_of
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -25,10 +27,7 @@ class Notes(msgspec.Struct, frozen=True):
     agent_id: str
     workspace: Path
     settings: MemorySearch
-    index: MemoryIndex
-
-    def files(self) -> list[MemoryFile]:
-        return memory_files(self.workspace, self.settings.extra_paths)
+    search: NotesSearch
 
 
 def notes_of(gateway: Gateway, agent_id: str | None) -> Notes:
@@ -38,21 +37,37 @@ def notes_of(gateway: Gateway, agent_id: str | None) -> Notes:
     agent = agent_config(config, chosen)
     settings = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     workspace = workspace_dir(config, gateway.state_dir, chosen)
-    return Notes(chosen, workspace, settings, MemoryIndex(index_path(Path(gateway.state_dir), chosen)))
+    return Notes(chosen, workspace, settings, gateway.runtime.notebooks.of(chosen, workspace, settings, config))
 
 
 class MemoryStatus(Params):
     agent_id: NonEmpty | None = None
+    deep: bool = False
+    """Ask the embedder for one vector to see whether it works."""
 
 
 @method("memory.status", MemoryStatus, access="read")
 async def status(call: Call) -> Any:
-    notes = notes_of(call.gateway, call.params.agent_id)
-    files = await asyncio.to_thread(notes.files)
-    answer: dict[str, Any] = {"agentId": notes.agent_id, "enabled": notes.settings.enabled, "mode": "keyword"}
-    answer |= {"workspace": str(notes.workspace), "index": str(notes.index.path), "files": len(files)}
-    sources = list(notes.settings.sources or ["memory"])
-    return {**answer, "bytes": sum(file.size for file in files), "sources": sources}
+    params: MemoryStatus = call.params
+    notes = notes_of(call.gateway, params.agent_id)
+    settings, search = notes.settings, notes.search
+    files = await asyncio.to_thread(memory_files, notes.workspace, settings.extra_paths)
+    embedders, problem = search.embedders()
+    chosen = embedders[0] if embedders else None
+    counts = await asyncio.to_thread(search.index.update, files, model=chosen.identity if chosen else "")
+    answer: dict[str, Any] = {"agentId": notes.agent_id, "enabled": settings.enabled}
+    answer |= {"mode": "hybrid" if chosen else "keyword", "provider": chosen.provider if chosen else "none"}
+    answer |= {"model": chosen.model if chosen else None, "workspace": str(notes.workspace)}
+    answer |= {"index": str(search.index.path), "files": len(files), "bytes": sum(file.size for file in files)}
+    answer |= {"chunks": counts.chunks, "embedded": counts.vectors, "sources": list(settings.sources or ["memory"])}
+    fallback = Fallback(str(settings.provider), problem) if problem is not None else None
+    if params.deep and chosen is not None:
+        try:
+            await vectors_of(chosen, ["ping"], "query")
+        except EmbeddingFailed as error:
+            fallback = Fallback(chosen.provider, str(error))
+        answer["embeddingsWork"] = fallback is None
+    return {**answer, "fallback": msgspec.to_builtins(fallback)}
 
 
 class MemoryIndexParams(Params):
@@ -65,40 +80,30 @@ class MemoryIndexParams(Params):
 async def index(call: Call) -> Any:
     params: MemoryIndexParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
-
-    def work() -> tuple[int, int]:
-        return notes.index.update(notes.files(), anew=params.force)
-
-    files, pieces = await asyncio.to_thread(work)
-    return {"ok": True, "agentId": notes.agent_id, "files": files, "chunks": pieces}
+    counts, embedder, fallback = await notes.search.refresh(anew=params.force)
+    answer: dict[str, Any] = {"ok": True, "agentId": notes.agent_id, "files": counts.files, "chunks": counts.chunks}
+    answer |= {"embedded": counts.vectors, "provider": embedder.provider if embedder else "none"}
+    return {**answer, "model": embedder.model if embedder else None, "fallback": msgspec.to_builtins(fallback)}
 
 
 class MemorySearchParams(Params):
     query: NonEmpty
     agent_id: NonEmpty | None = None
-    max_results: Annotated[int, msgspec.Meta(ge=1, le=MOST_RESULTS)] = RESULTS
-    min_score: Annotated[float, msgspec.Meta(ge=0, le=1)] = LEAST_SCORE
+    max_results: Annotated[int, msgspec.Meta(ge=1, le=MOST_RESULTS)] | None = None
+    min_score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
 
 @method("memory.search", MemorySearchParams, access="read")
 async def search(call: Call) -> Any:
     params: MemorySearchParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
+    usual = notes.settings.query
     if not notes.settings.enabled:
         raise MethodError("memory search is switched off (agents.defaults.memorySearch.enabled)")
-
-    def work() -> list[dict[str, Any]]:
-        hits = notes.index.search(params.query, notes.files(), params.max_results, least=params.min_score)
-        return [
-            {
-                "path": hit.name,
-                "startLine": hit.first,
-                "endLine": hit.last,
-                "score": hit.score,
-                "snippet": snippet_of(hit.text, params.query),
-                "source": "memory",
-            }
-            for hit in hits
-        ]
-
-    return {"agentId": notes.agent_id, "results": await asyncio.to_thread(work), "mode": "keyword"}
+    least = usual.min_score if params.min_score is None else params.min_score
+    try:
+        found = await notes.search.search(params.query, params.max_results or usual.max_results, least)
+    except (OSError, sqlite3.Error) as error:
+        raise MethodError(f"the notes cannot be searched: {error}") from None
+    results = [result_of(hit, params.query, cite=False) for hit in found.hits]
+    return {"agentId": notes.agent_id, "results": results, **facts_of(found)}

@@ -118,7 +118,7 @@ def _usage_view(
             "byChannel": _grouped(
                 "channel", spends, {p: c for p, o in owners.items() if (c := _channel(o))}, price_of, days
             ),
-            "dailyLatency": [],
+            **spend_view.latency_view(everything, days),
             "modelDaily": spend_view.model_daily(everything, price_of, days),
             "daily": spend_view.daily_aggregate(everything, price_of, days),
         },

@@ -15,6 +15,7 @@ from openclaw.inbound.commands.registry import Command
 from openclaw.inbound.directives import ExecField
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue
+from openclaw.outbound.figures import money
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.queue import QueueWish
 from openclaw.sessions.entry import SessionEntry
@@ -90,6 +91,10 @@ class Cost(msgspec.Struct, frozen=True):
 
     dollars: float | None
     partial: bool = False
+
+    @property
+    def text(self) -> str:
+        return "n/a" if self.dollars is None else money(self.dollars) + (" (partial)" if self.partial else "")
 
 
 class CommandServices(Protocol):
@@ -172,6 +177,10 @@ class CommandServices(Protocol):
 
     async def context_window(self, session: SessionRef) -> int | None:
         """Of the model the session uses, as session lists show it."""
+        ...
+
+    async def session_cost(self, session: SessionRef) -> Cost:
+        """Of the session alone."""
         ...
 
     async def costs(self, session: SessionRef) -> dict[str, Cost]:

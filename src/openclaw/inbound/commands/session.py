@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from openclaw.inbound.commands.context import CommandContext, EarlierSession, Handled, Stopped, handles
-from openclaw.inbound.commands.figures import ago, money, shortened
+from openclaw.inbound.commands.figures import ago, shortened
 from openclaw.inbound.levels import read_send_policy, read_usage
 from openclaw.sessions.resume import NotResumable
 
@@ -65,8 +65,7 @@ async def usage(context: CommandContext) -> str:
 async def _costs(context: CommandContext) -> str:
     lines = ["💸 Usage cost"]
     for label, cost in (await context.services.costs(context.session)).items():
-        amount = "n/a" if cost.dollars is None else money(cost.dollars)
-        lines.append(f"{label} {amount}{' (partial)' if cost.partial else ''}")
+        lines.append(f"{label} {cost.text}")
     return "\n".join(lines)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from openclaw import __version__
-from openclaw.inbound.commands.context import CommandContext, handles
+from openclaw.inbound.commands.context import CommandContext, Cost, handles
 from openclaw.inbound.commands.figures import ago, percent, token_count
 from openclaw.inbound.commands.model_choice import current_model
 from openclaw.inbound.commands.settings import effective_levels
 from openclaw.inbound.levels import LevelKind
 from openclaw.models.catalogue import UnknownModel
+from openclaw.models.cost import has_price
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
@@ -21,6 +22,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     auth: str
     input_tokens: int | None
     output_tokens: int | None
+    cost: Cost | None
+    """Of the session so far; None where calls are not paid one by one."""
     context_used: int | None
     context_window: int | None
     compactions: int
@@ -37,10 +40,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 @handles("status")
 async def status(context: CommandContext) -> str:
-    return status_card(gather(context), context.services.clock.now_ms())
+    return status_card(await gather(context), context.services.clock.now_ms())
 
 
-def gather(context: CommandContext) -> Status:
+async def gather(context: CommandContext) -> Status:
     services, session = context.services, context.session
     entry = context.entry or SessionEntry(sessionId="")
     try:
@@ -57,6 +60,7 @@ def gather(context: CommandContext) -> Status:
         auth=auth,
         input_tokens=entry.get("inputTokens"),
         output_tokens=entry.get("outputTokens"),
+        cost=await services.session_cost(session) if has_price(model.cost) and "oauth" not in auth.lower() else None,
         context_used=entry.get("totalTokens"),
         context_window=entry.get("contextTokens") or model.context_window,
         compactions=entry.get("compactionCount", 0),
@@ -74,8 +78,10 @@ def gather(context: CommandContext) -> Status:
 def status_card(status: Status, now_ms: int) -> str:
     lines = [f"🦞 OpenClaw {__version__}"]
     lines.append(f"🧠 Model: {status.model}" + (f" · 🔑 {status.auth}" if status.auth else ""))
-    if status.input_tokens is not None or status.output_tokens is not None:
-        lines.append(f"🧮 Tokens: {token_count(status.input_tokens)} in / {token_count(status.output_tokens)} out")
+    cost = f" · 💵 Cost: {status.cost.text}" if status.cost is not None and status.cost.dollars else ""
+    if status.input_tokens is not None or status.output_tokens is not None or cost:
+        tokens = f"{token_count(status.input_tokens)} in / {token_count(status.output_tokens)} out"
+        lines.append(f"🧮 Tokens: {tokens}{cost}")
     lines.append(f"📚 Context: {_fullness(status)} · 🧹 Compactions: {status.compactions}")
     age = f"updated {ago(status.updated_at, now_ms)}" if status.updated_at is not None else "not begun"
     lines.append(f"🧵 Session: {status.session_key} • {age}")

@@ -1,0 +1,94 @@
+"""Model calls beside the conversation, for summaries and notes: within the budget, and on the session's bill.
+
+What such a call used is written to the transcript as an entry the model never sees, also when its answer was of no use:
+every sum is taken from the transcripts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from openclaw.agent.budget import budget_of, is_limited, within_budget
+from openclaw.agent.runtime import Runtime
+from openclaw.agent.spend import BILL
+from openclaw.messages import AssistantMessage, Usage
+from openclaw.models.base import Done, ModelRequest, StreamEvent
+from openclaw.storage.base import Transcript
+
+log = logging.getLogger("openclaw.agents.spend")
+
+
+def nothing_yet() -> Usage | None:
+    return None
+
+
+class SideCalls:
+    """Of one piece of work in one session. ``keep`` False: the caller stores the answers themselves."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        agent_id: str,
+        session_key: str,
+        transcript: Transcript,
+        purpose: str,
+        *,
+        keep: bool = True,
+        spent: Callable[[Usage], None] = lambda usage: None,
+        run: Callable[[], Usage | None] = nothing_yet,
+    ) -> None:
+        self._runtime = runtime
+        self._agent_id = agent_id
+        self._session_key = session_key
+        self._transcript = transcript
+        self._purpose = purpose
+        self._keep = keep
+        self._spent = spent
+        self._run = run
+        self._unwritten: list[AssistantMessage] = []
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+        stream = self._call(request)
+        try:
+            async for event in stream:
+                if isinstance(event, Done):
+                    await self._note(event.message)
+                yield event
+        finally:
+            # Closed with its reader, so that work that is stopped also hangs up.
+            if (close := getattr(stream, "aclose", None)) is not None:
+                await close()
+
+    async def write_down(self) -> None:
+        """The bill of answers that are not in the transcript."""
+        while self._unwritten:
+            message = self._unwritten.pop(0)
+            data = {
+                "purpose": self._purpose,
+                "provider": message.provider,
+                "model": message.model,
+                "timestamp": message.timestamp or self._runtime.clock.now_ms(),
+                "usage": message.usage,
+            }
+            try:
+                await self._transcript.append({"type": "custom", "customType": BILL, "data": data})
+            except OSError as error:
+                log.warning("what a %s of %s used is not counted: %s", self._purpose, self._session_key, error)
+
+    def _call(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+        runtime, agent_id = self._runtime, self._agent_id
+        if not is_limited(budget_of(runtime.config.current, agent_id)):
+            return runtime.call_model(request, agent_id)
+        path = Path(self._transcript.path)
+        return within_budget(request, runtime, agent_id, self._session_key, path, self._run())
+
+    async def _note(self, message: AssistantMessage) -> None:
+        usage = message.usage
+        if not (usage.total_tokens or usage.input or usage.output):
+            return
+        self._spent(usage)
+        self._unwritten.append(message)
+        if self._keep:
+            await self.write_down()

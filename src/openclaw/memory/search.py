@@ -1,0 +1,191 @@
+"""Searching an agent's notes by words and by meaning. Without an embedder, or when it fails, words alone serve."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from openclaw.clock import Clock
+from openclaw.config.schema import MemorySearch
+from openclaw.memory.embedder import Embedder, EmbeddingFailed, Purpose
+from openclaw.memory.embedders import NoEmbedder
+from openclaw.memory.files import MemoryFile
+from openclaw.memory.index import MOST_VECTORS, Counts, Hit, MemoryIndex, Question
+from openclaw.memory.vectors import packed
+
+log = logging.getLogger("openclaw.memory")
+
+LONGEST_TEXT = 8000
+"""Characters of one piece that are embedded; only a single very long line has more."""
+PER_QUESTION = 1024
+"""New pieces embedded before a question is answered; the rest follow with the next ones."""
+QUESTION_S = 20.0
+PAUSE_MS = 60_000
+"""After a failure words alone are used for so long: a server that hangs is not waited for at every question."""
+QUERIES_REMEMBERED = 256
+
+Files = Callable[[], list[MemoryFile]]
+Choose = Callable[[], list[Embedder]]
+"""The embedder to use and those to fall back on; raises ``NoEmbedder``."""
+
+
+class Fallback(msgspec.Struct, frozen=True, rename={"source": "from"}):
+    source: str
+    reason: str
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    hits: list[Hit]
+    provider: str = "none"
+    model: str | None = None
+    fallback: Fallback | None = None
+    """What could not be used, and why."""
+    waiting: int = 0
+    """Pieces that have no vector yet."""
+
+    @property
+    def mode(self) -> str:
+        return "keyword" if self.provider == "none" else "hybrid"
+
+
+class Health:
+    """What embedders were last seen to do; shared by everyone who searches."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failed: dict[str, tuple[int, str]] = {}
+        self._queries: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+
+    def trouble(self, embedder: Embedder) -> str | None:
+        until, reason = self._failed.get(embedder.identity, (0, ""))
+        return reason if self._clock.now_ms() < until else None
+
+    def failed(self, embedder: Embedder, reason: str) -> None:
+        self._failed[embedder.identity] = (self._clock.now_ms() + PAUSE_MS, reason)
+
+    def works(self, embedder: Embedder) -> None:
+        self._failed.pop(embedder.identity, None)
+
+    async def query_vector(self, embedder: Embedder, text: str) -> bytes:
+        key = (embedder.identity, text)
+        if key not in self._queries:
+            self._queries[key] = (await vectors_of(embedder, [text], "query"))[0]
+        self._queries.move_to_end(key)
+        while len(self._queries) > QUERIES_REMEMBERED:
+            self._queries.popitem(last=False)
+        return self._queries[key]
+
+
+async def vectors_of(embedder: Embedder, texts: Sequence[str], purpose: Purpose) -> list[bytes]:
+    raw = await embedder.embed([text[:LONGEST_TEXT] for text in texts], purpose)
+    if len(raw) != len(texts):
+        raise EmbeddingFailed(f"{embedder.provider} gave {len(raw)} embeddings for {len(texts)} texts")
+    try:
+        return [packed(vector) for vector in raw]
+    except (ValueError, OverflowError) as error:
+        raise EmbeddingFailed(f"{embedder.provider} gave an embedding that cannot be used: {error}") from None
+
+
+class NotesSearch:
+    """The notes of one agent. Keeps nothing of a question; the index is a file."""
+
+    def __init__(
+        self, index: MemoryIndex, files: Files, settings: MemorySearch, choose: Choose, health: Health
+    ) -> None:
+        self.index = index
+        self._files = files
+        self._settings = settings
+        self._choose = choose
+        self._health = health
+        self._embedding = asyncio.Lock()
+
+    async def search(self, text: str, limit: int, least: float) -> Found:
+        """Raises ``OSError`` and ``sqlite3.Error`` when not even the index can be used."""
+        files = await asyncio.to_thread(self._files)
+        hybrid = self._settings.query.hybrid
+        question = Question(
+            text=text,
+            limit=limit,
+            least=least,
+            vector_weight=hybrid.vector_weight,
+            text_weight=hybrid.text_weight,
+            candidates=hybrid.candidate_multiplier,
+        )
+        fallback: Fallback | None = None
+        embedders, problem = self.embedders()
+        if problem is not None:
+            fallback = Fallback(str(self._settings.provider), problem)
+        for embedder in embedders if files and text.strip() else ():
+            try:
+                async with asyncio.timeout(QUESTION_S):
+                    waiting = await self._embed_new(embedder, files, PER_QUESTION)
+                    vector = await self._health.query_vector(embedder, text)
+            except (EmbeddingFailed, TimeoutError) as error:
+                fallback = fallback or Fallback(embedder.provider, self._note(embedder, error))
+                continue
+            self._health.works(embedder)
+            meant = msgspec.structs.replace(question, model=embedder.identity, vector=vector)
+            hits = await asyncio.to_thread(self.index.search, meant, files)
+            return Found(
+                hits=hits, provider=embedder.provider, model=embedder.model, fallback=fallback, waiting=waiting
+            )
+        return Found(hits=await asyncio.to_thread(self.index.search, question, files), fallback=fallback)
+
+    def embedders(self) -> tuple[list[Embedder], str | None]:
+        """Those that may be asked, and what is wrong with the configuration, if anything."""
+        hybrid = self._settings.query.hybrid
+        if not hybrid.enabled or hybrid.vector_weight <= 0:
+            return [], None
+        try:
+            return self._choose(), None
+        except NoEmbedder as problem:
+            return [], str(problem)
+
+    async def refresh(self, *, anew: bool = False) -> tuple[Counts, Embedder | None, Fallback | None]:
+        """Brings the index up to date, every vector included."""
+        files = await asyncio.to_thread(self._files)
+        embedders, problem = self.embedders()
+        counts = await asyncio.to_thread(self.index.update, files, anew=anew)
+        fallback = Fallback(str(self._settings.provider), problem) if problem is not None else None
+        for embedder in embedders:
+            try:
+                await self._embed_new(embedder, files, MOST_VECTORS, patient=True)
+            except EmbeddingFailed as error:
+                fallback = fallback or Fallback(embedder.provider, self._note(embedder, error))
+                continue
+            self._health.works(embedder)
+            counts = await asyncio.to_thread(self.index.update, files, model=embedder.identity)
+            return counts, embedder, fallback
+        return counts, None, fallback
+
+    async def _embed_new(
+        self, embedder: Embedder, files: Sequence[MemoryFile], most: int, *, patient: bool = False
+    ) -> int:
+        """Each batch is kept as soon as it is there. Returns how many pieces are left without a vector."""
+        if not patient and (trouble := self._health.trouble(embedder)) is not None:
+            raise EmbeddingFailed(trouble)
+        cache = self._settings.cache
+        async with self._embedding:
+            await asyncio.to_thread(self.index.update, files)
+            new = await asyncio.to_thread(self.index.without_vector, embedder.identity, most)
+            for start in range(0, len(new), embedder.batch_texts):
+                batch = new[start : start + embedder.batch_texts]
+                vectors = await vectors_of(embedder, [text for _, text in batch], "document")
+                kept: Mapping[str, bytes] = dict(zip((hash for hash, _ in batch), vectors, strict=True))
+                await asyncio.to_thread(
+                    self.index.keep_vectors, embedder.identity, kept, cache.max_entries, spare=cache.enabled
+                )
+            if len(new) < most:
+                return 0
+            return len(await asyncio.to_thread(self.index.without_vector, embedder.identity, MOST_VECTORS))
+
+    def _note(self, embedder: Embedder, error: Exception) -> str:
+        reason = str(error) or f"no embeddings within {QUESTION_S:g} seconds"
+        if self._health.trouble(embedder) is None:
+            log.warning("memory search by meaning with %s: %s", embedder.provider, reason)
+            self._health.failed(embedder, reason)
+        return reason
