@@ -59,6 +59,7 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
+from openclaw.models.compat import reasons_in_tags
 from openclaw.models.cost import added, has_price
 from openclaw.models.retry import next_retry_ms
 from openclaw.outbound.footer import usage_footer
@@ -376,7 +377,7 @@ class AgentRun:
     def _speech(self, model: Model) -> SpeechStream:
         beat = self._runtime.config.current.agents.defaults.heartbeat
         return SpeechStream(
-            only_final=model.compat.get("finalTag") is True,
+            only_final=reasons_in_tags(model),
             ack_max_chars=beat.ack_max_chars if self._turn.source == "heartbeat" else None,
         )
 
@@ -484,6 +485,7 @@ class AgentRun:
             if usage is not None and usage.total_tokens:
                 run = spent or usage
                 entry["inputTokens"], entry["outputTokens"] = run.input, run.output
+                entry["cacheRead"], entry["cacheWrite"] = run.cache_read, run.cache_write
                 entry["totalTokens"] = reported_prompt(usage, prepared.context_window)
             return entry
 

@@ -37,6 +37,8 @@ ROW_FIELDS = (
     "inputTokens",
     "outputTokens",
     "totalTokens",
+    "cacheRead",
+    "cacheWrite",
     "model",
     "contextTokens",
     "compactionCount",

@@ -30,7 +30,7 @@ class _RoleOf(msgspec.Struct):
 
 _line = msgspec.json.Decoder(_Line)
 _role = msgspec.json.Decoder(_RoleOf)
-_MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|<|"thinking"|\\u')
+_MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|<|\[\[|"thinking"|\\u')
 """Messages without any of these are shown as they are, without being read."""
 
 

@@ -43,6 +43,8 @@ _COPIED = (
     "inputTokens",
     "outputTokens",
     "totalTokens",
+    "cacheRead",
+    "cacheWrite",
     "responseUsage",
     "modelProvider",
     "model",

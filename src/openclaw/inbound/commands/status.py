@@ -11,6 +11,7 @@ from openclaw.inbound.commands.model_choice import current_model
 from openclaw.inbound.commands.settings import effective_levels
 from openclaw.inbound.levels import LevelKind
 from openclaw.models.catalogue import UnknownModel
+from openclaw.outbound.figures import cache_share
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 
@@ -20,6 +21,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     auth: str
     input_tokens: int | None
     output_tokens: int | None
+    cache_read: int
+    cache_write: int
     context_used: int | None
     context_window: int | None
     compactions: int
@@ -54,6 +57,8 @@ def gather(context: CommandContext) -> Status:
         auth=auth,
         input_tokens=entry.get("inputTokens"),
         output_tokens=entry.get("outputTokens"),
+        cache_read=entry.get("cacheRead", 0),
+        cache_write=entry.get("cacheWrite", 0),
         context_used=entry.get("totalTokens"),
         context_window=entry.get("contextTokens") or model.context_window,
         compactions=entry.get("compactionCount", 0),
@@ -73,6 +78,9 @@ def status_card(status: Status, now_ms: int) -> str:
     lines.append(f"🧠 Model: {status.model}" + (f" · 🔑 {status.auth}" if status.auth else ""))
     if status.input_tokens is not None or status.output_tokens is not None:
         lines.append(f"🧮 Tokens: {token_count(status.input_tokens)} in / {token_count(status.output_tokens)} out")
+    if share := cache_share(status.cache_read, status.cache_write, status.input_tokens or 0):
+        kept, new = token_count(status.cache_read), token_count(status.cache_write)
+        lines.append(f"🗄️ Cache: {share} hit · {kept} cached, {new} new")
     lines.append(f"📚 Context: {_fullness(status)} · 🧹 Compactions: {status.compactions}")
     age = f"updated {ago(status.updated_at, now_ms)}" if status.updated_at is not None else "not begun"
     lines.append(f"🧵 Session: {status.session_key} • {age}")
