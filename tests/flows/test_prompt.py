@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from tests.support.gateway import GatewayProcess, RequestFailed, model_config, text_of
 from tests.support.model_server import ModelServer
@@ -168,3 +169,26 @@ async def test_a_session_that_should_be_sandboxed_knows_that_it_is_not(tmp_path:
         assert "## Sandbox\n" in system_blocks(models)[0]
         shown = text_of(await client.chat("/context list", session_key="agent:main:other"))
         assert "Sandbox: mode=non-main sandboxed=false" in shown
+
+
+async def test_a_picture_named_by_its_path_is_shown_to_a_model_that_sees(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    provider = config["models"]["providers"]["mock"]
+    provider["models"].append({**provider["models"][0], "id": "blind-1", "input": ["text"]})
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        file = gateway.state_dir.parent / "cat.png"
+        Image.new("RGB", (3, 3), "red").save(file)
+
+        def kinds() -> list[str]:
+            return [block["type"] for block in models.requests[-1].body["messages"][-1]["content"]]
+
+        await client.chat(f"what is on ~/{file.name}?")
+        assert kinds() == ["text", "image"]
+        await client.chat("and on https://example.com/cat.png or ./nothing.png?")
+        assert kinds() == ["text"]
+        sent = models.requests[-1].body["messages"]
+        assert [block["type"] for block in sent[0]["content"]] == ["text", "image"], "it stays where it was named"
+        await client.chat("hi", session_key="agent:main:blind")
+        await client.chat("/model mock/blind-1", session_key="agent:main:blind")
+        await client.chat(f"what is on {file}?", session_key="agent:main:blind")
+        assert kinds() == ["text"]

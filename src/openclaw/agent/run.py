@@ -29,6 +29,7 @@ from openclaw.agent.make_room import (
 )
 from openclaw.agent.memory_flush import flush_if_due
 from openclaw.agent.preparation import Preparation, prepare, workspace_of
+from openclaw.agent.prompt_images import with_pictures
 from openclaw.agent.request_log import RequestLog
 from openclaw.agent.result import RunResult, note_speech, result_of
 from openclaw.agent.resume import INTERRUPTED, NOT_STARTED, entry_id, found_end, next_step
@@ -208,8 +209,10 @@ class AgentRun:
             notes = self._runtime.notes.drain(self._turn.session_key)
             text = "\n".join([*notes, "", self._turn.prompt]) if notes else self._turn.prompt
             blocks = [TextBlock(text=text), *self._turn.images]
+            message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms())
+            message = await with_pictures(message, self.prepared, self._turn.source)
             faults.point("user.before")
-            await self._append(transcript, UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms()))
+            await self._append(transcript, message)
             faults.point("user.after")
             return None
         context = transcript.context()
@@ -336,6 +339,7 @@ class AgentRun:
                             messages[-1] = event.message
                         await prepared.cleaner.prepare([event.message])
                     case SteeringInjected(message, token):
+                        message = messages[-1] = await with_pictures(message, prepared)
                         await self._append(transcript, message, own_id=token)
                         await prepared.cleaner.prepare([message])
                     case RunEnded():
