@@ -71,6 +71,56 @@ async def test_skills_status_lists_the_skills_of_an_agent(tmp_path: Path, models
             await client.call("skills.status", {"agentId": "nobody"})
 
 
+NEEDY = """---
+name: needy
+description: Talks to a service
+metadata:
+  openclaw:
+    primaryEnv: NEEDY_KEY
+    requires:
+      env: [NEEDY_KEY]
+---
+Run the program.
+"""
+
+
+async def test_a_skill_gets_its_key_and_commands_find_it(gateway: GatewayProcess, models: ModelServer) -> None:
+    folder = gateway.state_dir / "workspace" / "skills" / "needy"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(NEEDY)
+    look = 'look [[tool:exec {"command":"echo key=$NEEDY_KEY more=$NEEDY_MORE"}]][[next]][[reply:done]]'
+    async with gateway.client() as client:
+
+        async def row() -> dict[str, Any]:
+            return next(r for r in (await client.call("skills.status", {}))["skills"] if r["name"] == "needy")
+
+        async def printed() -> str:
+            await client.chat(look)
+            [result] = models.requests[-1].body["messages"][-1]["content"]
+            return result["content"]
+
+        assert (await row())["missing"]["env"] == ["NEEDY_KEY"]
+        await client.chat("hello")
+        assert "<name>needy</name>" not in system_blocks(models)[0]
+        change = {"skillKey": "needy", "apiKey": "sk-abc", "env": {"NEEDY_MORE": "yes"}}
+        changed = await client.call("skills.update", change)
+        assert changed == {
+            "ok": True,
+            "skillKey": "needy",
+            "config": {"apiKey": "__OPENCLAW_REDACTED__", "env": {"NEEDY_MORE": "yes"}},
+        }
+        assert (await row())["eligible"]
+        assert await printed() == "key=sk-abc more=yes"
+        assert "<name>needy</name>" in system_blocks(models)[0]
+        await client.call("skills.update", {"skillKey": "needy", "env": {"NEEDY_MORE": ""}})
+        assert await printed() == "key=sk-abc more="
+        await client.call("skills.update", {"skillKey": "needy", "enabled": False})
+        assert (await row())["disabled"]
+        assert await printed() == "key= more="
+        with pytest.raises(RequestFailed, match='unknown skill "nobody"'):
+            await client.call("skills.update", {"skillKey": "nobody", "enabled": True})
+
+
 async def test_a_file_that_is_too_long_is_named_in_the_chat_once(gateway: GatewayProcess) -> None:
     workspace = gateway.state_dir / "workspace"
     workspace.mkdir(exist_ok=True)

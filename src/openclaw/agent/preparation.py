@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ class Preparation(msgspec.Struct, kw_only=True):
     workspace: Path
     tools: dict[str, Tool]
     tool_specs: list[ToolSpec]
+    skill_env: Mapping[str, str]
+    """What the commands of the run find in their environment besides the Gateway's."""
     prompt: SystemPrompt
     report: dict[str, Any]
     """Sizes of what the model is given. ``shared_report`` is the part of it that many runs have in common."""
@@ -96,6 +99,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         workspace=workspace,
         tools={tool.spec.name: tool for tool in tools},
         tool_specs=briefing.specs,
+        skill_env=facts.skill_env,
         prompt=briefing.prompt,
         report=prompt_report(turn, facts, briefing.report, now),
         shared_report=briefing.report,

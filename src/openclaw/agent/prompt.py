@@ -41,6 +41,8 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     group: bool = False
     extra: str = ""
     skills: SkillsPrompt = SkillsPrompt()
+    skill_env: Mapping[str, str] = {}
+    """Not told to the model: for the environment of its commands."""
     aliases: Mapping[str, str] = {}
     owners: Sequence[str] = ()
     citations: bool = False

@@ -63,6 +63,7 @@ async def gather_facts(
         return facts  # Its prompt is a few sentences: nothing else is told.
     facts.files = ground.files
     facts.skills = ground.skills
+    facts.skill_env = ground.skill_env
     facts.aliases = model_aliases(config)
     # In a group the owner's numbers would be one question away from everybody.
     facts.owners = [str(owner) for owner in config.commands.owner_allow_from if str(owner) != "*"] if private else []

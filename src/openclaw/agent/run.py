@@ -414,6 +414,7 @@ class AgentRun:
                 workspace=Path(prepared.workspace),
                 run_id=self._turn.run_id,
                 model_sees_images="image" in prepared.model.input,
+                env=prepared.skill_env,
                 notify=lambda text: self._runtime.notes.add(self._turn.session_key, text),
             ),
             clock=self._runtime.clock,

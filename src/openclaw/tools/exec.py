@@ -77,7 +77,9 @@ class ExecTool:
         timeout = arguments.get("timeout")
         if timeout is None or timeout <= 0:
             timeout = self._settings.timeout_sec
-        env = command_environment(os.environ, arguments.get("env") or {}, self._settings.path_prepend)
+        env = command_environment(
+            {**context.env, **os.environ}, arguments.get("env") or {}, self._settings.path_prepend
+        )
         command = permitted_command(self._settings, arguments, command, env, cwd)
         use_pty = bool(arguments.get("pty"))
         for attempt_pty in (True, False) if use_pty else (False,):
