@@ -18,9 +18,10 @@ from openclaw.agent.view import PromptView
 from openclaw.config.agents import workspace_dir
 from openclaw.config.schema import Config
 from openclaw.messages import Message, ThinkingLevel
-from openclaw.models.base import Model, ModelRequest, ToolSpec
+from openclaw.models.base import Model, ModelError, ModelRequest, ToolSpec
+from openclaw.models.errors import supported_thinking_levels
 from openclaw.models.retry import RetrySettings
-from openclaw.models.thinking import clamp_to_model, parse_level
+from openclaw.models.thinking import clamp, clamp_to_model, level_unless_set, parse_level
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import Tool
 
@@ -49,12 +50,30 @@ class Preparation(msgspec.Struct, kw_only=True):
     tool_choice: Any = None
     max_tokens: int | None = None
     memo: dict[Any, Any] = {}
+    refusals: int = 0
+    """How often a provider refused this run's requests as malformed, levels of thinking not counted."""
+    level_refused: bool = False
 
     def remember(self, memo: dict[Any, Any]) -> None:
         """The memo of the branch that is about to be shown: only what is new in it needs work."""
         self.view.remember(memo)
         self.cleaner.remember(memo)
         self.memo = memo
+
+    def simplify(self, error: ModelError, now_ms: int) -> bool:
+        """After a refusal. True: the next request is another, with a level the provider knows, or in plain words.
+
+        Once: what is refused in its plainest form as well is not at fault.
+        """
+        named = supported_thinking_levels(str(error))
+        if named and not self.level_refused and (level := clamp(self.thinking, named)) != self.thinking:
+            self.level_refused, self.thinking = True, level
+            return True
+        self.refusals += 1
+        plainer = self.cleaner.refused(now_ms)
+        if not plainer:
+            self.thinking = "off"
+        return self.refusals == 1
 
     def request(self, messages: list[Message]) -> ModelRequest:
         return ModelRequest(
@@ -154,9 +173,9 @@ def choose_model(
 
 def choose_thinking(turn: Turn, entry: SessionEntry, config: Config, model: Model) -> ThinkingLevel:
     """The message's own wish, then the session's, then the configuration's; never more than the model can do."""
-    wanted = turn.thinking or entry.get("thinkingLevel") or config.agents.defaults.thinking_default
-    level = (parse_level(wanted) if wanted else None) or ("low" if model.reasoning else "off")
-    return clamp_to_model(level, model)
+    wanted = turn.thinking or entry.get("thinkingLevel")
+    level = parse_level(wanted) if wanted else None
+    return clamp_to_model(level, model) if level else level_unless_set(model, config.agents.defaults.thinking_default)
 
 
 def run_timeout(turn: Turn, config: Config) -> float | None:

@@ -423,7 +423,7 @@ class AgentRun:
             client_tools=frozenset(spec.name for spec in self._turn.client_tools),
             retry_delay_ms=delay,
             max_retries=settings.max_retries if settings.enabled else 0,
-            simplify=lambda error: prepared.cleaner.refused(self._runtime.clock.now_ms()),
+            simplify=lambda error: prepared.simplify(error, self._runtime.clock.now_ms()),
             tool_update=self._emit,
             speech=lambda: self._speech(prepared.model),
             max_continuations=self._continuations,
