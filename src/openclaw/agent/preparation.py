@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.hygiene import HistoryCleaner, dm_history_limit
+from openclaw.agent.model_params import params_of, with_retention
 from openclaw.agent.prompt import SystemPrompt
 from openclaw.agent.prompt_facts import gather_facts
 from openclaw.agent.prompt_report import prompt_report
@@ -50,6 +51,7 @@ class Preparation(msgspec.Struct, kw_only=True):
     tool_choice: Any = None
     max_tokens: int | None = None
     memo: dict[Any, Any] = {}
+    temperature: float | None = None
     refusals: int = 0
     """How often a provider refused this run's requests as malformed, levels of thinking not counted."""
     level_refused: bool = False
@@ -87,6 +89,7 @@ class Preparation(msgspec.Struct, kw_only=True):
             tool_choice=self.tool_choice,
             max_tokens=self.max_tokens,
             memo=self.memo,
+            temperature=self.temperature,
         )
 
 
@@ -94,6 +97,8 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     config = runtime.config.current
     entry = await runtime.sessions.get(turn.agent_id, turn.session_key) or SessionEntry(sessionId=turn.session_id)
     model = choose_model(entry, config, turn.agent_id, runtime, turn.model)
+    params = params_of(config, model)
+    model = with_retention(model, params)
     thinking = choose_thinking(turn, entry, config, model)
     workspace = workspace_of(turn, runtime)
     tools = beside_client_tools(turn, tools_for(turn.agent_id, model, workspace, config, runtime))
@@ -108,7 +113,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         runtime.scales,
         runtime.clock,
         pruning=config.agents.defaults.context_pruning,
-        wanted_output=turn.max_tokens,
+        wanted_output=turn.max_tokens or params.max_tokens,
     )
     return Preparation(
         entry=entry,
@@ -140,7 +145,8 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
             max_image_side=config.agents.defaults.image_max_dimension_px,
         ),
         tool_choice=turn.tool_choice if model.tools else None,
-        max_tokens=turn.max_tokens,
+        max_tokens=turn.max_tokens or params.max_tokens,
+        temperature=params.temperature,
     )
 
 
