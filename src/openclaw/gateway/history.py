@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from openclaw.gateway.joined_parts import joined_parts
 from openclaw.inbound.stamp import without_wrappers
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, to_public
 from openclaw.outbound.visible import visible_message
@@ -39,6 +40,7 @@ def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool
 
     What the model decided not to say is left out, and its reasoning too unless the session wants to see it.
     """
+    entries = joined_parts(entries)
     if public:
         return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in _public(entries, with_reasoning)])
     return _within_budget([raw for entry in entries if (raw := _stored(entry, with_reasoning)) is not None])
