@@ -32,6 +32,8 @@ class Spoken(msgspec.Struct, frozen=True):
     """What a person hears of an answer."""
 
     text: str
+    reply_to: str = ""
+    """The message it answers: ``current`` or an id; empty: the model did not say."""
 
 
 class Silent(msgspec.Struct, frozen=True):

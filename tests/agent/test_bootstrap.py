@@ -98,7 +98,14 @@ def test_a_cut_file_is_warned_about_once_per_version_and_the_lost_lines_are_name
 
 @pytest.mark.parametrize(
     ("limit", "window", "expected"),
-    [(20_000, 200_000, 20_000), (20_000, 8192, 4096), (20_000, 500, 1000), (500, 500, 500), (50, 200_000, 50)],
+    [
+        (20_000, 200_000, 20_000),
+        (20_000, 32_000, 20_000),
+        (20_000, 8192, 5461),
+        (20_000, 500, 1000),
+        (500, 500, 500),
+        (50, 200_000, 50),
+    ],
 )
 def test_small_windows_get_less_of_each_file(limit: int, window: int, expected: int) -> None:
     assert effective_max_chars(limit, window) == expected

@@ -10,6 +10,7 @@ import pytest
 
 from openclaw.agent.bootstrap import load_bootstrap
 from openclaw.agent.prompt import PromptFacts, build_system_prompt
+from openclaw.agent.prompt_sections import SandboxWish
 from openclaw.agent.skills import SkillsPrompt
 from openclaw.models.base import Model, ToolSpec
 from openclaw.tools.base import Tool, ToolContext, ToolResult
@@ -46,38 +47,55 @@ def headings(text: str) -> list[str]:
 ALL = ("read", "memory_search", "gateway", "message", "session_status")
 FULL = """
 ## Tooling|## Tool Call Style|## Safety|## OpenClaw CLI Quick Reference|## Skills (mandatory)|## Memory Recall
-|## OpenClaw Self-Update|## Model Aliases|## Workspace|## Documentation|## User Identity
-|## Workspace Files (injected)|## Messaging|### message tool|## Group Chat Context|# Project Context
+|## OpenClaw Self-Update|## Model Aliases|## Workspace|## Documentation|## Sandbox|## User Identity
+|## Workspace Files (injected)|## Reply Tags|## Messaging|### message tool|## Reasoning Format|# Project Context
 |## Silent Replies|## Heartbeats
 """
+FULL_LAST = "## Group Chat Context|## Current Date & Time|## Runtime"
 MINIMAL = """
-## Tooling|## Tool Call Style|## Safety|## OpenClaw CLI Quick Reference|## Workspace|## Workspace Files (injected)
-|## Subagent Context|# Project Context
+## Tooling|## Tool Call Style|## Safety|## OpenClaw CLI Quick Reference|## Workspace|## Sandbox
+|## Workspace Files (injected)|## Subagent Context|## Reasoning Format|# Project Context
 """
+MINIMAL_LAST = "## Current Date & Time|## Runtime"
 
 
 def listed(text: str) -> list[str]:
     return [heading.strip() for heading in text.replace("\n", "").split("|")]
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("full", FULL), ("minimal", MINIMAL)])
-def test_sections_stand_in_their_order(tmp_path: Path, mode: str, expected: str) -> None:
+@pytest.mark.parametrize(("mode", "expected", "last"), [("full", FULL, FULL_LAST), ("minimal", MINIMAL, MINIMAL_LAST)])
+def test_sections_stand_in_their_order(tmp_path: Path, mode: str, expected: str, last: str) -> None:
     given = facts(
         tmp_path, *ALL, mode=mode, group=True, extra="Be kind.", skills=SkillsPrompt(text="<available_skills/>"),
         aliases={"fast": "mock/m-1"}, owners=["+351900"], user_timezone="Europe/Lisbon",
+        sandbox=SandboxWish("non-main", "ro"), tagged_reasoning=True,
     )  # fmt: skip
     prompt = build_system_prompt(given, NOON)
     assert headings(prompt.text) == listed(expected)
-    assert headings(prompt.suffix) == ["## Current Date & Time", "## Runtime"]
+    assert headings(prompt.suffix) == listed(last)
     assert "call session_status" in prompt.text
 
 
 @pytest.mark.parametrize(
     "heading",
-    ["Skills", "Memory Recall", "Self-Update", "Model Aliases", "User Identity", "Context\nBe", "message tool"],
-)
+    [
+        "Skills", "Memory Recall", "Self-Update", "Model Aliases", "User Identity", "Context\nBe", "message tool",
+        "## Sandbox", "Reasoning Format", "Group Chat Context",
+    ],
+)  # fmt: skip
 def test_a_section_without_its_condition_is_left_out(tmp_path: Path, heading: str) -> None:
-    assert heading not in build_system_prompt(facts(tmp_path), NOON).text
+    prompt = build_system_prompt(facts(tmp_path), NOON)
+    assert heading not in prompt.text + prompt.suffix
+
+
+@pytest.mark.parametrize(
+    ("access", "words"),
+    [("none", "leave everything else"), ("ro", "change nothing in it"), ("rw", "You may read and change")],
+)
+def test_a_session_without_its_sandbox_is_told_so(tmp_path: Path, access: Any, words: str) -> None:
+    text = build_system_prompt(facts(tmp_path, sandbox=SandboxWish("all", access)), NOON).text
+    assert f"(mode all, workspace access {access})" in text and words in text
+    assert "commands run directly on the host" in text
 
 
 def test_skills_are_listed_only_to_agents_that_can_read_them(tmp_path: Path) -> None:
@@ -113,9 +131,12 @@ def test_a_tool_without_a_summary_shows_its_description(tmp_path: Path) -> None:
     assert "- own: All about own" in build_system_prompt(given, NOON).text
 
 
-def test_the_main_part_is_the_same_bytes_whatever_the_clock_channel_or_thinking(tmp_path: Path) -> None:
-    first = build_system_prompt(facts(tmp_path, channel="webchat"), NOON)
-    other = build_system_prompt(facts(tmp_path, channel="signal", thinking="high"), NOON + 86_400_000)
+def test_the_main_part_is_the_same_bytes_whatever_the_clock_channel_thinking_or_group_name(tmp_path: Path) -> None:
+    first = build_system_prompt(facts(tmp_path, channel="webchat", group=True, extra='Called "Garden".'), NOON)
+    other = build_system_prompt(
+        facts(tmp_path, channel="signal", thinking="high", reasoning="on", group=True, extra='Called "Cellar".'),
+        NOON + 86_400_000,
+    )
     assert first.text == other.text
     assert first.suffix != other.suffix
 
@@ -149,7 +170,7 @@ def test_time_is_given_in_utc_and_in_the_persons_zone(
     [
         ({}, "model=mock/m-1"),
         ({"repo_root": "/r"}, "repo=/r"),
-        ({"channel": "telegram", "capabilities": []}, "channel=telegram | capabilities=none"),
+        ({"channel": "telegram"}, "channel=telegram | capabilities=none"),
         ({"channel": "telegram", "capabilities": ["a", "b"]}, "capabilities=a,b"),
         ({"thinking": ""}, "thinking=off"),
         ({"default_model": "mock/m-2"}, "default_model=mock/m-2"),

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.agent.skill_file import BadSkill, parse_header, parse_skill
+from openclaw.agent.skill_file import parse_skill
+from openclaw.agent.skill_header import BadSkill, parse_header
 from openclaw.agent.skills import bundled_dir, find_skills, judged_skills, places, skills_prompt
 from openclaw.config.schema import Config
 
@@ -48,6 +49,21 @@ HEADERS = [
     ('metadata:\n  {\n    "x": 1,\n  }', {"metadata": {"x": 1}}),
     ("metadata:\n  author: me\n  version: '1.0'", {"metadata": {"author": "me", "version": "1.0"}}),
     ("tags:\n  - a\n  - b", {"tags": ["a", "b"]}),
+    ("tags: [a, b-c, 'd e', 1, true]", {"tags": ["a", "b-c", "d e", 1, True]}),
+    ("metadata: {openclaw: {os: [linux, darwin]}}", {"metadata": {"openclaw": {"os": ["linux", "darwin"]}}}),
+    (
+        "metadata:\n  openclaw:\n    emoji: '*'\n    requires:\n      bins: [git]\n      env:\n        - A_KEY\n"
+        "    install:\n      - id: x\n        kind: brew\n        bins: [git]\n      - id: y\n        kind: go\n",
+        {
+            "metadata": {
+                "openclaw": {
+                    "emoji": "*",
+                    "requires": {"bins": ["git"], "env": ["A_KEY"]},
+                    "install": [{"id": "x", "kind": "brew", "bins": ["git"]}, {"id": "y", "kind": "go"}],
+                }
+            }
+        },
+    ),
     ("homepage: https://example.org/x", {"homepage": "https://example.org/x"}),
     ("# only a comment\n\nname: a", {"name": "a"}),
 ]

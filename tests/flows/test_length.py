@@ -28,7 +28,17 @@ async def test_a_cut_answer_is_continued_and_shown_as_one(gateway: GatewayProces
         assert "".join(data["delta"] for data in streamed) == HEAD + TAIL
         assert streamed[-1]["text"] == HEAD + TAIL
         history = await client.call("chat.history", {"sessionKey": "main"})
-        assert [message["role"] for message in history["messages"]] == ["user", *["assistant"] * 3]
+        assert [message["role"] for message in history["messages"]] == ["user", "assistant"]
+        [answer] = [message for message in history["messages"] if message["role"] == "assistant"]
+        assert answer["content"] == [{"type": "text", "text": HEAD + TAIL}]
+        counts = [
+            entry["message"]["usage"]["input"]
+            for entry in gateway.transcript(history["sessionId"])
+            if entry.get("message", {}).get("role") == "assistant"
+        ]
+        assert answer["usage"]["input"] == sum(counts) and len(counts) == 3
+        public = await client.call("chat.history", {"sessionKey": "main", "format": "messages"})
+        assert public["messages"][-1]["content"] == [{"type": "text", "text": HEAD + TAIL}]
         kept = [entry for entry in gateway.transcript(history["sessionId"]) if entry["type"] == "custom_message"]
         assert [entry["display"] for entry in kept] == [False, False]
         models.reply("Good.")
@@ -43,6 +53,12 @@ async def test_the_number_of_continuations_is_bounded(tmp_path: Path, models: Mo
     async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
         assert text_of(await client.chat("go")) == "part 0. part 1."
         assert len(models.requests) == 2
+        await client.chat("/status")
+        models.forget()
+        await client.chat("more [[reply:Enough.]]")
+        history = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
+        said = [m["content"][0]["text"].strip() for m in history if m["role"] == "assistant"]
+        assert said[0] == "part 0. part 1." and said[1].startswith("🦞") and said[2:] == ["Enough."]
 
 
 async def test_a_call_that_was_cut_is_never_run_and_the_model_is_told(
@@ -88,7 +104,7 @@ async def test_after_a_power_cut_between_two_parts_the_answer_is_finished(tmp_pa
     async with GatewayProcess(tmp_path / "state", None) as again, again.client() as client:
         await client.call("agent.wait", {"runId": run_id, "timeoutMs": 15_000})
         history = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
-        assert [m["content"][0]["text"] for m in history if m["role"] == "assistant"] == ["one two ", "three"]
+        assert [m["content"][0]["text"] for m in history if m["role"] == "assistant"] == ["one two three"]
     with sqlite3.connect(tmp_path / "state" / "ledger.db") as ledger:
         (result,) = ledger.execute("select result from messages").fetchone()
         assert json.loads(result)["text"] == "one two three"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
-from tests.support.gateway import GatewayProcess, RequestFailed, model_config
+from tests.support.gateway import GatewayProcess, RequestFailed, model_config, text_of
 from tests.support.model_server import ModelServer
 
 
@@ -69,6 +71,56 @@ async def test_skills_status_lists_the_skills_of_an_agent(tmp_path: Path, models
             await client.call("skills.status", {"agentId": "nobody"})
 
 
+NEEDY = """---
+name: needy
+description: Talks to a service
+metadata:
+  openclaw:
+    primaryEnv: NEEDY_KEY
+    requires:
+      env: [NEEDY_KEY]
+---
+Run the program.
+"""
+
+
+async def test_a_skill_gets_its_key_and_commands_find_it(gateway: GatewayProcess, models: ModelServer) -> None:
+    folder = gateway.state_dir / "workspace" / "skills" / "needy"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(NEEDY)
+    look = 'look [[tool:exec {"command":"echo key=$NEEDY_KEY more=$NEEDY_MORE"}]][[next]][[reply:done]]'
+    async with gateway.client() as client:
+
+        async def row() -> dict[str, Any]:
+            return next(r for r in (await client.call("skills.status", {}))["skills"] if r["name"] == "needy")
+
+        async def printed() -> str:
+            await client.chat(look)
+            [result] = models.requests[-1].body["messages"][-1]["content"]
+            return result["content"]
+
+        assert (await row())["missing"]["env"] == ["NEEDY_KEY"]
+        await client.chat("hello")
+        assert "<name>needy</name>" not in system_blocks(models)[0]
+        change = {"skillKey": "needy", "apiKey": "sk-abc", "env": {"NEEDY_MORE": "yes"}}
+        changed = await client.call("skills.update", change)
+        assert changed == {
+            "ok": True,
+            "skillKey": "needy",
+            "config": {"apiKey": "__OPENCLAW_REDACTED__", "env": {"NEEDY_MORE": "yes"}},
+        }
+        assert (await row())["eligible"]
+        assert await printed() == "key=sk-abc more=yes"
+        assert "<name>needy</name>" in system_blocks(models)[0]
+        await client.call("skills.update", {"skillKey": "needy", "env": {"NEEDY_MORE": ""}})
+        assert await printed() == "key=sk-abc more="
+        await client.call("skills.update", {"skillKey": "needy", "enabled": False})
+        assert (await row())["disabled"]
+        assert await printed() == "key= more="
+        with pytest.raises(RequestFailed, match='unknown skill "nobody"'):
+            await client.call("skills.update", {"skillKey": "nobody", "enabled": True})
+
+
 async def test_a_file_that_is_too_long_is_named_in_the_chat_once(gateway: GatewayProcess) -> None:
     workspace = gateway.state_dir / "workspace"
     workspace.mkdir(exist_ok=True)
@@ -79,3 +131,114 @@ async def test_a_file_that_is_too_long_is_named_in_the_chat_once(gateway: Gatewa
         told = await client.event(lambda event, payload: event == "chat" and payload["runId"].startswith("notice-one-"))
         assert "TOOLS.md" in json.dumps(told["payload"])
         assert not [frame for frame in client.events if "notice-two-" in json.dumps(frame)]
+
+
+def asked(models: ModelServer, number: int) -> dict[str, Any]:
+    """What was sent, without the marks that tell the provider how far to remember it."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(item) for name, item in value.items() if name != "cache_control"}
+        return [plain(item) for item in value] if isinstance(value, list) else value
+
+    return plain(models.requests[number].body)
+
+
+async def test_every_request_begins_with_the_bytes_of_the_one_before(
+    gateway: GatewayProcess, models: ModelServer
+) -> None:
+    """After a tool turn, new settings, a new name for the session and a restart as well."""
+    async with gateway.client() as client:
+        await client.chat("first [[reply:One.]]")
+        await client.chat('look [[tool:read {"path":"AGENTS.md"}]][[next]][[reply:Two.]]')
+        await client.call("sessions.patch", {"key": "main", "label": "Garden", "thinkingLevel": "low"})
+        await client.chat("/verbose full")
+        await client.chat("/reasoning on")
+        await client.chat("third [[reply:Three.]]")
+    await gateway.stop()
+    await gateway.start()
+    async with gateway.client() as client:
+        await client.chat("fourth [[reply:Four.]]")
+    bodies = [asked(models, number) for number in range(len(models.requests))]
+    assert len(bodies) == 5
+    for earlier, later in itertools.pairwise(bodies):
+        assert json.dumps(later["tools"]) == json.dumps(earlier["tools"])
+        assert later["system"][0]["text"] == earlier["system"][0]["text"]
+        assert json.dumps(later["messages"][: len(earlier["messages"])]) == json.dumps(earlier["messages"])
+    assert "Reasoning: on" in bodies[-1]["system"][1]["text"] and "Reasoning: off" in bodies[0]["system"][1]["text"]
+
+
+async def test_how_much_the_provider_remembered_is_shown(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        await client.chat("/usage full")
+        models.reply("Hi.", usage={"input": 100, "cacheRead": 1800, "cacheWrite": 100, "output": 5})
+        assert text_of(await client.chat("hello")).endswith("· session agent:main:main · cache 90%")
+        assert "🗄️ Cache: 90% hit · 1.8k cached, 100 new" in text_of(await client.chat("/status"))
+        [row] = (await client.call("sessions.list", {}))["sessions"]
+        assert (row["cacheRead"], row["cacheWrite"]) == (1800, 100)
+        [used] = (await client.call("sessions.usage", {}))["sessions"]
+        assert used["usage"]["cacheRead"] == 1800
+
+
+async def test_a_model_that_reasons_in_tags_is_asked_for_them_and_held_to_them(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    config = model_config(models.base_url, models.api_key)
+    config["models"]["providers"]["minimax"] = config["models"]["providers"].pop("mock")
+    config["agents"]["defaults"]["model"] = "minimax/mock-1"
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        models.reply("Let me see. <think>easy</think> So: <final>It is four.</final> Good.", delay_ms=1)
+        assert text_of(await client.chat("two and two?", run_id="tags")) == "It is four."
+        history = await client.call("chat.history", {"sessionKey": "main"})
+        seen = json.dumps([client.of_run("tags"), history["messages"]])
+        assert not [word for word in ("Let me see", "easy", "Good") if word in seen]
+        [thoughts, answer] = gateway.transcript(history["sessionId"])[-1]["message"]["content"]
+        assert answer["text"] == "It is four."
+        assert thoughts["thinking"] == "easy\n\nLet me see.  So:  Good."
+        assert "## Reasoning Format\n" in system_blocks(models)[0]
+        models.reply("No tags at all.")
+        assert text_of(await client.chat("again?")) == "No tags at all."
+
+
+async def test_a_tag_that_quotes_a_message_is_read_by_nobody(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        models.reply("[[reply_to_current]] Here you are.", delay_ms=1)
+        assert text_of(await client.chat("where?", run_id="quoting")) == "Here you are."
+        assert "## Reply Tags\n" in system_blocks(models)[0]
+        history = await client.call("chat.history", {"sessionKey": "main"})
+        assert "reply_to" not in json.dumps([client.of_run("quoting"), history["messages"]])
+
+
+async def test_a_session_that_should_be_sandboxed_knows_that_it_is_not(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    config["agents"]["defaults"]["sandbox"] = {"mode": "non-main", "workspaceAccess": "ro"}
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        await client.chat("hello")
+        assert "## Sandbox" not in system_blocks(models)[0]
+        await client.chat("hello", session_key="agent:main:other")
+        assert "## Sandbox\n" in system_blocks(models)[0]
+        shown = text_of(await client.chat("/context list", session_key="agent:main:other"))
+        assert "Sandbox: mode=non-main sandboxed=false" in shown
+
+
+async def test_a_picture_named_by_its_path_is_shown_to_a_model_that_sees(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    provider = config["models"]["providers"]["mock"]
+    provider["models"].append({**provider["models"][0], "id": "blind-1", "input": ["text"]})
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        file = gateway.state_dir.parent / "cat.png"
+        Image.new("RGB", (3, 3), "red").save(file)
+
+        def kinds() -> list[str]:
+            return [block["type"] for block in models.requests[-1].body["messages"][-1]["content"]]
+
+        await client.chat(f"what is on ~/{file.name}?")
+        assert kinds() == ["text", "image"]
+        await client.chat("and on https://example.com/cat.png or ./nothing.png?")
+        assert kinds() == ["text"]
+        sent = models.requests[-1].body["messages"]
+        assert [block["type"] for block in sent[0]["content"]] == ["text", "image"], "it stays where it was named"
+        await client.chat("hi", session_key="agent:main:blind")
+        await client.chat("/model mock/blind-1", session_key="agent:main:blind")
+        await client.chat(f"what is on {file}?", session_key="agent:main:blind")
+        assert kinds() == ["text"]

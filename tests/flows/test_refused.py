@@ -56,11 +56,27 @@ async def test_refused_twice_there_is_one_notice_and_the_next_turn_works(
         assert text_of(await client.chat("still there? [[reply:yes]]")) == "yes"
 
 
-async def test_a_request_that_cannot_be_plainer_is_not_repeated(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_request_that_cannot_be_plainer_is_sent_once_more(gateway: GatewayProcess, models: ModelServer) -> None:
     async with gateway.client() as client:
-        models.queue(REFUSED)
-        assert (await client.chat("hello"))["state"] == "error"
-        assert len(models.requests) == 1
+        models.queue(REFUSED, Reply(text="Here I am."))
+        assert text_of(await client.chat("hello")) == "Here I am."
+        assert len(models.requests) == 2
+        models.queue(REFUSED, REFUSED)
+        assert (await client.chat("hello again"))["state"] == "error"
+        assert len(models.requests) == 4
+        assert text_of(await client.chat("still there? [[reply:yes]]")) == "yes"
+
+
+async def test_a_level_of_thinking_that_the_provider_refuses_is_exchanged_for_one_it_names(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    async with GatewayProcess(tmp_path / "state", three_apis(models)) as gateway, gateway.client() as client:
+        await client.call("sessions.patch", {"key": "main", "model": "chat/mock-1", "thinkingLevel": "minimal"})
+        refused = "Unsupported value: 'minimal'. Supported values are: 'low', 'medium', and 'high'."
+        models.queue(Reply(status=400, message=refused), Reply(text="Thought about."))
+        assert text_of(await client.chat("think")) == "Thought about."
+        efforts = [request.body.get("reasoning_effort") for request in models.requests]
+        assert efforts == ["minimal", "low"]
 
 
 async def test_a_missing_model_is_not_asked_for_twice(gateway: GatewayProcess, models: ModelServer) -> None:

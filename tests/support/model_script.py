@@ -26,6 +26,8 @@ class Reply:
     """One answer of the model. Every field has a sensible default; see model_server for examples."""
 
     text: str = ""
+    pieces: list[str] = field(default_factory=list)
+    """The text as it is cut into deltas; at white space when left out."""
     thinking: str = ""
     signature: str = "c2lnbmF0dXJl"
     redacted: str = ""
@@ -60,7 +62,7 @@ class Reply:
 
     @property
     def tokens(self) -> list[str]:
-        return _TOKEN.findall(self.text)
+        return self.pieces or _TOKEN.findall(self.text)
 
     @property
     def fails(self) -> bool:

@@ -76,6 +76,7 @@ class Recorded:
     headers: Mapping[str, str]
     body: Any
     error: str | None = None
+    raw: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,9 @@ class ModelServer:
             body: Any = msgspec.json.decode(raw)
         except (msgspec.MsgspecError, UnicodeError):
             body = None
-        recorded = Recorded(request.path, {name.lower(): value for name, value in request.headers.items()}, body)
+        recorded = Recorded(
+            request.path, {name.lower(): value for name, value in request.headers.items()}, body, raw=raw
+        )
         self.requests.append(recorded)
         await self._notify()
         if (refusal := self._refusal(api, recorded)) is not None:

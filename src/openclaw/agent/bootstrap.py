@@ -16,7 +16,7 @@ MEMORY_FILES = ("MEMORY.md", "memory.md")
 SUBAGENT_FILES = ("AGENTS.md", "TOOLS.md")
 HEAD_PERCENT = 70
 TAIL_PERCENT = 20
-WINDOW_SHARE = 8
+WINDOW_SHARE = 6
 """One file takes at most this part of the window, so that small models keep room for the conversation."""
 MIN_CHARS = 1000
 MAX_READ_BYTES = 4_000_000

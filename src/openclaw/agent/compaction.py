@@ -375,8 +375,8 @@ async def count_compaction(
             return entry
         entry["compactionCount"] = entry.get("compactionCount", 0) + add
         entry["totalTokens"] = tokens_after
-        entry.pop("inputTokens", None)
-        entry.pop("outputTokens", None)
+        for name in ("inputTokens", "outputTokens", "cacheRead", "cacheWrite"):
+            entry.pop(name, None)
         return entry
 
     entry = await runtime.sessions.update(agent_id, session_key, change, durable=False)

@@ -112,6 +112,7 @@ def _message_diff(before: Sequence[Sent], after: Sequence[Sent]) -> list[str]:
 
 class NotedRun(msgspec.Struct, kw_only=True):
     run_id: str
+    session_key: str = ""
     at: int
     record: RequestRecord
     transcript: Transcript | None

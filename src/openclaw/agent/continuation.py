@@ -96,6 +96,7 @@ class Part:
 
     def __init__(self, before: str, speech: SpeechStream) -> None:
         speech.feed(before)
+        self.before = before
         self.speech = speech
         self.said_before = speech.said
         self.thinking = speech.thinking

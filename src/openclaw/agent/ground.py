@@ -22,6 +22,7 @@ from openclaw.agent.bootstrap import (
     effective_max_chars,
     load_bootstrap,
 )
+from openclaw.agent.skill_env import skill_environment
 from openclaw.agent.skill_gate import BUNDLED
 from openclaw.agent.skills import (
     SkillsPrompt,
@@ -54,6 +55,7 @@ class View(msgspec.Struct, frozen=True):
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
     files: list[BootstrapFile]
     skills: SkillsPrompt
+    skill_env: dict[str, str]
     repo_root: str | None
 
 
@@ -100,16 +102,14 @@ class Grounds:
         # Before anything is read: what changes while it is being read is noticed the next time.
         near_signs, far_signs = _signs(near), _signs(far)
         max_chars = effective_max_chars(defaults.bootstrap_max_chars, view.window)
+        verdicts, _ = judged_skills(config, self._state_dir, agent_id)
         ground = Ground(
             files=load_bootstrap(workspace, max_chars, private=view.private, subagent=view.subagent),
-            skills=SkillsPrompt() if view.subagent else self._skills(agent_id, config, view.window),
+            skills=SkillsPrompt() if view.subagent else skills_prompt(verdicts, view.window),
+            skill_env=skill_environment(verdicts, config, os.environ) if config.skills.entries else {},
             repo_root=repo_root(workspace, defaults.repo_root),
         )
         return _Found(ground, config, near, near_signs, far, far_signs, now)
-
-    def _skills(self, agent_id: str, config: Config, window: int) -> SkillsPrompt:
-        verdicts, _ = judged_skills(config, self._state_dir, agent_id)
-        return skills_prompt(verdicts, window)
 
     def _watched(self, agent_id: str, config: Config, workspace: Path) -> tuple[list[str], list[str]]:
         """A folder's own time changes when something appears in it or goes: what is missing needs no watching."""

@@ -34,7 +34,7 @@ from openclaw.events import (
 )
 from openclaw.messages import AssistantBlock, AssistantMessage, Message, TextBlock, ThinkingBlock, ToolCall, UserMessage
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text, Thinking
-from openclaw.outbound.reasoning import Piece, Said, typed
+from openclaw.outbound.reasoning import Piece, Said
 from openclaw.outbound.visible import SpeechStream
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 
@@ -245,7 +245,7 @@ def _beginning(reply: Reply, part: Part, *, first_attempt: bool) -> list[Event]:
 def _ending(message: AssistantMessage, part: Part, reply: Reply) -> list[Event]:
     """What was held back, and the finished message as it will be stored."""
     pieces = [] if part.received or not message.text else part.feed(message.text)
-    stored = typed(message, thinking=part.thinking)
+    stored = part.speech.stored(message, part.before, thinking=part.thinking)
     if reply.goes_on(message, part):
         pieces += part.pause()
         reply.keep(part)

@@ -26,7 +26,7 @@ from openclaw.agent.prompt import SystemPrompt
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.agent.side_calls import SideCalls
 from openclaw.agent.tool_output import stored_result
-from openclaw.config.agents import agent_config, main_session_key
+from openclaw.config.agents import sandbox_config, wants_sandbox
 from openclaw.config.schema import Config, MemoryFlush
 from openclaw.events import AssistantEnded, RunEnded, ToolEnded
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, Usage, UserMessage
@@ -76,11 +76,8 @@ def flushed_this_cycle(entry: SessionEntry) -> bool:
 
 def workspace_closed(config: Config, agent_id: str, session_key: str, workspace: Path) -> bool:
     """True where notes could not be kept: a sandbox that may not write to the workspace, or no writable folder."""
-    agent = agent_config(config, agent_id)
-    sandbox = agent.sandbox if agent and agent.sandbox else config.agents.defaults.sandbox
-    main = session_key == main_session_key(config, agent_id)
-    if sandbox.mode == "all" or (sandbox.mode == "non-main" and not main):
-        return sandbox.workspace_access != "rw"
+    if wants_sandbox(config, agent_id, session_key):
+        return sandbox_config(config, agent_id).workspace_access != "rw"
     return not (workspace.is_dir() and os.access(workspace, os.W_OK | os.X_OK))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from openclaw.agent.hygiene import HistoryCleaner, dm_history_limit
+from openclaw.agent.model_params import params_of, with_retention
 from openclaw.agent.prompt import SystemPrompt
 from openclaw.agent.prompt_facts import gather_facts
 from openclaw.agent.prompt_report import prompt_report
@@ -17,9 +19,10 @@ from openclaw.agent.view import PromptView
 from openclaw.config.agents import workspace_dir
 from openclaw.config.schema import Config
 from openclaw.messages import Message, ThinkingLevel
-from openclaw.models.base import Model, ModelRequest, ToolSpec
+from openclaw.models.base import Model, ModelError, ModelRequest, ToolSpec
+from openclaw.models.errors import supported_thinking_levels
 from openclaw.models.retry import RetrySettings
-from openclaw.models.thinking import clamp_to_model, parse_level
+from openclaw.models.thinking import clamp, clamp_to_model, level_unless_set, parse_level
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import Tool
 
@@ -32,6 +35,8 @@ class Preparation(msgspec.Struct, kw_only=True):
     workspace: Path
     tools: dict[str, Tool]
     tool_specs: list[ToolSpec]
+    skill_env: Mapping[str, str]
+    """What the commands of the run find in their environment besides the Gateway's."""
     prompt: SystemPrompt
     report: dict[str, Any]
     """Sizes of what the model is given. ``shared_report`` is the part of it that many runs have in common."""
@@ -46,12 +51,31 @@ class Preparation(msgspec.Struct, kw_only=True):
     tool_choice: Any = None
     max_tokens: int | None = None
     memo: dict[Any, Any] = {}
+    temperature: float | None = None
+    refusals: int = 0
+    """How often a provider refused this run's requests as malformed, levels of thinking not counted."""
+    level_refused: bool = False
 
     def remember(self, memo: dict[Any, Any]) -> None:
         """The memo of the branch that is about to be shown: only what is new in it needs work."""
         self.view.remember(memo)
         self.cleaner.remember(memo)
         self.memo = memo
+
+    def simplify(self, error: ModelError, now_ms: int) -> bool:
+        """After a refusal. True: the next request is another, with a level the provider knows, or in plain words.
+
+        Once: what is refused in its plainest form as well is not at fault.
+        """
+        named = supported_thinking_levels(str(error))
+        if named and not self.level_refused and (level := clamp(self.thinking, named)) != self.thinking:
+            self.level_refused, self.thinking = True, level
+            return True
+        self.refusals += 1
+        plainer = self.cleaner.refused(now_ms)
+        if not plainer:
+            self.thinking = "off"
+        return self.refusals == 1
 
     def request(self, messages: list[Message]) -> ModelRequest:
         return ModelRequest(
@@ -65,6 +89,7 @@ class Preparation(msgspec.Struct, kw_only=True):
             tool_choice=self.tool_choice,
             max_tokens=self.max_tokens,
             memo=self.memo,
+            temperature=self.temperature,
         )
 
 
@@ -72,6 +97,8 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     config = runtime.config.current
     entry = await runtime.sessions.get(turn.agent_id, turn.session_key) or SessionEntry(sessionId=turn.session_id)
     model = choose_model(entry, config, turn.agent_id, runtime, turn.model, turn.auth_profile)
+    params = params_of(config, model)
+    model = with_retention(model, params)
     thinking = choose_thinking(turn, entry, config, model)
     workspace = workspace_of(turn, runtime)
     tools = beside_client_tools(turn, tools_for(turn.agent_id, model, workspace, config, runtime))
@@ -86,7 +113,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         runtime.scales,
         runtime.clock,
         pruning=config.agents.defaults.context_pruning,
-        wanted_output=turn.max_tokens,
+        wanted_output=turn.max_tokens or params.max_tokens,
     )
     return Preparation(
         entry=entry,
@@ -96,6 +123,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         workspace=workspace,
         tools={tool.spec.name: tool for tool in tools},
         tool_specs=briefing.specs,
+        skill_env=facts.skill_env,
         prompt=briefing.prompt,
         report=prompt_report(turn, facts, briefing.report, now),
         shared_report=briefing.report,
@@ -117,7 +145,8 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
             max_image_side=config.agents.defaults.image_max_dimension_px,
         ),
         tool_choice=turn.tool_choice if model.tools else None,
-        max_tokens=turn.max_tokens,
+        max_tokens=turn.max_tokens or params.max_tokens,
+        temperature=params.temperature,
     )
 
 
@@ -158,9 +187,9 @@ def choose_model(
 
 def choose_thinking(turn: Turn, entry: SessionEntry, config: Config, model: Model) -> ThinkingLevel:
     """The message's own wish, then the session's, then the configuration's; never more than the model can do."""
-    wanted = turn.thinking or entry.get("thinkingLevel") or config.agents.defaults.thinking_default
-    level = (parse_level(wanted) if wanted else None) or ("low" if model.reasoning else "off")
-    return clamp_to_model(level, model)
+    wanted = turn.thinking or entry.get("thinkingLevel")
+    level = parse_level(wanted) if wanted else None
+    return clamp_to_model(level, model) if level else level_unless_set(model, config.agents.defaults.thinking_default)
 
 
 def run_timeout(turn: Turn, config: Config) -> float | None:

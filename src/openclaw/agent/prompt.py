@@ -1,7 +1,7 @@
 """The system prompt: rebuilt for every run, never stored in the history.
 
-The main part is the same bytes from turn to turn, so that providers can cache it; what changes (the clock, the model,
-the channel) is a suffix.
+The main part is the same bytes from turn to turn, so that providers can cache it; what changes (who is in the group,
+the clock, the model, the channel) is a suffix.
 """
 
 from __future__ import annotations
@@ -41,14 +41,19 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     group: bool = False
     extra: str = ""
     skills: SkillsPrompt = SkillsPrompt()
+    skill_env: Mapping[str, str] = {}
+    """Not told to the model: for the environment of its commands."""
     aliases: Mapping[str, str] = {}
     owners: Sequence[str] = ()
     citations: bool = False
     heartbeat_prompt: str = ""
+    sandbox: sections.SandboxWish | None = None
+    tagged_reasoning: bool = False
+    """The model writes its reasoning into the answer and must tell the two apart by tags."""
     repo_root: str | None = None
     default_model: str | None = None
     channel: str | None = None
-    capabilities: Sequence[str] | None = None
+    capabilities: Sequence[str] = ()
     reasoning: str = "off"
     user_timezone: str | None = None
     time_format: Literal["auto", "12", "24"] = "auto"
@@ -84,7 +89,7 @@ def build_system_prompt(facts: PromptFacts, now_ms: int) -> SystemPrompt:
     )
     return SystemPrompt(
         text="\n".join(part for part in parts if part),
-        suffix=f"{_time(facts, now_ms)}\n{_runtime(facts)}",
+        suffix="\n".join(part for part in (_around(facts), _time(facts, now_ms), _runtime(facts)) if part),
         project_context_chars=len(project),
         tool_list_chars=len(listed),
         skills_chars=len(skills),
@@ -106,10 +111,12 @@ def _full(facts: PromptFacts, names: frozenset[str], listed: str, skills: str, p
         _clock_hint(facts, names),
         sections.workspace(facts.workspace, first_run=_is_first_run(facts.files)),
         sections.documentation(_docs_dir()),
+        sections.sandbox(facts.sandbox),
         sections.user_identity(facts.owners),
         sections.workspace_files() if project else "",
+        sections.reply_tags(),
         sections.messaging(names),
-        sections.extra_context(facts.extra.strip(), subagent=False, group=facts.group),
+        sections.reasoning_format(facts.tagged_reasoning),
         project,
         sections.silent_replies(),
         sections.heartbeats(facts.heartbeat_prompt),
@@ -125,10 +132,19 @@ def _minimal(facts: PromptFacts, names: frozenset[str], listed: str, project: st
         sections.cli_reference(),
         _clock_hint(facts, names),
         sections.workspace(facts.workspace, first_run=False),
+        sections.sandbox(facts.sandbox),
         sections.workspace_files() if project else "",
         sections.extra_context(facts.extra.strip(), subagent=True, group=False),
+        sections.reasoning_format(facts.tagged_reasoning),
         project,
     ]
+
+
+def _around(facts: PromptFacts) -> str:
+    """Where the conversation takes place. A group's name and members change, so that it stands among the last words."""
+    if facts.mode != "full":
+        return ""
+    return sections.extra_context(facts.extra.strip(), subagent=False, group=facts.group)
 
 
 def _identity(facts: PromptFacts) -> str:
@@ -167,8 +183,7 @@ def _runtime(facts: PromptFacts) -> str:
     ]
     if facts.channel:
         parts.append(f"channel={facts.channel}")
-        if facts.capabilities is not None:
-            parts.append(f"capabilities={','.join(facts.capabilities) or 'none'}")
+        parts.append(f"capabilities={','.join(facts.capabilities) or 'none'}")
     parts.append(f"thinking={facts.thinking or 'off'}")
     return (
         f"## Runtime\nRuntime: {' | '.join(part for part in parts if part)}\n"

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 from openclaw.agent.ground import Grounds, View
 from openclaw.agent.prompt import PromptFacts
+from openclaw.agent.prompt_sections import SandboxWish
 from openclaw.agent.runtime import Turn
-from openclaw.config.agents import agent_config, main_key, model_aliases, primary_model
+from openclaw.config.agents import (
+    agent_config,
+    main_key,
+    model_aliases,
+    primary_model,
+    sandbox_config,
+    wants_sandbox,
+)
 from openclaw.config.schema import Config
 from openclaw.models.base import Model
+from openclaw.models.compat import reasons_in_tags
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import channel_of, is_subagent, kind_of
 from openclaw.tools.base import Tool
@@ -53,6 +63,7 @@ async def gather_facts(
         return facts  # Its prompt is a few sentences: nothing else is told.
     facts.files = ground.files
     facts.skills = ground.skills
+    facts.skill_env = ground.skill_env
     facts.aliases = model_aliases(config)
     # In a group the owner's numbers would be one question away from everybody.
     facts.owners = [str(owner) for owner in config.commands.owner_allow_from if str(owner) != "*"] if private else []
@@ -62,7 +73,27 @@ async def gather_facts(
     facts.default_model = primary_model(config, turn.agent_id)
     channel = channel_of(entry, turn.session_key, main_key=main_key(config))
     facts.channel = None if channel in _NO_CHANNEL else channel
+    facts.capabilities = _capabilities(config, channel)
+    facts.sandbox = _sandbox(config, turn)
+    facts.tagged_reasoning = reasons_in_tags(model)
     return facts
+
+
+def _sandbox(config: Config, turn: Turn) -> SandboxWish | None:
+    if not wants_sandbox(config, turn.agent_id, turn.session_key):
+        return None
+    sandbox = sandbox_config(config, turn.agent_id)
+    return SandboxWish(sandbox.mode, sandbox.workspace_access)
+
+
+def _capabilities(config: Config, channel: str) -> list[str]:
+    """What the channel's section names beside the obvious."""
+    signal = config.channels.signal
+    if channel == "signal":
+        return signal.capabilities if signal else []
+    named: Any = config.channels.others.get(channel, {}).get("capabilities")
+    names = cast("list[Any]", named) if isinstance(named, list) else []
+    return [name.strip() for name in names if isinstance(name, str) and name.strip()]
 
 
 def agent_name(config: Config, agent_id: str) -> str:

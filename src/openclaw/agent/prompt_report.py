@@ -8,6 +8,7 @@ import msgspec
 
 from openclaw.agent.bootstrap import effective_max_chars, untold_warnings
 from openclaw.agent.prompt import PromptFacts, SystemPrompt
+from openclaw.config.agents import sandbox_config
 from openclaw.config.schema import Config
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def shared_report(facts: PromptFacts, prompt: SystemPrompt, config: Config) -> d
         "bootstrapMaxChars": effective_max_chars(
             config.agents.defaults.bootstrap_max_chars, facts.model.context_window
         ),
-        "sandbox": {"mode": "off", "sandboxed": False},
+        "sandbox": {"mode": sandbox_config(config, facts.agent_id).mode, "sandboxed": False},
         "systemPrompt": {
             "chars": prompt.chars,
             "projectContextChars": prompt.project_context_chars,

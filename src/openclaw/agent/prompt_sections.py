@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
 
 from openclaw.agent.bootstrap import BootstrapFile
 from openclaw.tools.base import Tool
@@ -15,6 +18,13 @@ TOOL_ORDER: tuple[str, ...] = tuple(_ORDER.split())
 """As they stand in the prompt; tools not named here follow by alphabet."""
 _RANK = {name: place for place, name in enumerate(TOOL_ORDER)}
 PROJECT_CONTEXT = "# Project Context"
+
+
+class SandboxWish(msgspec.Struct, frozen=True):
+    """What the configuration asks for a session: ``mode`` and ``workspaceAccess`` of its sandbox."""
+
+    mode: str
+    access: Literal["none", "ro", "rw"]
 
 
 def tool_list(tools: Iterable[Tool]) -> str:
@@ -144,6 +154,47 @@ def workspace_files() -> str:
     return (
         "## Workspace Files (injected)\n"
         "The files under Project Context below were loaded by OpenClaw and are edited by the person or by you."
+    )
+
+
+def sandbox(wanted: SandboxWish | None) -> str:
+    """What a session is told that the configuration wants in a sandbox, which this Gateway cannot give it."""
+    if wanted is None:
+        return ""
+    access = {
+        "none": "Work in the working directory named above, and leave everything else on this machine alone.",
+        "ro": "The workspace is for reading here: change nothing in it.",
+        "rw": "You may read and change the workspace, and nothing else on this machine.",
+    }[wanted.access]
+    return (
+        "## Sandbox\n"
+        f"This session is meant to be sandboxed (mode {wanted.mode}, workspace access {wanted.access}), but no "
+        "container is at work: commands run directly on the host.\n"
+        f"{access}"
+    )
+
+
+def reply_tags() -> str:
+    return (
+        "## Reply Tags\n"
+        "Where a chat can quote, a tag makes your reply quote a message; nobody gets to read the tag itself.\n"
+        "- [[reply_to_current]] quotes the message you are answering.\n"
+        "- [[reply_to:<id>]] quotes another, only if its id was given to you.\n"
+        "Put the tag at the very beginning, once. Most replies need none."
+    )
+
+
+def reasoning_format(tags: bool) -> str:
+    if not tags:
+        return ""
+    return (
+        "## Reasoning Format\n"
+        "Everything you think goes inside <think>...</think>; everything the person should read goes inside "
+        "<final>...</final>.\n"
+        "Every reply is <think>...</think> and then <final>...</final>, with nothing outside the two. What stands "
+        "outside <final> is not shown to anyone.\n"
+        "<think>A short consideration.</think>\n"
+        "<final>The answer, as the person will see it.</final>"
     )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.kept_reports import Reports
-from openclaw.messages import Message, decode_message
-from openclaw.models.base import ModelRequest, ToolSpec
+from openclaw.messages import Message, ThinkingLevel, decode_message
+from openclaw.models.base import Model, ModelRequest, ToolSpec
 from openclaw.sessions.tree import message_of
 from openclaw.storage.base import BlobStore, Context, Transcript
 
@@ -38,15 +38,22 @@ class Call(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Messages shortened or left out because the window would not hold them."""
     pruned: int = 0
     """Old tool results taken out or shortened."""
+    thinking: ThinkingLevel | None = None
+    """Where it was another than the last call's."""
 
 
 class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     model: str
-    thinking: str
+    thinking: ThinkingLevel
     system: str
     """Digest of the prompt; empty when it could not be kept. So with ``tools``."""
     suffix: str = ""
     tools: str = ""
+    model_facts: str = ""
+    """Digest of the model as the catalogue had it."""
+    max_tokens: int | None = None
+    temperature: float | None = None
+    tool_choice: Any = None
     session_id: str = ""
     compaction: str = ""
     """The entry of the summary the conversation began with."""
@@ -102,7 +109,8 @@ class RequestLog:
                 parts.append(Span(entry_id, entry_id, 1))
             before = place
         self._last = request
-        self._calls.append((Call(at=at, parts=[], shortened=shortened, pruned=pruned), parts))
+        call = Call(at=at, parts=[], shortened=shortened, pruned=pruned, thinking=request.thinking)
+        self._calls.append((call, parts))
 
     def _beginning(self, messages: list[Message]) -> tuple[list[Span | Message], int]:
         """What the loop started with, when it is sent as a whole, as most often: without a look at each message."""
@@ -136,12 +144,17 @@ class RequestLog:
             system=await kept.same(request.system, request.system.encode, blobs) or "",
             suffix=request.system_suffix,
             tools=await kept.same(request.tools, lambda: msgspec.json.encode(request.tools), blobs) or "",
+            model_facts=await kept.same(request.model, lambda: model_facts(request.model), blobs) or "",
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            tool_choice=request.tool_choice,
             session_id=request.session_id,
             compaction=self._compaction,
             left_out=self._left_out,
         )
         digests: dict[int, str] = {}  # A message is often in several calls.
         for call, parts in self._calls:
+            call.thinking = call.thinking if call.thinking != request.thinking else None
             for part in parts:
                 if isinstance(part, Span):
                     call.parts.append(part)
@@ -154,6 +167,11 @@ class RequestLog:
         if len(data) > LARGEST_INLINE and (digest := await kept.once(data, blobs)):
             return {"blob": digest}
         return msgspec.to_builtins(record)
+
+
+def model_facts(model: Model) -> bytes:
+    """Without its headers: they may hold keys, which are kept nowhere."""
+    return msgspec.json.encode(msgspec.structs.replace(model, headers={}) if model.headers else model)
 
 
 # Rebuilding
@@ -175,11 +193,31 @@ class Rebuilt(msgspec.Struct, kw_only=True):
     """A request as it was. ``missing`` says what of it is no longer there; empty: it is exact."""
 
     record: RequestRecord
+    model: Model | None
+    """None in records of older versions."""
     call: Call
     system: str
     tools: list[ToolSpec]
     messages: list[Sent]
     missing: list[str]
+
+    def request(self) -> ModelRequest | None:
+        """What was handed to the model's adapter."""
+        if self.model is None or self.missing:
+            return None
+        record = self.record
+        return ModelRequest(
+            model=self.model,
+            system=self.system,
+            system_suffix=record.suffix,
+            messages=[sent.message for sent in self.messages],
+            tools=self.tools,
+            thinking=self.call.thinking or record.thinking,
+            max_tokens=record.max_tokens,
+            temperature=record.temperature,
+            session_id=record.session_id,
+            tool_choice=record.tool_choice,
+        )
 
 
 async def read_record(stored: Any, blobs: BlobStore) -> RequestRecord | None:
@@ -199,8 +237,10 @@ async def rebuild(record: RequestRecord, transcript: Transcript | None, blobs: B
     missing: list[str] = []
     system = await _blob(record.system, blobs, "the system prompt", missing)
     tools = await _blob(record.tools, blobs, "the tools", missing)
+    model = await blobs.get(record.model_facts) if record.model_facts else None
     rebuilt = Rebuilt(
         record=record,
+        model=msgspec.json.decode(model, type=Model) if model else None,
         call=call,
         system=system.decode() if system else "",
         tools=msgspec.json.decode(tools, type=list[ToolSpec]) if tools else [],

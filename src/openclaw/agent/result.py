@@ -27,6 +27,8 @@ class RunResult(msgspec.Struct, kw_only=True):
     """What people hear of each answer of the run, in order; answers that say nothing are left out."""
     speech: Speech = Unsaid()
     """What they hear of the last one."""
+    reply_to: str = ""
+    """The message that it answers, where the model named one: ``current`` or an id."""
     reasoning: str = ""
     """The model's reasoning about the last answer, empty unless the session wants to see it."""
     final: AssistantMessage | None = None
@@ -83,6 +85,7 @@ def note_speech(result: RunResult, speech: Speech, reasoning: str) -> None:
     result.speech = speech
     if isinstance(speech, Spoken):
         result.texts.append(speech.text)
+        result.reply_to = speech.reply_to or result.reply_to
         result.reasoning = reasoning
 
 

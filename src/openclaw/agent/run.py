@@ -31,6 +31,7 @@ from openclaw.agent.make_room import (
 )
 from openclaw.agent.memory_flush import flush_if_due
 from openclaw.agent.preparation import Preparation, prepare, workspace_of
+from openclaw.agent.prompt_images import with_pictures
 from openclaw.agent.request_log import RequestLog
 from openclaw.agent.result import RunResult, note_speech, result_of
 from openclaw.agent.resume import INTERRUPTED, NOT_STARTED, entry_id, found_end, next_step
@@ -61,6 +62,7 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
+from openclaw.models.compat import reasons_in_tags
 from openclaw.models.cost import added, has_price
 from openclaw.models.retry import next_retry_ms
 from openclaw.outbound.footer import usage_footer
@@ -221,8 +223,10 @@ class AgentRun:
             notes = self._runtime.notes.drain(self._turn.session_key)
             text = "\n".join([*notes, "", self._turn.prompt]) if notes else self._turn.prompt
             blocks = [TextBlock(text=text), *self._turn.images]
+            message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms())
+            message = await with_pictures(message, self.prepared, self._turn.source)
             faults.point("user.before")
-            await self._append(transcript, UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms()))
+            await self._append(transcript, message)
             faults.point("user.after")
             return None
         context = transcript.context()
@@ -355,6 +359,7 @@ class AgentRun:
                             messages[-1] = event.message
                         await prepared.cleaner.prepare([event.message])
                     case SteeringInjected(message, token):
+                        message = messages[-1] = await with_pictures(message, prepared)
                         await self._append(transcript, message, own_id=token)
                         await prepared.cleaner.prepare([message])
                     case RunEnded():
@@ -396,7 +401,7 @@ class AgentRun:
     def _speech(self, model: Model) -> SpeechStream:
         beat = self._runtime.config.current.agents.defaults.heartbeat
         return SpeechStream(
-            only_final=model.compat.get("finalTag") is True,
+            only_final=reasons_in_tags(model),
             ack_max_chars=beat.ack_max_chars if self._turn.source == "heartbeat" else None,
         )
 
@@ -429,6 +434,7 @@ class AgentRun:
                 workspace=Path(prepared.workspace),
                 run_id=self._turn.run_id,
                 model_sees_images="image" in prepared.model.input,
+                env=prepared.skill_env,
                 notify=lambda text: self._runtime.notes.add(self._turn.session_key, text),
                 wake=self._wake,
                 exec=self._exec_wish,
@@ -439,7 +445,7 @@ class AgentRun:
             client_tools=frozenset(spec.name for spec in self._turn.client_tools),
             retry_delay_ms=delay,
             max_retries=settings.max_retries if settings.enabled else 0,
-            simplify=lambda error: prepared.cleaner.refused(self._runtime.clock.now_ms()),
+            simplify=lambda error: prepared.simplify(error, self._runtime.clock.now_ms()),
             tool_update=self._emit,
             speech=lambda: self._speech(prepared.model),
             max_continuations=self._continuations,
@@ -516,6 +522,7 @@ class AgentRun:
             if usage is not None and usage.total_tokens:
                 run = spent or usage
                 entry["inputTokens"], entry["outputTokens"] = run.input, run.output
+                entry["cacheRead"], entry["cacheWrite"] = run.cache_read, run.cache_write
                 entry["totalTokens"] = reported_prompt(usage, prepared.context_window)
             return entry
 

@@ -9,19 +9,14 @@ from xml.sax.saxutils import escape
 import msgspec
 import pyjson5
 
-HEADER_LINE = "---"
+from openclaw.agent.skill_header import BadSkill, parse_header
+
 MAX_DESCRIPTION = 1024
-MAX_HEADER_LINES = 400
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _MAX_NAME = 64
-_KEY = re.compile(r"([A-Za-z_][\w.-]*)\s*:(?:\s+(.*)|\s*)$")
 _NAMESPACES = ("openclaw", "clawdbot", "moltbot")
 """Where skills of this family keep their own part of ``metadata``; the first is ours, the others are older."""
 _INSTALL_KEYS = ("id", "kind", "label", "bins")
-
-
-class BadSkill(Exception):
-    """Why a SKILL.md cannot be used, for the person who wrote it."""
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,69 +91,6 @@ def _block(name: str, description: str, path: str) -> str:
         f"    <location>{escape(path)}</location>\n"
         "  </skill>"
     )
-
-
-def parse_header(text: str) -> dict[str, Any]:
-    """The part between the two ``---`` lines: the little of YAML that such headers use.
-
-    Keys at the margin; values plain, quoted, folded over indented lines, as ``|`` or ``>`` blocks, as JSON, as a list
-    or as one level of keys.
-    """
-    lines = text.removeprefix("\ufeff").splitlines()
-    if not lines or lines[0].rstrip() != HEADER_LINE:
-        raise BadSkill("the file does not begin with a header between two lines of ---")
-    end = next((n for n, line in enumerate(lines[1:MAX_HEADER_LINES], 1) if line.rstrip() == HEADER_LINE), None)
-    if end is None:
-        raise BadSkill(f"the header is not closed by a line of --- within {MAX_HEADER_LINES} lines")
-    header: dict[str, Any] = {}
-    at = 1
-    while at < end:
-        line = lines[at]
-        at += 1
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        found = _KEY.match(line)
-        if found is None:
-            raise BadSkill(f"line {at} of the header is not of the form `key: value`: {line.strip()[:60]!r}")
-        below: list[str] = []
-        while at < end and (not lines[at].strip() or lines[at][0] in " \t}]" or lines[at].startswith("- ")):
-            below.append(lines[at])
-            at += 1
-        header[found[1]] = _value(found[1], (found[2] or "").strip(), below)
-    return header
-
-
-def _value(key: str, first: str, below: list[str]) -> Any:
-    if first[:1] in ("|", ">"):
-        kept = [line.strip() for line in below]
-        return ("\n" if first[0] == "|" else " ").join(kept).strip()
-    whole = "\n".join([first, *below]).strip()
-    if whole[:1] in ("{", "["):
-        try:
-            return pyjson5.loads(whole)
-        except pyjson5.Json5Exception as problem:
-            raise BadSkill(f"{key} is not valid JSON: {str(problem)[:120]}") from None
-    if first:
-        return _scalar(" ".join([first, *(line.strip() for line in below if line.strip())]))
-    rows = [line.strip() for line in below if line.strip() and not line.lstrip().startswith("#")]
-    if rows and all(row.startswith("- ") for row in rows):
-        return [_scalar(row[2:].strip()) for row in rows]
-    nested = [_KEY.match(row) for row in rows]
-    if rows and all(nested):
-        return {row[1]: _value(row[1], (row[2] or "").strip(), []) for row in nested if row}
-    return " ".join(rows)
-
-
-def _scalar(text: str) -> Any:
-    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
-        if text[0] == "'":
-            return text[1:-1].replace("''", "'")
-        try:
-            return msgspec.json.decode(text)
-        except msgspec.DecodeError:
-            return text[1:-1]
-    plain = re.split(r"\s#", text, maxsplit=1)[0].rstrip()
-    return {"true": True, "false": False, "null": None, "~": None}.get(plain.lower(), plain)
 
 
 def _own_metadata(metadata: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import sys
 
 from openclaw.cli import client as clients
 from openclaw.cli.args import Action, add_gateway_options, add_json
+from openclaw.cli.errors import UserError
 from openclaw.cli.terminal import paint, print_json, printable
 
 TYPE_CHECKING = False
@@ -22,10 +23,19 @@ def build(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--call", type=int, metavar="N", help="which model call of the run; default: the last")
     parser.add_argument("--full", action="store_true", help="print the request itself, as JSON")
     parser.add_argument(
+        "--wire",
+        action="store_true",
+        help="print exactly what was sent to the provider, byte for byte, and nothing else",
+    )
+    parser.add_argument(
         "--diff", nargs=2, metavar=("A", "B"), help="what changed between two runs; `- -`: the last two"
     )
     parser.add_argument(
-        "--find", metavar="PHRASE", help="when this phrase came into the model's view, and when it left"
+        "--search",
+        "--find",
+        dest="find",
+        metavar="PHRASE",
+        help="when this phrase came into the model's view, and when it left",
     )
     add_json(parser)
     add_gateway_options(parser)
@@ -41,14 +51,24 @@ def run(args: argparse.Namespace) -> int:
         found = client.call("context.diff", {"key": args.session, **named})
         lines = _changes(found)
     else:
-        wanted = {"runId": args.run_id, "call": args.call, "full": args.full or None}
+        wanted = {"runId": args.run_id, "call": args.call, "full": args.full or None, "wire": args.wire or None}
         given = {name: value for name, value in wanted.items() if value is not None}
         found = client.call("context.get", {"key": args.session, **given})
         lines = _request(found)
+        if args.wire and not args.json:
+            return _print_wire(found)
     if args.json or args.full:
         print_json(found)
     else:
         sys.stdout.write("\n".join(printable(line) if "\x1b" not in line else line for line in lines) + "\n")
+    return 0
+
+
+def _print_wire(found: dict[str, Any]) -> int:
+    if found["wire"] is None:
+        missing = ", ".join(found["missing"]) or "what was noted of the model"
+        raise UserError(f"What run {found['runId']} was sent cannot be rebuilt to the byte: {missing} is not there.")
+    sys.stdout.write(found["wire"])
     return 0
 
 
@@ -68,6 +88,8 @@ def _request(found: dict[str, Any]) -> list[str]:
         f"Run {found['runId']}, model call {found['call']} of {found['calls']}, {_when(found['at'])}",
         f"Model: {found['model']} (thinking {found['thinking']})",
         f"System prompt: {_size(found['systemPrompt']['chars'])}",
+        *(f"   {part['chars']:>8,}  {part['title']}" for part in found["systemPrompt"]["parts"]),
+        *(f"Cut: {cut['name']}, {cut['kept']:,} of {cut['of']:,} chars" for cut in found["systemPrompt"]["truncated"]),
         f"Tools: {_size(found['tools']['chars'])}: {', '.join(found['tools']['names']) or '(none)'}",
         f"Messages: {len(messages)}, {_size(sum(message['chars'] for message in messages))}",
     ]
@@ -76,10 +98,14 @@ def _request(found: dict[str, Any]) -> list[str]:
         lines.append(f" {mark} {message['role']:<9} {message['chars']:>8,}  {message['preview']}")
     if any(message["changed"] for message in messages):
         lines.append("* not as it stands in the transcript: a summary, or changed for this call")
+    if found["compaction"]:
+        lines.append(f"The older part was condensed into a summary (entry {found['compaction']})")
     if found["pruned"]:
         lines.append(f"Old tool results pruned: {found['pruned']}")
     if found["shortened"]:
         lines.append(f"Messages shortened or left out to fit the window: {found['shortened']}")
+    if since := found.get("since"):
+        lines += [f"Since run {since['runId']}:", *(f"  {line}" for line in since["changes"] or ["nothing changed"])]
     if not found["exact"]:
         lines.append(paint(f"Not complete any more, missing: {', '.join(found['missing'])}", "yellow"))
     return lines
@@ -106,5 +132,5 @@ ACTION = Action(
     "Show what the model was sent in a past run, and why it knew or forgot something",
     run,
     build,
-    example='openclaw context --find "the blue door"',
+    example='openclaw context --search "the blue door"',
 )

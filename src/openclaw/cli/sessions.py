@@ -38,6 +38,8 @@ ROW_FIELDS = (
     "inputTokens",
     "outputTokens",
     "totalTokens",
+    "cacheRead",
+    "cacheWrite",
     "model",
     "contextTokens",
     "compactionCount",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from openclaw.config.schema import AgentConfig, Config, ModelChoice, ModelSetting
+from openclaw.config.schema.agents import Sandbox
 from openclaw.paths import normalize_agent_id
 
 
@@ -43,6 +44,17 @@ def main_key(config: Config) -> str:
 
 def main_session_key(config: Config, agent_id: str) -> str:
     return f"agent:{normalize_agent_id(agent_id)}:{main_key(config)}"
+
+
+def sandbox_config(config: Config, agent_id: str) -> Sandbox:
+    agent = agent_config(config, agent_id)
+    return agent.sandbox if agent and agent.sandbox else config.agents.defaults.sandbox
+
+
+def wants_sandbox(config: Config, agent_id: str, session_key: str) -> bool:
+    """Whether the configuration asks for this session's tools to run in a sandbox."""
+    mode = sandbox_config(config, agent_id).mode
+    return mode == "all" or (mode == "non-main" and session_key != main_session_key(config, agent_id))
 
 
 def primary_model(config: Config, agent_id: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.continuation import join
+from openclaw.gateway.joined_parts import joined_parts
 from openclaw.inbound.stamp import without_wrappers
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, to_public
 from openclaw.outbound.visible import visible_message
@@ -31,7 +31,7 @@ class _RoleOf(msgspec.Struct):
 
 _line = msgspec.json.Decoder(_Line)
 _role = msgspec.json.Decoder(_RoleOf)
-_MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|<|"thinking"|\\u')
+_MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|<|\[\[|"thinking"|\\u')
 """Messages without any of these are shown as they are, without being read."""
 
 
@@ -40,6 +40,7 @@ def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool
 
     What the model decided not to say is left out, and its reasoning too unless the session wants to see it.
     """
+    entries = joined_parts(entries)
     if public:
         return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in _public(entries, with_reasoning)])
     return _within_budget([raw for entry in entries if (raw := _stored(entry, with_reasoning)) is not None])
@@ -135,32 +136,13 @@ def _public(entries: Sequence[Entry], with_reasoning: bool) -> list[dict[str, An
             message = decode_message(_line.decode(entry.raw).message)
         except msgspec.MsgspecError:
             continue
-        if message is None:
-            continue
-        last = messages[-1] if messages else None
-        if isinstance(message, UserMessage):
-            message = _unwrapped_user(message)
-        elif isinstance(message, AssistantMessage) and isinstance(last, AssistantMessage) and _goes_on(last):
-            messages[-1] = _as_one(last, message)
-            continue
-        messages.append(message)
+        if message is not None:
+            messages.append(_unwrapped_user(message) if isinstance(message, UserMessage) else message)
     shown = (
         visible_message(message, with_reasoning=with_reasoning) if isinstance(message, AssistantMessage) else message
         for message in messages
     )
     return to_public([message for message in shown if message is not None])
-
-
-def _goes_on(message: AssistantMessage) -> bool:
-    """Cut by the output limit: what the model said next belongs to the same answer."""
-    return message.stop_reason == "length" and not message.tool_calls
-
-
-def _as_one(cut: AssistantMessage, rest: AssistantMessage) -> AssistantMessage:
-    thoughts = [block for block in cut.content if not isinstance(block, TextBlock)]
-    others = [block for block in rest.content if not isinstance(block, TextBlock)]
-    text = TextBlock(text=join(cut.text, rest.text))
-    return msgspec.structs.replace(rest, content=[*thoughts, text, *others])
 
 
 def _unwrapped_user(message: UserMessage) -> UserMessage:

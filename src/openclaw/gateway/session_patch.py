@@ -11,7 +11,7 @@ from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import MethodError
 from openclaw.gateway.targets import Target
 from openclaw.models.catalogue import UnknownModel
-from openclaw.models.thinking import parse_level
+from openclaw.models.thinking import level_unless_set, parse_level
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_subagent
 
@@ -75,10 +75,10 @@ def apply_patch(
     for name, attribute in _ATTRIBUTES.items():
         _set_choice(changed, name, getattr(patch, attribute))
     _set_label(changed, patch.label)
-    _set_thinking(changed, patch.thinking_level)
     _set_text(changed, "execNode", patch.exec_node)
     _set_spawned_by(changed, patch.spawned_by, target)
     _set_model(changed, patch.model, target, gateway)
+    _set_thinking(changed, patch.thinking_level, target, gateway)
     return SessionEntry(**changed)  # type: ignore[typeddict-item]
 
 
@@ -113,7 +113,8 @@ def _set_label(entry: dict[str, Any], value: Setting) -> None:
     entry["label"] = label
 
 
-def _set_thinking(entry: dict[str, Any], value: Setting) -> None:
+def _set_thinking(entry: dict[str, Any], value: Setting, target: Target, gateway: Gateway) -> None:
+    """Off is the absence of a level, unless the session's model would think without one."""
     if value is msgspec.UNSET:
         return
     if value is None:
@@ -122,10 +123,24 @@ def _set_thinking(entry: dict[str, Any], value: Setting) -> None:
     level = parse_level(str(value))
     if level is None:
         raise MethodError("invalid thinkingLevel (use off|minimal|low|medium|high)")
-    if level == "off":
+    if level == "off" and _unset_thinking(entry, target, gateway) == "off":
         entry.pop("thinkingLevel", None)
     else:
         entry["thinkingLevel"] = level
+
+
+def _unset_thinking(entry: dict[str, Any], target: Target, gateway: Gateway) -> str:
+    config = gateway.config.current
+    chosen, provider = entry.get("modelOverride"), entry.get("providerOverride")
+    try:
+        model = (
+            gateway.catalogue.resolve(f"{provider}/{chosen}" if provider else str(chosen))
+            if chosen
+            else gateway.catalogue.default_for(config, target.agent_id)
+        )
+    except UnknownModel:
+        return "off"
+    return level_unless_set(model, config.agents.defaults.thinking_default)
 
 
 def _set_text(entry: dict[str, Any], name: str, value: Setting) -> None:

@@ -44,6 +44,8 @@ _COPIED = (
     "inputTokens",
     "outputTokens",
     "totalTokens",
+    "cacheRead",
+    "cacheWrite",
     "responseUsage",
     "modelProvider",
     "model",

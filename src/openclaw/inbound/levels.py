@@ -36,7 +36,7 @@ ENTRY_FIELD: dict[LevelKind, str] = {
     "elevated": "elevatedLevel",
 }
 OFF_IS_ABSENCE: frozenset[str] = frozenset({"thinkingLevel", "reasoningLevel"})
-"""Here "off" removes the field. Elsewhere it is stored, because it must win over a configured default."""
+"""Here "off" removes the field, unless it would be on without it. Elsewhere it is stored, to win over a default."""
 
 
 def read_level(kind: LevelKind, word: str) -> str | None:
@@ -48,9 +48,9 @@ def level_values(kind: LevelKind) -> tuple[str, ...]:
     return LEVELS if kind == "think" else tuple(_WORDS[kind])
 
 
-def stored(field: str, value: str) -> str | None:
-    """What the entry holds for a value; None removes the field."""
-    return None if value == "off" and field in OFF_IS_ABSENCE else value
+def stored(field: str, value: str, unset: str = "off") -> str | None:
+    """What the entry holds for a value; None removes the field. ``unset``: what counts without it."""
+    return None if value == "off" == unset and field in OFF_IS_ABSENCE else value
 
 
 def read_usage(word: str) -> str | None:

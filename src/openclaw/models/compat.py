@@ -13,6 +13,8 @@ OPENAI_BASE_URL = "https://api.openai.com/v1"
 _MISTRAL_MODELS = ("mistral", "mixtral", "codestral", "pixtral", "devstral", "ministral", "magistral")
 _LOCAL_PROVIDERS = ("ollama", "vllm", "llamacpp", "llama.cpp", "lmstudio", "local", "sglang")
 
+_TAG_PROVIDERS = ("ollama", "google-gemini-cli", "google-generative-ai")
+
 
 class Quirks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Each field can be set in a model's ``compat`` under its camelCase name."""
@@ -74,6 +76,19 @@ def tool_choice(choice: Any, *, nested: bool) -> Any:
 def is_loopback(model: Model) -> bool:
     host = urlsplit(model.base_url).hostname or ""
     return host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")
+
+
+def reasons_in_tags(model: Model) -> bool:
+    """Whether reasoning comes as ``<think>`` and the answer as ``<final>``, which the model is then asked to write.
+
+    ``compat.finalTag`` decides where it is given. Small models without tools are not told, and so not held to it.
+    """
+    declared = model.compat.get("finalTag")
+    if isinstance(declared, bool):
+        return declared
+    provider = model.provider.lower()
+    known = provider in _TAG_PROVIDERS or any(name in provider for name in ("google-antigravity", "minimax"))
+    return known and model.tools
 
 
 def _guess(model: Model) -> Quirks:

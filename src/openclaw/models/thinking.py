@@ -83,6 +83,12 @@ def clamp_to_model(level: ThinkingLevel, model: Model) -> ThinkingLevel:
     return "off" if level == "off" or not model.reasoning else clamp(level, supported_levels(model))
 
 
+def level_unless_set(model: Model, configured: str | None) -> ThinkingLevel:
+    """What a session without a level of its own gets. ``configured``: ``agents.defaults.thinkingDefault``."""
+    level = parse_level(configured) if configured else None
+    return clamp_to_model(level or ("low" if model.reasoning else "off"), model)
+
+
 def output_limit(model: Model, requested: int | None) -> int:
     """Tokens the answer may take, thinking not counted."""
     return max(1, min(requested or MAX_OUTPUT_TOKENS, model.max_tokens))

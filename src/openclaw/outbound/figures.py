@@ -18,5 +18,12 @@ def token_count(count: int | None) -> str:
     return f"{count / 1_000_000:.1f}m"
 
 
+def cache_share(read: int, written: int, fresh: int) -> str | None:
+    """How much of what was sent the provider had kept from before; None where it keeps nothing, or does not say."""
+    if not read and not written:
+        return None
+    return f"{math.floor(100 * read / (read + written + fresh) + 0.5)}%"
+
+
 def money(dollars: float) -> str:
     return f"${dollars:.4f}" if dollars < 0.01 else f"${dollars:.2f}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from openclaw.messages import Usage
-from openclaw.outbound.figures import money, token_count
+from openclaw.outbound.figures import cache_share, money, token_count
 
 
 def usage_footer(mode: str | None, usage: Usage | None, session_key: str, *, priced: bool) -> str:
@@ -13,7 +13,10 @@ def usage_footer(mode: str | None, usage: Usage | None, session_key: str, *, pri
     line = f"Usage: {token_count(usage.input)} in / {token_count(usage.output)} out"
     if priced:
         line += f" · est {money(usage.cost.total)}"
-    return f"{line} · session {session_key}" if mode == "full" else line
+    if mode != "full":
+        return line
+    share = cache_share(usage.cache_read, usage.cache_write, usage.input)
+    return f"{line} · session {session_key}" + (f" · cache {share}" if share else "")
 
 
 def with_footer(text: str, footer: str) -> str:

@@ -137,7 +137,13 @@ class TagStream:
         self._code = _Code()
         self._framed: bool | None = False if only_final else None
         self._unframed: list[str] = []
-        self._spoke = False
+        self.spoke = False
+        """Something was said, and not only outside the frame."""
+
+    @property
+    def unframed(self) -> str:
+        """What stood outside ``<final>``."""
+        return "".join(self._unframed)
 
     @property
     def thinking(self) -> bool:
@@ -152,8 +158,8 @@ class TagStream:
         """The end. Of a text that was cut off, what is held back may be half a tag: it goes."""
         pieces = self._sort(last=True) if complete else []
         self._held = ""
-        if self._framed is not None and not self._spoke and complete:
-            pieces.append(Said("".join(self._unframed)))
+        if self._framed is not None and not self.spoke and complete:
+            pieces.append(Said(self.unframed))
         return pieces
 
     def _sort(self, *, last: bool) -> list[Piece]:
@@ -225,7 +231,7 @@ class TagStream:
         if self._framed is False:
             self._unframed.append(text)
             return
-        self._spoke = self._spoke or not text.isspace()
+        self.spoke = self.spoke or not text.isspace()
         out.add(Said, text)
 
 
@@ -244,6 +250,31 @@ def typed(message: AssistantMessage, *, thinking: bool = False) -> AssistantMess
     if rest:
         content.append(TextBlock(text=rest))
     return msgspec.structs.replace(message, content=[*content, *message.content[1:]])
+
+
+def framed(message: AssistantMessage, before: str, *, thinking: bool) -> AssistantMessage:
+    """The message as it is stored of a model that is held to ``<final>``: what stood outside it is reasoning.
+
+    ``before``: the parts of the answer that came earlier.
+    """
+    stream = TagStream(only_final=True)
+    stream.feed(before)
+    outside = len(stream.unframed)
+    pieces = [*stream.feed(message.text), *stream.close()]
+    if not stream.spoke:
+        return typed(message, thinking=thinking)
+    said = "".join(piece.text for piece in pieces if isinstance(piece, Said))
+    if not before and message.stop_reason != "length":
+        said = said.strip()
+    thoughts = [*(piece.text for piece in pieces if isinstance(piece, Thought)), stream.unframed[outside:]]
+    text = "\n\n".join(thought.strip() for thought in thoughts if thought.strip())
+    others = [block for block in message.content if not isinstance(block, TextBlock)]
+    place = next((n for n, block in enumerate(others) if not isinstance(block, ThinkingBlock)), len(others))
+    made: list[AssistantBlock] = [
+        *([ThinkingBlock(thinking=text)] if text else []),
+        *([TextBlock(text=said)] if said else []),
+    ]
+    return msgspec.structs.replace(message, content=[*others[:place], *made, *others[place:]])
 
 
 def _leading_thoughts(text: str, thinking: bool, *, cut: bool) -> tuple[list[str], str]:

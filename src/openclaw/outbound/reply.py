@@ -9,6 +9,7 @@ import msgspec
 
 from openclaw.outbound.limits import Limits
 from openclaw.outbound.part import MediaRef, Part
+from openclaw.outbound.reply_tags import CURRENT
 from openclaw.outbound.silence import is_silent
 from openclaw.storage.base import OutboxPart
 
@@ -22,9 +23,11 @@ def is_delivered(route: Mapping[str, Any]) -> bool:
 
 
 def parts_for(
-    route: Mapping[str, Any], texts: Sequence[str], limits: Limits, media: Sequence[MediaRef] = ()
+    route: Mapping[str, Any], texts: Sequence[str], limits: Limits, media: Sequence[MediaRef] = (), reply_to: str = ""
 ) -> list[OutboxPart]:
     """The messages to deliver, in order. Media go with the first text; silence and blank text yield nothing.
+
+    ``reply_to``: the message that the first one quotes, by its id; ``current`` is the one that is being answered.
 
     Put together again, the parts are the texts: nothing but white space at the cuts is lost.
     """
@@ -35,6 +38,9 @@ def parts_for(
     if media:
         first = parts[0] if parts else Part()
         parts[:1] = [msgspec.structs.replace(first, media=tuple(media))]
+    quoted = route.get("replyToId") if reply_to == CURRENT else reply_to
+    if quoted and parts:
+        parts[0] = msgspec.structs.replace(parts[0], reply_to_id=str(quoted))
     channel = str(route["channel"])
     return [
         OutboxPart(part=number, channel=channel, payload=msgspec.to_builtins(part)) for number, part in enumerate(parts)

@@ -6,7 +6,8 @@ import msgspec
 
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantBlock, AssistantMessage, TextBlock, ThinkingBlock
-from openclaw.outbound.reasoning import Piece, Said, TagStream, Thought, typed
+from openclaw.outbound.reasoning import Piece, Said, TagStream, Thought, framed, typed
+from openclaw.outbound.reply_tags import ReplyTags
 from openclaw.outbound.silence import SilenceGate
 
 
@@ -14,7 +15,9 @@ class SpeechStream:
     """Fed with the model's text, gives what may be shown at once and what is reasoning."""
 
     def __init__(self, *, only_final: bool = False, ack_max_chars: int | None = None) -> None:
+        self._only_final = only_final
         self._tags = TagStream(only_final=only_final)
+        self._reply_tags = ReplyTags()
         self._gate = SilenceGate(ack_max_chars=ack_max_chars)
         self._said: list[str] = []
 
@@ -24,13 +27,20 @@ class SpeechStream:
     def close(self, *, complete: bool = True) -> list[Piece]:
         """``complete``: False for a text that was broken off."""
         pieces = self._through(self._tags.close(complete=complete))
-        if text := self._gate.close(complete=complete):
+        text = self._gate.feed(self._reply_tags.close(complete=complete))
+        if text := text + self._gate.close(complete=complete):
             pieces.append(self._say(text))
         return pieces
 
     @property
     def thinking(self) -> bool:
         return self._tags.thinking
+
+    def stored(self, message: AssistantMessage, before: str, *, thinking: bool) -> AssistantMessage:
+        """A message this stream was fed with, as it is kept. ``before``: the parts of the answer that came earlier."""
+        if self._only_final:
+            return framed(message, before, thinking=thinking)
+        return typed(message, thinking=thinking)
 
     @property
     def silent(self) -> bool:
@@ -46,14 +56,14 @@ class SpeechStream:
         if self._gate.silent is not None:
             return Silent(self._gate.silent)
         text = self.said.strip()
-        return Spoken(text) if text else Unsaid()
+        return Spoken(text, self._reply_tags.reply_to) if text else Unsaid()
 
     def _through(self, pieces: list[Piece]) -> list[Piece]:
         shown: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, Thought):
                 shown.append(piece)
-            elif text := self._gate.feed(piece.text):
+            elif text := self._gate.feed(self._reply_tags.feed(piece.text)):
                 shown.append(self._say(text))
         return shown
 

@@ -21,4 +21,5 @@ def reply_parts(
     notice = result.notice if state == "answered" else failure_notice(reason)
     reasoning = reasoning_message(result.reasoning)
     texts = [*([reasoning] if reasoning else []), *result.shown_texts, *([notice] if notice else [])]
-    return parts_for(route, texts, limits_for(config, str(route["channel"]), route.get("accountId")))
+    limits = limits_for(config, str(route["channel"]), route.get("accountId"))
+    return parts_for(route, texts, limits, reply_to=result.reply_to)

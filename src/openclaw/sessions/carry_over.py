@@ -34,6 +34,7 @@ SESSION_FIELDS = (
     *("thinkingLevel", "verboseLevel", "reasoningLevel", "ttsAuto", "responseUsage", "providerOverride"),
     *("modelOverride", "authProfileOverride", "authProfileOverrideSource", "authProfileOverrideCompactionCount"),
     *("queueMode", "queueDebounceMs", "queueCap", "queueDrop", "inputTokens", "outputTokens", "totalTokens"),
+    *("cacheRead", "cacheWrite"),
     *("contextTokens", "modelProvider", "model", "compactionCount", "memoryFlushAt", "memoryFlushCompactionCount"),
     *("systemSent", "abortedLastRun"),
 )

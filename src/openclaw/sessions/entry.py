@@ -39,6 +39,8 @@ class SessionEntry(TypedDict, total=False):
     inputTokens: int
     outputTokens: int
     totalTokens: int
+    cacheRead: int
+    cacheWrite: int
     contextTokens: int
     modelProvider: str
     model: str

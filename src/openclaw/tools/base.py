@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,6 +38,8 @@ class ToolContext(msgspec.Struct, kw_only=True):
     run_id: str = ""
     call_id: str = ""
     model_sees_images: bool = True
+    env: Mapping[str, str] = {}
+    """Variables for commands, where the Gateway's own environment does not have them."""
     update: Callable[[ToolResult], None] | None = None
     """Progress of a long call, shown to clients and not stored."""
     notify: Callable[[str], None] | None = None

@@ -86,7 +86,9 @@ class ExecTool:
         timeout = arguments.get("timeout")
         if timeout is None or timeout <= 0:
             timeout = self._settings.timeout_sec
-        env = command_environment(os.environ, arguments.get("env") or {}, self._settings.path_prepend)
+        env = command_environment(
+            {**context.env, **os.environ}, arguments.get("env") or {}, self._settings.path_prepend
+        )
         order = Order(
             command=command,
             cwd=cwd,

@@ -60,7 +60,7 @@ class ReadTool:
     )
 
     def __init__(self, opener: PathOpener) -> None:
-        self._opener = opener
+        self.opener = opener
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         path = required_text(arguments, "path")
@@ -74,7 +74,7 @@ class ReadTool:
             stop.set()
 
     def _read(self, path: str, offset: int, limit: int | None, sees: bool, stop: threading.Event) -> ToolResult:
-        with self._opener.open_read(path) as file:
+        with self.opener.open_read(path) as file:
             head = file.read(_HEAD)
             file.seek(0)
             if mime_type := sniff_image(head):

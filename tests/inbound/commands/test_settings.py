@@ -26,6 +26,12 @@ DIRECT_NOTE = "⚙️ Runtime is direct; sandboxing does not apply."
     ("text", "reply", "fields"),
     [
         ("/think high", "Thinking level set to high.", {"thinkingLevel": "high"}),
+        ("/think off", "Thinking disabled.", {}),
+        (
+            "/think off /model deep",
+            "Thinking disabled. Model set to deep (acme/deep-thinker-2).",
+            {**DEEP, "thinkingLevel": "off"},
+        ),
         ("/t:off", "Thinking disabled.", {}),
         ("/verbose on", "⚙️ Verbose logging enabled.", {"verboseLevel": "on"}),
         ("/verbose full", "⚙️ Verbose logging set to full.", {"verboseLevel": "full"}),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from openclaw.agent.context_story import NotedRun, PhraseSearch, differences, preview, role_of, words_of
+from openclaw.agent.prompt_parts import cut_files, prompt_parts
 from openclaw.agent.request_log import Rebuilt, read_record, rebuild
 from openclaw.gateway.params import NonEmpty, Params, Positive
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.targets import Target, entry_of, target_of
+from openclaw.models.wire import wire_body
 from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ class ContextGet(Params):
     """Which of the run's model calls; the last one without it."""
     full: bool = False
     """Also the request itself, word for word."""
+    wire: bool = False
+    """Also the JSON text that was sent to the provider, byte for byte."""
 
 
 @method("context.get", ContextGet, access="admin")
@@ -42,7 +47,25 @@ async def get(call: Call) -> Any:
     number = params.call or calls
     rebuilt = await rebuild(run.record, run.transcript, call.gateway.blobs, number - 1)
     view = {"runId": run.run_id, "call": number, "calls": calls + run.record.left_out, **_view(rebuilt)}
+    view["since"] = await _since(call.gateway, run, rebuilt)
+    if params.wire:
+        request = rebuilt.request()
+        body = await asyncio.to_thread(wire_body, request) if request else None
+        view["wire"] = body.decode() if body is not None else None
     return {**view, "request": _request(rebuilt)} if params.full else view
+
+
+async def _since(gateway: Gateway, run: NotedRun, rebuilt: Rebuilt) -> dict[str, Any] | None:
+    """What changed since the run before it in the same chat; None for the first."""
+    rows = await gateway.ledger.recent(session_key=run.session_key, limit=MOST_RUNS)
+    earlier = next((rows[place + 1 :] for place, row in enumerate(rows) if row.run_id == run.run_id), [])
+    opened: dict[str, Transcript | None] = {run.record.session_id: run.transcript}
+    for row in earlier:
+        before = await _noted(gateway, row, opened)
+        if before is not None:
+            old = await rebuild(before.record, before.transcript, gateway.blobs)
+            return {"runId": before.run_id, "changes": differences(old, rebuilt)}
+    return None
 
 
 def _view(rebuilt: Rebuilt) -> dict[str, Any]:
@@ -54,7 +77,12 @@ def _view(rebuilt: Rebuilt) -> dict[str, Any]:
         "thinking": record.thinking,
         "exact": not rebuilt.missing,
         "missing": rebuilt.missing,
-        "systemPrompt": {"chars": len(rebuilt.system) + len(record.suffix), "digest": record.system},
+        "systemPrompt": {
+            "chars": len(rebuilt.system) + len(record.suffix),
+            "digest": record.system,
+            "parts": prompt_parts(rebuilt.system, record.suffix),
+            "truncated": cut_files(rebuilt.system),
+        },
         "tools": {
             "names": [tool.name for tool in rebuilt.tools],
             "chars": sum(len(msgspec.json.encode(tool.parameters)) for tool in rebuilt.tools),
@@ -179,4 +207,10 @@ async def _noted(gateway: Gateway, row: LedgerRow, opened: dict[str, Transcript 
         file = entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None
         ref = TranscriptRef(agent_id=row.agent_id, session_id=session_id, file=file)
         opened[session_id] = await gateway.transcripts.open(ref, create=False)
-    return NotedRun(run_id=row.run_id, at=record.calls[-1].at, record=record, transcript=opened[session_id])
+    return NotedRun(
+        run_id=row.run_id,
+        session_key=row.session_key,
+        at=record.calls[-1].at,
+        record=record,
+        transcript=opened[session_id],
+    )

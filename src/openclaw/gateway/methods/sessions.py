@@ -273,6 +273,6 @@ async def compact(call: Call) -> Any:
 
 def _without_counters(entry: SessionEntry | None) -> SessionEntry | None:
     if entry is not None:
-        for name in ("inputTokens", "outputTokens", "totalTokens"):
+        for name in ("inputTokens", "outputTokens", "totalTokens", "cacheRead", "cacheWrite"):
             entry.pop(name, None)
     return entry

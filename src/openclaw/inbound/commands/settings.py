@@ -16,7 +16,7 @@ from openclaw.inbound.directives import EXEC_VALUES, Directives, ExecDirective, 
 from openclaw.inbound.levels import ENTRY_FIELD, LevelKind, level_values, stored
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
-from openclaw.models.thinking import supported_levels
+from openclaw.models.thinking import level_unless_set, supported_levels
 from openclaw.sessions.entry import SessionEntry
 
 _EXEC_FIELDS: dict[ExecField, str] = {
@@ -134,7 +134,8 @@ class _Desk:
         if kind == "elevated" and level.value != "off" and (gates := elevated.closed_gates(self.config, self.facts)):
             raise Refused(elevated.refusal(self.services.runtime(self.session), gates))
         field = ENTRY_FIELD[kind]
-        self.change.fields[field] = stored(field, level.value)
+        unset = level_unless_set(model, self.config.agents.defaults.thinking_default) if kind == "think" else "off"
+        self.change.fields[field] = stored(field, level.value, unset)
 
     def _current(self, kind: LevelKind, model: Model) -> str:
         return effective_levels(self.facts, self.services, self.entry, model)[kind]

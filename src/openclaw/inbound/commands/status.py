@@ -12,6 +12,7 @@ from openclaw.inbound.commands.settings import effective_levels
 from openclaw.inbound.levels import LevelKind
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.cost import has_price
+from openclaw.outbound.figures import cache_share
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
@@ -24,6 +25,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int | None
     cost: Cost | None
     """Of the session so far; None where calls are not paid one by one."""
+    cache_read: int
+    cache_write: int
     context_used: int | None
     context_window: int | None
     compactions: int
@@ -61,6 +64,8 @@ async def gather(context: CommandContext) -> Status:
         input_tokens=entry.get("inputTokens"),
         output_tokens=entry.get("outputTokens"),
         cost=await services.session_cost(session) if has_price(model.cost) and "oauth" not in auth.lower() else None,
+        cache_read=entry.get("cacheRead", 0),
+        cache_write=entry.get("cacheWrite", 0),
         context_used=entry.get("totalTokens"),
         context_window=entry.get("contextTokens") or model.context_window,
         compactions=entry.get("compactionCount", 0),
@@ -82,6 +87,9 @@ def status_card(status: Status, now_ms: int) -> str:
     if status.input_tokens is not None or status.output_tokens is not None or cost:
         tokens = f"{token_count(status.input_tokens)} in / {token_count(status.output_tokens)} out"
         lines.append(f"🧮 Tokens: {tokens}{cost}")
+    if share := cache_share(status.cache_read, status.cache_write, status.input_tokens or 0):
+        kept, new = token_count(status.cache_read), token_count(status.cache_write)
+        lines.append(f"🗄️ Cache: {share} hit · {kept} cached, {new} new")
     lines.append(f"📚 Context: {_fullness(status)} · 🧹 Compactions: {status.compactions}")
     age = f"updated {ago(status.updated_at, now_ms)}" if status.updated_at is not None else "not begun"
     lines.append(f"🧵 Session: {status.session_key} • {age}")
