@@ -6,11 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import lru_cache
 from typing import Literal
 
 from openclaw.config.schema import Config
 from openclaw.runs.record import RunRecord
-from openclaw.sessions.keys import is_subagent, kind_of
+from openclaw.sessions.keys import REMEMBERED_KEYS, is_subagent, kind_of
 
 LaneName = Literal["main", "subagent", "cron"]
 
@@ -68,6 +69,7 @@ class Slots:
                 return config.cron.max_concurrent_runs
 
 
+@lru_cache(maxsize=REMEMBERED_KEYS)
 def lane_of(session_key: str) -> LaneName:
     if is_subagent(session_key):
         return "subagent"

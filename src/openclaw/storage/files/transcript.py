@@ -69,7 +69,8 @@ class FileTranscript:
     @property
     def weight(self) -> int:
         """Roughly the bytes of memory it takes."""
-        return self._decoded_bytes + len(self._index) * _INDEX_BYTES
+        # Twice: what is said, and what readers keep of it in the branch's memo.
+        return 2 * self._decoded_bytes + len(self._index) * _INDEX_BYTES
 
     @property
     def holds_file(self) -> bool:

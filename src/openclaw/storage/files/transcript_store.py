@@ -257,7 +257,8 @@ class FileTranscriptStore:
 
     async def _load(self, path: Path, session_id: str, cwd: str) -> FileTranscript:
         transcript = FileTranscript(path, session_id, cwd=cwd, parent=None, disk=self._disk, clock=self._clock)
-        await asyncio.to_thread(transcript.load)
+        if path.exists():
+            await asyncio.to_thread(transcript.load)
         for warning in transcript.warnings:
             log.warning("transcript %s: %s", path, warning)
         self._keep(path.resolve(), transcript)
