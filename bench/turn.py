@@ -15,6 +15,8 @@ from bench.wire import Wire
 WARM_UP = 30
 TURNS = 100
 BATCHES = 5
+LONG = 1_000
+"""Messages in a long conversation, none of them compacted."""
 
 
 async def measure() -> list[Row]:
@@ -23,9 +25,25 @@ async def measure() -> list[Row]:
             await wire.chat("hello", _session(number))
         cpu, wall, acks = await turns(gateway, wire)
         deltas = [await _first_delta_ms(wire, number) for number in range(TURNS)]
+        for _ in range(LONG // 2):
+            await wire.chat("hello", LONG_KEY)
+        pairs = [
+            (await _cpu_ms(gateway, wire, _session(n, 9)), await _cpu_ms(gateway, wire, LONG_KEY)) for n in range(5)
+        ]
     floor = fdatasync_ms()
+    short = median([pair[0] for pair in pairs])
     return [
         Row(figure="turn", what="turn, 1-token reply, CPU", unit="ms", bar=5, **summary(cpu)),
+        Row(
+            figure="turn",
+            what=f"turn after {LONG:,} messages, CPU",
+            unit="ms",
+            bar=1.2 * short,
+            reference="after a few",
+            reference_value=short,
+            kind="size",
+            **summary([pair[1] for pair in pairs]),
+        ),
         Row(
             figure="turn",
             what="turn, 1-token reply, wall",
@@ -67,6 +85,16 @@ async def turns(gateway: GatewayProcess, wire: Wire) -> tuple[list[float], list[
             wall.append((time.monotonic() - began) * 1000)
         cpu.append((cpu_s(gateway.pid) - before) / TURNS * 1000)
     return cpu, wall, acks
+
+
+LONG_KEY = "agent:main:bench-long"
+
+
+async def _cpu_ms(gateway: GatewayProcess, wire: Wire, key: str) -> float:
+    before = cpu_s(gateway.pid)
+    for _ in range(TURNS // 4):
+        await wire.chat("hello", key)
+    return (cpu_s(gateway.pid) - before) / (TURNS // 4) * 1000
 
 
 def _session(number: int, batch: int = -1) -> str:
