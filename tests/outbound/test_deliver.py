@@ -35,6 +35,11 @@ class WatchedClock(HeldClock, Watched):
         HeldClock.__init__(self)
         Watched.__init__(self)
         self.sleeps = 0
+        self.jump_ms = 0
+        """How far someone has set the wall clock."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.jump_ms
 
     async def sleep(self, seconds: float) -> None:
         self.sleeps += 1
@@ -340,6 +345,39 @@ async def test_doubt_is_remembered_through_later_failures(bench: Bench) -> None:
         await bench.round()
         bench.clock.advance(30)
     assert [part.possibly_duplicate for part in bench.wire.parts] == [True]
+
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.mark.parametrize("jump", [-DAY_MS, DAY_MS])
+async def test_a_wall_clock_that_jumps_neither_delays_nor_expires_what_waits(bench: Bench, jump: int) -> None:
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    first = await bench.post("r1", "one")
+    await bench.round()
+    bench.clock.jump_ms = jump
+    second = await bench.post("r2", "two", to="bob")
+    bench.clock.advance(2)
+    await bench.round()
+    assert (await bench.states(first), await bench.states(second)) == (["sent"], ["sent"])
+
+
+async def test_a_clock_that_was_a_day_ahead_before_the_restart_does_not_hold_a_part_for_a_day(bench: Bench) -> None:
+    bench.clock.jump_ms = DAY_MS
+    await bench.crash()
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    await bench.post("r1", "one")
+    await bench.round()
+    bench.clock.jump_ms = 0
+    await bench.crash()
+    worker = asyncio.create_task(bench.delivery.run())
+    try:
+        await bench.clock.until(lambda: bench.clock.sleeps > 0)
+        bench.clock.advance(301)
+        await bench.wire.until(lambda: bench.wire.texts == ["one"])
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
 
 
 async def test_a_payload_nobody_can_read_is_dead_at_once(bench: Bench) -> None:

@@ -269,7 +269,7 @@ class Reception:
         self, inbound: Inbound, resolved: Resolved, text: str | None, keys: tuple[str, ...], reason: str
     ) -> None:
         said = Said(
-            run_id=str(uuid.uuid4()),
+            run_id=_run_id((*keys, reason), resolved) if keys else str(uuid.uuid4()),
             target=Target(resolved.agent_id, resolved.session_key),
             source=resolved.channel,
             route=msgspec.to_builtins(reply_route(inbound, resolved)),

@@ -32,6 +32,7 @@ MAX_ATTEMPTS = 10
 PARALLEL_PER_CHANNEL = 4
 """Conversations of one channel served at the same time: a slow channel cannot use up everyone's places."""
 BATCH = 500
+FOR_EVER = 1 << 62
 IDLE_S = 30.0
 SETTLE_S = 5.0
 RETRY = Backoff(initial_s=1.0, max_s=300.0, jitter=0.1)
@@ -98,6 +99,16 @@ class Delivery:
         self._held: dict[RouteKey, int] = {}
         """Conversations whose first part waits for another try, and until when: what comes later waits behind it."""
         self._waiters: dict[int, set[asyncio.Event]] = {}
+        self._wall_ahead_ms = clock.now_ms() - clock.monotonic() * 1000
+
+    def _now(self) -> int:
+        """The time of day as it was at the start, and what has passed since: a wall clock that is set later neither
+        holds a part back nor makes it old."""
+        return int(self._clock.monotonic() * 1000 + self._wall_ahead_ms)
+
+    def _is_too_old(self, row: OutboxRow) -> bool:
+        # The row carries the wall clock's time; if that was set back meanwhile, its own reckoning counts.
+        return min(self._now(), self._clock.now_ms()) - row.created_at >= self._expiry_ms
 
     def wake(self) -> None:
         """Something was put into the outbox, or a channel came up."""
@@ -128,7 +139,7 @@ class Delivery:
 
     async def deliver_due(self) -> None:
         """Starts the delivery of every conversation that has something due and is not being served."""
-        now = self._clock.now_ms()
+        now = self._now()
         rows = await self._ledger.outbox_due(now, BATCH)
         by_route: dict[RouteKey, list[OutboxRow]] = {}
         for row in sorted(rows, key=lambda row: row.id):
@@ -201,8 +212,7 @@ class Delivery:
                 return
 
     async def _deliver(self, row: OutboxRow) -> Outcome:
-        now = self._clock.now_ms()
-        if now - row.created_at >= self._expiry_ms:
+        if self._is_too_old(row):
             return await self._expire(row)
         doubtful = 0 if self._outlet.idempotent(row.channel) else doubts(row.error)
         if doubtful >= MAX_DOUBTS:
@@ -229,7 +239,7 @@ class Delivery:
             if doubtful >= MAX_DOUBTS:
                 return await self._end(row, "dead", error=given_up(doubtful, error))
         delay_s = retry_delay_s(RETRY, attempts, failure.retry_after_s, self._chance)
-        until = self._clock.now_ms() + int(delay_s * 1000)
+        until = self._now() + int(delay_s * 1000)
         self._held[route_key(row)] = until
         await self._mark(row, "pending", next_at=until, error=in_doubt(doubtful, error))
         log.info("part %d of %s waits %.1f s for another try: %s", row.part, row.run_id, delay_s, error)
@@ -240,7 +250,7 @@ class Delivery:
         return await self._end(row, "dead", error=in_doubt(doubts(row.error), f"expired: {problem}"))
 
     async def _put_back(self, row: OutboxRow) -> None:
-        until = self._clock.now_ms() + int(RETRY.max_s * 1000)
+        until = self._now() + int(RETRY.max_s * 1000)
         self._held[route_key(row)] = until
         try:
             error = in_doubt(doubts(row.error) + 1, "see the log")
@@ -276,8 +286,8 @@ class Delivery:
         await asyncio.gather(*(self._mark(row, "pending", next_at=until, error=row.error) for row in rows))
 
     async def _wait_for_channel(self, rows: list[OutboxRow], *, full: bool) -> None:
-        now = self._clock.now_ms()
-        expired = [row for row in rows if now - row.created_at >= self._expiry_ms]
+        now = self._now()
+        expired = [row for row in rows if self._is_too_old(row)]
         for row in expired:
             await self._expire(row)
         if full:
@@ -286,14 +296,17 @@ class Delivery:
 
     async def _recall_holds(self) -> None:
         """After a restart: what waits for another try holds back what comes later, as before."""
-        now = self._clock.now_ms()
-        for row in await self._ledger.outbox_due(now + self._expiry_ms, BATCH):
+        now = self._now()
+        for row in await self._ledger.outbox_due(FOR_EVER, BATCH):
+            key, longest = route_key(row), now + int(RETRY.max_s * 1000)
+            if row.next_at > longest:
+                # The clock was ahead when this was written: nobody waits that long for another try.
+                await self._mark(row, "pending", next_at=longest, error=row.error)
             if row.next_at > now:
-                key = route_key(row)
-                self._held[key] = max(self._held.get(key, 0), row.next_at)
+                self._held[key] = max(self._held.get(key, 0), min(row.next_at, longest))
 
     async def _until_next(self) -> float:
-        now = self._clock.now_ms()
+        now = self._now()
         rows = await self._ledger.outbox_due(now + int(IDLE_S * 1000), BATCH)
         later = [row.next_at for row in rows if row.next_at > now]
         return (min(later) - now) / 1000 if later else IDLE_S
