@@ -276,33 +276,41 @@ async def endure(ordeal: Ordeal, schedules: int, *, messages: int = 4) -> None:
 
 async def main(schedules: int, seed: int, modes: list[str]) -> None:
     """In rounds of fifty, each with a state directory of its own; that of a round that fails is kept."""
+    from tests.faults.channel_ordeal import one_round as through_a_channel
+
     for place in range(max(1, schedules // 50)):
         mode, folder = modes[place % len(modes)], Path(tempfile.mkdtemp(prefix="ordeal-"))
-        async with ModelServer(keep_requests=100) as models:
-            ordeal = Ordeal(folder, models, seed + place, mode)
-            began = time.monotonic()
-            try:
-                await endure(ordeal, min(schedules, 50))
-            except BaseException:
-                print(f"seed {seed + place} ({mode}) failed in life {ordeal.lives}; its files are in {folder}")
-                raise
-            finally:
-                with contextlib.suppress(AssertionError):
-                    ordeal.kill()
+        play = through_a_channel if mode == "channel" else one_round
+        began = time.monotonic()
+        try:
+            told = await play(folder, seed + place, mode, min(schedules, 50))
+        except BaseException:
+            print(f"seed {seed + place} ({mode}) failed; its files are in {folder}")
+            raise
         shutil.rmtree(folder)
-        print(
-            f"seed {seed + place} {mode}: {ordeal.lives} lives, {len(ordeal.sent)} messages, 0 lost, 0 twice;"
-            f" ready in {statistics.median(ordeal.ready_s):.2f} s (most {max(ordeal.ready_s):.2f});"
-            f" {time.monotonic() - began:.0f} s; deaths {dict(ordeal.deaths.most_common())}",
-            flush=True,
-        )
+        print(f"seed {seed + place} {mode}: {told}; {time.monotonic() - began:.0f} s", flush=True)
+
+
+async def one_round(folder: Path, seed: int, mode: str, schedules: int) -> str:
+    async with ModelServer(keep_requests=100) as models:
+        ordeal = Ordeal(folder, models, seed, mode)
+        try:
+            await endure(ordeal, schedules)
+        finally:
+            with contextlib.suppress(AssertionError):
+                ordeal.kill()
+    return (
+        f"{ordeal.lives} lives, {len(ordeal.sent)} messages, 0 lost, 0 twice;"
+        f" ready in {statistics.median(ordeal.ready_s):.2f} s (most {max(ordeal.ready_s):.2f});"
+        f" deaths {dict(ordeal.deaths.most_common())}"
+    )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Kills the Gateway again and again and checks its books.")
     parser.add_argument("schedules", type=int, nargs="?", default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--modes", nargs="+", default=["followup", "collect", "followup", "steer"])
+    parser.add_argument("--modes", nargs="+", default=["followup", "collect", "channel", "steer"])
     options = parser.parse_args()
     # Streams that break off are the point here, not news.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)

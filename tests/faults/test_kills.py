@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.channel_ordeal import US, ChannelOrdeal, endure_channel
 from tests.faults.ordeal import POINTS, Ordeal, endure
 from tests.support.model_server import ModelServer
+from tests.support.signal_daemon import SignalDaemon
 
 
 @pytest.mark.parametrize("group", range(4))
@@ -42,4 +44,18 @@ async def test_random_kills(tmp_path: Path, models: ModelServer, seed: int, mode
     finally:
         with contextlib.suppress(AssertionError):
             ordeal.kill()
+    assert ordeal.deaths.total() == 5
+
+
+@pytest.mark.parametrize("seed", [21, 22])
+async def test_random_kills_while_people_write_on_a_channel_that_redelivers(
+    tmp_path: Path, models: ModelServer, seed: int
+) -> None:
+    async with SignalDaemon(US) as signal:
+        ordeal = ChannelOrdeal(tmp_path, models, signal, seed)
+        try:
+            await endure_channel(ordeal, 5)
+        finally:
+            with contextlib.suppress(AssertionError):
+                ordeal.gateway.kill()
     assert ordeal.deaths.total() == 5
