@@ -21,6 +21,9 @@ import pytest
 
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
 from tests.support.model_server import ModelServer, Reply
+from tests.support.signal_daemon import SignalDaemon
+
+US, ANN = "+15550000001", "+15550000042"
 
 PIXEL = base64.b64encode(
     base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
@@ -67,8 +70,7 @@ async def history(client: WireClient, session: str = "main") -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("path", "error"),
-    [("*/ledger.db", "ENOSPC"), ("*/ledger.db", "EIO"), ("*/ledger.db", "EROFS"), ("*/sessions.journal", "ENOSPC")],
+    ("path", "error"), [(path, error) for path in ("*/ledger.db", "*/sessions.journal") for error in WORDS]
 )
 async def test_a_message_that_cannot_be_written_down_is_not_acknowledged(
     tmp_path: Path, models: ModelServer, trouble: Trouble, path: str, error: str
@@ -88,13 +90,31 @@ async def test_a_message_that_cannot_be_written_down_is_not_acknowledged(
         assert await history(client) == ["a", "done a", "b", "done b"]
 
 
-async def test_a_picture_that_cannot_be_stored_is_refused_with_its_message(
-    tmp_path: Path, models: ModelServer, trouble: Trouble
+@pytest.mark.parametrize("error", WORDS)
+async def test_a_new_session_that_cannot_be_made_durable_is_refused_and_works_later(
+    tmp_path: Path, models: ModelServer, trouble: Trouble, error: str
 ) -> None:
-    async with serving(tmp_path, models, trouble.env("*/blobs/*", "ENOSPC")) as (_, client):
+    async with serving(tmp_path, models, trouble.env("*/sessions.journal", error, "sync")) as (gateway, client):
+        trouble.begin()
+        with pytest.raises(RequestFailed, match=WORDS[error]):
+            await client.call("chat.send", message("a", "agent:main:new"))
+        trouble.end()
+        assert (await client.call("chat.send", message("a", "agent:main:new")))["status"] == "started"
+        await client.ending("a")
+        gateway.kill()
+        await gateway.start()
+        async with gateway.client() as again:
+            assert await history(again, "agent:main:new") == ["a", "done a"]
+
+
+@pytest.mark.parametrize("error", WORDS)
+async def test_a_picture_that_cannot_be_stored_is_refused_with_its_message(
+    tmp_path: Path, models: ModelServer, trouble: Trouble, error: str
+) -> None:
+    async with serving(tmp_path, models, trouble.env("*/blobs/*", error)) as (_, client):
         trouble.begin()
         picture = [{"type": "image", "mimeType": "image/png", "content": PIXEL}]
-        with pytest.raises(RequestFailed, match="No space left"):
+        with pytest.raises(RequestFailed, match=WORDS[error]):
             await client.call("chat.send", message("a", attachments=picture))
         assert text_of(await client.chat("b [[reply:done b]]")) == "done b"
         trouble.end()
@@ -122,13 +142,13 @@ async def test_a_run_whose_transcript_cannot_be_written_waits_and_goes_on(
     assert len(models.requests) == 1
 
 
-@pytest.mark.parametrize("kill", [True, False])
+@pytest.mark.parametrize(("kill", "error"), [(True, "ENOSPC"), (True, "EIO"), (False, "EROFS"), (False, "ENOSPC")])
 async def test_a_message_whose_end_cannot_be_written_ends_after_the_next_start(
-    tmp_path: Path, models: ModelServer, trouble: Trouble, kill: bool
+    tmp_path: Path, models: ModelServer, trouble: Trouble, kill: bool, error: str
 ) -> None:
     held = asyncio.Event()
     models.queue(Reply("the answer", hold=held, hold_after=1))
-    async with serving(tmp_path, models, trouble.env("*/ledger.db", "ENOSPC")) as (gateway, client):
+    async with serving(tmp_path, models, trouble.env("*/ledger.db", error)) as (gateway, client):
         await client.call("chat.send", message("a"))
         await models.wait_for_requests(1)
         trouble.begin()
@@ -178,10 +198,11 @@ async def test_other_sessions_are_served_while_one_waits(tmp_path: Path, models:
         assert await history(client, "agent:main:one") == ["a", "done a"]
 
 
+@pytest.mark.parametrize("error", WORDS)
 async def test_sessions_json_catches_up_when_space_returns(
-    tmp_path: Path, models: ModelServer, trouble: Trouble
+    tmp_path: Path, models: ModelServer, trouble: Trouble, error: str
 ) -> None:
-    async with serving(tmp_path, models, trouble.env("*/sessions.json", "ENOSPC")) as (gateway, client):
+    async with serving(tmp_path, models, trouble.env("*/sessions.json", error)) as (gateway, client):
         trouble.begin()
         await client.chat("a [[reply:done a]]", "agent:main:new")
         store = gateway.sessions_dir() / "sessions.json"
@@ -197,6 +218,28 @@ async def test_sessions_json_catches_up_when_space_returns(
                 await asyncio.sleep(0.05)
             assert "agent:main:new" in store.read_text()
             assert await history(again, "agent:main:new") == ["a", "done a"]
+
+
+@pytest.mark.parametrize("error", WORDS)
+@pytest.mark.parametrize("path", ["*/last-event", "*/ledger.db"])
+async def test_a_channel_goes_on_when_the_disk_does(
+    tmp_path: Path, models: ModelServer, trouble: Trouble, path: str, error: str
+) -> None:
+    """What people write while the disk takes nothing is offered again until it does; a bookmark is not worth a stop."""
+    async with SignalDaemon(US) as signal:
+        section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, "allowFrom": [ANN]}
+        config = model_config(models.base_url, models.api_key, channels={"signal": section})
+        async with GatewayProcess(tmp_path / "state", config, trouble.env(path, error)):
+            await signal.connected()
+            trouble.begin()
+            await signal.say("a [[reply:done a]]", sender=ANN)
+            if path == "*/last-event":
+                await signal.called("send")
+            trouble.end()
+            await signal.say("b [[reply:done b]]", sender=ANN)
+            await signal.called("send", 2)
+        assert [call["message"] for call in signal.of("send")] == ["done a", "done b"]
+        assert signal.last_event_ids == [None], "the stream was not lost over it"
 
 
 # A disk that is really full
@@ -259,6 +302,20 @@ async def test_a_really_full_disk_refuses_new_messages_and_loses_none_when_space
         await gateway.start()
         async with gateway.client() as again:
             assert "\n".join(await history(again, "agent:main:other")) == texts
+
+
+async def test_settings_that_cannot_be_written_stay_as_they_were(small_disk: Path, models: ModelServer) -> None:
+    async with serving(small_disk, models, {}) as (gateway, client):
+        path = gateway.state_dir / "openclaw.json"
+        ballast, before = fill(small_disk), path.read_bytes()
+        change = {"raw": json.dumps({"agents": {"defaults": {"userTimezone": "Europe/Oslo"}}})}
+        base = (await client.call("config.get"))["hash"]
+        with pytest.raises(RequestFailed, match="No space left"):
+            await client.call("config.patch", {**change, "baseHash": base})
+        assert path.read_bytes() == before
+        os.unlink(ballast)
+        await client.call("config.patch", {**change, "baseHash": base})
+        assert b"Europe/Oslo" in path.read_bytes()
 
 
 async def test_a_gateway_starts_on_a_full_disk_and_still_shows_what_it_has(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 
 from openclaw.paths import make_private_dir
+from openclaw.storage import faults
+
+log = logging.getLogger("openclaw.channels.signal")
 
 MAX_BYTES = 200
 
@@ -25,7 +29,10 @@ class Bookmark:
         """Daemons that do not number their events give an empty id, which changes nothing."""
         if event_id and event_id != self.last_id and len(event_id) <= MAX_BYTES:
             self.last_id = event_id
-            await asyncio.to_thread(self._write, event_id)
+            try:
+                await asyncio.to_thread(self._write, event_id)
+            except OSError as error:
+                log.warning("%s stays where it was: %s", self._path, error)
 
     def _read(self) -> str:
         try:
@@ -35,6 +42,7 @@ class Bookmark:
             return ""
 
     def _write(self, event_id: str) -> None:
+        faults.write(self._path)
         make_private_dir(str(self._path.parent))
         beside = self._path.with_name(f"{self._path.name}.new")
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
