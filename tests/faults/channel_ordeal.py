@@ -122,7 +122,8 @@ class ChannelOrdeal:
         assert by_tag.keys() == self.said.keys(), set(self.said) ^ set(by_tag)
         for tag, person in self.said.items():
             (row,) = by_tag[tag]
-            arrived = [to for text, to in sent if text == f"done {tag}"]
+            # After a message that was given up the model answers that one too, in the same words.
+            arrived = [to for text, to in sent if text.endswith(f"done {tag}")]
             assert set(arrived) <= {person}, f"{tag} was answered to somebody else"
             (part,) = row["deliveries"]  # The reply, or the one notice.
             if row["state"] == "failed":
