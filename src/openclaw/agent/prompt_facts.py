@@ -53,7 +53,6 @@ async def gather_facts(
         tools=tools,
         files=[],
         mode="minimal" if subagent else "full",
-        group=kind == "group",
         extra=turn.extra_system_prompt,
         user_timezone=defaults.user_timezone,
         time_format=defaults.time_format,
