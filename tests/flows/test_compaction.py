@@ -231,6 +231,42 @@ async def test_compact_preview_pin_and_undo_from_the_chat(small: MakeGateway, mo
         assert "Nothing is pinned" in text_of(await client.chat("/pins"))
 
 
+FACTS = [
+    "My sister is called Rosalind.",
+    "The alarm code is 44719-B.",
+    "We decided to paint the shed green.",
+    "The staging server is at 10.20.30.41:8443.",
+    "Ticket OPS-1182 blocks the release.",
+    "I am allergic to hazelnuts.",
+    "The dentist is on Thursday at 14:30.",
+    "The code word is Aurora.",
+    "The contract lies in docs/contracts/acme-2026.md.",
+    "- [ ] send the invoice to billing@acme.example",
+]
+
+
+async def test_planted_facts_reach_the_model_however_often_the_chat_is_condensed(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    """The summariser keeps nothing by itself: it always writes the same few words."""
+    kept: dict[int, list[str]] = {}
+    async with small() as gateway, gateway.client() as client:
+        for number, fact in enumerate(FACTS):
+            models.reply(f"Noted {number}.")
+            await client.chat(fact)
+        for passes in range(1, 11):
+            for number in range(3):
+                models.reply(f"reply {number}")
+                await client.chat(f"round {passes}.{number} " + "word " * 500)
+            models.queue(Reply(text=GOOD), Reply(text=GOOD), Reply(text=GOOD))
+            assert "Compacted (" in text_of(await client.chat("/compact"))
+            models.forget()
+            models.reply("yes")
+            await client.chat("still there?")
+            kept[passes] = [fact for fact in FACTS if fact.removeprefix("- [ ] ") in shown_to_model(models)]
+    assert [kept[passes] for passes in (1, 3, 10)] == [FACTS] * 3
+
+
 async def test_a_compaction_outlives_the_gateway(small: MakeGateway, models: ModelServer) -> None:
     async with small() as gateway, gateway.client() as client:
         await fill(client, models)
