@@ -25,8 +25,8 @@ MakeGateway = Callable[..., GatewayProcess]
 def small(tmp_path: Path, models: ModelServer) -> MakeGateway:
     """A Gateway whose model has a small window, 20,000 tokens of it kept free and 1,000 kept word for word."""
 
-    def make(window: int = WINDOW, name: str = "state") -> GatewayProcess:
-        config: dict[str, Any] = model_config(models.base_url, models.api_key)
+    def make(window: int = WINDOW, name: str = "state", **more: Any) -> GatewayProcess:
+        config: dict[str, Any] = model_config(models.base_url, models.api_key, **more)
         config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = window
         config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
         config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 0, "memoryFlush": {"enabled": False}}
@@ -278,3 +278,43 @@ async def test_a_compaction_outlives_the_gateway(small: MakeGateway, models: Mod
         shown = shown_to_model(models)
         assert "Build the shed." in shown
         assert "message 0" not in shown
+
+
+EXTENSION = """
+def register(hooks):
+    async def before(about):
+        if "hands off" in about.instructions:
+            return {"cancel": True, "reason": "the diary is kept whole"}
+        if "nonsense" in about.instructions:
+            return 42
+        if "yourself" in about.instructions:
+            return {"compaction": {"summary": f"Written by hand for {len(about.messages)} messages."}}
+
+    hooks.on("session_before_compact", before)
+"""
+
+
+async def test_an_extension_cancels_a_compaction_or_writes_the_summary(
+    tmp_path: Path, small: MakeGateway, models: ModelServer
+) -> None:
+    folder = tmp_path / "extensions"
+    folder.mkdir()
+    (folder / "diary.py").write_text(EXTENSION)
+    (folder / "broken.py").write_text("import nothing_of_that_name\n")
+    plugins = {"load": {"paths": [str(folder), str(tmp_path / "missing.py")]}}
+    async with small(plugins=plugins) as gateway, gateway.client() as client:
+        await client.chat("/pin Never deploy on Fridays.")
+        await fill(client, models)
+        already = len(models.requests)
+        refused = text_of(await client.chat("/compact hands off"))
+        assert refused.startswith("⚙️ Compaction skipped: the diary is kept whole"), refused
+        assert "Compacted (" in text_of(await client.chat("/compact do it yourself"))
+        assert len(models.requests) == already, "no model was asked"
+        (entry,) = [line for line in await transcript(gateway, client) if line["type"] == "compaction"]
+        assert entry["fromHook"] is True and entry["summary"].startswith("Written by hand for ")
+        models.reply("well")
+        await client.chat("and now?")
+        assert "Never deploy on Fridays." in shown_to_model(models)
+        await fill(client, models, turns=1)
+        models.reply(GOOD)
+        assert "Compacted (" in text_of(await client.chat("/compact nonsense"))
