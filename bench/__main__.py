@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench import cli, concurrency, fanout, history, recovery, soak, startup, store, stream, turn
+from bench import cli, concurrency, context, fanout, history, recovery, soak, startup, store, stream, turn
 from bench.process import speed
 from bench.row import Row, table
 
@@ -31,6 +31,7 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Row]]]] = {
     "concurrency": concurrency.measure,
     "store": store.measure,
     "history": history.measure,
+    "context": context.measure,
     "fanout": fanout.measure,
     "recovery": recovery.measure,
     "soak": soak.measure,

@@ -35,7 +35,9 @@ def user(text: str) -> UserMessage:
         ("host 10.0.0.7:8443", ("10.0.0.7:8443",)),
         ("on 2026-11-15", ("2026-11-15",)),
         ("call +49 170 1234567", ("+49 170 1234567",)),
+        ("code 44719-B, plate M4X77", ("44719-B", "M4X77")),
         ("nothing of the kind here, and/or there", ()),
+        ("a 3-day trip, Version 2, A4, e-mail", ()),
         ("plain facade words decade", ()),
     ],
 )
@@ -56,6 +58,32 @@ def test_lines_with_names_tasks_and_decisions_are_needed_and_small_talk_is_not()
         "The key is AK-4471.",
         "order the wood",
         "Decision: we keep the old roof.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("My dog is a terrier called Pixel.", True),
+        ("The project's code name is Aurora.", True),
+        ("The meeting is on Thursday at 14:30.", True),
+        ("I am allergic to nuts.", True),
+        ("Fact 7: the blue lamp hangs in the attic.", True),
+        ("The rent costs 950 euros.", True),
+        ("What is my code name?", False),
+        ("Tell me a story about a fox.", False),
+        ("Thanks, that is fine.", False),
+    ],
+)
+def test_what_people_say_of_themselves_and_their_things_is_needed(text: str, needed: bool) -> None:
+    assert [need.text for need in needs_of("", [user(text)])] == ([text] if needed else [])
+
+
+def test_a_fact_before_or_after_a_long_paste_on_the_same_line_is_needed() -> None:
+    long = "The vault opens with BLUE-77. " + "word " * 3000 + ". My cat is called Minka."
+    assert [need.text for need in needs_of("", [user(long)])] == [
+        "The vault opens with BLUE-77.",
+        "My cat is called Minka.",
     ]
 
 

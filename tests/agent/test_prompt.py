@@ -66,7 +66,7 @@ def listed(text: str) -> list[str]:
 @pytest.mark.parametrize(("mode", "expected", "last"), [("full", FULL, FULL_LAST), ("minimal", MINIMAL, MINIMAL_LAST)])
 def test_sections_stand_in_their_order(tmp_path: Path, mode: str, expected: str, last: str) -> None:
     given = facts(
-        tmp_path, *ALL, mode=mode, group=True, extra="Be kind.", skills=SkillsPrompt(text="<available_skills/>"),
+        tmp_path, *ALL, mode=mode, extra="Be kind.", skills=SkillsPrompt(text="<available_skills/>"),
         aliases={"fast": "mock/m-1"}, owners=["+351900"], user_timezone="Europe/Lisbon",
         sandbox=SandboxWish("non-main", "ro"), tagged_reasoning=True,
     )  # fmt: skip
@@ -132,9 +132,9 @@ def test_a_tool_without_a_summary_shows_its_description(tmp_path: Path) -> None:
 
 
 def test_the_main_part_is_the_same_bytes_whatever_the_clock_channel_thinking_or_group_name(tmp_path: Path) -> None:
-    first = build_system_prompt(facts(tmp_path, channel="webchat", group=True, extra='Called "Garden".'), NOON)
+    first = build_system_prompt(facts(tmp_path, channel="webchat", extra='Called "Garden".'), NOON)
     other = build_system_prompt(
-        facts(tmp_path, channel="signal", thinking="high", reasoning="on", group=True, extra='Called "Cellar".'),
+        facts(tmp_path, channel="signal", thinking="high", reasoning="on", extra='Called "Cellar".'),
         NOON + 86_400_000,
     )
     assert first.text == other.text

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, model_config, text_of
+from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
 from tests.support.model_server import Call, ModelServer, Reply
 
 
@@ -38,6 +39,31 @@ async def test_a_run_stops_between_its_calls(tmp_path: Path, models: ModelServer
         assert ended["state"] == "error"
         assert "agents.defaults.budget.runTokens" in ended["errorMessage"]
         assert len(models.requests) == 1
+
+
+async def run(client: WireClient, text: str, key: str, **more: Any) -> dict[str, Any]:
+    wish = {"message": text, "sessionKey": key, "idempotencyKey": str(uuid.uuid4()), **more}
+    started = await client.call("agent", wish)
+    return await client.call("agent.wait", {"runId": started["runId"], "timeoutMs": 20_000})
+
+
+async def test_sub_agents_share_the_limits_of_the_session_that_sent_them(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    config["agents"]["defaults"]["budget"] = {"sessionTokens": 1000}
+    child = "agent:main:subagent:11111111-2222-4333-8444-555555555555"
+    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        models.queue(Reply(text="Hi.", usage={"input": 400, "output": 1}))
+        await client.chat("hello")
+        models.queue(Reply(text="Done.", usage={"input": 700, "output": 1}))
+        await run(client, "work", child, spawnedBy="agent:main:main")
+        assert "sessionTokens: 1.1k of 1.0k — used up" in text_of(await client.chat("/budget"))
+        assert (await client.chat("hello again"))["state"] == "error"
+        ended = await run(client, "more work", child)
+        assert ended["status"] == "error" and "has used up its budget" in json.dumps(ended), ended
+        assert len(models.requests) == 2
+        await client.chat("/budget override")
+        models.queue(Reply(text="Done again."))
+        assert (await run(client, "more work", child))["status"] == "ok"
 
 
 SUMMARY = "## Goal\nBuild the shed.\n## Progress\n### Done\n- [x] the plan\n## Next Steps\n1. buy wood"

@@ -25,8 +25,8 @@ MakeGateway = Callable[..., GatewayProcess]
 def small(tmp_path: Path, models: ModelServer) -> MakeGateway:
     """A Gateway whose model has a small window, 20,000 tokens of it kept free and 1,000 kept word for word."""
 
-    def make(window: int = WINDOW, name: str = "state") -> GatewayProcess:
-        config: dict[str, Any] = model_config(models.base_url, models.api_key)
+    def make(window: int = WINDOW, name: str = "state", **more: Any) -> GatewayProcess:
+        config: dict[str, Any] = model_config(models.base_url, models.api_key, **more)
         config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = window
         config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
         config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 0, "memoryFlush": {"enabled": False}}
@@ -231,6 +231,42 @@ async def test_compact_preview_pin_and_undo_from_the_chat(small: MakeGateway, mo
         assert "Nothing is pinned" in text_of(await client.chat("/pins"))
 
 
+FACTS = [
+    "My sister is called Rosalind.",
+    "The alarm code is 44719-B.",
+    "We decided to paint the shed green.",
+    "The staging server is at 10.20.30.41:8443.",
+    "Ticket OPS-1182 blocks the release.",
+    "I am allergic to hazelnuts.",
+    "The dentist is on Thursday at 14:30.",
+    "The code word is Aurora.",
+    "The contract lies in docs/contracts/acme-2026.md.",
+    "- [ ] send the invoice to billing@acme.example",
+]
+
+
+async def test_planted_facts_reach_the_model_however_often_the_chat_is_condensed(
+    small: MakeGateway, models: ModelServer
+) -> None:
+    """The summariser keeps nothing by itself: it always writes the same few words."""
+    kept: dict[int, list[str]] = {}
+    async with small() as gateway, gateway.client() as client:
+        for number, fact in enumerate(FACTS):
+            models.reply(f"Noted {number}.")
+            await client.chat(fact)
+        for passes in range(1, 11):
+            for number in range(3):
+                models.reply(f"reply {number}")
+                await client.chat(f"round {passes}.{number} " + "word " * 500)
+            models.queue(Reply(text=GOOD), Reply(text=GOOD), Reply(text=GOOD))
+            assert "Compacted (" in text_of(await client.chat("/compact"))
+            models.forget()
+            models.reply("yes")
+            await client.chat("still there?")
+            kept[passes] = [fact for fact in FACTS if fact.removeprefix("- [ ] ") in shown_to_model(models)]
+    assert [kept[passes] for passes in (1, 3, 10)] == [FACTS] * 3
+
+
 async def test_a_compaction_outlives_the_gateway(small: MakeGateway, models: ModelServer) -> None:
     async with small() as gateway, gateway.client() as client:
         await fill(client, models)
@@ -242,3 +278,43 @@ async def test_a_compaction_outlives_the_gateway(small: MakeGateway, models: Mod
         shown = shown_to_model(models)
         assert "Build the shed." in shown
         assert "message 0" not in shown
+
+
+EXTENSION = """
+def register(hooks):
+    async def before(about):
+        if "hands off" in about.instructions:
+            return {"cancel": True, "reason": "the diary is kept whole"}
+        if "nonsense" in about.instructions:
+            return 42
+        if "yourself" in about.instructions:
+            return {"compaction": {"summary": f"Written by hand for {len(about.messages)} messages."}}
+
+    hooks.on("session_before_compact", before)
+"""
+
+
+async def test_an_extension_cancels_a_compaction_or_writes_the_summary(
+    tmp_path: Path, small: MakeGateway, models: ModelServer
+) -> None:
+    folder = tmp_path / "extensions"
+    folder.mkdir()
+    (folder / "diary.py").write_text(EXTENSION)
+    (folder / "broken.py").write_text("import nothing_of_that_name\n")
+    plugins = {"load": {"paths": [str(folder), str(tmp_path / "missing.py")]}}
+    async with small(plugins=plugins) as gateway, gateway.client() as client:
+        await client.chat("/pin Never deploy on Fridays.")
+        await fill(client, models)
+        already = len(models.requests)
+        refused = text_of(await client.chat("/compact hands off"))
+        assert refused.startswith("⚙️ Compaction skipped: the diary is kept whole"), refused
+        assert "Compacted (" in text_of(await client.chat("/compact do it yourself"))
+        assert len(models.requests) == already, "no model was asked"
+        (entry,) = [line for line in await transcript(gateway, client) if line["type"] == "compaction"]
+        assert entry["fromHook"] is True and entry["summary"].startswith("Written by hand for ")
+        models.reply("well")
+        await client.chat("and now?")
+        assert "Never deploy on Fridays." in shown_to_model(models)
+        await fill(client, models, turns=1)
+        models.reply(GOOD)
+        assert "Compacted (" in text_of(await client.chat("/compact nonsense"))

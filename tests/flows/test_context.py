@@ -54,6 +54,8 @@ async def test_every_call_of_a_past_run_is_rebuilt_exactly(gateway: GatewayProce
             assert [tool["name"] for tool in request.body["tools"]] == found["tools"]["names"]
         last = await client.call("context.get", {})
         assert last["runId"] == "run-three"
+        session_id = (await client.call("chat.history", {"sessionKey": "main"}))["sessionId"]
+        assert await client.call("context.get", {"key": session_id}) == last
         assert [message["role"] for message in last["messages"]] == [
             "user", "assistant", "user", "assistant", "tool", "assistant", "user",
         ]  # fmt: skip

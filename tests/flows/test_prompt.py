@@ -121,6 +121,18 @@ async def test_a_skill_gets_its_key_and_commands_find_it(gateway: GatewayProcess
             await client.call("skills.update", {"skillKey": "nobody", "enabled": True})
 
 
+async def test_the_agent_finds_the_command_it_is_told_of(tmp_path: Path, models: ModelServer) -> None:
+    plain = {"PATH": "/usr/bin:/bin"}
+    process = GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key), env=plain)
+    async with process as gateway, gateway.client() as client:
+        await client.chat('which [[tool:exec {"command":"command -v openclaw sh"}]][[next]][[reply:done]]')
+        [result] = models.requests[-1].body["messages"][-1]["content"]
+        assert result["content"].splitlines()[0].endswith("/openclaw")
+        assert result["content"].splitlines()[1] in ("/usr/bin/sh", "/bin/sh"), "what was there before comes first"
+        skills = (await client.call("skills.status", {}))["skills"]
+        assert [row["eligible"] for row in skills if row["name"] == "gateway-care"] == [True]
+
+
 async def test_a_file_that_is_too_long_is_named_in_the_chat_once(gateway: GatewayProcess) -> None:
     workspace = gateway.state_dir / "workspace"
     workspace.mkdir(exist_ok=True)

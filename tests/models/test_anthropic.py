@@ -315,7 +315,7 @@ def test_arguments_of_a_finished_call(pieces: tuple[str, ...], arguments: dict[s
     assert message.tool_calls == [ToolCall(id="t1", name="read", arguments=arguments)]
 
 
-@pytest.mark.parametrize("pieces", [(), ('{"path": "/home',)])
+@pytest.mark.parametrize("pieces", [(), ('{"path": "/home',), ('{"path":"x"}',)])
 def test_a_call_cut_by_the_output_limit_is_never_runnable(pieces: tuple[str, ...]) -> None:
     message = done_of(feed(AnthropicStream(MODEL), call_stream("max_tokens", *pieces)))
     assert message.stop_reason == "length"
@@ -323,9 +323,13 @@ def test_a_call_cut_by_the_output_limit_is_never_runnable(pieces: tuple[str, ...
     assert "read" in str(message.error_message)
 
 
-def test_a_complete_call_before_the_output_limit_is_kept() -> None:
-    message = done_of(feed(AnthropicStream(MODEL), call_stream("max_tokens", '{"path":"x"}')))
-    assert (message.stop_reason, len(message.tool_calls)) == ("length", 1)
+def test_a_complete_call_before_the_one_the_limit_cut_is_kept() -> None:
+    events: list[Any] = [OPEN]
+    for place in (0, 1):
+        events.append(start(place, type="tool_use", id=f"t{place}", name="read", input={}))
+        events.append(delta(place, type="input_json_delta", partial_json='{"path":"x"}'))
+    message = done_of(feed(AnthropicStream(MODEL), sse(*events, *stop("max_tokens"))))
+    assert (message.stop_reason, [call.id for call in message.tool_calls]) == ("length", ["t0"])
 
 
 def test_a_compatible_server_may_be_careless() -> None:

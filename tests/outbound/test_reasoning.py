@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock
 from openclaw.outbound.reasoning import Said, TagStream, Thought, reasoning_message, typed
 
 
-def sort(*deltas: str, only_final: bool = False, complete: bool = True) -> tuple[str, str]:
+def sort(*deltas: str, only_final: bool | Literal["if_begun"] = False, complete: bool = True) -> tuple[str, str]:
     stream = TagStream(only_final=only_final)
     pieces = [piece for delta in deltas for piece in stream.feed(delta)] + stream.close(complete=complete)
     said = "".join(piece.text for piece in pieces if isinstance(piece, Said))
@@ -52,6 +54,21 @@ def test_the_tag_and_what_follows_never_appear_while_streaming() -> None:
 )
 def test_where_only_final_counts_the_rest_is_said_only_for_want_of_it(text: str, said: str) -> None:
     assert sort(*text, only_final=True)[0] == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("plain words <final>and</final> more", "plain words and more"),
+        ("\n<think>x</think>\nplain", "\n\nplain"),
+        ("<think>x</think><final>ok</final> junk", "ok"),
+        (" <final>ok</final> junk", "ok"),
+    ],
+)
+def test_a_model_that_begins_without_the_tag_is_not_held_to_it(text: str, said: str) -> None:
+    assert sort(*text, only_final="if_begun")[0] == said
+    stream = TagStream(only_final="if_begun")
+    assert stream.feed("plain ") == [Said("plain ")], "shown while it comes"
 
 
 def test_half_a_tag_of_an_answer_that_was_broken_off_stays_unsaid() -> None:

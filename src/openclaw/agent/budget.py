@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from openclaw.models.base import ModelError, ModelRequest, Price, StreamEvent
 from openclaw.models.catalogue import UnknownModel
 from openclaw.outbound.figures import money, token_count
 from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.base import SessionRow, TranscriptRef
 
 OVERRIDE = "budgetOverrideUntil"
 """The field of a session's entry that lets it go on past every limit until that moment."""
@@ -115,16 +116,34 @@ def end_of_day_ms(now_ms: int, zone: tzinfo | None) -> int:
     return int(midnight.timestamp() * 1000)
 
 
-async def spent_so_far(runtime: Runtime, transcript: Path, run: Usage | None = None) -> Spent:
+async def family_of(runtime: Runtime, session_key: str) -> list[SessionRow]:
+    """The session a person talks to and the sub-agents it sent out, whichever of them asks: they share its limits."""
+    rows = {row.key: row for row in await runtime.sessions.rows()}
+    own = rows.get(session_key)
+    head = own.entry.get("spawnedBy", session_key) if own is not None else session_key
+    return [row for key, row in rows.items() if key == head or row.entry.get("spawnedBy") == head]
+
+
+async def spent_so_far(
+    runtime: Runtime, transcript: Path, family: Sequence[SessionRow] = (), run: Usage | None = None
+) -> Spent:
     """Read from the transcripts: what every run of the agent has stored by now, also those at work."""
     config, now = runtime.config.current, runtime.clock.now_ms()
     days, price_of = today(now, user_zone(config)), _prices(runtime)
+    together = {transcript, *(path for row in family if (path := _path_of(runtime, row)) is not None)}
 
     def add_up(found: dict[Path, FileSpend]) -> Spent:
-        session = total_of([found[transcript]] if transcript in found else [], price_of)
-        return Spent(run=run, session=session, day=total_of(found.values(), price_of, days))
+        session = total_of((found[path] for path in together if path in found), price_of)
+        agents = [spend for path, spend in found.items() if path == transcript or path.parent == transcript.parent]
+        return Spent(run=run, session=session, day=total_of(agents, price_of, days))
 
-    return await runtime.spending.reckon(add_up, [transcript, transcript.parent], now - 2 * 86_400_000)
+    return await runtime.spending.reckon(add_up, [*together, transcript.parent], now - 2 * 86_400_000)
+
+
+def _path_of(runtime: Runtime, row: SessionRow) -> Path | None:
+    ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
+    found = runtime.transcripts.locate(ref)
+    return Path(found) if found else None
 
 
 def _prices(runtime: Runtime) -> PriceOf:
@@ -150,9 +169,9 @@ async def within_budget(
 ) -> AsyncIterator[StreamEvent]:
     """The model's answer, or ``ModelError`` before anything was asked of it."""
     budget = budget_of(runtime.config.current, agent_id)
-    entry = await runtime.sessions.get(agent_id, session_key)
-    if not overridden(entry, runtime.clock.now_ms()):
-        problem = refusal(limits(budget, await spent_so_far(runtime, transcript, run)))
+    family = await family_of(runtime, session_key)
+    if not any(overridden(row.entry, runtime.clock.now_ms()) for row in family):
+        problem = refusal(limits(budget, await spent_so_far(runtime, transcript, family, run)))
         if problem is not None:
             raise ModelError(problem, kind="billing")
     stream = runtime.call_model(request, agent_id)

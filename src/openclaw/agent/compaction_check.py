@@ -19,6 +19,7 @@ _CARRIED = CARRIED_HEADING.strip("# ").lower()
 MOST_NEEDS = 400
 LONGEST_LINE = 300
 LONGEST_TEXT = 20_000
+LONGEST_PARAGRAPH = 4000
 SHORTEST_SUMMARY = 24
 """Characters below which a text cannot be a summary of anything."""
 _LOST_SHARE = 0.5
@@ -29,6 +30,7 @@ _MARKS = re.compile(
     | [\w.+-]+@[\w-]+\.[\w.-]+
     | \b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b
     | \b[A-Z][A-Z0-9]*-[A-Z0-9-]*\d[A-Z0-9-]*\b
+    | \b(?=[a-z0-9-]*[A-Z])(?=[A-Za-z-]*\d)[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*\b(?<=[\w-]{4})
     | (?<!\w)\#\d+\b
     | (?:~|\.{1,2})?/[\w.@-]+(?:/[\w.@-]+)+
     | \b[\w-]+(?:/[\w.-]+)*\.(?:py|md|js|ts|json|ya?ml|toml|txt|sql|sh|csv|go|rs|html)\b
@@ -44,9 +46,21 @@ _DONE = re.compile(r"^\s*(?:[-*]|\d+\.)\s*\[[xX]\]")
 _DECISION = re.compile(
     r"\b(?:we (?:decided|agreed|will use|chose)|(?:decided|decision|agreed)\b\s*[:\-]|let(?:'|’)s (?:go with|use)|"
     r"remember (?:that|this|to)|do not forget|don(?:'|’)t forget|keep in mind|from now on|always use|"
-    r"never (?:use|touch)|my name is|call me|i prefer|important:)",
+    r"never (?:use|touch)|call me|important:)",
     re.IGNORECASE,
 )
+_FACT = re.compile(
+    r"\bmy [\w'’ -]{1,40}? (?:is|are|was|lives?|works?)\b"
+    r"|\bi(?:['’]m| am| live| work| was born| like| love| hate| prefer| cannot eat| can['’]t eat)\b"
+    r"|\b(?:facts?(?: ?(?:no\.?|number|\#)? ?\d+)?|note|fyi|for the record)\s*[:\-]"
+    r"|\b(?:code(?: ?word| ?name)?|key|token|number|pass(?:word|phrase|code)|pin(?: code)?|secret|deadline|birthday|"
+    r"anniversary|favou?rite|address|budget|account|licen[cs]e|serial|version|port)\b[^.?!]{0,60}?\b(?:is|are|was)\b"
+    r"|\b(?:is|are) (?:called|named)\b|\bstands for\b|\ballergic\b"
+    r"|\b(?:is|are|at|on|by|until|costs?)\b[^.?!]{0,30}?"
+    r"(?:\d{1,2}:\d{2}\b|[$€£]\s?\d|\d\s?(?:€|eur|euros?|usd|dollars?)\b)",
+    re.IGNORECASE,
+)
+"""What a person says of themselves and their things; questions are not facts."""
 _HEADING = re.compile(r"^#{1,4}\s")
 _WRAPPER = re.compile(
     r"^\[message_id: [^\]]*\]$|^System: \[[^\]]*\]|^\[[A-Z][a-z]{2} \d{4}-\d{2}-\d{2} [^\]]*\]\s*", re.MULTILINE
@@ -106,16 +120,22 @@ def _of_text(text: str, *, with_marks: bool) -> Iterable[Need]:
     for line in text.splitlines():
         if line.lstrip().startswith("```"):
             fenced = not fenced
-        if fenced or not line.strip() or len(line) > 4000:
+        if fenced or not line.strip():
             continue
         for sentence in _sentences(line):
             marks = marks_in(sentence) if with_marks else ()
-            if marks or _TASK.match(sentence) or _DECISION.search(sentence):
+            told = with_marks and not sentence.rstrip().endswith("?") and _FACT.search(sentence)
+            if marks or told or _TASK.match(sentence) or _DECISION.search(sentence):
                 yield Need(_bare(sentence), marks)
 
 
 def _sentences(line: str) -> list[str]:
-    return [line] if len(line) <= LONGEST_LINE else re.split(r"(?<=[.!?])\s+", line)
+    if len(line) <= LONGEST_LINE:
+        return [line]
+    if len(line) > LONGEST_PARAGRAPH:
+        # A dump rather than prose: people put what matters before or after it.
+        line = f"{line[: LONGEST_PARAGRAPH // 4]}\n{line[-LONGEST_PARAGRAPH // 4 :]}"
+    return [part for part in re.split(r"(?<=[.!?])\s+|\n", line) if part.strip()]
 
 
 def _bare(line: str) -> str:

@@ -1,15 +1,18 @@
-"""Extension points around compaction, on one screen. Put a function into a list of ``runtime.hooks``; all are awaited.
+"""Extension points around compaction, on one screen. ``hooks.on(name, function)`` adds one; plain functions will do.
 
 ``session_before_compact``  may return ``Cancel()`` or a ``Compaction`` of its own; the first answer counts
 ``session_compact``         told afterwards, with the entry that was appended
 ``before_compaction``       told before a summary is made; cannot change anything
 ``after_compaction``        told afterwards, whether it succeeded or not
 ``before_content_leaves``   awaited once before anything leaves the prompt: the moment to write down what must last
+
+A hook may also return ``{"cancel": True, "reason": ...}`` or ``{"compaction": {"summary": ...}}``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeAlias
@@ -77,6 +80,9 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Answer: TypeAlias = Cancel | Compaction | None
+NAMES = frozenset(
+    {"session_before_compact", "session_compact", "before_compaction", "after_compaction", "before_content_leaves"}
+)
 BeforeHook: TypeAlias = Callable[[BeforeCompact], Awaitable[Answer]]
 TellHook: TypeAlias = Callable[[BeforeCompact], Awaitable[None]]
 AfterHook: TypeAlias = Callable[[Compacted], Awaitable[None]]
@@ -92,11 +98,16 @@ class Hooks:
         self.before_content_leaves: list[LeavingHook] = []
         self._leaving: set[str] = set()
 
+    def on(self, name: str, function: Callable[[Any], Any]) -> None:
+        if name not in NAMES:
+            raise ValueError(f"there is no hook {name!r}; there are {', '.join(sorted(NAMES))}")
+        getattr(self, name).append(function)
+
     async def ask_before(self, about: BeforeCompact) -> Answer:
         for tell in self.before_compaction:
             await _guarded(tell, about, LONGEST_HOOK_S)
         for hook in self.session_before_compact:
-            answer = await _guarded(hook, about, LONGEST_HOOK_S)
+            answer = await _guarded(lambda about, hook=hook: _answer(hook, about), about, LONGEST_HOOK_S)
             if answer is not None:
                 return answer
         return None
@@ -117,11 +128,31 @@ class Hooks:
             self._leaving.discard(leaving.session_key)
 
 
+async def _answer(hook: BeforeHook, about: BeforeCompact) -> Answer:
+    """What a hook said, as a record. Raises for what is neither an answer nor nothing."""
+    said: Any = hook(about)
+    said = await said if inspect.isawaitable(said) else said
+    if said is None or isinstance(said, Cancel | Compaction):
+        return said
+    if isinstance(said, dict) and said.get("cancel"):
+        return Cancel(str(said.get("reason") or ""))
+    made = said.get("compaction") if isinstance(said, dict) else None
+    if not isinstance(made, dict) or not str(made.get("summary") or "").strip():
+        raise TypeError(f"session_before_compact returned neither a cancellation nor a summary: {said!r:.200}")
+    return Compaction(
+        summary=str(made["summary"]),
+        first_kept_entry_id=str(made.get("firstKeptEntryId") or about.first_kept_entry_id),
+        tokens_before=about.tokens_before,
+        details=made["details"] if isinstance(made.get("details"), dict) else {},
+    )
+
+
 async def _guarded(hook: Callable[[Any], Awaitable[Any]], about: Any, longest_s: float) -> Any:
     """An extension that fails or hangs does not take the session with it."""
     try:
         async with asyncio.timeout(longest_s):
-            return await hook(about)
+            said: Any = hook(about)
+            return await said if inspect.isawaitable(said) else said
     except Exception:
         log.exception("a hook failed for session %s", about.session_key)
         return None

@@ -38,7 +38,6 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     tools: list[Tool]
     files: list[BootstrapFile]
     mode: PromptMode = "full"
-    group: bool = False
     extra: str = ""
     skills: SkillsPrompt = SkillsPrompt()
     skill_env: Mapping[str, str] = {}
@@ -134,7 +133,7 @@ def _minimal(facts: PromptFacts, names: frozenset[str], listed: str, project: st
         sections.workspace(facts.workspace, first_run=False),
         sections.sandbox(facts.sandbox),
         sections.workspace_files() if project else "",
-        sections.extra_context(facts.extra.strip(), subagent=True, group=False),
+        sections.extra_context(facts.extra.strip(), subagent=True),
         sections.reasoning_format(facts.tagged_reasoning),
         project,
     ]
@@ -144,7 +143,7 @@ def _around(facts: PromptFacts) -> str:
     """Where the conversation takes place. A group's name and members change, so that it stands among the last words."""
     if facts.mode != "full":
         return ""
-    return sections.extra_context(facts.extra.strip(), subagent=False, group=facts.group)
+    return sections.extra_context(facts.extra.strip(), subagent=False)
 
 
 def _identity(facts: PromptFacts) -> str:

@@ -53,7 +53,6 @@ async def gather_facts(
         tools=tools,
         files=[],
         mode="minimal" if subagent else "full",
-        group=kind == "group",
         extra=turn.extra_system_prompt,
         user_timezone=defaults.user_timezone,
         time_format=defaults.time_format,
@@ -75,7 +74,7 @@ async def gather_facts(
     facts.channel = None if channel in _NO_CHANNEL else channel
     facts.capabilities = _capabilities(config, channel)
     facts.sandbox = _sandbox(config, turn)
-    facts.tagged_reasoning = reasons_in_tags(model)
+    facts.tagged_reasoning = reasons_in_tags(model) is not False
     return facts
 
 

@@ -215,12 +215,11 @@ def messaging(names: frozenset[str]) -> str:
     return "\n".join(lines)
 
 
-def extra_context(text: str, *, subagent: bool, group: bool) -> str:
+def extra_context(text: str, *, subagent: bool) -> str:
+    """What whoever started the run adds. The heading of full prompts is the one that clients look for."""
     if not text:
         return ""
-    if subagent:
-        return f"## Subagent Context\n{text}"
-    return f"## Group Chat Context\n{text}" if group else f"## Conversation Context\n{text}"
+    return f"## {'Subagent' if subagent else 'Group Chat'} Context\n{text}"
 
 
 def project_context(files: Sequence[BootstrapFile]) -> str:

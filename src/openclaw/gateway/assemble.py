@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+from openclaw.agent.extensions import load_extensions
 from openclaw.agent.ground import Grounds
 from openclaw.agent.memory_flush import watch_compactions
 from openclaw.agent.runtime import Runtime
@@ -94,6 +96,7 @@ async def open_gateway(
     assert gateway.runtime.approvals is not None
     watch_approvals(gateway, gateway.runtime.approvals)
     watch_compactions(gateway.runtime)
+    await asyncio.to_thread(load_extensions, current, gateway.runtime.hooks)
     gateway.hub = RunHub(gateway.runtime, lambda record: observe(gateway, record))
     gateway.reception = Reception(gateway)
     gateway.channel_services = ChannelServices(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from openclaw.agent.budget import Limit, budget_of, is_limited, limits, spent_so_far
+from openclaw.agent.budget import Limit, budget_of, family_of, is_limited, limits, spent_so_far
 from openclaw.agent.context_report import session_report
 from openclaw.agent.spend import FileSpend, Totals, total_of
 from openclaw.clock import Clock
@@ -154,7 +154,8 @@ class GatewayCommands:
         target, entry = _target(session), await self.entry(session)
         path = spend_view.transcript_path(self._gateway, target, entry)
         home = Path(sessions_dir(self._gateway.state_dir, session.agent_id))
-        spent = await spent_so_far(self._gateway.runtime, path or home / "none.jsonl")
+        runtime = self._gateway.runtime
+        spent = await spent_so_far(runtime, path or home / "none.jsonl", await family_of(runtime, session.key))
         return limits(budget, spent)
 
     async def prompt_report(self, session: SessionRef) -> dict[str, Any]:

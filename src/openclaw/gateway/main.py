@@ -7,9 +7,11 @@ import errno
 import gc
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -56,6 +58,7 @@ def run(
     """Serves until told to stop; 0 after a clean stop, 1 when it could not start."""
     options = Options(port=port, bind=bind, token=token, password=password, auth=auth, verbose=verbose)
     state = make_private_dir(state_dir())
+    _put_own_command_on_path()
     try:
         lock = GatewayLock.acquire(state, os.environ)
     except AlreadyRunning as running:
@@ -75,6 +78,14 @@ def run(
         return _disk_refuses(error)
     finally:
         lock.release()
+
+
+def _put_own_command_on_path() -> None:
+    """The agent is told of ``openclaw``: its commands find it, also where a service was started without our folder."""
+    folder = Path(sys.executable).parent
+    search_path = os.environ.get("PATH", os.defpath)
+    if (folder / "openclaw").is_file() and shutil.which("openclaw", path=search_path) is None:
+        os.environ["PATH"] = os.pathsep.join([search_path, str(folder)])
 
 
 def _disk_refuses(error: OSError) -> int:

@@ -78,17 +78,20 @@ def is_loopback(model: Model) -> bool:
     return host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")
 
 
-def reasons_in_tags(model: Model) -> bool:
+def reasons_in_tags(model: Model) -> bool | Literal["if_begun"]:
     """Whether reasoning comes as ``<think>`` and the answer as ``<final>``, which the model is then asked to write.
 
-    ``compat.finalTag`` decides where it is given. Small models without tools are not told, and so not held to it.
+    ``compat.finalTag`` decides where it is given. Small models without tools are not told, and so not held to it. Many
+    of Ollama's models do not care: those that begin without a tag are shown as they write (``if_begun``).
     """
     declared = model.compat.get("finalTag")
     if isinstance(declared, bool):
         return declared
     provider = model.provider.lower()
     known = provider in _TAG_PROVIDERS or any(name in provider for name in ("google-antigravity", "minimax"))
-    return known and model.tools
+    if not known or not model.tools:
+        return False
+    return "if_begun" if provider == "ollama" else True
 
 
 def _guess(model: Model) -> Quirks:

@@ -133,7 +133,8 @@ class Draft:
                         )
                 case "call":
                     call = _finished_call(block, cut=reason in ("length", "error", "aborted"))
-                    if call is None:
+                    # Where the limit struck, arguments may look whole and not be all that was meant.
+                    if call is None or (reason == "length" and block is self.blocks[-1]):
                         notes.append(
                             f"The call of `{block.name}` was cut before its arguments were complete: left out."
                         )

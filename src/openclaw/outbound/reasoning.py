@@ -36,6 +36,8 @@ class Thought(msgspec.Struct, frozen=True):
 
 
 Piece: TypeAlias = Said | Thought
+Framing: TypeAlias = bool | Literal["if_begun"]
+"""Whether a model is held to ``<final>``; ``if_begun``: only if it begins its answer with a tag."""
 
 
 class Tag(msgspec.Struct, frozen=True):
@@ -131,14 +133,20 @@ class TagStream:
     ``only_final``: nothing outside ``<final>`` is said, unless the model never used the tag.
     """
 
-    def __init__(self, *, only_final: bool = False) -> None:
+    def __init__(self, *, only_final: Framing = False) -> None:
         self._held = ""
         self._thinking = False
         self._code = _Code()
         self._framed: bool | None = False if only_final else None
+        self._waits = only_final is True
         self._unframed: list[str] = []
         self.spoke = False
         """Something was said, and not only outside the frame."""
+
+    @property
+    def framed(self) -> bool:
+        """Whether ``<final>`` decides what is said."""
+        return self._framed is not None
 
     @property
     def unframed(self) -> str:
@@ -224,10 +232,13 @@ class TagStream:
         if not tag.final:
             self._thinking = not tag.closes
         elif self._framed is not None:
-            self._framed = not tag.closes
+            self._framed, self._waits = not tag.closes, True
         return tag.end
 
     def _say(self, text: str, out: _Pieces) -> None:
+        if self._framed is False and not self._waits and not text.isspace():
+            self._framed = None
+            text = self.unframed + text
         if self._framed is False:
             self._unframed.append(text)
             return
@@ -252,16 +263,16 @@ def typed(message: AssistantMessage, *, thinking: bool = False) -> AssistantMess
     return msgspec.structs.replace(message, content=[*content, *message.content[1:]])
 
 
-def framed(message: AssistantMessage, before: str, *, thinking: bool) -> AssistantMessage:
+def framed(message: AssistantMessage, before: str, *, thinking: bool, only_final: Framing = True) -> AssistantMessage:
     """The message as it is stored of a model that is held to ``<final>``: what stood outside it is reasoning.
 
     ``before``: the parts of the answer that came earlier.
     """
-    stream = TagStream(only_final=True)
+    stream = TagStream(only_final=only_final)
     stream.feed(before)
     outside = len(stream.unframed)
     pieces = [*stream.feed(message.text), *stream.close()]
-    if not stream.spoke:
+    if not stream.spoke or not stream.framed:
         return typed(message, thinking=thinking)
     said = "".join(piece.text for piece in pieces if isinstance(piece, Said))
     if not before and message.stop_reason != "length":

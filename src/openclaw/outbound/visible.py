@@ -6,7 +6,7 @@ import msgspec
 
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantBlock, AssistantMessage, TextBlock, ThinkingBlock
-from openclaw.outbound.reasoning import Piece, Said, TagStream, Thought, framed, typed
+from openclaw.outbound.reasoning import Framing, Piece, Said, TagStream, Thought, framed, typed
 from openclaw.outbound.reply_tags import ReplyTags
 from openclaw.outbound.silence import SilenceGate
 
@@ -14,8 +14,8 @@ from openclaw.outbound.silence import SilenceGate
 class SpeechStream:
     """Fed with the model's text, gives what may be shown at once and what is reasoning."""
 
-    def __init__(self, *, only_final: bool = False, ack_max_chars: int | None = None) -> None:
-        self._only_final = only_final
+    def __init__(self, *, only_final: Framing = False, ack_max_chars: int | None = None) -> None:
+        self._only_final: Framing = only_final
         self._tags = TagStream(only_final=only_final)
         self._reply_tags = ReplyTags()
         self._gate = SilenceGate(ack_max_chars=ack_max_chars)
@@ -39,7 +39,7 @@ class SpeechStream:
     def stored(self, message: AssistantMessage, before: str, *, thinking: bool) -> AssistantMessage:
         """A message this stream was fed with, as it is kept. ``before``: the parts of the answer that came earlier."""
         if self._only_final:
-            return framed(message, before, thinking=thinking)
+            return framed(message, before, thinking=thinking, only_final=self._only_final)
         return typed(message, thinking=thinking)
 
     @property

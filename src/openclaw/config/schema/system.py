@@ -399,7 +399,7 @@ class Plugins(Record):
     deny: list[str] = []
     """Never these."""
     load: OpenMap = {}
-    """Further folders: paths."""
+    """Extensions: paths, a list of Python files or of folders with such files."""
     slots: OpenMap = {}
     """Which plugin fills a role: memory."""
     entries: dict[str, OpenMap] = {}

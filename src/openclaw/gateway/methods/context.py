@@ -12,7 +12,7 @@ from openclaw.agent.prompt_parts import cut_files, prompt_parts
 from openclaw.agent.request_log import Rebuilt, read_record, rebuild
 from openclaw.gateway.params import NonEmpty, Params, Positive
 from openclaw.gateway.registry import Call, MethodError, method
-from openclaw.gateway.targets import Target, entry_of, target_of
+from openclaw.gateway.targets import Target, entry_of, find_row, target_of
 from openclaw.models.wire import wire_body
 from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef
 
@@ -182,18 +182,19 @@ async def _run(gateway: Gateway, ref: str) -> NotedRun:
 
 
 async def _last_runs(gateway: Gateway, key: str, count: int) -> list[NotedRun]:
-    """Newest first; at least one."""
-    target = target_of(gateway, key)
+    """Newest first; at least one. ``key``: or the session's id or label."""
+    session = await find_row(gateway, key)
+    key = session.key if session else target_of(gateway, key).key
     opened: dict[str, Transcript | None] = {}
     found: list[NotedRun] = []
-    for row in await gateway.ledger.recent(session_key=target.key, limit=min(MOST_RUNS, count + 50)):
+    for row in await gateway.ledger.recent(session_key=key, limit=MOST_RUNS):
         noted = await _noted(gateway, row, opened)
         if noted is not None:
             found.append(noted)
             if len(found) == count:
                 break
     if not found:
-        raise MethodError(f"Nothing was noted yet of what the runs of {target.key} were sent")
+        raise MethodError(f"Nothing was noted yet of what the runs of {key} were sent")
     return found
 
 

@@ -1,0 +1,91 @@
+"""What a model is shown of a conversation of a hundred thousand entries: built anew for every turn, from memory."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from bench.harness import config as configuration
+from bench.row import Row, summary
+from bench.seed import long_transcript, session_entry, write_store
+from openclaw.agent.preparation import prepare
+from openclaw.agent.runtime import Turn
+from openclaw.clock import SystemClock
+from openclaw.config.store import ConfigStore
+from openclaw.gateway.assemble import close_gateway, open_gateway
+from openclaw.gateway.gateway import Gateway
+from openclaw.messages import AssistantMessage, Message, TextBlock, Usage, UserMessage
+from openclaw.storage.base import Transcript, TranscriptRef
+
+ENTRIES = 100_000
+SIZE = 600
+KEPT = (1000, 20_000)
+"""As after any compaction, and as many as fit a large window if each is only a few words."""
+WINDOW = 100_000_000
+RUNS = 50
+SESSION_ID = "22222222-2222-4333-8444-555555555555"
+KEY = "agent:main:long"
+
+
+async def measure() -> list[Row]:
+    return [await _measure(kept) for kept in KEPT]
+
+
+async def _measure(kept: int) -> Row:
+    with tempfile.TemporaryDirectory(prefix="openclaw-bench-") as folder:
+        state = Path(folder)
+        config = configuration(1)
+        config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = WINDOW
+        (state / "openclaw.json").write_text(json.dumps(config))
+        sessions = state / "agents" / "main" / "sessions"
+        long_transcript(sessions / f"{SESSION_ID}.jsonl", SESSION_ID, ENTRIES, SIZE, keep=kept)
+        write_store(sessions, {KEY: session_entry(0, SESSION_ID)})
+        store = ConfigStore(str(state / "openclaw.json"))
+        store.load_or_create()
+        gateway = await open_gateway(str(state), store, SystemClock())
+        try:
+            opened = time.monotonic()
+            transcript = await gateway.transcripts.open(TranscriptRef(agent_id="main", session_id=SESSION_ID))
+            assert transcript is not None
+            first = await _build_ms(gateway, transcript, kept)
+            cold = (time.monotonic() - opened) * 1000
+            warm: list[float] = []
+            for number in range(RUNS):
+                await _turn(transcript, number)
+                warm.append(await _build_ms(gateway, transcript, kept))
+        finally:
+            await close_gateway(gateway)
+    what = f"context of {ENTRIES:,} entries, {kept:,} of them kept, warm, wall"
+    note = f"first {first:.0f} ms, with opening the file {cold:.0f} ms"
+    return Row(figure="context", what=what, kind="wall", unit="ms", bar=10, **summary(warm), note=note)
+
+
+async def _build_ms(gateway: Gateway, transcript: Transcript, kept: int) -> float:
+    """From the transcript to the request, as a run does it before its first call."""
+    began = time.monotonic()
+    turn = Turn(ledger_id=0, run_id="r", agent_id="main", session_key=KEY, session_id=SESSION_ID, prompt="")
+    prepared = await prepare(turn, gateway.runtime)
+    context = transcript.context()
+    prepared.remember(context.memo)
+    assert prepared.view.fits(context.messages)
+    prepared.view.begin(context.messages)
+    messages = list(context.messages)
+    await prepared.cleaner.prepare(messages)
+    request = prepared.request(messages)
+    taken = (time.monotonic() - began) * 1000
+    assert kept < len(request.messages) <= kept + 2 * RUNS + 1
+    return taken
+
+
+async def _turn(transcript: Transcript, number: int) -> None:
+    now = 1_800_000_000_000 + number
+    usage = Usage(input=100, output=20, total_tokens=120)
+    asked = UserMessage(content=[TextBlock(text=f"question {number}")], timestamp=now)
+    answer = AssistantMessage(
+        content=[TextBlock(text=f"answer {number}")], provider="mock", model="mock-1", usage=usage, timestamp=now
+    )
+    messages: list[Message] = [asked, answer]
+    for message in messages:
+        await transcript.append({"type": "message", "message": message})
