@@ -1,0 +1,208 @@
+"""What one run puts on record: its entries in the transcript, and its tool calls in the ledger.
+
+Everything has an id that follows from the run and the step, so that a run that is taken up again after a crash finds
+what it had written and writes nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from openclaw.agent.abort import AbortSignal
+from openclaw.agent.continuation import parts_at_end, unfinished
+from openclaw.agent.preparation import Preparation, workspace_of
+from openclaw.agent.prompt_images import with_pictures
+from openclaw.agent.request_log import RequestLog
+from openclaw.agent.result import RunResult, result_of
+from openclaw.agent.resume import INTERRUPTED, NOT_STARTED, entry_id, found_end, next_step
+from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.tool_calls import not_run
+from openclaw.agent.tool_output import stored_result
+from openclaw.events import ToolEnded
+from openclaw.messages import (
+    AssistantMessage,
+    Message,
+    TextBlock,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+    user_text,
+)
+from openclaw.storage import faults
+from openclaw.storage.base import Transcript, TranscriptRef
+from openclaw.storage.trouble import DiskWait, until_written
+
+log = logging.getLogger("openclaw.agents.run")
+
+T = TypeVar("T")
+
+
+class RunEntries:
+    def __init__(
+        self, turn: Turn, runtime: Runtime, transcript: Transcript, abort: AbortSignal, disk: DiskWait | None
+    ) -> None:
+        self._turn = turn
+        self._runtime = runtime
+        self.transcript = transcript
+        self._abort = abort
+        self._disk = disk
+        self.step = 0
+        """Of the next message."""
+        self.log = RequestLog()
+        self._background: set[asyncio.Future[None]] = set()
+
+    async def note_model(self, prepared: Preparation) -> None:
+        """Notes a change of model or thinking level, as other readers of these files expect."""
+        context, model = self.transcript.context(), prepared.model
+        if context.model != (model.provider, model.id):
+            data = {
+                "timestamp": self._runtime.clock.now_ms(),
+                "provider": model.provider,
+                "modelApi": model.api,
+                "modelId": model.id,
+            }
+            snapshot = {"type": "custom", "customType": "model-snapshot", "data": data}
+            change = {"type": "model_change", "provider": model.provider, "modelId": model.id}
+            await self._add(change, "model")
+            await self._add(snapshot, "snapshot")
+        if len(self.transcript) <= 2 or context.thinking_level != prepared.thinking:
+            change = {"type": "thinking_level_change", "thinkingLevel": prepared.thinking}
+            await self._add(change, "thinking")
+
+    async def begin(self, prepared: Preparation | None, continuations: int) -> RunResult | None:
+        """Appends the user's message, or, after a restart, finds how far this run had come.
+
+        Returns the result when the answer was already complete and only its bookkeeping was lost.
+        """
+        for place, output in enumerate(self._turn.tool_outputs):
+            await self._add({"type": "message", "message": output}, f"output {place}")
+        self.step = next_step(self._turn.run_id, self.transcript, began=self._turn.resumed)
+        if self.step == 0:
+            if not self._turn.prompt and not self._turn.images:
+                return None
+            notes = self._runtime.notes.drain(self._turn.session_key)
+            text = "\n".join([*notes, "", self._turn.prompt]) if notes else self._turn.prompt
+            blocks = [TextBlock(text=text), *self._turn.images]
+            message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms())
+            message = await with_pictures(message, prepared, self._turn.source)
+            faults.point("user.before")
+            await self.append(message)
+            faults.point("user.after")
+            return None
+        context = self.transcript.context()
+        found = found_end(self._turn.run_id, self.step, context)
+        if found is not None:
+            if not found.own:
+                return RunResult(outcome="ok", taken_in=True)
+            if unfinished(context.messages, continuations):
+                return None
+            return result_of(found.answer, parts_at_end(context.messages))
+        asked = await self._close_open_calls(context.messages)
+        return None if asked is None else result_of(asked)
+
+    async def _close_open_calls(self, messages: list[Message]) -> AssistantMessage | None:
+        """A call without a result is not repeated: the model is told that it was interrupted.
+
+        Calls that the caller runs stay open; a message that made one had ended the run, and is returned.
+        """
+        answered: set[str] = set()
+        open_calls: list[ToolCall] = []
+        asked: AssistantMessage | None = None
+        for message in reversed(messages):
+            if isinstance(message, ToolResultMessage):
+                answered.add(message.tool_call_id)
+            elif isinstance(message, AssistantMessage):
+                if message.stop_reason not in ("error", "aborted"):
+                    asked = message
+                    open_calls = [call for call in message.tool_calls if call.id not in answered]
+                break
+            else:
+                break
+        if not open_calls:
+            return None
+        theirs = {spec.name for spec in self._turn.client_tools}
+        started = {row.call_id for row in await self._runtime.ledger.tool_calls(self._turn.ledger_id)}
+        for call in open_calls:
+            if call.name in theirs:
+                continue
+            why = INTERRUPTED if call.id in started else NOT_STARTED
+            await self.append(not_run(call, why, self._runtime.clock.now_ms()))
+        return asked if any(call.name in theirs for call in open_calls) else None
+
+    async def note_continuation(self, message: UserMessage) -> None:
+        """In the transcript, because the model reads it in later turns too; nobody else does."""
+        fields = {
+            "type": "custom_message",
+            "customType": "continuation",
+            "content": user_text(message),
+            "display": False,
+        }
+        await self._add(fields, f"continue {self.step}")
+        self.log.skip()
+
+    async def note_start(self, call_id: str, name: str, arguments: str) -> None:
+        """On disk before the tool runs: after a crash the call is known to have begun, and is not made again."""
+        faults.point("tool.before")
+        ledger, ledger_id = self._runtime.ledger, self._turn.ledger_id
+        await self.kept(lambda: ledger.tool_started(ledger_id, call_id, name, arguments))
+        faults.point("tool.noted")
+
+    async def store_result(self, event: ToolEnded) -> ToolEnded:
+        faults.point("tool.ran")
+        message = await self.kept(lambda: stored_result(event.message, self._runtime.blobs, self._runtime.state_dir))
+        await self.append(message)
+        faults.point("tool.stored")
+        finished = self._runtime.ledger.tool_finished(self._turn.ledger_id, message.tool_call_id, not event.failed)
+        task = asyncio.ensure_future(finished)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return ToolEnded(message, event.arguments, event.failed)
+
+    async def append(self, message: Message, own_id: str | None = None) -> None:
+        """``own_id``: the run id a steered message was accepted under; its entry belongs to that id, not to ours."""
+        fields = {"type": "message", "message": message}
+        if own_id is not None:
+            await self.kept(lambda: self.transcript.append(fields, entry_id=entry_id(own_id, 0)))
+            self.log.name(message, entry_id(own_id, 0))
+            faults.point("steer.after")
+            return
+        await self._add(fields, self.step)
+        self.log.name(message, entry_id(self._turn.run_id, self.step))
+        self.step += 1
+
+    async def _add(self, fields: dict[str, Any], step: int | str) -> None:
+        await self.kept(lambda: self.transcript.append(fields, entry_id=entry_id(self._turn.run_id, step)))
+
+    async def sync(self) -> None:
+        faults.point("sync.before")
+        await self.kept(self.transcript.sync)
+        faults.point("sync.after")
+        if self._background:
+            # Notes for a later reader; a run does not fail for want of one.
+            await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def kept(self, write: Callable[[], Awaitable[T]]) -> T:
+        """A disk that takes nothing pauses the run instead of ending it, until someone stops it or its time is up."""
+        return await until_written(write, self._pause, self._disk)
+
+    async def _pause(self, seconds: float) -> None:
+        with self._abort.waiting():
+            await self._runtime.clock.sleep(seconds)
+
+
+async def open_transcript(turn: Turn, runtime: Runtime) -> Transcript:
+    entry = await runtime.sessions.get(turn.agent_id, turn.session_key)
+    ref = TranscriptRef(
+        agent_id=turn.agent_id,
+        session_id=turn.session_id,
+        file=entry.get("sessionFile") if entry and entry["sessionId"] == turn.session_id else None,
+    )
+    workspace = workspace_of(turn, runtime)
+    transcript = await runtime.transcripts.open(ref, cwd=str(workspace))
+    assert transcript is not None
+    for warning in transcript.warnings:
+        log.warning("transcript %s: %s", transcript.path, warning)
+    return transcript
