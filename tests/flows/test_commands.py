@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, WireClient, text_of
+from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, text_of
 from tests.support.model_server import ModelServer, Reply
 
 
@@ -125,3 +125,15 @@ async def test_why_tells_what_became_of_a_message(gateway: GatewayProcess) -> No
         await client.chat("hello [[reply:hi]]", run_id="greeting-1")
         story = await said(client, "/why greeting-1")
     assert "answered" in story.lower()
+
+
+async def test_a_blocked_session_still_obeys_commands(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        await client.chat("/send off")
+        for method in ("chat.send", "agent"):
+            with pytest.raises(RequestFailed, match="send blocked by session policy"):
+                await client.call(method, {"sessionKey": "main", "message": "hello", "idempotencyKey": method})
+        assert "OpenClaw" in text_of(await client.chat("/status"))
+        await client.chat("/send inherit")
+        models.reply("heard")
+        assert text_of(await client.chat("hello")) == "heard"
