@@ -137,3 +137,41 @@ async def test_a_blocked_session_still_obeys_commands(gateway: GatewayProcess, m
         await client.chat("/send inherit")
         models.reply("heard")
         assert text_of(await client.chat("hello")) == "heard"
+
+
+async def test_commands_and_settings_work_by_the_agent_method_too(gateway: GatewayProcess, models: ModelServer) -> None:
+    async def ask(client: WireClient, message: str, key: str, **more: Any) -> tuple[Any, Any]:
+        sent = await client.send("agent", {"message": message, "sessionKey": "main", "idempotencyKey": key, **more})
+        return await client.answer(sent), await client.answer(sent)
+
+    def texts(answer: Any) -> list[str]:
+        return [payload["text"] for payload in answer["result"]["payloads"]]
+
+    async with gateway.client() as client:
+        accepted, ended = await ask(client, "/think high", "k1")
+        assert (accepted["status"], ended["status"], texts(ended)) == (
+            "accepted",
+            "ok",
+            ["Thinking level set to high."],
+        )
+        assert (await ask(client, "/think high", "k1"))[1]["result"]["payloads"] == ended["result"]["payloads"]
+        assert not models.requests
+        models.reply("hello back")
+        _, ended = await ask(client, "hey /whoami there", "k2")
+        assert [text[:4] for text in texts(ended)] == ["🧭 Id", "hell"]
+        assert "hey there" in json.dumps(models.requests[-1].body["messages"][-1])
+        for more in (
+            {"extraSystemPrompt": "from a program"},
+            {"message": "see\n\na.md:\n```\n/think off /status\n```"},
+        ):
+            message = more.pop("message", "/status")
+            models.reply("read")
+            _, ended = await ask(client, message, message + str(more), **more)
+            assert texts(ended) == ["read"]
+            assert "/status" in json.dumps(models.requests[-1].body["messages"][-1])
+
+
+async def test_xhigh_is_refused_where_the_model_does_not_offer_it(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        with pytest.raises(RequestFailed, match="xhigh"):
+            await client.call("sessions.patch", {"key": "main", "thinkingLevel": "xhigh"})
