@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, WireClient, text_of
+from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, text_of
 from tests.support.model_server import ModelServer, Reply
 
 
@@ -125,3 +125,53 @@ async def test_why_tells_what_became_of_a_message(gateway: GatewayProcess) -> No
         await client.chat("hello [[reply:hi]]", run_id="greeting-1")
         story = await said(client, "/why greeting-1")
     assert "answered" in story.lower()
+
+
+async def test_a_blocked_session_still_obeys_commands(gateway: GatewayProcess, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        await client.chat("/send off")
+        for method in ("chat.send", "agent"):
+            with pytest.raises(RequestFailed, match="send blocked by session policy"):
+                await client.call(method, {"sessionKey": "main", "message": "hello", "idempotencyKey": method})
+        assert "OpenClaw" in text_of(await client.chat("/status"))
+        await client.chat("/send inherit")
+        models.reply("heard")
+        assert text_of(await client.chat("hello")) == "heard"
+
+
+async def test_commands_and_settings_work_by_the_agent_method_too(gateway: GatewayProcess, models: ModelServer) -> None:
+    async def ask(client: WireClient, message: str, key: str, **more: Any) -> tuple[Any, Any]:
+        sent = await client.send("agent", {"message": message, "sessionKey": "main", "idempotencyKey": key, **more})
+        return await client.answer(sent), await client.answer(sent)
+
+    def texts(answer: Any) -> list[str]:
+        return [payload["text"] for payload in answer["result"]["payloads"]]
+
+    async with gateway.client() as client:
+        accepted, ended = await ask(client, "/think high", "k1")
+        assert (accepted["status"], ended["status"], texts(ended)) == (
+            "accepted",
+            "ok",
+            ["Thinking level set to high."],
+        )
+        assert (await ask(client, "/think high", "k1"))[1]["result"]["payloads"] == ended["result"]["payloads"]
+        assert not models.requests
+        models.reply("hello back")
+        _, ended = await ask(client, "hey /whoami there", "k2")
+        assert [text[:4] for text in texts(ended)] == ["🧭 Id", "hell"]
+        assert "hey there" in json.dumps(models.requests[-1].body["messages"][-1])
+        for more in (
+            {"extraSystemPrompt": "from a program"},
+            {"message": "see\n\na.md:\n```\n/think off /status\n```"},
+        ):
+            message = more.pop("message", "/status")
+            models.reply("read")
+            _, ended = await ask(client, message, message + str(more), **more)
+            assert texts(ended) == ["read"]
+            assert "/status" in json.dumps(models.requests[-1].body["messages"][-1])
+
+
+async def test_xhigh_is_refused_where_the_model_does_not_offer_it(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        with pytest.raises(RequestFailed, match="xhigh"):
+            await client.call("sessions.patch", {"key": "main", "thinkingLevel": "xhigh"})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, text_of
+from tests.support.gateway import TOKEN, GatewayProcess, RequestFailed, WireClient, model_config, text_of
 from tests.support.model_server import ModelServer, Reply
 
 KEY = "agent:main:work"
@@ -250,3 +252,30 @@ async def test_agents_keep_separate_histories(gateway: GatewayProcess, models: M
         await client.chat("hello beta", "agent:beta:main")
     assert "secret of main" not in json.dumps(models.requests[-1].body["messages"])
     assert list(gateway.sessions_dir("beta").glob("*.jsonl"))
+
+
+async def test_a_message_by_any_door_begins_a_new_session_after_the_daily_reset(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    endpoints = {"http": {"endpoints": {"chatCompletions": {"enabled": True}}}}
+    config = model_config(models.base_url, models.api_key)
+    config["gateway"] |= endpoints
+    for door in ("agent", "openai"):
+        state = tmp_path / door / "state"
+        folder = state / "agents" / "main" / "sessions"
+        folder.mkdir(parents=True)
+        old = {"agent:main:main": {"sessionId": "old", "updatedAt": 1_700_000_000_000, "chatType": "direct"}}
+        (folder / "sessions.json").write_text(json.dumps(old))
+        async with GatewayProcess(state, config) as gateway, gateway.client() as client:
+            if door == "agent":
+                sent = await client.send("agent", {"message": "hi", "sessionKey": "main", "idempotencyKey": "1"})
+                await client.answer(sent)
+                await client.answer(sent)
+            else:
+                headers = {"authorization": f"Bearer {TOKEN}", "x-openclaw-session-key": "main"}
+                body = {"model": "openclaw", "messages": [{"role": "user", "content": "hi"}]}
+                url = f"{gateway.url}/v1/chat/completions"
+                async with aiohttp.ClientSession() as http, http.post(url, json=body, headers=headers) as response:
+                    assert response.status == 200
+            row = (await client.call("sessions.list", {}))["sessions"][0]
+            assert row["sessionId"] != "old"

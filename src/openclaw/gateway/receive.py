@@ -24,7 +24,7 @@ from openclaw.inbound.envelope import envelope_options
 from openclaw.inbound.group_intro import group_intro
 from openclaw.inbound.history import PendingHistory, history_entry, history_key, history_limit
 from openclaw.inbound.intake import Incoming, take_in
-from openclaw.inbound.labels import conversation_label
+from openclaw.inbound.labels import from_label
 from openclaw.inbound.mentions import gate, mention_patterns, needs_mention
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.pairing import pairing_reply
@@ -326,7 +326,7 @@ def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
         "lastTo": inbound.to,
         "lastAccountId": resolved.account_id,
         "origin": {
-            "label": conversation_label(inbound),
+            "label": from_label(inbound),
             "provider": resolved.channel,
             "surface": resolved.channel,
             "chatType": inbound.peer.kind,

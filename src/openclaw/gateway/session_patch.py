@@ -10,8 +10,9 @@ import msgspec
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import MethodError
 from openclaw.gateway.targets import Target
+from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
-from openclaw.models.thinking import level_unless_set, parse_level
+from openclaw.models.thinking import level_unless_set, parse_level, supported_levels
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_subagent
 
@@ -123,24 +124,25 @@ def _set_thinking(entry: dict[str, Any], value: Setting, target: Target, gateway
     level = parse_level(str(value))
     if level is None:
         raise MethodError("invalid thinkingLevel (use off|minimal|low|medium|high)")
-    if level == "off" and _unset_thinking(entry, target, gateway) == "off":
+    model = _model_of(entry, target, gateway)
+    if level == "xhigh" and model is not None and level not in supported_levels(model):
+        raise MethodError(f'thinkingLevel "xhigh" is not available with {model.ref} (use off|minimal|low|medium|high)')
+    default = gateway.config.current.agents.defaults.thinking_default
+    if level == "off" and (model is None or level_unless_set(model, default) == "off"):
         entry.pop("thinkingLevel", None)
     else:
         entry["thinkingLevel"] = level
 
 
-def _unset_thinking(entry: dict[str, Any], target: Target, gateway: Gateway) -> str:
-    config = gateway.config.current
+def _model_of(entry: dict[str, Any], target: Target, gateway: Gateway) -> Model | None:
+    """The one the session uses; None when that is not known any more."""
     chosen, provider = entry.get("modelOverride"), entry.get("providerOverride")
     try:
-        model = (
-            gateway.catalogue.resolve(f"{provider}/{chosen}" if provider else str(chosen))
-            if chosen
-            else gateway.catalogue.default_for(config, target.agent_id)
-        )
+        if chosen:
+            return gateway.catalogue.resolve(f"{provider}/{chosen}" if provider else str(chosen))
+        return gateway.catalogue.default_for(gateway.config.current, target.agent_id)
     except UnknownModel:
-        return "off"
-    return level_unless_set(model, config.agents.defaults.thinking_default)
+        return None
 
 
 def _set_text(entry: dict[str, Any], name: str, value: Setting) -> None:

@@ -16,6 +16,7 @@ from openclaw.gateway.http.openai_common import Refused, stateless_target
 from openclaw.gateway.http.openai_prompt import NoMessage, Prompt, Said, compose, public_call_id, runs_named
 from openclaw.gateway.registry import MethodError
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, transcript_ref
+from openclaw.gateway.webchat import fresh_session
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.commands.context import Hints
 from openclaw.inbound.intake import Incoming, take_in
@@ -70,6 +71,7 @@ async def find_seat(gateway: Gateway, ask: Ask, explicit: Target | None) -> Seat
     now = gateway.clock.now_ms()
     try:
         if explicit is not None:
+            await fresh_session(gateway, explicit)
             return Seat(target=explicit, prompt=compose(ask.said, await _newest(gateway, explicit), now))
         runs = [*([ask.previous_run] if ask.previous_run else []), *runs_named(ask.said)]
         for run_id in runs[:MAX_NAMED_RUNS]:

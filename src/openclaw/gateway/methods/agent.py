@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from openclaw.agent.result import RunResult
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.spoken import Said, say, show
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_agent, target_of
-from openclaw.gateway.webchat import operator_may_elevate
+from openclaw.gateway.webchat import fresh_session, hear, may_be_command, operator_may_elevate
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
-from openclaw.inbound.commands.context import Hints
+from openclaw.inbound.command_text import is_control_message
+from openclaw.inbound.commands.context import Continue, Handled, Outcome
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.stamp import ABORT_NOTE, stamped
 from openclaw.models.thinking import parse_level
@@ -62,16 +65,23 @@ async def agent(call: Call) -> Any:
     gateway = call.gateway
     _check_channel(params)
     target = await _target(call, params)
-    entry = await entry_of(gateway, target)
-    check_send_policy(gateway, target, entry, channel=params.channel)
+    commanded = _written_by_hand(params)
+    if not (commanded and is_control_message(params.message)):
+        check_send_policy(gateway, target, await entry_of(gateway, target), channel=params.channel)
     try:
         images, _ = read_images(params.attachments or [])
     except BadAttachment as bad:
         raise MethodError(f"Error: {bad}") from None
-    prompt = stamped(params.message, gateway.clock.now_ms(), gateway.config.current.agents.defaults.user_timezone)
-    if entry is not None and entry.get("abortedLastRun"):
-        prompt = f"{ABORT_NOTE}\n\n{prompt}"
     call.client.follow_run(params.idempotency_key)
+    outcome: Outcome = Continue(text=params.message)
+    if commanded and not await _known(call, params):
+        outcome = await hear(gateway, target, params.message, has_media=bool(images))
+    if isinstance(outcome, Handled):
+        return await _obeyed(call, params, target, outcome)
+    entry = await fresh_session(gateway, target)
+    check_send_policy(gateway, target, entry, channel=params.channel)
+    for number, reply in enumerate(outcome.side_replies):
+        await show(gateway, target, f"{params.idempotency_key}:{number}", reply)
     submission = await take_in(
         Incoming(
             run_id=params.idempotency_key,
@@ -79,12 +89,12 @@ async def agent(call: Call) -> Any:
             session_key=target.key,
             source="agent",
             route=_route(params, entry, target),
-            prompt=prompt,
+            prompt=_prompt(call, outcome, entry),
             images=images,
             thinking=_thinking(params),
             timeout_s=params.timeout,
             extra_system_prompt=params.extra_system_prompt or "",
-            hints=Hints(elevated_allowed=operator_may_elevate(gateway, target)),
+            hints=replace(outcome.hints, elevated_allowed=operator_may_elevate(gateway, target)),
             entry_fields=_entry_fields(params, target),
             watcher=call.client.conn_id,
         ),
@@ -93,7 +103,56 @@ async def agent(call: Call) -> Any:
     )
     accepted_at = submission.row.accepted_at
     call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": accepted_at})
-    return await _final(call, submission)
+    answer = await _final(call, submission)
+    if outcome.side_replies:
+        said = [{"text": text, "mediaUrl": None} for text in outcome.side_replies]
+        answer["result"]["payloads"] = [*said, *answer["result"]["payloads"]]
+    return answer
+
+
+def _prompt(call: Call, outcome: Continue, entry: SessionEntry) -> str:
+    if outcome.greeting:
+        return outcome.text
+    zone = call.gateway.config.current.agents.defaults.user_timezone
+    prompt = stamped(outcome.text, call.gateway.clock.now_ms(), zone)
+    return f"{ABORT_NOTE}\n\n{prompt}" if entry.get("abortedLastRun") else prompt
+
+
+def _written_by_hand(params: AgentParams) -> bool:
+    """Whether commands and settings in the text are meant as such. What a program or a file says is only read."""
+    made = params.lane or params.extra_system_prompt or params.spawned_by
+    return not made and may_be_command(params.message) and "\n```" not in params.message
+
+
+async def _known(call: Call, params: AgentParams) -> bool:
+    """A command is carried out before it is written down, so that one sent again has to be noticed here."""
+    run_id = params.idempotency_key
+    return call.gateway.hub.find(run_id) is not None or await call.gateway.ledger.by_run(run_id) is not None
+
+
+async def _obeyed(call: Call, params: AgentParams, target: Target, outcome: Handled) -> dict[str, Any]:
+    """A command needs no model; its answer has the shape of any other."""
+    gateway, run_id = call.gateway, params.idempotency_key
+    began = gateway.clock.now_ms()
+    call.respond({"runId": run_id, "status": "accepted", "acceptedAt": began})
+    said = Said(
+        run_id=run_id,
+        target=target,
+        source="agent",
+        route=_route(params, await entry_of(gateway, target), target),
+        asked=params.message,
+        text=outcome.reply,
+    )
+    await say(gateway, said)
+    entry = await entry_of(gateway, target)
+    meta = {
+        "durationMs": gateway.clock.now_ms() - began,
+        "agentMeta": {"sessionId": entry["sessionId"] if entry else None},
+        "aborted": False,
+    }
+    payloads = [{"text": outcome.reply, "mediaUrl": None}] if outcome.reply else []
+    result = {"payloads": payloads, "meta": meta}
+    return {"runId": run_id, "status": "ok", "summary": "completed", "result": result}
 
 
 def _check_channel(params: AgentParams) -> None:

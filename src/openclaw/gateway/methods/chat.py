@@ -13,6 +13,7 @@ from openclaw.gateway.spoken import Said, say, show
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, target_of, transcript_ref
 from openclaw.gateway.webchat import fresh_session, hear, may_be_command
 from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
+from openclaw.inbound.command_text import is_control_message
 from openclaw.inbound.commands.context import Handled
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.stamp import ABORT_NOTE, stamped
@@ -53,13 +54,18 @@ async def send(call: Call) -> Any:
         images, warnings = read_images(attachments)
     except BadAttachment as bad:
         raise MethodError(f"Error: {bad}") from None
-    entry = await entry_of(gateway, target)
-    check_send_policy(gateway, target, entry, channel="webchat" if entry is None else None)
+    if not is_control_message(params.message):
+        await _check_policy(call, target)
     call.client.follow_run(params.idempotency_key)
     answer = await _repeated(call, params)
     if answer is None:
         answer = await _new(call, params, target, images)
     return {**answer, "warnings": warnings} if warnings else answer
+
+
+async def _check_policy(call: Call, target: Target) -> None:
+    entry = await entry_of(call.gateway, target)
+    check_send_policy(call.gateway, target, entry, channel="webchat" if entry is None else None)
 
 
 async def _repeated(call: Call, params: ChatSend) -> dict[str, Any] | None:
@@ -97,6 +103,8 @@ async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]
         )
         gateway.spawn(say(gateway, said))
         return {"runId": run_id, "status": "started"}
+    # A command is obeyed all the same (how else to lift the block?); what goes on to the model is not.
+    await _check_policy(call, target)
     for number, reply in enumerate(outcome.side_replies):
         await show(gateway, target, f"{run_id}:{number}", reply)
     entry = await fresh_session(gateway, target)
