@@ -201,6 +201,17 @@ async def test_errors_are_the_clients_exceptions(client: AsyncOpenAI, gateway: S
             pass
 
 
+async def test_what_became_of_a_request_is_told_by_the_id_its_caller_knows(
+    client: AsyncOpenAI, gateway: Served
+) -> None:
+    chat = await client.chat.completions.create(model="openclaw", messages=[user("[[reply:Yes.]]")])
+    response = await client.responses.create(model="openclaw", input="[[reply:Yes.]]")
+    for name in (chat.id, response.id):
+        told = await gateway.rpc("messages.why", {"ref": name})
+        assert told["message"]["state"] == "answered"
+        assert any(line.endswith("“Yes.”") for line in told["story"])
+
+
 async def test_models(client: AsyncOpenAI) -> None:
     assert [model.id async for model in client.models.list()] == ["openclaw", "openclaw:main", "openclaw:beta"]
 
