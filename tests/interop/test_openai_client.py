@@ -182,6 +182,10 @@ async def test_session_headers_and_user(client: AsyncOpenAI, gateway: Served) ->
     assert {"agent:beta:mine", "agent:beta:openai-user:ana"} <= set(keys)
 
 
+async def messages_there(gateway: Served) -> int:
+    return len((await gateway.rpc("messages.list", {"limit": 500}))["messages"])
+
+
 async def test_errors_are_the_clients_exceptions(client: AsyncOpenAI, gateway: Served) -> None:
     with pytest.raises(openai.BadRequestError, match="Missing user message"):
         await client.chat.completions.create(model="openclaw", messages=[])
@@ -190,15 +194,26 @@ async def test_errors_are_the_clients_exceptions(client: AsyncOpenAI, gateway: S
     with pytest.raises(openai.AuthenticationError):
         stranger = client.with_options(api_key="wrong-token-of-some-length")
         await stranger.chat.completions.create(model="openclaw", messages=[user("hi")])
-    before = len(gateway.model.requests)
+    before = await messages_there(gateway)
     with pytest.raises(openai.InternalServerError, match="the model is broken"):
         await client.chat.completions.create(model="openclaw", messages=[user("[[error:400 the model is broken]]")])
-    assert len(gateway.model.requests) == before + 1, "the client must not send an accepted message again"
+    assert await messages_there(gateway) == before + 1, "the client must not send an accepted message again"
     with pytest.raises(openai.APIError, match="the model is broken"):
         async for _ in await client.chat.completions.create(
             model="openclaw", messages=[user("[[error:400 the model is broken]]")], stream=True
         ):
             pass
+
+
+async def test_what_became_of_a_request_is_told_by_the_id_its_caller_knows(
+    client: AsyncOpenAI, gateway: Served
+) -> None:
+    chat = await client.chat.completions.create(model="openclaw", messages=[user("[[reply:Yes.]]")])
+    response = await client.responses.create(model="openclaw", input="[[reply:Yes.]]")
+    for name in (chat.id, response.id):
+        told = await gateway.rpc("messages.why", {"ref": name})
+        assert told["message"]["state"] == "answered"
+        assert any(line.endswith("“Yes.”") for line in told["story"])
 
 
 async def test_models(client: AsyncOpenAI) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +21,8 @@ from openclaw.storage.doubt import may_be_repeated
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
+_PUBLIC = re.compile(r"^(chatcmpl|resp|msg)_")
+"""What OpenAI's clients call a run begins with one of these."""
 LAST_MESSAGES = 10
 EARLIER_LOOKED_AT = 500
 LONGEST_TEXT = 2_000
@@ -75,7 +78,7 @@ async def why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
 
 
 async def _exact(gateway: Gateway, name: str) -> LedgerRow | None:
-    row = await gateway.ledger.by_run(name)
+    row = await gateway.ledger.by_run(_PUBLIC.sub("", name))
     number = name.removeprefix("#")
     if row is None and number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER:
         row = await gateway.ledger.get(int(number))

@@ -20,4 +20,6 @@ async def ready(_request: web.BaseRequest, gateway: Gateway, _peer: Peer) -> web
     return web.json_response({"ok": gateway.ready}, status=200 if gateway.ready else 503)
 
 
-ROUTES = [("GET", "/healthz", alive), ("HEAD", "/healthz", alive), ("GET", "/readyz", ready)]
+ROUTES = [
+    (verb, path, answer) for verb in ("GET", "HEAD") for path, answer in (("/healthz", alive), ("/readyz", ready))
+]

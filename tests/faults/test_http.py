@@ -1,4 +1,4 @@
-"""Programs that talk HTTP while the disk takes nothing: a clear error, and the same request works later."""
+"""Programs that talk HTTP while the disk takes nothing or the Gateway dies: a clear error, and it works later."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 
 from tests.gateway.http.served import BEARER, PNG, Served, served
 from tests.support.gateway import TOKEN
+from tests.support.model_server import Reply
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
@@ -109,3 +111,24 @@ async def test_a_disk_that_fills_up_during_the_run_makes_the_caller_wait_and_los
     async with await asking as response:
         assert "done" in await response.text()
     assert len(door.model.requests) == 1
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+@pytest.mark.parametrize("door", [("*/nothing", "EIO")], indirect=True)
+async def test_a_caller_that_lost_the_gateway_gets_the_answer_of_the_same_run_with_its_key(
+    door: Served, path: str
+) -> None:
+    key = {"Idempotency-Key": "once"}
+    door.model.queue(Reply("never", hold=asyncio.Event(), hold_after=0), Reply("done"))
+    asking = asyncio.ensure_future(door.post(path, body(path, "hi"), **key))
+    await door.model.wait_for_requests(1)
+    door.gateway.kill()
+    with pytest.raises(aiohttp.ClientError):
+        await asking
+    await door.gateway.start()
+    for _ in range(2):
+        status, answer = await door.post(path, body(path, "hi"), **key)
+        assert (status, said(path, answer)) == (200, "done")
+    (row,) = (await door.rpc("messages.list", {}))["messages"]
+    assert (row["state"], row["attempts"]) == ("answered", 2)
+    assert len(door.model.requests) == 2
