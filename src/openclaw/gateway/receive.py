@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -166,7 +167,9 @@ class Reception:
         facts = _facts(inbound, resolved, standing, addressed.mentioned, listening)
         outcome = await handle_commands(facts, inbound.text, self._commands)
         if isinstance(outcome, Handled):
-            if outcome.reply:
+            if outcome.later is not None:
+                gateway.spawn(self._say_later(inbound, resolved, outcome.later, keys))
+            elif outcome.reply:
                 await self._say(inbound, resolved, outcome.reply, keys, "a command")
             return
         if self._denied(inbound, resolved, before):
@@ -262,6 +265,13 @@ class Reception:
                 media=inbound.media,
             )
         )
+
+    async def _say_later(
+        self, inbound: Inbound, resolved: Resolved, later: Coroutine[Any, Any, str | None], keys: tuple[str, ...]
+    ) -> None:
+        """A run or a model is waited for; the channel hears other people meanwhile, and a /stop."""
+        if reply := await later:
+            await self._say(inbound, resolved, reply, keys, "a command")
 
     async def _say(self, inbound: Inbound, resolved: Resolved, text: str, keys: tuple[str, ...], reason: str) -> None:
         said = Said(
