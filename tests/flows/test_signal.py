@@ -199,3 +199,69 @@ async def test_words_that_waited_for_more_survive_a_power_cut(
         await signal.called("send", 2)
     assert sent[0]["message"] == "go on"
     assert len(models.requests) == 1
+
+
+async def test_a_command_that_waits_for_a_run_keeps_nobody_else_waiting(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    held = asyncio.Event()
+    models.queue(Reply("late", hold=held, hold_after=0))
+    more = {"session": {"dmScope": "per-channel-peer"}}
+    async with start(more, allowFrom=[ANN, BOB]):
+        await signal.say("think long", sender=ANN, name="Ann")
+        await models.wait_for_requests(1)
+        await signal.say("/pin the door is blue", sender=ANN, name="Ann")
+        await signal.say("hello [[reply:Hi Bob]]", sender=BOB, name="Bob")
+        assert (await signal.called("send"))[0]["message"] == "Hi Bob"
+        await signal.say("/stop", sender=ANN, name="Ann")
+        texts = [call["message"] for call in (await signal.called("send", 3))]
+        assert "⚙️ Agent was aborted." in texts
+        assert any("Pinned" in text for text in texts)
+        held.set()
+
+
+async def test_a_question_about_a_command_is_put_where_the_message_came_from(
+    start: Start, signal: SignalDaemon, models: ModelServer, tmp_path: Path
+) -> None:
+    run = '[[tool:exec {"command": "touch made.txt"}]][[next]][[reply:asked]]'
+    more = {"commands": {"ownerAllowFrom": [ANN]}, "tools": {"exec": {"ask": "always"}}}
+    rules = {"allowFrom": [ANN, BOB], "groupPolicy": "open", "groups": {"*": {"requireMention": False}}}
+    async with start(more, **rules) as gateway, gateway.client() as client:
+        await signal.deliver(in_group(signal, f"please {run}", sender=BOB, name="Bob"))
+        sent = await signal.called("send", 2)
+        question = next(call for call in sent if "May I run this command?" in call["message"])
+        assert question["groupId"] == GROUP
+        asked = (await client.event(lambda event, payload: event == "exec.approval.requested"))["payload"]
+        slug = asked["id"][:8]
+        # Only an owner may answer; anyone else is met with silence.
+        await signal.deliver(in_group(signal, f"/approve {slug} allow-once", sender=BOB, name="Bob"))
+        await signal.deliver(in_group(signal, "still there? [[reply:yes]]", sender=BOB, name="Bob"))
+        assert (await signal.called("send", 3))[2]["message"] == "yes"
+        assert not (tmp_path / "state" / "workspace" / "made.txt").exists()
+        models.reply("done as you wished")
+        await signal.say(f"/approve {slug} once", sender=ANN, name="Ann")
+        sent = await signal.called("send", 5)
+        answer = next(call for call in sent if "allowed once" in call["message"])
+        assert answer["recipient"] == [ANN]
+        outcome = next(call for call in sent if call["message"] == "done as you wished")
+        assert outcome["groupId"] == GROUP
+        assert (tmp_path / "state" / "workspace" / "made.txt").exists()
+
+
+async def test_a_sender_who_may_have_elevated_commands_does_not_lend_them_to_others(
+    start: Start, signal: SignalDaemon, models: ModelServer, tmp_path: Path
+) -> None:
+    made = tmp_path / "state" / "workspace" / "made.txt"
+    run = '[[tool:exec {"command": "touch made.txt"}]][[next]][[reply:tried]]'
+    tools = {"exec": {"host": "gateway", "ask": "off"}, "elevated": {"allowFrom": {"signal": [ANN]}}}
+    rules = {"allowFrom": [ANN, BOB], "groupPolicy": "open", "groups": {"*": {"requireMention": False}}}
+    async with start({"tools": tools}, **rules) as gateway, gateway.client() as client:
+        key = f"agent:main:signal:group:{GROUP}"
+        await client.call("sessions.patch", {"key": key, "elevatedLevel": "full"})
+        await signal.deliver(in_group(signal, f"please {run}", sender=BOB, name="Bob"))
+        await signal.called("send", 1)
+        assert "is not on the allowlist" in prompts(models)
+        assert not made.exists()
+        await signal.deliver(in_group(signal, f"please {run}", sender=ANN, name="Ann"))
+        await signal.called("send", 2)
+        assert made.exists()

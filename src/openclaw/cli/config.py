@@ -147,9 +147,11 @@ def validate(args: argparse.Namespace) -> int:
             sys.stdout.write(f"error   {issue}\n")
         for issue in snapshot.warnings:
             sys.stdout.write(f"warning {issue}\n")
-        state = "is valid" if snapshot.valid else "is NOT valid"
+        state = "is NOT valid"
+        if snapshot.valid:
+            state = "can be used, with mistakes" if snapshot.mistakes else "is valid"
         sys.stdout.write(f"{snapshot.path} {state}.\n" if snapshot.exists else f"{snapshot.path} does not exist yet.\n")
-    return 0 if snapshot.valid else EXIT_FAILURE
+    return 0 if snapshot.valid and not snapshot.mistakes else EXIT_FAILURE
 
 
 def schema(args: argparse.Namespace) -> int:

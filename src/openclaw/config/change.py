@@ -40,6 +40,12 @@ def improves(before: Snapshot, after: Snapshot) -> bool:
     return {(issue.path, issue.message) for issue in after.issues} < faults
 
 
+def new_mistakes(before: Snapshot, after: Snapshot) -> list[Issue]:
+    """What the change would make wrong; what was wrong before may stay, so that other keys can be changed."""
+    known = {(issue.path, issue.message) for issue in before.mistakes}
+    return [issue for issue in after.mistakes if (issue.path, issue.message) not in known]
+
+
 def editable(before: Snapshot) -> str:
     """The text to edit; ConfigInvalid when it is not even JSON5, so that nothing unreadable is overwritten."""
     if not before.valid and not before.parsed:

@@ -32,6 +32,7 @@ def check_rules(values: dict[str, Any], config: Config, report: Report) -> None:
     _bindings(values, agents, report)
     _durations(values, owners, report)
     _heartbeats(values, [("agents", "defaults"), *owners], report)
+    _zones(values, [("agents", "defaults"), *owners], report)
     _tool_lists(values, [("tools",), *((*owner, "tools") for owner in owners)], report)
     _channels(values, report)
     _gateway(config, report)
@@ -83,6 +84,40 @@ def _durations(values: dict[str, Any], owners: list[KeyPath], report: Report) ->
             duration_ms(value, unit)
         except ValueError as error:
             report.issue(path, str(error))
+
+
+def _zones(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
+    places: list[tuple[KeyPath, tuple[str, ...]]] = [
+        (("agents", "defaults", "userTimezone"), ()),
+        (("agents", "defaults", "envelopeTimezone"), ("local", "host", "utc", "gmt", "user")),
+        *(((*owner, "heartbeat", "activeHours", "timezone"), ("user", "local")) for owner in owners),
+    ]
+    for path, words in places:
+        value = get_path(values, path)
+        if isinstance(value, str) and value.strip().lower() not in ("", *words) and not _is_zone(value.strip()):
+            others = f"{', '.join(words)} or " if words else ""
+            report.mistake(
+                path, f'"{value}" is not a time zone; write {others}an IANA name such as Europe/Madrid{_like(value)}'
+            )
+
+
+def _is_zone(name: str) -> bool:
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return bool(ZoneInfo(name))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+
+
+def _like(name: str) -> str:
+    from zoneinfo import available_timezones
+
+    known = sorted(available_timezones())
+    lowered = {zone.lower(): zone for zone in known} | {zone.lower().rpartition("/")[2]: zone for zone in known}
+    found = difflib.get_close_matches(name.strip().lower(), lowered, n=3, cutoff=0.75)
+    near = list(dict.fromkeys(lowered[one] for one in found))
+    return f" (near it: {', '.join(near)})" if near else ""
 
 
 def _heartbeats(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:

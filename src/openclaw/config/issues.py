@@ -31,10 +31,17 @@ class Report:
     def __init__(self) -> None:
         self.issues: list[tuple[KeyPath, str]] = []
         self.warnings: list[tuple[KeyPath, str]] = []
+        self.mistakes: list[tuple[KeyPath, str]] = []
 
     def issue(self, path: KeyPath, message: str) -> None:
         if len(self.issues) < self.LIMIT:
             self.issues.append((path, message))
+
+    def mistake(self, path: KeyPath, message: str) -> None:
+        """Wrong, and not worth refusing to start for: refused when somebody writes it, a warning when it is there."""
+        self.warn(path, message)
+        if len(self.mistakes) < self.LIMIT:
+            self.mistakes.append((path, message))
 
     def warn(self, path: KeyPath, message: str) -> None:
         if len(self.warnings) < self.LIMIT:

@@ -42,6 +42,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     valid: bool = True
     issues: list[Issue] = []
     warnings: list[Issue] = []
+    mistakes: list[Issue] = []
+    """Those warnings that nobody may write."""
     includes: list[str] = []
     """Paths of the included files."""
 
@@ -102,6 +104,7 @@ def _interpret(
         valid=not report.issues,
         issues=places.located(report.issues),
         warnings=places.located(report.warnings),
+        mistakes=places.located(report.mistakes),
         includes=[included.file for included in includes.files],
     )
 

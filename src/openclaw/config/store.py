@@ -21,6 +21,7 @@ from openclaw.config.change import (
     improves,
     merged_text,
     minimal_text,
+    new_mistakes,
     with_secrets,
 )
 from openclaw.config.edit import remove_value, set_value
@@ -278,6 +279,8 @@ class ConfigStore:
             after = parse_config(self.path, text, self._environ)
             if not after.valid and not (repair and improves(before, after)):
                 raise ConfigInvalid(after.issues)
+            if made := new_mistakes(before, after):
+                raise ConfigInvalid(made)
             if text != before.raw:
                 keep_backups(self.path)
                 write_private(self.path, text)

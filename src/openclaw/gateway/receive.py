@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import uuid
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -166,8 +167,10 @@ class Reception:
         facts = _facts(inbound, resolved, standing, addressed.mentioned, listening)
         outcome = await handle_commands(facts, inbound.text, self._commands)
         if isinstance(outcome, Handled):
-            reason = "a command" if outcome.reply else UNANSWERED_COMMAND
-            await self._say(inbound, resolved, outcome.reply, keys, reason)
+            if outcome.later is not None:
+                gateway.spawn(self._say_later(inbound, resolved, outcome.later, keys))
+            else:
+                await self._answer(inbound, resolved, outcome.reply, keys)
             return
         if self._denied(inbound, resolved, before):
             log.info("no run for %s: the session may not be sent to", resolved.session_key)
@@ -264,6 +267,15 @@ class Reception:
                 media=inbound.media,
             )
         )
+
+    async def _say_later(
+        self, inbound: Inbound, resolved: Resolved, later: Coroutine[Any, Any, str | None], keys: tuple[str, ...]
+    ) -> None:
+        """A run or a model is waited for; the channel hears other people meanwhile, and a /stop."""
+        await self._answer(inbound, resolved, await later, keys)
+
+    async def _answer(self, inbound: Inbound, resolved: Resolved, reply: str | None, keys: tuple[str, ...]) -> None:
+        await self._say(inbound, resolved, reply, keys, "a command" if reply else UNANSWERED_COMMAND)
 
     async def _say(
         self, inbound: Inbound, resolved: Resolved, text: str | None, keys: tuple[str, ...], reason: str

@@ -18,8 +18,8 @@ from openclaw.messages import TextBlock, UserMessage
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.ending import end_of
 from openclaw.runs.inbox import RunInbox
-from openclaw.runs.lane import Lane
-from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, same_rights
+from openclaw.runs.lane import Lane, may_share
+from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings
 from openclaw.runs.record import RunRecord, RunState
 from openclaw.runs.recovery import how_to_go_on, in_order, is_too_old, queue_again, why_not
 from openclaw.runs.replies import reply_parts
@@ -116,7 +116,7 @@ class RunHub:
         """Runs, queues, steers or refuses by the session's queue mode; True when the message does not run at once."""
         lane = self._lane(record.session_key)
         active = lane.active
-        steerable = active is not None and active.steerable and same_rights([active.row.body, record.row.body])
+        steerable = active is not None and active.steerable and may_share([active, record])
         choice = decide(settings, busy=lane.busy, steerable=steerable, waiting=len(lane.waiting))
         if choice == "steer" and active is not None and await self._steer_in_order(lane, active, record, settings):
             return True
@@ -154,8 +154,7 @@ class RunHub:
         """
         for earlier in lane.waiting:
             steers = earlier.queue.mode in ("steer", "steer-backlog") and not earlier.recovered
-            steers = steers and same_rights([active.row.body, earlier.row.body])
-            if not steers or not lane.withdraw(earlier):
+            if not steers or not may_share([active, earlier]) or not lane.withdraw(earlier):
                 return False
             if not await self._steer(active, earlier, earlier.queue):
                 lane.add(earlier, earlier.queue, first=True)

@@ -193,7 +193,7 @@ class Lane:
         if not head.queued or head.queue.mode != "collect":
             return [head]
         together = _leading(self._waiting)
-        if self._apart or not _belong_together([head, *together]):
+        if self._apart or not may_share([head, *together]):
             # Once two of them must be answered apart, all that wait are: who gets which answer stays plain.
             self._apart = bool(together)
             return [head]
@@ -208,7 +208,8 @@ class Lane:
             await asyncio.gather(self._task, return_exceptions=True)
 
 
-def _belong_together(records: list[RunRecord]) -> bool:
+def may_share(records: Sequence[RunRecord]) -> bool:
+    """Whether one run may answer them all: in the same place, with the same rights for its commands."""
     return same_destination([one.row.route for one in records]) and same_rights([one.row.body for one in records])
 
 

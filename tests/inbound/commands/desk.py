@@ -84,7 +84,7 @@ class Desk:
     async def reply(self, text: str, **facts: Any) -> str | None:
         outcome = await self.say(text, **facts)
         assert isinstance(outcome, Handled), outcome
-        return outcome.reply
+        return outcome.reply if outcome.later is None else await outcome.later
 
     async def stored(self) -> dict[str, Any]:
         entry = dict(await self.entry(SESSION) or {})

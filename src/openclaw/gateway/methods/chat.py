@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -23,6 +24,9 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
 from openclaw.sessions.lifecycle import home_of
 from openclaw.storage.base import END_STATES
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
 
 WEBCHAT_FIELDS: dict[str, Any] = {
     "chatType": "direct",
@@ -101,7 +105,7 @@ async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]
         said = Said(
             run_id=run_id, target=target, source="webchat", route=route, asked=params.message, text=outcome.reply
         )
-        gateway.spawn(say(gateway, said))
+        gateway.spawn(say(gateway, said) if outcome.later is None else _say_later(gateway, said, outcome.later))
         return {"runId": run_id, "status": "started"}
     # A command is obeyed all the same (how else to lift the block?); what goes on to the model is not.
     await _check_policy(call, target)
@@ -135,6 +139,11 @@ async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]
     if submission.new or not _ended(submission):
         call.client.finish_after(run_id)
     return _acknowledgement(submission)
+
+
+async def _say_later(gateway: Gateway, said: Said, later: Coroutine[Any, Any, str | None]) -> None:
+    said.text = await later
+    await say(gateway, said)
 
 
 def _thinking(params: ChatSend) -> str | None:

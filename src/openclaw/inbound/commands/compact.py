@@ -13,11 +13,20 @@ add(
         name="compact",
         usage="[preview|undo|what to keep in mind]",
         category="Session",
+        slow=True,
         help="Condense the older part of the conversation; nothing is deleted.",
     )
 )
-add(Command(name="pin", usage="<text>", category="Session", help="Keep a text word for word, whatever is condensed."))
-add(Command(name="unpin", usage="<number>", category="Session", help="Take a pinned text off again."))
+add(
+    Command(
+        name="pin",
+        usage="<text>",
+        category="Session",
+        slow=True,
+        help="Keep a text word for word, whatever is condensed.",
+    )
+)
+add(Command(name="unpin", usage="<number>", category="Session", slow=True, help="Take a pinned text off again."))
 add(Command(name="pins", category="Session", help="The pinned texts."))
 
 

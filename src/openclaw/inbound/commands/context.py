@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -245,6 +245,8 @@ class Handled(msgspec.Struct, frozen=True, kw_only=True):
 
     reply: str | None = None
     """None: silence, by decision."""
+    later: Coroutine[Any, Any, str | None] | None = None
+    """The reply, when it takes longer than anyone should wait for."""
     stopped: Stopped | None = None
     """Set when the message stopped the session's runs."""
 

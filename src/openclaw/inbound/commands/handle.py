@@ -117,7 +117,14 @@ async def _stand_alone(called: Called, facts: Facts, services: CommandServices) 
         return None
     if not may_use(called.command, facts):
         return Handled()
+    if called.command.slow:
+        return Handled(later=_reply(called.command.name, facts, services, called.args))
     return await _answer(called.command.name, facts, services, called.args)
+
+
+async def _reply(name: str, facts: Facts, services: CommandServices, args: str) -> str | None:
+    outcome = await _answer(name, facts, services, args)
+    return outcome.reply if isinstance(outcome, Handled) else None
 
 
 async def _answer(name: str, facts: Facts, services: CommandServices, args: str = "") -> Outcome | None:

@@ -24,6 +24,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """Its arguments as help shows them; empty: it takes none, and a message with more words is no command."""
     access: Access = "authorised"
     group_only: bool = False
+    slow: bool = False
+    """May take as long as a model or a run; what comes after it does not wait for its answer."""
     shortcut: bool = False
     """Also works inside other text: it is answered at once and taken out."""
     directive: bool = False
