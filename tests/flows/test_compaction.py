@@ -192,6 +192,33 @@ async def test_a_history_of_many_windows_and_a_summariser_that_fails_still_get_a
         assert "AK-4471" in shown
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [Reply(status=500, message="boom"), Reply(text=""), Reply(text="ok"), Reply(text="blah " * 60_000)],
+    ids=["error", "nothing", "next to nothing", "more"],
+)
+async def test_after_ten_windows_and_a_bad_summariser_one_pass_is_enough(
+    small: MakeGateway, models: ModelServer, bad: Reply
+) -> None:
+    async with small(window=2_000_000) as gateway, gateway.client() as client:
+        await client.chat("The deploy token is AK-4471.")
+        for number in range(6):
+            models.reply(f"reply {number}")
+            await client.chat(f"message {number}: {LONG * 10}")
+    async with small() as gateway, gateway.client() as client:
+        already = len(models.requests)
+        calls = 1 if bad.status != 200 else 3
+        models.queue(*[bad] * calls, Reply(text="an answer after all"))
+        assert text_of(await client.chat("what was the token?")) == "an answer after all"
+        assert len(models.requests) - already == calls + 1
+        shown = shown_to_model(models)
+        assert len(shown) // 4 < WINDOW and "AK-4471" in shown
+        models.reply("and on")
+        assert text_of(await client.chat("and now?")) == "and on"
+        assert len(models.requests) - already == calls + 2, "nothing had to be condensed again"
+        assert "AK-4471" in shown_to_model(models)
+
+
 async def test_a_fixed_part_larger_than_the_window_is_one_clear_notice_and_no_call(
     small: MakeGateway, models: ModelServer
 ) -> None:

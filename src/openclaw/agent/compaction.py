@@ -24,7 +24,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.agent.side_calls import SideCalls, nothing_yet
 from openclaw.agent.tokens import PromptBudget, context_estimate, message_tokens, prompt_tokens, text_tokens
 from openclaw.events import CompactionEnded, CompactionStarted, Event
-from openclaw.messages import Message, Usage
+from openclaw.messages import Message, Usage, UserMessage
 from openclaw.models.base import Model
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.tree import fields_of
@@ -140,7 +140,7 @@ async def make_plan(job: Job) -> Plan:
     if context.compaction_id is not None and transcript.leaf_id == context.compaction_id:
         raise NothingToDo(ALREADY)
     start = 0 if context.compaction_id is None else 1
-    cut = choose_cut(context.messages, start, job.settings.keep, urgent=job.urgent, most=job.settings.most_kept)
+    cut = choose_cut(context.messages, start, job.settings.keep, urgent=job.urgent, most=_most_kept(job))
     if cut.index <= start:
         raise NothingToDo(TOO_SMALL)
     leaving = context.messages[start : cut.index]
@@ -172,8 +172,15 @@ def choose_cut(messages: list[Message], start: int, keep: int, *, urgent: bool, 
     return cut
 
 
+def _most_kept(job: Job) -> int | None:
+    """Where the next prompt does not fit, one old message must not fill it again."""
+    return job.settings.most_kept or (max(1, job.budget.room) if job.urgent else None)
+
+
 def _too_much(messages: list[Message], cut: Cut, most: int | None) -> bool:
-    return most is not None and prompt_tokens(messages[cut.index :]) > most
+    """Words that wait for their answer do not count: they stay, however long they are."""
+    end = len(messages) - (bool(messages) and isinstance(messages[-1], UserMessage))
+    return most is not None and prompt_tokens(messages[cut.index : end]) > most
 
 
 def tokens_now(context: Context) -> int:
