@@ -57,11 +57,16 @@ async def views(client: WireClient, sessions: list[str]) -> list[Any]:
     seen: list[Any] = [
         await client.call("sessions.list", {"includeLastMessage": True, "includeDerivedTitles": True}),
         await client.call("sessions.preview", {"keys": sessions}),
-        await client.call("messages.list", {}),
+        await client.call("sessions.search", {"query": "fine"}),
+        await client.call("sessions.search", {"query": "Ω"}),
     ]
+    listed = (await client.call("messages.list", {}))["messages"]
+    # The reason may say by which word the model was silent; that is for the owner.
+    seen.append([{name: value for name, value in row.items() if name != "reason"} for row in listed])
     for key in sessions:
         seen.append(await client.call("chat.history", {"sessionKey": key, "limit": 1000}))
         seen.append(await client.call("chat.history", {"sessionKey": key, "limit": 1000, "format": "messages"}))
+        seen.append(await client.call("sessions.export", {"key": key}))
     return seen
 
 

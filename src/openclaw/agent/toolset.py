@@ -15,6 +15,7 @@ from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import AgentTools, ExecConfig, Tools
 from openclaw.models.base import Model
+from openclaw.outbound.visible import visible_text
 from openclaw.paths import sessions_dir
 from openclaw.sessions.search import SearchIndex
 from openclaw.tools.base import Tool
@@ -51,7 +52,9 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
         approvals=runtime.approvals,
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
-    said = partial(_said_before, SearchIndex(str(runtime.state_dir)), _transcript_folders(agent_id, runtime))
+    said = partial(
+        _said_before, SearchIndex(str(runtime.state_dir), visible_text), _transcript_folders(agent_id, runtime)
+    )
     notes = runtime.notebooks.of(agent_id, workspace, search, config)
     tools += memory_tools(notes, workspace, search, config.memory.citations, said)
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))

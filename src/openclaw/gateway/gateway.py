@@ -26,6 +26,7 @@ from openclaw.gateway.stall import StallMonitor
 from openclaw.gateway.system_events import SystemEvents
 from openclaw.gateway.turnstile import Turnstile
 from openclaw.inbound.pairing import PairingStore
+from openclaw.outbound.visible import visible_text
 from openclaw.paths import sessions_dir
 from openclaw.sessions.archive import INTERVAL_S as ARCHIVE_INTERVAL_S
 from openclaw.sessions.archive import compress_old
@@ -102,7 +103,7 @@ class Gateway:
         self.system_events = SystemEvents(clock, self.user_zone)
         self.restart = Restart(state_dir, clock)
         self.meter = Meter()
-        self.search = SearchIndex(state_dir)
+        self.search = SearchIndex(state_dir, visible_text)
         self.stalls = StallMonitor(clock)
         self.calls: set[asyncio.Task[Any]] = set()
         self.turnstile = Turnstile()

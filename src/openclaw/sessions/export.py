@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
-from openclaw.messages import Message, decode_message, from_public, to_public
+from openclaw.messages import AssistantMessage, Message, decode_message, from_public, to_public
 from openclaw.sessions import json_text
 from openclaw.sessions.search import whole_lines
 from openclaw.storage.base import Entry
 
 PAGE_BYTES = 2 << 20
+Shown: TypeAlias = Callable[[AssistantMessage], AssistantMessage | None]
 
 
 class _Line(msgspec.Struct):
@@ -35,9 +36,14 @@ def raw_page(file: Path, start: int, most_bytes: int = PAGE_BYTES) -> tuple[list
     return lines, None
 
 
-def public_page(entries: Sequence[Entry], start: int, most_bytes: int = PAGE_BYTES) -> tuple[list[Any], int | None]:
-    """Messages from the one numbered ``start`` on, and the number the next page begins with."""
-    messages = public_messages(entries)
+def public_page(
+    entries: Sequence[Entry], start: int, shown: Shown = lambda message: message, most_bytes: int = PAGE_BYTES
+) -> tuple[list[Any], int | None]:
+    """Messages from the one numbered ``start`` on, and the number the next page begins with.
+
+    ``shown``: a model's message as people see it; None when nothing of it is for them.
+    """
+    messages = public_messages(entries, shown)
     size = 0
     for place in range(start, len(messages)):
         size += len(msgspec.json.encode(messages[place]))
@@ -46,7 +52,7 @@ def public_page(entries: Sequence[Entry], start: int, most_bytes: int = PAGE_BYT
     return messages[start:], None
 
 
-def public_messages(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def public_messages(entries: Sequence[Entry], shown: Shown = lambda message: message) -> list[dict[str, Any]]:
     """Everything said on the branch, nothing condensed; lines that cannot be read are passed over."""
     messages: list[Message] = []
     for entry in entries:
@@ -56,6 +62,8 @@ def public_messages(entries: Sequence[Entry]) -> list[dict[str, Any]]:
             message = decode_message(_line.decode(entry.raw).message)
         except msgspec.MsgspecError:
             continue
+        if isinstance(message, AssistantMessage):
+            message = shown(message)
         if message is not None:
             messages.append(message)
     return to_public(messages)

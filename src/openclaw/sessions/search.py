@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from openclaw.storage.files.disposable import DisposableDatabase
 log = logging.getLogger("openclaw.sessions.search")
 
 FILE = "search.db"
-VERSION = 1
+VERSION = 2
 LONGEST_TEXT = 64_000
 """Of one entry; what comes after is not searched."""
 PER_QUESTION = 256 << 20
@@ -58,9 +58,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchIndex:
-    """Blocking: ask it from a worker thread. Calls wait for each other."""
+    """Blocking: ask it from a worker thread. Calls wait for each other.
 
-    def __init__(self, state_dir: str) -> None:
+    ``shown``: what people get to read of a model's words; the rest is not found.
+    """
+
+    def __init__(self, state_dir: str, shown: Callable[[str], str] = lambda text: text) -> None:
+        self._shown = shown
         self._file = DisposableDatabase(Path(state_dir) / FILE, _SCHEMA, VERSION)
 
     def search(
@@ -73,11 +77,11 @@ class SearchIndex:
         session_id: str | None = None,
     ) -> Answer:
         """``folders``: by agent. All words must occur; ``"in quotes"`` they must follow each other."""
-        return self._file.use(lambda db: _search(db, query, folders, limit, role, session_id))
+        return self._file.use(lambda db: _search(db, query, folders, limit, role, session_id, self._shown))
 
     def update(self, folders: Mapping[str, Sequence[Path]], most_bytes: int = PER_PASS) -> bool:
         """Reads on where it stopped; True when nothing is left."""
-        return self._file.use(lambda db: _read_on(db, folders, most_bytes))
+        return self._file.use(lambda db: _read_on(db, folders, most_bytes, self._shown))
 
 
 def _search(
@@ -87,8 +91,9 @@ def _search(
     limit: int,
     role: str | None,
     session_id: str | None,
+    shown: Callable[[str], str],
 ) -> Answer:
-    complete = _read_on(db, folders, PER_QUESTION)
+    complete = _read_on(db, folders, PER_QUESTION, shown)
     condition = _condition(query)
     if condition is None:
         return Answer(results=[], complete=complete)
@@ -128,7 +133,9 @@ def _snippet(where: str) -> str:
 # Reading transcripts
 
 
-def _read_on(db: sqlite3.Connection, folders: Mapping[str, Sequence[Path]], most_bytes: int) -> bool:
+def _read_on(
+    db: sqlite3.Connection, folders: Mapping[str, Sequence[Path]], most_bytes: int, shown: Callable[[str], str]
+) -> bool:
     known = dict(db.execute("SELECT path, taken FROM files"))
     there: set[str] = set()
     for agent, place in ((agent, place) for agent, places in folders.items() for place in places):
@@ -142,7 +149,7 @@ def _read_on(db: sqlite3.Connection, folders: Mapping[str, Sequence[Path]], most
                 _drop(db, plain)
                 taken = 0
             if size > taken and most_bytes > 0:
-                most_bytes -= _take(db, agent, file, plain, taken, most_bytes)
+                most_bytes -= _take(db, agent, file, plain, taken, most_bytes, shown)
             if most_bytes <= 0:
                 return False
     with db:
@@ -176,7 +183,9 @@ def _drop(db: sqlite3.Connection, path: str) -> None:
         db.execute("DELETE FROM files WHERE path = ?", (path,))
 
 
-def _take(db: sqlite3.Connection, agent: str, file: Path, plain: str, taken: int, most: int) -> int:
+def _take(
+    db: sqlite3.Connection, agent: str, file: Path, plain: str, taken: int, most: int, shown: Callable[[str], str]
+) -> int:
     """Indexes whole lines from ``taken`` on; the number of bytes read."""
     session = Path(plain).name.removesuffix(".jsonl")
     row = db.execute("SELECT session FROM files WHERE path = ?", (plain,)).fetchone()
@@ -189,7 +198,7 @@ def _take(db: sqlite3.Connection, agent: str, file: Path, plain: str, taken: int
                 if fields.get("type") == "session" and isinstance(fields.get("id"), str):
                     session = fields["id"]
                 else:
-                    _add(db, plain, fields)
+                    _add(db, plain, fields, shown)
                 if read >= most:
                     break
         except OSError as error:
@@ -222,8 +231,8 @@ def _blocks(file: Path, start: int) -> Iterator[bytes]:
         passed += len(block)
 
 
-def _add(db: sqlite3.Connection, path: str, fields: dict[str, Any]) -> None:
-    role, tool, text = searchable(fields)
+def _add(db: sqlite3.Connection, path: str, fields: dict[str, Any], shown: Callable[[str], str]) -> None:
+    role, tool, text = searchable(fields, shown)
     if not text.strip():
         return
     values = (path, str(fields.get("id") or ""), role, tool, str(fields.get("timestamp") or ""))
@@ -231,7 +240,7 @@ def _add(db: sqlite3.Connection, path: str, fields: dict[str, Any]) -> None:
     db.execute("INSERT INTO found (rowid, text) VALUES (?, ?)", (added.lastrowid, text[:LONGEST_TEXT]))
 
 
-def searchable(fields: dict[str, Any]) -> tuple[str, str, str]:
+def searchable(fields: dict[str, Any], shown: Callable[[str], str] | None = None) -> tuple[str, str, str]:
     """Role, tool and text of an entry: what people said, what tools were asked and gave, and summaries."""
     if fields.get("type") == "compaction":
         return "summary", "", str(fields.get("summary") or "")
@@ -240,14 +249,16 @@ def searchable(fields: dict[str, Any]) -> tuple[str, str, str]:
         return "", "", ""
     content = message.get("content")
     blocks: Iterable[Any] = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    return str(message.get("role") or ""), str(message.get("toolName") or ""), "\n".join(_texts(blocks))
+    role = str(message.get("role") or "")
+    texts = _texts(blocks, shown if role == "assistant" else None)
+    return role, str(message.get("toolName") or ""), "\n".join(texts)
 
 
-def _texts(blocks: Iterable[Any]) -> Iterator[str]:
+def _texts(blocks: Iterable[Any], shown: Callable[[str], str] | None) -> Iterator[str]:
     for block in blocks:
         if not isinstance(block, dict):
             continue
         if block.get("type") == "text" and isinstance(block.get("text"), str):
-            yield block["text"]
+            yield shown(block["text"]) if shown else block["text"]
         elif block.get("type") == "toolCall":
             yield f"{block.get('name')} {msgspec.json.encode(block.get('arguments')).decode()}"
