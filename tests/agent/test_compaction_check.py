@@ -105,7 +105,7 @@ def test_what_a_summary_held_is_needed_in_the_next_one_except_what_is_done() -> 
     [
         ("", "empty"),
         ("  \n", "empty"),
-        ("Summary", "next to nothing"),
+        ("Summary", None),
         ("word " * 500, "not shorter"),
         ("word " * 200, "too long"),
         ("A fair summary of what was said.", None),

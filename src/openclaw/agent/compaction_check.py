@@ -21,7 +21,7 @@ LONGEST_LINE = 300
 LONGEST_TEXT = 20_000
 LONGEST_PARAGRAPH = 4000
 SHORTEST_SUMMARY = 24
-"""Characters below which a text cannot be a summary of anything."""
+"""Characters below which a text tells next to nothing: the beginnings of what was said are put beside it."""
 _LOST_SHARE = 0.5
 """A summary that lost more than this of what was to be kept is asked for again before it is mended."""
 
@@ -163,8 +163,6 @@ def fault_of(summary: str, replaced_tokens: int, most_tokens: int) -> str | None
     text = summary.strip()
     if not text:
         return "it is empty"
-    if len(text) < SHORTEST_SUMMARY:
-        return f"it says next to nothing ({text!r})"
     tokens = text_tokens(text)
     if tokens >= replaced_tokens:
         return f"it is not shorter than what it replaces ({tokens} tokens for {replaced_tokens})"

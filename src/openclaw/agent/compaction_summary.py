@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
-from openclaw.agent.compaction_check import Need, fault_of, lost, lost_too_much, mended
+from openclaw.agent.compaction_check import SHORTEST_SUMMARY, Need, fault_of, lost, lost_too_much, mended
 from openclaw.agent.compaction_text import conversation, digest, pieces
 from openclaw.agent.fit import cut_text
 from openclaw.agent.tokens import prompt_tokens, text_tokens
@@ -136,8 +136,15 @@ class Summariser:
             # The end of the turn is kept word for word: its beginning in keywords is better than no compaction.
             self.refused.append(str(prefix))
             prefix = digest(task.prefix, self._prefix_tokens * 2)
+        history = self._filled(history, task.history, task)
         text = history if not prefix else f"{history or NO_HISTORY}{SPLIT_SEPARATOR}{prefix}"
         return Made(text=self._mended(text, task), calls=self.calls, refused=self.refused)
+
+    def _filled(self, said: str, messages: Sequence[Message], task: Task) -> str:
+        """A word or two are no summary, but they are what the model had to say: they head the beginnings of it all."""
+        if not messages or len(said) >= SHORTEST_SUMMARY:
+            return said
+        return f"{said}\n\n## What was said\n{digest(messages, min(task.most_tokens, task.replaced_tokens) * 2)}"
 
     def _mended(self, text: str, task: Task) -> str:
         room = task.most_tokens * 4 - len(text)
