@@ -279,3 +279,11 @@ async def test_a_message_by_any_door_begins_a_new_session_after_the_daily_reset(
                     assert response.status == 200
             row = (await client.call("sessions.list", {}))["sessions"][0]
             assert row["sessionId"] != "old"
+
+
+async def test_a_session_keeps_the_name_of_what_it_began_with(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        for number in range(15):
+            await client.chat(f"question {number}", KEY)
+        row = (await client.call("sessions.list", {"includeDerivedTitles": True}))["sessions"][0]
+        assert row["derivedTitle"] == "question 0"

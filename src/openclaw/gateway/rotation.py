@@ -72,10 +72,13 @@ async def _view(gateway: Gateway, target: Target, number: int, previous: Previou
     if previous.session_file:
         entry["sessionFile"] = previous.session_file
     row = SessionRow(target.agent_id, target.key, entry)
-    messages = await session_rows.last_messages(gateway, row, 20)
+    begun, messages = (
+        await session_rows.first_messages(gateway, row),
+        await session_rows.last_messages(gateway, row, 20),
+    )
     spoken = [text for message in reversed(messages) if (text := session_rows.preview_text(message).strip())]
     view: dict[str, Any] = {"index": number, "sessionId": previous.session_id, "endedAt": previous.ended_at}
-    view |= {"reason": previous.reason, "title": session_rows.derived_title(row, messages)}
+    view |= {"reason": previous.reason, "title": session_rows.derived_title(row, [*begun, *messages])}
     view["lastMessagePreview"] = session_rows.shortened(spoken[0], 240) if spoken else ""
     return view
 

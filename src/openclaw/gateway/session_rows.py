@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 TITLE_LENGTH = 60
+HEAD_BYTES, HEAD_LINES = 16 * 1024, 20
 _COPIED = (
     "label",
     "displayName",
@@ -130,6 +133,34 @@ def search_text(row: SessionRow) -> str:
 async def last_messages(gateway: Gateway, row: SessionRow, limit: int) -> list[Message]:
     ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
     return [message for entry in await gateway.transcripts.tail(ref, limit) if (message := message_of(entry))]
+
+
+async def first_messages(gateway: Gateway, row: SessionRow) -> list[Message]:
+    """What a session began with, for its name; none when its file is compressed or begins with something very long."""
+    ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
+    path = gateway.transcripts.locate(ref)
+    if path is None or not path.endswith(".jsonl"):
+        return []
+    lines = await asyncio.to_thread(_head, path)
+    return [message for line in lines if (message := _line_message(line)) is not None]
+
+
+def _head(path: str) -> list[bytes]:
+    """The first whole lines."""
+    try:
+        with Path(path).open("rb") as file:
+            lines = file.read(HEAD_BYTES).split(b"\n")
+    except OSError:
+        return []
+    return lines[:HEAD_LINES] if len(lines) > HEAD_LINES else lines[:-1]
+
+
+def _line_message(line: bytes) -> Message | None:
+    try:
+        raw = _message_only.decode(line).message
+        return decode_message(raw) if bytes(raw) else None
+    except msgspec.MsgspecError:
+        return None
 
 
 class _MessageOnly(msgspec.Struct):

@@ -87,7 +87,8 @@ def _store_path(call: Call, agent_id: str | None) -> str:
 async def _look_inside(call: Call, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
     messages = await session_rows.last_messages(call.gateway, row, 20)
     if params.include_derived_titles:
-        view["derivedTitle"] = session_rows.derived_title(row, messages)
+        begun = await session_rows.first_messages(call.gateway, row)
+        view["derivedTitle"] = session_rows.derived_title(row, [*begun, *messages])
     if params.include_last_message:
         spoken = [text for message in reversed(messages) if (text := session_rows.preview_text(message).strip())]
         if spoken:
