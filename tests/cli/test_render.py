@@ -4,6 +4,7 @@ import pytest
 
 from openclaw.cli import turn as turns
 from openclaw.cli.render import Renderer, short_result
+from openclaw.cli.stream import printer_for
 from openclaw.cli.turn import Turn
 
 
@@ -69,3 +70,24 @@ def test_tool_results_are_shortened() -> None:
     assert short_result("\n".join("12345")) == ["1", "2", "3", "… 2 more lines"]
     assert len(short_result("x" * 5000)[0]) == 120
     assert short_result("") == []
+
+
+def test_lines_of_the_gateways_own_stay_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    card = "Model: mock\nContext: 3k\n\n- AGENTS.md: OK | raw 12\n- SOUL.md: MISSING"
+    message = {"role": "assistant", "model": "gateway-injected", "content": [{"type": "text", "text": card}]}
+    renderer, turn = Renderer(), Turn("r")
+    turn.digest({"type": "event", "event": "chat", "payload": {"runId": "r", "state": "final", "message": message}})
+    renderer.finish(turn)
+    renderer.history([message])
+    assert shown(capsys) == [*card.splitlines(), *card.splitlines()]
+
+
+def test_a_reply_on_a_terminal_is_rendered_and_into_a_pipe_it_is_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tty, expected in ((True, ["One bold word."]), (False, ["One **bold** word."])):
+        monkeypatch.setattr("sys.stdout.isatty", lambda tty=tty: tty)
+        printer = printer_for(quiet=False)
+        printer.show(turns.TEXT, "One **bold** word.\n")
+        printer.end_line()
+        assert shown(capsys) == expected

@@ -71,7 +71,10 @@ class Renderer:
     def finish(self, turn: turns.Turn) -> None:
         """The end of a turn: what stands on the screen is the final message, and what went wrong is said."""
         rest = turn.rest()
-        if rest is None:
+        if turn.from_gateway:
+            self.flush()
+            self.plain(rest if rest is not None else turn.final_text or "")
+        elif rest is None:
             self.drop()
             self.line("(the final reply differs from what was streamed)", "dim")
             self.markdown(printable(turn.final_text or ""))
@@ -92,6 +95,12 @@ class Renderer:
             self._console.print()
         self._console.print(_Markdown(text, hyperlinks=False, code_theme="ansi_dark"))
         self._after_block = True
+
+    def plain(self, text: str) -> None:
+        """Lines as they are: a table or a list of the Gateway's own is not Markdown."""
+        if text.strip():
+            self._console.print(Text(printable(text).strip("\n")))
+            self._after_block = True
 
     def line(self, text: str, style: str = "") -> None:
         self._console.print(Text(printable(text), style=style))
@@ -114,6 +123,9 @@ class Renderer:
         self.line(f"› {text}", "bold cyan")
 
     def _assistant(self, message: dict[str, Any]) -> None:
+        if turns.is_from_gateway(message):
+            self.plain(turns.message_text(message))
+            return
         content = message.get("content")
         for block in content if isinstance(content, list) else [{"type": "text", "text": content}]:
             if block.get("type") == "text":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from openclaw.cli import turn as turns
@@ -41,6 +42,10 @@ class Printer:
             self.end_line()
             note(paint(text, "dim", sys.stderr))
 
+    def plain(self, text: str) -> None:
+        """Words of the Gateway's own, lines as they are."""
+        self.show(turns.TEXT, text)
+
     def end_line(self) -> None:
         if self._open_line:
             self._write("\n")
@@ -53,10 +58,36 @@ class Printer:
         self._open_line = not text.endswith("\n")
 
 
+class RenderedPrinter(Printer):
+    """On a terminal: Markdown as it is meant to look, block by block as they come."""
+
+    def __init__(self) -> None:
+        # Here, because a pipe never needs it and it takes a while to import.
+        from openclaw.cli.render import Renderer
+
+        super().__init__()
+        self._renderer = Renderer()
+
+    def show(self, kind: str, text: str) -> None:
+        self._renderer.show(kind, text)
+
+    def plain(self, text: str) -> None:
+        self._renderer.plain(text)
+
+    def end_line(self) -> None:
+        self._renderer.flush()
+
+
+def printer_for(*, quiet: bool) -> Printer:
+    """Into a pipe or a file goes what was said, word for word."""
+    plain = quiet or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
+    return Printer(quiet=quiet) if plain else RenderedPrinter()
+
+
 def run_turn(client: Client, method: str, params: dict[str, Any], *, quiet: bool, timeout_s: int) -> turns.Turn:
     """Streams one call to its end; raises ``UserError`` when it failed, exits 130 when interrupted."""
     turn = turns.Turn(params["idempotencyKey"], str(params.get("sessionKey") or ""))
-    printer = Printer(quiet=quiet)
+    printer = printer_for(quiet=quiet)
     idle_ms = (timeout_s + IDLE_ALLOWANCE_S) * 1000 if timeout_s else None
     try:
         for frame in client.stream(method, params, idle_ms=idle_ms):
@@ -78,7 +109,9 @@ def close_turn(turn: turns.Turn, printer: Printer) -> None:
     if turn.final_text is None and (texts := turns.reply_texts(turn.payload)):
         turn.final_text = "\n\n".join(texts)
     rest = turn.rest()
-    if rest is None:
+    if turn.from_gateway and rest:
+        printer.plain(rest)
+    elif rest is None:
         # What was streamed is not what was said in the end; the end counts.
         printer.end_line()
         printer.show(turns.TEXT, f"\n{turn.final_text}")

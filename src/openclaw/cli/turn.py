@@ -37,6 +37,8 @@ class Turn:
         """``final``, ``error`` or ``aborted`` once the run has ended."""
         self.queued = False
         self.final_text: str | None = None
+        self.from_gateway = False
+        """The final text is the Gateway's own (the answer to a command): lines as they are, no Markdown."""
         self.error: str | None = None
 
     def digest(self, frame: dict[str, Any]) -> list[tuple[str, str]]:
@@ -114,6 +116,7 @@ class Turn:
         message = payload.get("message")
         if isinstance(message, dict):
             self.final_text = message_text(message)
+            self.from_gateway = is_from_gateway(message)
 
     def rest(self) -> str | None:
         """What is still to be printed so that what stands on the screen ends with the final text.
@@ -138,6 +141,10 @@ def reply_texts(payload: dict[str, Any] | None) -> list[str]:
         media = part.get("mediaUrls") or ([part["mediaUrl"]] if part.get("mediaUrl") else [])
         texts += [f"MEDIA:{url}" for url in media]
     return texts
+
+
+def is_from_gateway(message: dict[str, Any]) -> bool:
+    return message.get("model") == "gateway-injected"
 
 
 def message_text(message: dict[str, Any]) -> str:
