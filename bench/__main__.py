@@ -18,7 +18,20 @@ from pathlib import Path
 
 import msgspec
 
-from bench import cli, concurrency, context, fanout, history, recovery, soak, startup, store, stream, turn
+from bench import (
+    cli,
+    concurrency,
+    context,
+    fanout,
+    history,
+    inbound,
+    recovery,
+    soak,
+    startup,
+    store,
+    stream,
+    turn,
+)
 from bench.process import speed
 from bench.row import Row, table
 
@@ -27,6 +40,7 @@ FIGURES: dict[str, Callable[[], Awaitable[list[Row]]]] = {
     "cli": cli.measure,
     "startup": startup.measure,
     "turn": turn.measure,
+    "inbound": inbound.measure,
     "stream": stream.measure,
     "concurrency": concurrency.measure,
     "store": store.measure,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,26 @@ async def test_values_a_setting_cannot_take_are_refused_by_name(gateway: Gateway
         await client.call("sessions.patch", {"key": KEY, "label": "mine"})
         with pytest.raises(RequestFailed, match="label already in use: mine"):
             await client.call("sessions.patch", {"key": "agent:main:other", "label": "mine"})
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("agent:main", 'invalid session key: "agent:main" names no session; write agent:<agentId>:<session>'),
+        ("agent::", 'invalid session key: "agent::" names no session'),
+        ("agent:main:" + "x" * 600, "a session key has at most 512"),
+        ("agent:main:a\nb", "holds control characters"),
+    ],
+)
+async def test_what_cannot_be_a_key_is_refused_by_name(gateway: GatewayProcess, key: str, words: str) -> None:
+    async with gateway.client() as client:
+        for method, params in (
+            ("chat.send", {"sessionKey": key, "message": "hi", "idempotencyKey": "1"}),
+            ("sessions.patch", {"key": key, "thinkingLevel": "high"}),
+            ("chat.history", {"sessionKey": key}),
+        ):
+            with pytest.raises(RequestFailed, match=re.escape(words)):
+                await client.call(method, params)
 
 
 async def test_a_session_that_may_not_be_sent_to_takes_nothing(gateway: GatewayProcess, models: ModelServer) -> None:

@@ -14,7 +14,7 @@ from openclaw.inbound.stamp import without_wrappers
 from openclaw.runs.hub import LONGEST_CHAIN
 from openclaw.runs.story import answered_by, summary, tell
 from openclaw.sessions.carry_over import previous_sessions
-from openclaw.sessions.keys import shown_key
+from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.storage.base import LedgerRow, OutboxRow, StateChange, ToolCallRow
 from openclaw.storage.doubt import may_be_repeated
 
@@ -137,6 +137,8 @@ async def _session(gateway: Gateway, name: str) -> dict[str, Any] | None:
         rows = await gateway.ledger.recent(session_key=key, limit=EARLIER_LOOKED_AT)
         rows = [row for row in rows if row.session_id == name][:LAST_MESSAGES]
         return _session_answer(gateway, key, name, rows)
+    if key_problem(name):
+        return None
     deleted = target_of(gateway, name).key
     rows = await gateway.ledger.recent(session_key=deleted, limit=LAST_MESSAGES)
     return _session_answer(gateway, deleted, rows[0].session_id, rows) if rows else None

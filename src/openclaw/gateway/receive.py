@@ -64,8 +64,7 @@ class Reception:
 
     async def receive(self, inbound: Inbound) -> bool:
         """True once the message is taken; False when it was turned away. Raises when it could not be kept."""
-        config = self._gateway.config.current
-        settings = channel_settings(config, inbound.channel, inbound.account_id)
+        settings = self._settings(inbound)
         allowed = await self._gateway.pairing.allowed(inbound.channel)
         match decide_access(inbound, settings, allowed):
             case Drop(reason):
@@ -89,7 +88,7 @@ class Reception:
     async def notice(self, inbound: Inbound) -> None:
         """Something to know at the next turn, e.g. a reaction."""
         config = self._gateway.config.current
-        settings = channel_settings(config, inbound.channel, inbound.account_id)
+        settings = self._settings(inbound)
         allowed = await self._gateway.pairing.allowed(inbound.channel)
         if not isinstance(decide_access(inbound, settings, allowed), Drop | Pair):
             self._gateway.system_events.add(resolve_route(config, inbound).session_key, inbound.text)
@@ -108,6 +107,11 @@ class Reception:
     async def close(self) -> None:
         """What still waits for more words is handed on, into the ledger."""
         await self._debouncer.close()
+
+    def _settings(self, inbound: Inbound) -> ChannelSettings:
+        config, channel, account = self._gateway.config.current, inbound.channel, inbound.account_id
+        key = ("channel settings", channel, account)
+        return self._gateway.runtime.derived.of(config, key, lambda: channel_settings(config, channel, account))
 
     def _window(self, inbound: Inbound) -> int:
         return debounce_ms(self._gateway.config.current.messages.inbound, inbound.channel)
@@ -136,9 +140,10 @@ class Reception:
         try:
             inbound = merged([item for item, _ in new])
             config = self._gateway.config.current
+            written = False
             for resolved in broadcast_routes(config, inbound) or [resolve_route(config, inbound)]:
-                await self._take(inbound, resolved, keys)
-            for key in keys:
+                written |= await self._take(inbound, resolved, keys)
+            for key in () if written else keys:
                 await self._dedupe.keep(key)
             if self._window(inbound) > 0:
                 await self._gateway.ledger.let_go([_held_key(item) for item in items])
@@ -146,9 +151,10 @@ class Reception:
             for key in keys:
                 self._dedupe.release(key)
 
-    async def _take(self, inbound: Inbound, resolved: Resolved, keys: tuple[str, ...]) -> None:
+    async def _take(self, inbound: Inbound, resolved: Resolved, keys: tuple[str, ...]) -> bool:
+        """Whether the keys are on disk now, together with what became of the message."""
         gateway, config = self._gateway, self._gateway.config.current
-        settings = channel_settings(config, inbound.channel, inbound.account_id)
+        settings = self._settings(inbound)
         standing = sender_standing(inbound, settings, await gateway.pairing.allowed(inbound.channel), config.commands)
         patterns = mention_patterns(config, resolved.agent_id)
         group = inbound.peer.kind != "direct"
@@ -163,22 +169,23 @@ class Reception:
         if not addressed.process:
             limit = history_limit(config, settings)
             self._history.record(history_key(inbound), history_entry(inbound), limit)
-            return
+            return False
         facts = _facts(inbound, resolved, standing, addressed.mentioned, listening)
         outcome = await handle_commands(facts, inbound.text, self._commands)
         if isinstance(outcome, Handled):
             if outcome.later is not None:
                 gateway.spawn(self._say_later(inbound, resolved, outcome.later, keys))
-            else:
-                await self._answer(inbound, resolved, outcome.reply, keys)
-            return
+                return False
+            await self._answer(inbound, resolved, outcome.reply, keys)
+            return True
         if self._denied(inbound, resolved, before):
             log.info("no run for %s: the session may not be sent to", resolved.session_key)
             await self._say(inbound, resolved, None, keys, DENIED)
-            return
+            return True
         for reply in outcome.side_replies:
             await self._say(inbound, resolved, reply, (), "a command inside the message")
         await self._run(inbound, resolved, settings, outcome, keys)
+        return True
 
     def _denied(self, inbound: Inbound, resolved: Resolved, entry: SessionEntry | None) -> bool:
         policy = self._gateway.config.current.session.send_policy

@@ -9,7 +9,7 @@ import msgspec
 from openclaw.config.agents import default_agent_id, main_key
 from openclaw.gateway.registry import MethodError
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import agent_of, canonical_key
+from openclaw.sessions.keys import agent_of, canonical_key, key_problem
 from openclaw.sessions.send_policy import send_decision
 from openclaw.storage.base import SessionRow, TranscriptRef
 
@@ -23,11 +23,24 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def target_of(gateway: Gateway, key: str, agent_id: str | None = None) -> Target:
-    """``agent_id`` says whose session a key without an agent prefix means; the default agent's otherwise."""
+    """``agent_id`` says whose session a key without an agent prefix means; the default agent's otherwise.
+
+    Raises ``MethodError`` for what cannot be a key.
+    """
+    if problem := key_problem(key):
+        raise MethodError(f"invalid session key: {problem}")
     config = gateway.config.current
     default = agent_id or default_agent_id(config)
     canonical = canonical_key(key, default_agent=default, main_key=main_key(config), scope=config.session.scope)
     return Target(agent_of(canonical, default_agent=default), canonical)
+
+
+def require_configured(gateway: Gateway, target: Target) -> None:
+    """A message for an agent nobody configured is a slip of the pen, once any agents are configured."""
+    config = gateway.config.current
+    if config.agents.list and target.agent_id not in gateway.agent_ids():
+        known = ", ".join(gateway.agent_ids())
+        raise MethodError(f'unknown agent id "{target.agent_id}" in the session key; there are: {known}')
 
 
 async def entry_of(gateway: Gateway, target: Target) -> SessionEntry | None:
@@ -54,10 +67,11 @@ def check_send_policy(gateway: Gateway, target: Target, entry: SessionEntry | No
 
 async def find_row(gateway: Gateway, text: str) -> SessionRow | None:
     """A session by key, then by session id, then by label (when only one has it)."""
-    target = target_of(gateway, text)
-    entry = await entry_of(gateway, target)
-    if entry is not None:
-        return SessionRow(target.agent_id, target.key, entry)
+    if key_problem(text) is None:
+        target = target_of(gateway, text)
+        entry = await entry_of(gateway, target)
+        if entry is not None:
+            return SessionRow(target.agent_id, target.key, entry)
     found = await gateway.sessions.find_session_id(text.strip())
     if found is not None:
         return found

@@ -136,6 +136,7 @@ def sender_ids(inbound: Inbound) -> list[str]:
     return [known for known in dict.fromkeys(normal_id(channel, value) for value in given) if known not in ("", "*")]
 
 
+@lru_cache(maxsize=4096)
 def normal_id(channel: str, value: str) -> str:
     """One spelling for an id, however it was written: no channel prefix, lower case, phone numbers bare."""
     text = _MENTION.sub(r"\1", value.strip().lower())

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Awaitable, Callable
-from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -81,7 +80,9 @@ class RunHub:
         self._runtime = runtime
         self._observe = observe
         self._lanes: dict[str, Lane] = {}
-        self._records: OrderedDict[str, RunRecord] = OrderedDict()
+        self._records: dict[str, RunRecord] = {}
+        self._ended: deque[str] = deque()
+        """Of ``_records``, those that have ended, the first of them first."""
         self._observers: dict[str, Observer] = {}
         self._waiters: dict[str, set[asyncio.Event]] = {}
         self._left: dict[str, list[tuple[RunRecord, QueueSettings]]] | None = None
@@ -458,6 +459,7 @@ class RunHub:
         for one in (record, *record.absorbed):
             one.started_at = one.started_at or record.started_at
             one.end(states[result.outcome], self._runtime.clock.now_ms(), result.error, result)
+            self._ended.append(one.run_id)
             for waiter in self._waiters.get(one.run_id, ()):
                 waiter.set()
         observer = self._observers.pop(record.run_id, None)
@@ -472,11 +474,8 @@ class RunHub:
         """Keeps the newest runs at hand; older ones are answered from the ledger."""
         self._observers[record.run_id] = self._observe(record)
         self._records[record.run_id] = record
-        surplus = len(self._records) - REMEMBERED_RUNS
-        if surplus > 0:
-            ended = (run_id for run_id, old in self._records.items() if old.ended)
-            for run_id in list(islice(ended, surplus)):
-                del self._records[run_id]
+        while len(self._records) > REMEMBERED_RUNS and self._ended:
+            self._records.pop(self._ended.popleft(), None)
 
     def _later(self, work: Awaitable[Any]) -> None:
         """Bookkeeping nobody waits for; kept referenced until done, failures logged."""

@@ -30,6 +30,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _LONGEST_NAME = 160
 REMEMBERED_KEYS = 2048
 """Keys are taken apart some twenty times in a turn."""
+LONGEST_KEY = 512
 
 
 class AgentKey(NamedTuple):
@@ -80,6 +81,18 @@ def classify_shape(key: str | None) -> KeyShape:
     if parse_agent_key(trimmed):
         return "agent"
     return "malformed_agent" if trimmed.lower().startswith("agent:") else "legacy_or_alias"
+
+
+def key_problem(key: str) -> str | None:
+    """Why this text cannot name a session, in words; None: it can."""
+    shown = key if len(key) <= 80 else key[:80] + "…"
+    if classify_shape(key.lower()) == "malformed_agent":
+        return f'"{shown}" names no session; write agent:<agentId>:<session> (such as agent:main:main) or main'
+    if len(key) > LONGEST_KEY:
+        return f'"{shown}" has {len(key)} characters; a session key has at most {LONGEST_KEY}'
+    if any(character < " " or character == "\x7f" for character in key.strip()):
+        return f"{shown!r} holds control characters; a session key is one line of text"
+    return None
 
 
 def is_subagent(key: str | None) -> bool:

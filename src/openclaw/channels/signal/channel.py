@@ -44,7 +44,7 @@ class SignalChannel:
         self._context = context
         self._settings: SignalAccount = context.account.settings
         self._own = Own(normalize_number(self._settings.account or ""))
-        self._bookmark = Bookmark(context.state_dir / "last-event")
+        self._bookmark = Bookmark(context.state_dir / "last-event", context.clock)
         self._rpc: SignalRpc | None = None
 
     # Receiving
@@ -78,6 +78,12 @@ class SignalChannel:
 
     async def _listen(self, http: aiohttp.ClientSession, url: str) -> None:
         await self._bookmark.load()
+        try:
+            await self._hear(http, url)
+        finally:
+            await self._bookmark.close()
+
+    async def _hear(self, http: aiohttp.ClientSession, url: str) -> None:
         attempt = 0
         while True:
             try:
@@ -116,7 +122,7 @@ class SignalChannel:
                 await self._context.notice(reacted.inbound)
             case _:
                 pass
-        await self._bookmark.move_to(event.id)
+        self._bookmark.move_to(event.id)
 
     async def _attach(self, inbound: Inbound, attachments: tuple[Any, ...]) -> None:
         origin = (

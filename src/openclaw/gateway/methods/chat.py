@@ -11,7 +11,7 @@ from openclaw.gateway.history import injected_message, read_history
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.spoken import Said, say, show
-from openclaw.gateway.targets import Target, check_send_policy, entry_of, target_of, transcript_ref
+from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_configured, target_of, transcript_ref
 from openclaw.gateway.webchat import fresh_session, hear, may_be_command
 from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
 from openclaw.inbound.command_text import is_control_message
@@ -51,6 +51,7 @@ async def send(call: Call) -> Any:
     params: ChatSend = call.params
     gateway = call.gateway
     target = target_of(gateway, params.session_key)
+    require_configured(gateway, target)
     attachments = params.attachments or []
     if not params.message.strip() and not attachments:
         raise MethodError("message or attachment required")

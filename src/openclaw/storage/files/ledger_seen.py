@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from zlib import crc32
+
+PRUNE_EVERY = 64
+"""A look-up that finds nothing writes nothing, except one in so many, which clears away what is too old."""
 
 SEEN_SCHEMA = """
 CREATE TABLE seen (
@@ -30,7 +34,7 @@ def seen(db: sqlite3.Connection, key: str, ttl_ms: int, keep: int, now: int, *, 
     known = row is not None and now - row[0] < ttl_ms
     if known or remember:
         remember_seen(db, [key], now)
-    if not known:
+    if not known and (remember or crc32(key.encode()) % PRUNE_EVERY == 0):
         db.execute("DELETE FROM seen WHERE at <= ?", (now - ttl_ms,))
         newest_to_go = "SELECT step FROM seen ORDER BY step DESC LIMIT 1 OFFSET ?"
         db.execute(f"DELETE FROM seen WHERE step <= ({newest_to_go})", (max(0, keep),))

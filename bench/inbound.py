@@ -1,0 +1,92 @@
+"""One message of a channel, from the raw event to its place in the session's queue, on disk: no run is begun."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from tests.support.signal_daemon import SignalDaemon
+
+from bench.harness import GatewayProcess, prepared
+from bench.process import cpu_s
+from bench.row import Row, summary
+
+US = "+15550000001"
+PEOPLE = [f"+1555000{number:04d}" for number in range(100, 120)]
+EACH = 20
+BATCHES = 5
+GROUP = "Z3JvdXAtb25l"
+
+
+async def measure() -> list[Row]:
+    async with SignalDaemon(US, groups=(GROUP,)) as signal, prepared() as gateway:
+        configure(gateway, signal)
+        await gateway.start()
+        await signal.connected()
+        for number, person in enumerate(PEOPLE):
+            # Every session has a run that never ends, so that what comes now waits behind it.
+            await signal.say(f"[[bench hold={number}]]", sender=person)
+        await accepted(gateway, len(PEOPLE))
+        queued = [await batch(gateway, signal, number) for number in range(BATCHES)]
+        overheard = [await unaddressed(gateway, signal) for _ in range(BATCHES)]
+    return [
+        Row(figure="inbound", what="channel message, accepted and queued, CPU", unit="ms", bar=1, **summary(queued)),
+        Row(figure="inbound", what="group message not addressed to us, CPU", unit="ms", bar=1, **summary(overheard)),
+    ]
+
+
+def configure(gateway: GatewayProcess, signal: SignalDaemon) -> None:
+    path = gateway.state_dir / "openclaw.json"
+    config = json.loads(path.read_text())
+    config["session"] = {"dmScope": "per-channel-peer"}
+    config["messages"] = {"queue": {"mode": "followup", "cap": 10_000}}
+    config["channels"] = {
+        "signal": {
+            "enabled": True,
+            "account": US,
+            "httpUrl": signal.url,
+            "autoStart": False,
+            "allowFrom": PEOPLE,
+            "groupPolicy": "open",
+        }
+    }
+    path.write_text(json.dumps(config))
+
+
+async def batch(gateway: GatewayProcess, signal: SignalDaemon, number: int) -> float:
+    """CPU milliseconds per message."""
+    before, count = cpu_s(gateway.pid), EACH * len(PEOPLE)
+    for place in range(EACH):
+        for person in PEOPLE:
+            await signal.say(f"and another thing, number {place}, please look at it /think low", sender=person)
+    await accepted(gateway, len(PEOPLE) + count * (number + 1))
+    return (cpu_s(gateway.pid) - before) / count * 1000
+
+
+async def unaddressed(gateway: GatewayProcess, signal: SignalDaemon) -> float:
+    before, count = cpu_s(gateway.pid), EACH * len(PEOPLE)
+    for place in range(EACH):
+        for person in PEOPLE:
+            await signal.say(f"nothing for you here, {place}", sender=person, group=GROUP)
+    known = await asyncio.to_thread(rows, gateway.state_dir / "ledger.db")
+    await signal.say("the last one", sender=PEOPLE[0])
+    await accepted(gateway, known + 1)
+    return (cpu_s(gateway.pid) - before) / count * 1000
+
+
+async def accepted(gateway: GatewayProcess, count: int) -> None:
+    """Until so many messages are in the ledger."""
+    ledger = gateway.state_dir / "ledger.db"
+    async with asyncio.timeout(120):
+        while True:
+            if await asyncio.to_thread(rows, ledger) >= count:
+                return
+            await asyncio.sleep(0.05)
+
+
+def rows(ledger: Path) -> int:
+    with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as database:
+        return int(database.execute("SELECT COUNT(*) FROM messages").fetchone()[0])
