@@ -98,7 +98,6 @@ class AgentRun:
         """Set once the run knows its model and prompt."""
         self._failure: ModelError | None = None
         self._spent: Usage | None = None
-        self._purse = Purse(self._note_spent, lambda: self._spent)
         self._entries: RunEntries
 
     async def execute(self) -> RunResult:
@@ -202,6 +201,11 @@ class AgentRun:
             timeout_s=WAITED_FOR_S,
             purse=self._purse,
         )
+
+    @property
+    def _purse(self) -> Purse:
+        # Made when asked for: kept, it would be a ring that holds the transcript in memory after the run.
+        return Purse(self._note_spent, lambda: self._spent)
 
     def _note_spent(self, usage: Usage) -> None:
         self._spent = added(self._spent, usage)
