@@ -149,6 +149,8 @@ async def _all_agree(gateway: GatewayProcess, client: WireClient, state: str) ->
     total, window = row["totalTokens"], row["contextTokens"]
     assert total > 0 and window == 200_000 and row["compactionCount"] == 1, state
     shared = ("totalTokens", "contextTokens", "inputTokens", "outputTokens")
+    for line in (await command_line(gateway, "status"), await command_line(gateway, "sessions")):
+        assert "compactions:1" in line, line
     numbers = {name: row.get(name) for name in shared}
     (recent,) = (await client.call("status", {}))["sessions"]["recent"]
     (listed,) = json.loads(await command_line(gateway, "sessions", "--json"))["sessions"]
@@ -156,6 +158,7 @@ async def _all_agree(gateway: GatewayProcess, client: WireClient, state: str) ->
     stored = json.loads((gateway.sessions_dir() / "sessions.json").read_text())[row["key"]]
     for view in (recent, listed, shown):
         assert {name: view.get(name) for name in shared} == numbers, state
+        assert view["compactionCount"] == 1
     assert (recent["remainingTokens"], recent["percentUsed"]) == (window - total, shown["percentUsed"])
     context = json.loads(text_of(await client.chat("/context json")))["session"]
     assert {name: context.get(name) for name in shared} == numbers, state

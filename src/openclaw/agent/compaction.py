@@ -21,10 +21,10 @@ from openclaw.agent.compaction_text import FileOps, tool_failures, without_file_
 from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, Compaction, Leaving, Reason
 from openclaw.agent.pins import Pin, forgotten, pinned_block, pins_of, unpinned
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.side_calls import SideCalls, nothing_yet
+from openclaw.agent.side_calls import NOBODYS, Purse, SideCalls
 from openclaw.agent.tokens import PromptBudget, context_estimate, message_tokens, prompt_tokens, text_tokens
 from openclaw.events import CompactionEnded, CompactionStarted, Event
-from openclaw.messages import Message, Usage, UserMessage
+from openclaw.messages import Message, UserMessage
 from openclaw.models.base import Model
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.tree import fields_of
@@ -71,21 +71,10 @@ class Job(msgspec.Struct, kw_only=True):
     emit: Callable[[Event], None] = lambda event: None
     will_retry: bool = False
     timeout_s: float = CALL_TIMEOUT_S
-    spent: Callable[[Usage], None] = lambda usage: None
-    """Told what each call for a summary used, besides the transcript."""
-    run: Callable[[], Usage | None] = nothing_yet
-    """What the run that waits for this has used so far."""
+    purse: Purse = NOBODYS
 
     def summariser(self, purpose: str = "compaction") -> Summariser:
-        calls = SideCalls(
-            self.runtime,
-            self.agent_id,
-            self.session_key,
-            self.transcript,
-            purpose,
-            spent=self.spent,
-            run=self.run,
-        )
+        calls = SideCalls(self.runtime, self.agent_id, self.session_key, self.transcript, purpose, purse=self.purse)
         return Summariser(
             calls.stream,
             self.model,

@@ -24,12 +24,12 @@ from openclaw.agent.loop import LoopOptions, run_loop
 from openclaw.agent.preparation import Preparation, prepare
 from openclaw.agent.prompt import SystemPrompt
 from openclaw.agent.runtime import Runtime, Turn
-from openclaw.agent.side_calls import SideCalls
+from openclaw.agent.side_calls import NOBODYS, Purse, SideCalls
 from openclaw.agent.tool_output import stored_result
 from openclaw.config.agents import sandbox_config, wants_sandbox
 from openclaw.config.schema import Config, MemoryFlush
 from openclaw.events import AssistantEnded, RunEnded, ToolEnded
-from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, Usage, UserMessage
+from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, UserMessage
 from openclaw.models.base import ModelError, ModelRequest
 from openclaw.models.retry import next_retry_ms
 from openclaw.outbound.silence import NO_REPLY
@@ -112,7 +112,7 @@ async def flush_if_due(
     transcript: Transcript,
     prepared: Preparation,
     abort: AbortSignal,
-    spent: Callable[[Usage], None] = lambda usage: None,
+    purse: Purse = NOBODYS,
 ) -> bool:
     """Before the user's turn, once per compaction cycle. True when notes were asked for and the turn is recorded.
 
@@ -126,7 +126,7 @@ async def flush_if_due(
         return False
     try:
         with abort.waiting():
-            return await _flush(runtime, turn, transcript, prepared, spent)
+            return await _flush(runtime, turn, transcript, prepared, purse)
     except OSError as error:
         log.warning("memory flush of %s could not be kept: %s", turn.session_key, error)
         return False
@@ -167,7 +167,7 @@ async def _flush(
     turn: Turn,
     transcript: Transcript,
     prepared: Preparation,
-    spent: Callable[[Usage], None] = lambda usage: None,
+    purse: Purse = NOBODYS,
 ) -> bool:
     settings = runtime.config.current.agents.defaults.compaction.memory_flush
     tools = usable_tools(prepared.tools)
@@ -182,7 +182,7 @@ async def _flush(
     now = runtime.clock.now_ms()
     words, system = texts(settings, now, config.agents.defaults.user_timezone)
     prompt = UserMessage(content=[TextBlock(text=words)], timestamp=now)
-    calls = SideCalls(runtime, turn.agent_id, turn.session_key, transcript, "memory flush", keep=False, spent=spent)
+    calls = SideCalls(runtime, turn.agent_id, turn.session_key, transcript, "memory flush", keep=False, purse=purse)
     kept = False
     try:
         messages = [*said, prompt]

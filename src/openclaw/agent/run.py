@@ -35,6 +35,7 @@ from openclaw.agent.result import RunResult, note_speech
 from openclaw.agent.resume import entry_id
 from openclaw.agent.run_entries import RunEntries, open_transcript
 from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.side_calls import Purse
 from openclaw.agent.tokens import reported_prompt
 from openclaw.events import (
     AssistantEnded,
@@ -133,7 +134,7 @@ class AgentRun:
     async def _run(self, prepared: Preparation) -> RunResult:
         entries = self._entries
         await entries.note_model(prepared)
-        await flush_if_due(self._runtime, self._turn, entries.transcript, prepared, self._abort, self._note_spent)
+        await flush_if_due(self._runtime, self._turn, entries.transcript, prepared, self._abort, self._purse)
         result = await entries.begin(prepared, self._continuations)
         if result is None:
             result = await self._answer(prepared)
@@ -198,9 +199,13 @@ class AgentRun:
             emit=self._emit,
             will_retry=reason == "overflow",
             timeout_s=WAITED_FOR_S,
-            spent=self._note_spent,
-            run=lambda: self._spent,
+            purse=self._purse,
         )
+
+    @property
+    def _purse(self) -> Purse:
+        # Made when asked for: kept, it would be a ring that holds the transcript in memory after the run.
+        return Purse(self._note_spent, lambda: self._spent)
 
     def _note_spent(self, usage: Usage) -> None:
         self._spent = added(self._spent, usage)

@@ -10,6 +10,8 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
+
 from openclaw.agent.budget import budget_of, is_limited, within_budget
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend import BILL
@@ -24,6 +26,16 @@ def nothing_yet() -> Usage | None:
     return None
 
 
+class Purse(msgspec.Struct, frozen=True):
+    """Of the run that waits for the work: what it has used so far, and where more is noted."""
+
+    spend: Callable[[Usage], None] = lambda usage: None
+    spent: Callable[[], Usage | None] = nothing_yet
+
+
+NOBODYS = Purse()
+
+
 class SideCalls:
     """Of one piece of work in one session. ``keep`` False: the caller stores the answers themselves."""
 
@@ -36,8 +48,7 @@ class SideCalls:
         purpose: str,
         *,
         keep: bool = True,
-        spent: Callable[[Usage], None] = lambda usage: None,
-        run: Callable[[], Usage | None] = nothing_yet,
+        purse: Purse = NOBODYS,
     ) -> None:
         self._runtime = runtime
         self._agent_id = agent_id
@@ -45,8 +56,7 @@ class SideCalls:
         self._transcript = transcript
         self._purpose = purpose
         self._keep = keep
-        self._spent = spent
-        self._run = run
+        self._purse = purse
         self._unwritten: list[AssistantMessage] = []
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
@@ -82,13 +92,13 @@ class SideCalls:
         if not is_limited(budget_of(runtime.config.current, agent_id)):
             return runtime.call_model(request, agent_id)
         path = Path(self._transcript.path)
-        return within_budget(request, runtime, agent_id, self._session_key, path, self._run())
+        return within_budget(request, runtime, agent_id, self._session_key, path, self._purse.spent())
 
     async def _note(self, message: AssistantMessage) -> None:
         usage = message.usage
         if not (usage.total_tokens or usage.input or usage.output):
             return
-        self._spent(usage)
+        self._purse.spend(usage)
         self._unwritten.append(message)
         if self._keep:
             await self.write_down()

@@ -128,7 +128,7 @@ def percent_used(row: dict[str, Any]) -> int | None:
     used, window = row.get("totalTokens"), row.get("contextTokens")
     if not isinstance(used, int | float) or not isinstance(window, int | float) or not window:
         return None
-    return min(999, round(used / window * 100))
+    return min(999, int(100 * used / window + 0.5))
 
 
 def token_text(row: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from openclaw.config.agents import default_agent_id
@@ -63,6 +64,12 @@ async def status(call: Call) -> Any:
     }
 
 
+_SHOWN_IF_SET = (
+    *("thinkingLevel", "verboseLevel", "reasoningLevel", "elevatedLevel"),
+    *("systemSent", "abortedLastRun", "compactionCount"),
+)
+
+
 def status_row(row: SessionRow, defaults: dict[str, Any], now: int) -> dict[str, Any]:
     """A session with how full it is; what is unknown is null, never a made-up zero."""
     view = row_view(row, defaults)
@@ -70,14 +77,14 @@ def status_row(row: SessionRow, defaults: dict[str, Any], now: int) -> dict[str,
     total, window = view.get("totalTokens"), view.get("contextTokens")
     shown: dict[str, Any] = {"agentId": row.agent_id, "key": shown_key(row.key), "kind": list_kind(row)}
     shown |= {"sessionId": view.get("sessionId"), "updatedAt": updated, "age": now - updated if updated else None}
-    for name in ("thinkingLevel", "verboseLevel", "reasoningLevel", "elevatedLevel", "systemSent", "abortedLastRun"):
+    for name in _SHOWN_IF_SET:
         if name in view:
             shown[name] = view[name]
     shown |= {name: view.get(name) for name in ("inputTokens", "outputTokens", "totalTokens")}
     shown["remainingTokens"] = shown["percentUsed"] = None
     if isinstance(total, int) and isinstance(window, int) and window > 0:
         shown["remainingTokens"] = max(0, window - total)
-        shown["percentUsed"] = min(999, round(100 * total / window))
+        shown["percentUsed"] = min(999, math.floor(100 * total / window + 0.5))
     shown |= {"model": view.get("model"), "contextTokens": window, "flags": _flags(view)}
     return shown
 
