@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from openclaw.messages import TextBlock
@@ -116,6 +116,8 @@ async def test_only_the_passage_changes_whatever_the_file_looks_like(
 alphabet = st.text(alphabet="ab \n\r\t“”'\"–-\u00a0é", max_size=40)
 
 
+@example("0", "\r\n", "", "")
+@example("a", "\r\nb", "", "c")
 @given(alphabet, alphabet, alphabet, alphabet)
 def test_an_exact_unique_passage_is_replaced_exactly(before: str, old: str, after: str, new: str) -> None:
     text = before + old + after

@@ -54,9 +54,16 @@ def locate(text: str, old: str) -> Span | NotFound | Ambiguous:
     lines = _without(text, [match.span() for match in re.finditer(r"\r(?=\n)", text)])
     old = old.replace("\r\n", "\n")
     found = _find(lines.text, old)
-    if isinstance(found, NotFound):
-        return _locate_fuzzily(lines, old)
-    return _span(lines, found) if isinstance(found, Span) else found
+    located = _locate_fuzzily(lines, old) if isinstance(found, NotFound) else found
+    if isinstance(found, Span):
+        located = _span(lines, found)
+    return _with_whole_line_end(text, located) if isinstance(located, Span) else located
+
+
+def _with_whole_line_end(text: str, span: Span) -> Span:
+    """A passage that begins with a line end begins with all of it."""
+    cut = text.startswith("\n", span.start) and span.start > 0 and text[span.start - 1] == "\r"
+    return Span(span.start - 1, span.end) if cut else span
 
 
 def replace(text: str, span: Span, new: str) -> str:
