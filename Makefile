@@ -32,7 +32,7 @@ run: setup
 	@scripts/run
 
 test: setup-dev
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 faults: setup-dev
 	$(BIN)/python -m tests.faults.ordeal $(SCHEDULES)

@@ -70,9 +70,7 @@ async def test_every_call_comes_back_byte_for_byte(tmp_path: Path, models: Model
         await client.chat("think less", run_id="levels")
         assert models.requests[-1].raw != models.requests[-2].raw
         await compare(client, models, "levels", levels)
-    await gateway.stop()
-    await gateway.start()
-    async with gateway.client() as client:
+    async with gateway, gateway.client() as client:
         assert await rebuilt(client, "after", 1) == models.requests[since - 1].raw, "after a restart as well"
 
 
