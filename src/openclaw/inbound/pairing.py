@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 from urllib.parse import unquote
@@ -140,7 +141,12 @@ class PairingStore:
         return [unquote(path.name.removesuffix("-pairing.json")) for path in found]
 
     def _path(self, channel: str, kind: str) -> Path:
-        return self._folder / f"{safe_file_name(channel.strip().lower())}-{kind}.json"
+        return _file_in(self._folder, channel, kind)
+
+
+@lru_cache(maxsize=64)
+def _file_in(folder: Path, channel: str, kind: str) -> Path:
+    return folder / f"{safe_file_name(channel.strip().lower())}-{kind}.json"
 
 
 def pairing_reply(channel: str, sender_id: str, code: str) -> str:

@@ -18,7 +18,7 @@ from openclaw.runs.compactions import Compactions
 from openclaw.runs.ending import end_of
 from openclaw.runs.inbox import RunInbox
 from openclaw.runs.lane import Lane, may_share
-from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings
+from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, waits_because
 from openclaw.runs.record import RunRecord, RunState
 from openclaw.runs.recovery import how_to_go_on, in_order, is_too_old, queue_again, why_not
 from openclaw.runs.replies import reply_parts
@@ -26,7 +26,7 @@ from openclaw.runs.slots import Slots
 from openclaw.runs.story import STOPPED_BEFORE
 from openclaw.runs.turn import images_of, turn_of
 from openclaw.storage import faults
-from openclaw.storage.base import END_STATES, Accept, LedgerRow
+from openclaw.storage.base import END_STATES, Accept, FirstStep, LedgerRow
 from openclaw.storage.trouble import DiskWait, until_written
 
 log = logging.getLogger("openclaw.runs")
@@ -98,40 +98,51 @@ class RunHub:
         self, message: Accept, settings: QueueSettings | None = None, watcher: str | None = None
     ) -> Submission:
         """Writes the message down, then decides what becomes of it. A known id starts nothing."""
+        settings = settings or QueueSettings(mode="followup")
         lane = self._lane(message.session_key)
-        starting = lane.unused and self._slots.free(message.session_key)
+        step = self._first_step(lane, settings)
         faults.point("accept.before")
         with lane.expecting(), self._slots.promised(message.session_key):
-            row, new = await self._runtime.ledger.accept(message, starting=starting)
+            reason = waits_because(settings) if step == "queued" else ""
+            row, new = await self._runtime.ledger.accept(message, step=step, reason=reason)
         faults.point("accept.after")
-        record = self._records.get(row.run_id) if not new else RunRecord(row, noted=starting)
+        record = self._records.get(row.run_id) if not new else RunRecord(row, noted=step)
         if record is not None and watcher is not None:
             record.watchers.add(watcher)
         if not new or record is None:
             return Submission(row, False, False, record)
         self._remember(record)
-        queued = await self._place(record, settings or QueueSettings(mode="followup"))
+        queued = await self._place(record, settings)
         return Submission(row, True, queued, record)
+
+    def _first_step(self, lane: Lane, settings: QueueSettings) -> FirstStep | None:
+        """What will become of a message at once, where that is plain: one commit says both then."""
+        if lane.unused:
+            return "running" if self._slots.free(lane.key) else None
+        choice = decide(settings, busy=lane.busy, steerable=True, waiting=lane.depth)
+        return "queued" if choice == "wait" else None
 
     async def _place(self, record: RunRecord, settings: QueueSettings) -> bool:
         """Runs, queues, steers or refuses by the session's queue mode; True when the message does not run at once."""
         lane = self._lane(record.session_key)
         active = lane.active
         steerable = active is not None and active.steerable and may_share([active, record])
-        choice = decide(settings, busy=lane.busy, steerable=steerable, waiting=len(lane.waiting))
+        choice = decide(settings, busy=lane.busy, steerable=steerable, waiting=lane.depth)
         if choice == "steer" and active is not None and await self._steer_in_order(lane, active, record, settings):
             return True
         if choice == "refuse":
-            error = QUEUE_FULL.format(waiting=len(lane.waiting))
+            error = QUEUE_FULL.format(waiting=lane.depth)
             await self._finish(record, RunResult(outcome="error", error=error))
             return True
         if choice == "interrupt":
             self.abort(record.session_key, reason="interrupt")
         queued = lane.add(record, settings)
-        record.noted = record.noted and not queued
         if queued and choice != "interrupt":
-            self._later(self._runtime.ledger.advance(record.row.id, "queued", _waits_because(settings)))
+            if record.noted != "queued":
+                self._later(self._runtime.ledger.advance(record.row.id, "queued", waits_because(settings)))
             self._make_room(lane, settings)
+        if queued:
+            record.noted = None
         return queued
 
     async def _steer(self, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
@@ -179,7 +190,8 @@ class RunHub:
 
     def _make_room(self, lane: Lane, settings: QueueSettings) -> None:
         """Lets the oldest go when more wait than the session allows; their end says so."""
-        for oldest in lane.waiting[: max(0, len(lane.waiting) - settings.cap)]:
+        surplus = lane.depth - settings.cap
+        for oldest in lane.waiting[:surplus] if surplus > 0 else ():
             lane.withdraw(oldest)
             reason = DROPPED.format(cap=settings.cap)
             if settings.drop == "summarize":
@@ -245,7 +257,7 @@ class RunHub:
         return sum(1 for lane in self._lanes.values() if lane.active is not None)
 
     def queued(self) -> int:
-        return sum(len(lane.waiting) for lane in self._lanes.values())
+        return sum(lane.depth for lane in self._lanes.values())
 
     async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
         """The run's end, or ``timeout``; waiting does not depend on any connection. Unknown ids may still arrive."""
@@ -401,7 +413,7 @@ class RunHub:
         if record.recovered:
             # Counted before anything else happens: a message that brings the Gateway down must not do so for ever.
             await self._kept(lambda: self._begun(record, turn), record.disk)
-        elif not record.noted or turn.session_id != record.row.session_id:
+        elif record.noted != "running" or turn.session_id != record.row.session_id:
             self._later(self._begun(record, turn))
         faults.point("run.start")
         observer.started()
@@ -489,9 +501,3 @@ class RunHub:
         task = asyncio.ensure_future(settle())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _waits_because(settings: QueueSettings) -> str:
-    if settings.mode == "collect":
-        return "another message of this session is running; what comes meanwhile is collected"
-    return "another message of this session is running"

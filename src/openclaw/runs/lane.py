@@ -53,6 +53,8 @@ class Lane:
         self._clock = clock
         self._perform = perform
         self._waiting: deque[RunRecord | _Job] = deque()
+        self._jobs = 0
+        """How many of them are housekeeping."""
         self._task: asyncio.Task[None] | None = None
         self._changed_at = 0.0
         self._stirred = asyncio.Event()
@@ -82,7 +84,12 @@ class Lane:
         """Whether a new message has to wait for others. A run that was stopped and housekeeping only take a moment."""
         active = self.active
         working = active is not None and not active.ended and not active.abort.aborted
-        return working or any(isinstance(item, RunRecord) for item in self._waiting)
+        return working or self.depth > 0
+
+    @property
+    def depth(self) -> int:
+        """How many messages wait."""
+        return len(self._waiting) - self._jobs
 
     @property
     def waiting(self) -> list[RunRecord]:
@@ -121,6 +128,7 @@ class Lane:
                     done.set_result(result)
 
         self._waiting.append(_Job(settle))
+        self._jobs += 1
         self._stirred.set()
         self._start()
         return await done
@@ -189,6 +197,7 @@ class Lane:
             return []
         head = self._waiting.popleft()
         if isinstance(head, _Job):
+            self._jobs -= 1
             return head
         if not head.queued or head.queue.mode != "collect":
             return [head]
@@ -203,6 +212,7 @@ class Lane:
 
     async def stop(self) -> None:
         self._waiting.clear()
+        self._jobs = 0
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -156,3 +156,9 @@ def decide(settings: QueueSettings, *, busy: bool, steerable: bool, waiting: int
     if waiting >= settings.cap and settings.drop == "new":
         return "refuse"
     return "wait"
+
+
+def waits_because(settings: QueueSettings) -> str:
+    if settings.mode == "collect":
+        return "another message of this session is running; what comes meanwhile is collected"
+    return "another message of this session is running"

@@ -10,7 +10,7 @@ from openclaw.agent.abort import AbortSignal
 from openclaw.agent.run import RunResult
 from openclaw.events import Event
 from openclaw.runs.queue import QueueSettings
-from openclaw.storage.base import LedgerRow
+from openclaw.storage.base import FirstStep, LedgerRow
 from openclaw.storage.trouble import DiskWait
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ RunState = Literal["queued", "running", "ok", "error", "aborted"]
 
 
 class RunRecord:
-    def __init__(self, row: LedgerRow, *, noted: bool = False) -> None:
+    def __init__(self, row: LedgerRow, *, noted: FirstStep | None = None) -> None:
         self.row = row
         self.run_id = row.run_id
         self.session_key = row.session_key
@@ -36,7 +36,7 @@ class RunRecord:
         self.reasoning = "off"
         """Whether the session sees the model's reasoning: ``off``, ``on`` (with the answer) or ``stream``."""
         self.noted = noted
-        """Its first attempt was written down when it was accepted."""
+        """What was written down about it when it was accepted: that it runs, or that it waits."""
         self.recovered = False
         """Taken up after a restart."""
         self.expired = False

@@ -306,14 +306,19 @@ class OutboxRow(msgspec.Struct, kw_only=True):
     """What the platform called it once it was sent; empty when it did not say."""
 
 
+FirstStep: TypeAlias = Literal["running", "queued"]
+
+
 class Ledger(Protocol):
     """Every call is one transaction, on disk when it returns. Calls made together share one commit."""
 
-    async def accept(self, message: Accept, *, starting: bool = False) -> tuple[LedgerRow, bool]:
+    async def accept(
+        self, message: Accept, *, step: FirstStep | None = None, reason: str = ""
+    ) -> tuple[LedgerRow, bool]:
         """The row and whether it is new. A known run id or dedupe key returns the row that was there.
 
-        ``starting``: nothing is before it, so that its first attempt is noted in the same step. The row says what was
-        before that.
+        ``step``: what becomes of it at once is known beforehand and noted in the same commit: its first attempt, or
+        that it waits and why. The row says what was before that.
         """
         ...
 

@@ -329,7 +329,7 @@ def test_nothing_but_sqlite_opens_the_database():
 
 
 async def test_a_message_that_starts_at_once_is_accepted_and_begun_in_one_step(ledger: FileLedger) -> None:
-    row, new = await ledger.accept(message(), starting=True)
+    row, new = await ledger.accept(message(), step="running")
     assert new and (row.state, row.attempts) == ("accepted", 0), "what was before this attempt"
     stored = await ledger.get(row.id)
     assert stored is not None and (stored.state, stored.attempts) == ("running", 1) and stored.started_at is not None
@@ -337,3 +337,17 @@ async def test_a_message_that_starts_at_once_is_accepted_and_begun_in_one_step(l
     assert [one.id for one in await ledger.unfinished()] == [row.id]
     await ledger.finish(row.id, "answered")
     assert [step.state for step in await ledger.story(row.id)] == ["accepted", "running", "answered"]
+
+
+async def test_a_message_that_waits_is_accepted_with_the_reason_in_one_step(ledger: FileLedger) -> None:
+    row, new = await ledger.accept(message(), step="queued", reason="another one is running")
+    assert new and (row.state, row.attempts) == ("accepted", 0)
+    stored = await ledger.get(row.id)
+    assert stored is not None and (stored.state, stored.attempts) == ("queued", 0)
+    assert [(step.state, step.reason) for step in await ledger.story(row.id)] == [
+        ("accepted", ""),
+        ("queued", "another one is running"),
+    ]
+    await ledger.advance(row.id, "running")
+    stored = await ledger.get(row.id)
+    assert stored is not None and (stored.state, stored.attempts) == ("running", 1)

@@ -15,6 +15,7 @@ from openclaw.storage import faults
 from openclaw.storage.base import (
     END_STATES,
     Accept,
+    FirstStep,
     LedgerRow,
     MessageState,
     OutboxPart,
@@ -51,9 +52,11 @@ class FileLedger:
         await ledger._thread.start(clock.now_ms())
         return ledger
 
-    async def accept(self, message: Accept, *, starting: bool = False) -> tuple[LedgerRow, bool]:
+    async def accept(
+        self, message: Accept, *, step: FirstStep | None = None, reason: str = ""
+    ) -> tuple[LedgerRow, bool]:
         now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
-        return await self._thread.run(lambda db: _accept(db, message, route, body, now, starting))
+        return await self._thread.run(lambda db: _accept(db, message, route, body, now, step, reason))
 
     async def advance(
         self, ledger_id: int, state: MessageState, reason: str = "", *, session_id: str | None = None
@@ -238,24 +241,31 @@ class FileLedger:
 
 
 def _accept(
-    db: sqlite3.Connection, message: Accept, route: bytes, body: bytes, now: int, starting: bool = False
+    db: sqlite3.Connection,
+    message: Accept,
+    route: bytes,
+    body: bytes,
+    now: int,
+    step: FirstStep | None = None,
+    reason: str = "",
 ) -> tuple[LedgerRow, bool]:
     names = (message.run_id, message.dedupe_key, message.agent_id, message.session_key, message.session_id)
     values = (*names, message.source, route, body)
-    state = ("running", 1, now) if starting else ("accepted", 0, None)
+    begun = step == "running"
+    state = (step or "accepted", reason, begun, now if begun else None)
     inserted = db.execute(
         "INSERT INTO messages (run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, accepted_at,"
-        " state, attempts, started_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        " state, reason, attempts, started_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (*values, now, *state),
     )
     remember_seen(db, message.dedupe_keys, now)
     if not inserted.rowcount:
         return _known(db, message), False
     ledger_id = inserted.lastrowid or 0
-    steps = [(ledger_id, 1, now, "accepted"), (ledger_id, 2, now, "running")]
+    steps = [(ledger_id, 1, now, "accepted", ""), (ledger_id, 2, now, step, reason)]
     db.executemany(
-        "INSERT INTO story (ledger_id, step, at, state, reason) VALUES (?, ?, ?, ?, '')",
-        steps if starting else steps[:1],
+        "INSERT INTO story (ledger_id, step, at, state, reason) VALUES (?, ?, ?, ?, ?)",
+        steps if step else steps[:1],
     )
     return _message((ledger_id, *values, "accepted", "", 0, now, None, None, None)), True
 
