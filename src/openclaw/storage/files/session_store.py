@@ -24,8 +24,9 @@ LOOK_SECONDS = 1.0
 """How often outside edits are looked for and changes are folded at the latest."""
 QUIET_SECONDS = 0.02
 """Changes are folded as soon as none came for so long: who looks into the file after a turn finds that turn."""
-FOLD_SHARE = 20
+FOLD_SHARE = 40
 """A store that takes long to write waits that many times as long, so that folding stays a small part of the work."""
+LONGEST_WAIT_S = 5.0
 MOST_PATHS = 256
 
 
@@ -181,6 +182,8 @@ class FileSessionStore:
         while True:
             await self._clock.sleep(LOOK_SECONDS)
             for file in list(self._files.values()):
+                if file.dirty and self._clock.monotonic() - file.folded_at < _rest(file):
+                    continue
                 # A task of its own: closing cancels this loop but never a fold half done.
                 await self._settled(file)
 
@@ -190,7 +193,7 @@ class FileSessionStore:
             changes = -1
             while file.dirty and changes != file.changes:
                 changes = file.changes
-                await self._clock.sleep(min(LOOK_SECONDS, max(QUIET_SECONDS, FOLD_SHARE * file.fold_seconds)))
+                await self._clock.sleep(_rest(file))
         finally:
             del self._settling[file.path]
         if file.dirty:
@@ -240,6 +243,11 @@ class FileSessionStore:
             places.pop((row.agent_id, row.key), None)
             if not places:
                 del self._by_session[session_id]
+
+
+def _rest(file: StoreFile) -> float:
+    """How long a store is left alone between two folds."""
+    return min(LONGEST_WAIT_S, max(QUIET_SECONDS, FOLD_SHARE * file.fold_seconds))
 
 
 def _is_entry(value: Any) -> bool:

@@ -52,6 +52,8 @@ class StoreFile:
         self._folding = asyncio.Lock()
         self.fold_seconds = 0.0
         """How long the last fold took."""
+        self.folded_at = 0.0
+        """When it ended."""
 
     async def open(self) -> dict[str, Any]:
         """Recovers what the files hold and returns it; the observer hears only of later changes."""
@@ -131,7 +133,8 @@ class StoreFile:
                 if not await self._take_in_outside_edits() or not self.dirty:
                     return
                 if await self._write_snapshot():
-                    self.fold_seconds = self._clock.monotonic() - began
+                    self.folded_at = self._clock.monotonic()
+                    self.fold_seconds = self.folded_at - began
                     return
 
     @property
