@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.storage.base import END_STATES, Accept, OutboxPart
+from openclaw.storage.files import ledger_seen
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.ledger_schema import LedgerError
 from tests.storage.still_clock import StillClock
@@ -283,6 +284,7 @@ CHILD = """
 import asyncio, sys
 from openclaw.clock import SystemClock
 from openclaw.storage.base import Accept
+from openclaw.storage.files import ledger_seen
 from openclaw.storage.files.ledger import FileLedger
 
 async def main():
@@ -351,3 +353,15 @@ async def test_a_message_that_waits_is_accepted_with_the_reason_in_one_step(ledg
     await ledger.advance(row.id, "running")
     stored = await ledger.get(row.id)
     assert stored is not None and (stored.state, stored.attempts) == ("running", 1)
+
+
+async def test_a_new_key_is_known_to_be_new_without_asking_and_a_forgotten_list_is_learnt_again(
+    ledger: FileLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_seen, "MOST_KEYS", 10)
+    for number in range(200):
+        key = f"signal|ann|{number}"
+        assert not await ledger.seen(key, 60_000, 5000, remember=False)
+        await ledger.accept(message(number, dedupe_keys=(key,)))
+        assert await ledger.seen(key, 60_000, 5000, remember=False)
+        assert await ledger.seen(f"signal|ann|{number // 2}", 60_000, 5000, remember=False)

@@ -23,7 +23,15 @@ from openclaw.storage.base import (
     StateChange,
     ToolCallRow,
 )
-from openclaw.storage.files.ledger_seen import hold, let_go, remember_seen, seen
+from openclaw.storage.files.ledger_seen import (
+    MaybeSeen,
+    hold,
+    is_time_to_prune,
+    let_go,
+    remember_seen,
+    seen,
+    stored_keys,
+)
 from openclaw.storage.files.ledger_thread import LedgerThread
 
 _STEPS = frozenset({"accepted", "queued", "running"})
@@ -44,6 +52,7 @@ class FileLedger:
         self.path = Path(state_dir) / "ledger.db"
         self._clock = clock
         self._thread = LedgerThread(self.path)
+        self._maybe_seen = MaybeSeen()
 
     @classmethod
     async def open(cls, state_dir: str, *, clock: Clock) -> FileLedger:
@@ -55,6 +64,7 @@ class FileLedger:
     async def accept(
         self, message: Accept, *, step: FirstStep | None = None, reason: str = ""
     ) -> tuple[LedgerRow, bool]:
+        self._maybe_seen.note(message.dedupe_keys)
         now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
         return await self._thread.run(lambda db: _accept(db, message, route, body, now, step, reason))
 
@@ -90,6 +100,7 @@ class FileLedger:
         reason: str = "",
         result: dict[str, Any] | None = None,
     ) -> tuple[LedgerRow, bool]:
+        self._maybe_seen.note(message.dedupe_keys)
         now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
         parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
         end = (state, reason, None if result is None else encode(result))
@@ -110,6 +121,11 @@ class FileLedger:
     async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
         if not key:
             return False
+        if not remember and self._maybe_seen.rules_out(key) and not is_time_to_prune(key):
+            return False
+        if remember:
+            self._maybe_seen.note([key])
+        await self._maybe_seen.complete(lambda: self._thread.run(stored_keys))
         now = self._clock.now_ms()
         return await self._thread.run(lambda db: seen(db, key, ttl_ms, keep, now, remember=remember))
 
