@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 COMMAND_TTL_S = 300.0
 MAX_PROFILES_CHARS = 1 << 20
 MAX_CACHED = 64
+_PRINTABLE = re.compile(r"[!-~]+")
 _REFERENCE = re.compile(r"\$\{([A-Z_][A-Z0-9_]*)\}")
 _ENV_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
 
@@ -298,7 +299,7 @@ def _checked(key: str, source: KeySource, provider: str) -> str:
     if not key:
         what = f"the environment variable {source.where}" if source.kind == "env" else source.where or path
         raise MissingKey(f"No key for {provider}: {what} is empty or not set. Set it, or change {path}.")
-    if any(not 32 < ord(char) < 127 for char in key):
+    if not _PRINTABLE.fullmatch(key):
         where = source.where or path
         raise MissingKey(
             f"The key for {provider} from {where} contains spaces, line breaks or other characters no key has."
