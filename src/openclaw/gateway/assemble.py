@@ -33,7 +33,8 @@ from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.detect import FoundServer, find_servers
 from openclaw.models.keys import Keys
 from openclaw.models.providers import close_providers, provider_for
-from openclaw.runs.hub import Observer, RunHub
+from openclaw.runs.hub import RunHub
+from openclaw.runs.observer import Observer
 from openclaw.runs.record import RunRecord
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger

@@ -7,7 +7,7 @@ from openclaw.events import Event
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.typing import Typing, TypingMode
-from openclaw.runs.hub import Observer
+from openclaw.runs.observer import Observer
 from openclaw.runs.record import RunRecord
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from openclaw.events import AssistantEnded, Event
 from openclaw.messages import Usage
 from openclaw.runs.ending import end_of
-from openclaw.runs.hub import Observer
+from openclaw.runs.observer import Observer
 from openclaw.runs.record import RunRecord
 
 TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)

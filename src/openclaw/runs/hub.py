@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from openclaw.runs.compactions import Compactions
 from openclaw.runs.ending import end_of
 from openclaw.runs.inbox import RunInbox
 from openclaw.runs.lane import Lane, may_share
+from openclaw.runs.observer import Observer
 from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, waits_because
 from openclaw.runs.record import RunRecord, RunState
 from openclaw.runs.recovery import how_to_go_on, in_order, is_too_old, queue_again, why_not
@@ -40,24 +41,6 @@ STOP_S = 5.0
 QUEUE_FULL = "Not taken: {waiting} messages of this session are waiting already. Wait for an answer, or use /stop."
 DROPPED = "Dropped: more messages were waiting than the queue holds ({cap})"
 PASSED_ON = "; its beginning was put before the next one"
-
-
-class Observer(Protocol):
-    """Sees a run from outside: the Gateway's event stream."""
-
-    def started(self) -> None: ...
-
-    def event(self, event: Event) -> None: ...
-
-    def aborted(self, reason: str) -> None:
-        """Called at once when someone stops the run, which may take a moment longer to end."""
-        ...
-
-    def absorbed(self, by: str) -> None:
-        """Another run takes this message in; its answer comes there."""
-        ...
-
-    def finished(self) -> None: ...
 
 
 class Submission(msgspec.Struct, frozen=True):

@@ -62,10 +62,6 @@ class Lane:
         """Of what waits now, each message gets a run of its own."""
 
     @property
-    def idle(self) -> bool:
-        return self._task is None
-
-    @property
     def unused(self) -> bool:
         """Nothing runs, waits, or is on its way here."""
         return self._task is None and self._coming == 0
