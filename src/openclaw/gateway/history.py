@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from openclaw.gateway.joined_parts import joined_parts
 from openclaw.inbound.stamp import without_wrappers
-from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, to_public
+from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message
 from openclaw.outbound.visible import visible_message
+from openclaw.sessions.export import public_messages
 from openclaw.storage.base import Entry
 
 MAX_BYTES = 6 * 1024 * 1024
@@ -42,7 +44,8 @@ def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool
     """
     entries = joined_parts(entries)
     if public:
-        return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in _public(entries, with_reasoning)])
+        said = public_messages(entries, partial(as_people_see_it, with_reasoning=with_reasoning))
+        return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in said])
     return _within_budget([raw for entry in entries if (raw := _stored(entry, with_reasoning)) is not None])
 
 
@@ -127,22 +130,10 @@ def _marker_view(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _public(entries: Sequence[Entry], with_reasoning: bool) -> list[dict[str, Any]]:
-    messages: list[Message] = []
-    for entry in entries:
-        if entry.type != "message":
-            continue
-        try:
-            message = decode_message(_line.decode(entry.raw).message)
-        except msgspec.MsgspecError:
-            continue
-        if message is not None:
-            messages.append(_unwrapped_user(message) if isinstance(message, UserMessage) else message)
-    shown = (
-        visible_message(message, with_reasoning=with_reasoning) if isinstance(message, AssistantMessage) else message
-        for message in messages
-    )
-    return to_public([message for message in shown if message is not None])
+def as_people_see_it(message: Message, *, with_reasoning: bool) -> Message | None:
+    if isinstance(message, UserMessage):
+        return _unwrapped_user(message)
+    return visible_message(message, with_reasoning=with_reasoning) if isinstance(message, AssistantMessage) else message
 
 
 def _unwrapped_user(message: UserMessage) -> UserMessage:

@@ -8,13 +8,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from openclaw.messages import AssistantMessage, Message, decode_message, from_public, to_public
+from openclaw.messages import Message, decode_message, from_public, to_public
 from openclaw.sessions import json_text
 from openclaw.sessions.search import whole_lines
 from openclaw.storage.base import Entry
 
 PAGE_BYTES = 2 << 20
-Shown: TypeAlias = Callable[[AssistantMessage], AssistantMessage | None]
+Shown: TypeAlias = Callable[[Message], Message | None]
+"""A message as people see it; None when nothing of it is for them."""
 
 
 class _Line(msgspec.Struct):
@@ -39,10 +40,7 @@ def raw_page(file: Path, start: int, most_bytes: int = PAGE_BYTES) -> tuple[list
 def public_page(
     entries: Sequence[Entry], start: int, shown: Shown = lambda message: message, most_bytes: int = PAGE_BYTES
 ) -> tuple[list[Any], int | None]:
-    """Messages from the one numbered ``start`` on, and the number the next page begins with.
-
-    ``shown``: a model's message as people see it; None when nothing of it is for them.
-    """
+    """Messages from the one numbered ``start`` on, and the number the next page begins with."""
     messages = public_messages(entries, shown)
     size = 0
     for place in range(start, len(messages)):
@@ -62,9 +60,7 @@ def public_messages(entries: Sequence[Entry], shown: Shown = lambda message: mes
             message = decode_message(_line.decode(entry.raw).message)
         except msgspec.MsgspecError:
             continue
-        if isinstance(message, AssistantMessage):
-            message = shown(message)
-        if message is not None:
+        if message is not None and (message := shown(message)) is not None:
             messages.append(message)
     return to_public(messages)
 

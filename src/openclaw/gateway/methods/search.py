@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from openclaw.clock import iso_utc
+from openclaw.gateway.history import as_people_see_it
 from openclaw.gateway.joined_parts import joined_parts
 from openclaw.gateway.params import NonEmpty, Params, Positive
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
-from openclaw.outbound.visible import visible_message
 from openclaw.sessions.archive import compress_old
 from openclaw.sessions.carry_over import previous_sessions
 from openclaw.sessions.entry import SessionEntry
@@ -130,7 +130,7 @@ async def _public_page(gateway: Gateway, ref: TranscriptRef, start: int) -> tupl
     transcript = await gateway.transcripts.open(ref, create=False)
     entries = await transcript.path_entries() if transcript is not None else []
     said = [entry for entry in entries if entry.type == "message"]
-    shown = partial(visible_message, with_reasoning=False)
+    shown = partial(as_people_see_it, with_reasoning=False)
     return await asyncio.to_thread(lambda: public_page(joined_parts(said), start, shown))
 
 
