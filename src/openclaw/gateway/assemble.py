@@ -33,6 +33,7 @@ from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.detect import FoundServer, find_servers
 from openclaw.models.keys import Keys
 from openclaw.models.providers import close_providers, provider_for
+from openclaw.outbound.reply import is_delivered
 from openclaw.runs.hub import RunHub
 from openclaw.runs.observer import Observer
 from openclaw.runs.record import RunRecord
@@ -145,7 +146,7 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
         gateway.spawn(spoken.notice(gateway, record, name, text))
 
     shown: Observer = RunStream(record, gateway.broadcaster, gateway.clock, verbose, notice=notice)
-    if gateway.channel_services is not None:
+    if gateway.channel_services is not None and is_delivered(record.row.route):
         shown = ChannelRun(record, shown, gateway.channel_services, gateway.config.current)
     return Metered(record, shown, gateway.meter)
 

@@ -208,7 +208,7 @@ class Broadcaster:
 class _Variant:
     """One form of an event, made when the first client needs it and then shared byte for byte."""
 
-    __slots__ = ("event", "frame", "made", "packed", "payload", "seq", "state_version")
+    __slots__ = ("event", "frame", "packed", "payload", "seq", "state_version")
 
     def __init__(
         self, event: str, payload: Payload, seq: int | None, state_version: dict[str, int] | None = None
@@ -217,13 +217,12 @@ class _Variant:
         self.payload = payload
         self.seq = seq
         self.state_version = state_version
-        self.made = False
         self.frame: bytes | None = None
         self.packed: dict[Callable[[bytes], bytes], bytes] = {}
 
     def send(self, client: Client, drop_if_slow: bool, filtered: bool = True) -> None:
-        self._make()
-        if filtered and client.event_filter is not None and not client.event_filter(self.event, self.payload):
+        accepts = client.event_filter
+        if filtered and accepts is not None and not accepts(self.event, self._value()):
             return
         pack = client.sink.pack
         packed = self.packed.get(pack)
@@ -232,16 +231,14 @@ class _Variant:
         client.send_packed(packed, drop_if_slow)
 
     def encoded(self) -> bytes:
-        self._make()
         if self.frame is None:
-            self.frame = frames.encode_event(self.event, self.payload, self.seq, self.state_version)
+            self.frame = frames.encode_event(self.event, self._value(), self.seq, self.state_version)
         return self.frame
 
-    def _make(self) -> None:
-        if not self.made:
-            self.made = True
-            if callable(self.payload):
-                self.payload = self.payload()
+    def _value(self) -> Any:
+        if callable(self.payload):
+            self.payload = self.payload()
+        return self.payload
 
 
 def field_of(payload: Any, wire_name: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from openclaw.config.schema import Config
 from openclaw.events import Event
 from openclaw.gateway.channel_services import ChannelServices
-from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.typing import Typing, TypingMode
 from openclaw.runs.observer import Observer
 from openclaw.runs.record import RunRecord
@@ -17,13 +16,13 @@ def typing_mode(config: Config, *, direct_or_mentioned: bool) -> TypingMode:
 
 
 class ChannelRun:
-    """Watches a run on its way to whoever shows it."""
+    """Watches a run whose route is delivered, on its way to whoever shows it."""
 
     def __init__(self, record: RunRecord, inner: Observer, services: ChannelServices, config: Config) -> None:
         self._record = record
         self._inner = inner
         self._services = services
-        self._typing = self._sign(config) if is_delivered(record.row.route) else None
+        self._typing = self._sign(config)
 
     def _sign(self, config: Config) -> Typing:
         row = self._record.row
@@ -42,30 +41,23 @@ class ChannelRun:
 
     def started(self) -> None:
         self._inner.started()
-        if self._typing is not None:
-            self._typing.started()
+        self._typing.started()
 
     def event(self, event: Event) -> None:
         self._inner.event(event)
-        if self._typing is not None:
-            self._typing.event(event)
+        self._typing.event(event)
 
     def aborted(self, reason: str) -> None:
         self._inner.aborted(reason)
-        self._end_sign(reply_follows=False)
+        self._typing.ended(reply_follows=False)
 
     def absorbed(self, by: str) -> None:
         self._inner.absorbed(by)
-        self._end_sign(reply_follows=True)
+        self._typing.ended(reply_follows=True)
 
     def finished(self) -> None:
         self._inner.finished()
         result = self._record.result
         said = result is not None and bool(result.texts or result.notice)
-        self._end_sign(reply_follows=said or self._record.state == "error")
-        if is_delivered(self._record.row.route):
-            self._services.delivery.wake()
-
-    def _end_sign(self, *, reply_follows: bool) -> None:
-        if self._typing is not None:
-            self._typing.ended(reply_follows=reply_follows)
+        self._typing.ended(reply_follows=said or self._record.state == "error")
+        self._services.delivery.wake()

@@ -130,13 +130,14 @@ def encode_error(id: str, error: ErrorShape, payload: Any = None) -> bytes:
 def encode_event(
     event: str, payload: Any, seq: int | None = None, state_version: dict[str, int] | None = None
 ) -> bytes:
-    parts = [b'{"type":"event","event":', _encoder.encode(event), b',"payload":', _encoder.encode(payload)]
-    if seq is not None:
-        parts.append(b',"seq":%d' % seq)
-    if state_version is not None:
-        parts += [b',"stateVersion":', _encoder.encode(state_version)]
-    parts.append(b"}")
-    return b"".join(parts)
+    number = b"" if seq is None else b',"seq":%d' % seq
+    version = b"" if state_version is None else b',"stateVersion":' + _encoder.encode(state_version)
+    return b'{"type":"event","event":"%b","payload":%b%b%b}' % (
+        event.encode(),
+        _encoder.encode(payload),
+        number,
+        version,
+    )
 
 
 def close_reason(text: str) -> bytes:

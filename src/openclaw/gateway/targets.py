@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from openclaw.config.agents import default_agent_id, main_key
 from openclaw.gateway.registry import MethodError
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import agent_of, canonical_key, key_problem
+from openclaw.sessions.keys import LONGEST_KEY, REMEMBERED_KEYS, agent_of, canonical_key, key_problem
 from openclaw.sessions.send_policy import send_decision
 from openclaw.storage.base import SessionRow, TranscriptRef
 
@@ -27,12 +28,18 @@ def target_of(gateway: Gateway, key: str, agent_id: str | None = None) -> Target
 
     Raises ``MethodError`` for what cannot be a key.
     """
+    if len(key) > LONGEST_KEY:
+        raise MethodError(f"invalid session key: {key_problem(key)}")
+    config = gateway.config.current
+    return _target(key, agent_id or default_agent_id(config), main_key(config), config.session.scope)
+
+
+@lru_cache(maxsize=REMEMBERED_KEYS)
+def _target(key: str, default_agent: str, main_key: str, scope: str) -> Target:
     if problem := key_problem(key):
         raise MethodError(f"invalid session key: {problem}")
-    config = gateway.config.current
-    default = agent_id or default_agent_id(config)
-    canonical = canonical_key(key, default_agent=default, main_key=main_key(config), scope=config.session.scope)
-    return Target(agent_of(canonical, default_agent=default), canonical)
+    canonical = canonical_key(key, default_agent=default_agent, main_key=main_key, scope=scope)
+    return Target(agent_of(canonical, default_agent=default_agent), canonical)
 
 
 def require_configured(gateway: Gateway, target: Target) -> None:

@@ -14,6 +14,7 @@ ABORT_WORDS: frozenset[str] = frozenset({"stop", "esc", "abort", "wait", "exit",
 NATIVE_SURFACES: frozenset[str] = frozenset({"telegram", "discord", "slack"})
 """Channels with command menus of their own; elsewhere text is the only way to give a command."""
 
+_ABORT_WORD = re.compile("|".join(sorted(ABORT_WORDS)), re.IGNORECASE)
 _SENDER_PREFIX = re.compile(r"^[A-Za-z0-9+()\-_. \t]+:[ \t]*", re.MULTILINE)
 _LEADING = re.compile(r"\s*(?:\[[^\]\n]*\]\s*)*")
 _LEADING_IN_GROUP = re.compile(r"[\s:,]*(?:(?:\[[^\]\n]*\]|<@[^>\s]+>|@[\w.+-]+)[\s:,]*)*")
@@ -121,14 +122,19 @@ def has_control_command(text: str, *, enabled: Enabled = always, bot_username: s
 
 def is_control_message(text: str, listening: Listening = DIRECT_CHAT, *, enabled: Enabled = always) -> bool:
     """A command or a word that stops the run: such messages wait for nobody."""
-    body = command_body(text, listening)
-    return has_control_command(body, enabled=enabled, bot_username=listening.bot_username) or is_abort(text, listening)
+    if is_abort(text, listening):
+        return True
+    return "/" in text and has_control_command(
+        command_body(text, listening), enabled=enabled, bot_username=listening.bot_username
+    )
 
 
 def is_abort(text: str, listening: Listening = DIRECT_CHAT) -> bool:
     """``/stop``, or the whole message is one word such as "stop"."""
     if len(text) > 500 and CURRENT_MARKER not in text:
         return False
+    if "[" not in text and not _ABORT_WORD.search(text):
+        return False  # Nearly every message; only brackets could hide the word from this look.
     bare = structural_strip(text)
     if listening.group:
         bare = strip_mentions(bare, listening.mentions, listening.channel)

@@ -65,19 +65,22 @@ class QueueWish(msgspec.Struct, frozen=True, kw_only=True):
     drop: DropPolicy | None = None
 
 
+_NO_WISH = QueueWish()
+
+
 def parse_mode(text: str | None) -> QueueMode | None:
-    return MODES.get((text or "").strip().lower())
+    return MODES.get(text.strip().lower()) if text else None
 
 
 def parse_drop(text: str | None) -> DropPolicy | None:
-    return DROPS.get((text or "").strip().lower())
+    return DROPS.get(text.strip().lower()) if text else None
 
 
 def queue_settings(
     config: Queue, entry: Mapping[str, Any] | None, channel: str, wish: QueueWish | None = None
 ) -> QueueSettings:
     """The message's own wish, then the session's, then the channel's, then the general setting."""
-    wish, session, where = wish or QueueWish(), entry or {}, channel.strip().lower()
+    wish, session, where = wish or _NO_WISH, entry or {}, channel.strip().lower()
     mode = (
         wish.mode
         or parse_mode(session.get("queueMode"))

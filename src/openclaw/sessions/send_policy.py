@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from openclaw.sessions.keys import channel_of, rest_of
@@ -29,7 +29,7 @@ class Rule(Protocol):
 def send_decision(
     key: str,
     entry: Mapping[str, Any] | None,
-    rules: Iterable[Rule],
+    rules: Sequence[Rule],
     default: str | None,
     *,
     channel: str | None = None,
@@ -39,6 +39,8 @@ def send_decision(
     override = (entry or {}).get("sendPolicy")
     if override in ("allow", "deny"):
         return override
+    if not rules:
+        return "deny" if default == "deny" else "allow"
     where = (channel or str((entry or {}).get("channel") or "") or channel_of(entry, key)).strip().lower()
     kind = _chat_type(chat_type or (entry or {}).get("chatType") or _chat_type_of(key))
     allowed = False
