@@ -85,9 +85,13 @@ class RunHub:
         lane = self._lane(message.session_key)
         step = self._first_step(lane, settings)
         faults.point("accept.before")
-        with lane.expecting(), self._slots.promised(message.session_key):
-            reason = waits_because(settings) if step == "queued" else ""
-            row, new = await self._runtime.ledger.accept(message, step=step, reason=reason)
+        reason = waits_because(settings) if step == "queued" else ""
+        lane.coming += 1
+        try:
+            with self._slots.promised(message.session_key):
+                row, new = await self._runtime.ledger.accept(message, step=step, reason=reason)
+        finally:
+            lane.coming -= 1
         faults.point("accept.after")
         record = self._records.get(row.run_id) if not new else RunRecord(row, noted=step)
         if record is not None and watcher is not None:

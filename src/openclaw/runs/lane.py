@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from openclaw.clock import Clock
@@ -48,7 +47,8 @@ class Lane:
     def __init__(self, key: str, clock: Clock, perform: Callable[[Lane, list[RunRecord]], Awaitable[None]]) -> None:
         self.key = key
         self.active: RunRecord | None = None
-        self._coming = 0
+        self.coming = 0
+        """Messages for this lane that are being accepted."""
         self.overflow = Overflow()
         self._clock = clock
         self._perform = perform
@@ -64,16 +64,7 @@ class Lane:
     @property
     def unused(self) -> bool:
         """Nothing runs, waits, or is on its way here."""
-        return self._task is None and self._coming == 0
-
-    @contextmanager
-    def expecting(self) -> Generator[None]:
-        """While a message for this lane is being accepted."""
-        self._coming += 1
-        try:
-            yield
-        finally:
-            self._coming -= 1
+        return self._task is None and self.coming == 0
 
     @property
     def busy(self) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal
 
@@ -14,6 +13,37 @@ from openclaw.runs.record import RunRecord
 from openclaw.sessions.keys import REMEMBERED_KEYS, is_subagent, kind_of
 
 LaneName = Literal["main", "subagent", "cron"]
+
+
+class Place:
+    """Counts from the moment it is asked for until it is given back."""
+
+    __slots__ = ("_lane", "_queue", "_taken")
+
+    def __init__(self, taken: Counter[LaneName], lane: LaneName, queue: asyncio.Semaphore | None = None) -> None:
+        self._taken = taken
+        self._lane: LaneName = lane
+        self._queue = queue
+
+    def __enter__(self) -> None:
+        self._taken[self._lane] += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._taken[self._lane] -= 1
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+        if self._queue is not None:
+            try:
+                await self._queue.acquire()
+            except BaseException:
+                self.__exit__()
+                raise
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._queue is not None:
+            self._queue.release()
+        self.__exit__()
 
 
 class Slots:
@@ -34,29 +64,20 @@ class Slots:
         limit = self._limit(lane)
         return limit is None or self._taken[lane] < limit
 
-    @contextmanager
-    def promised(self, session_key: str) -> Generator[None]:
+    def promised(self, session_key: str) -> Place:
         """A place for a message that is being accepted: it is not promised to another meanwhile."""
-        lane = lane_of(session_key)
-        self._taken[lane] += 1
-        try:
-            yield
-        finally:
-            self._taken[lane] -= 1
+        return Place(self._taken, lane_of(session_key))
 
-    @asynccontextmanager
-    async def for_run(self, record: RunRecord) -> AsyncGenerator[None]:
+    def for_run(self, record: RunRecord) -> Place:
+        """A place to work in, once there is one."""
         lane = lane_of(record.session_key)
         limit = self._limit(lane)
         if limit is None:
-            yield
-            return
+            return Place(self._taken, lane)
         known = self._limits.get(lane)
         if known is None or known[0] != limit:
             known = self._limits[lane] = (limit, asyncio.Semaphore(limit))
-        with self.promised(record.session_key):
-            async with known[1]:
-                yield
+        return Place(self._taken, lane, known[1])
 
     def _limit(self, lane: LaneName) -> int | None:
         config = self._config()

@@ -23,11 +23,14 @@ GREETING = (
 
 def find_reset(text: str, triggers: Iterable[str], listening: Listening) -> tuple[str, str] | None:
     """The trigger a message begins with and the text behind it, untouched; None when it is not a reset."""
+    wanted = dict.fromkeys((*DEFAULT_TRIGGERS, *(trigger.strip() for trigger in triggers)))
+    if "/" not in text and all(trigger.startswith("/") for trigger in wanted if trigger):
+        return None
     body = command_body(text, listening)
     # A sender's name may stand in front where a channel wrapped the text. The rest is cut from what was typed: the
     # bare words used for looking have lost their line breaks and brackets.
     candidates = (body, command_body(_PREFIX.sub("", body, count=1), listening))
-    for trigger in dict.fromkeys((*DEFAULT_TRIGGERS, *(trigger.strip() for trigger in triggers))):
+    for trigger in wanted:
         for candidate in candidates:
             if trigger and _begins(candidate, trigger):
                 return trigger, _rest(candidate[len(trigger) :])
