@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from openclaw.agent.abort import Aborted, AbortSignal
-from openclaw.agent.budget import budget_of, is_limited, within_budget
+from openclaw.agent.budget import within_budget
 from openclaw.agent.compaction import Job
 from openclaw.agent.compaction_summary import WAITED_FOR_S
 from openclaw.agent.exec_wish import exec_wish
@@ -36,6 +36,7 @@ from openclaw.agent.resume import entry_id
 from openclaw.agent.run_entries import RunEntries, open_transcript
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.agent.side_calls import Purse
+from openclaw.agent.terms import terms_of
 from openclaw.agent.tokens import reported_prompt
 from openclaw.events import (
     AssistantEnded,
@@ -344,7 +345,7 @@ class AgentRun:
     def _call_model(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         faults.point("model.call")
         runtime, turn = self._runtime, self._turn
-        if is_limited(budget_of(runtime.config.current, turn.agent_id)):
+        if terms_of(turn.agent_id, runtime).limited:
             return within_budget(
                 request, runtime, turn.agent_id, turn.session_key, Path(self._entries.transcript.path), self._spent
             )

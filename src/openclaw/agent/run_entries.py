@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 from openclaw.agent.abort import AbortSignal
 from openclaw.agent.continuation import parts_at_end, unfinished
-from openclaw.agent.preparation import Preparation, workspace_of
+from openclaw.agent.preparation import Preparation
 from openclaw.agent.prompt_images import with_pictures
 from openclaw.agent.request_log import RequestLog
 from openclaw.agent.result import RunResult, result_of
 from openclaw.agent.resume import INTERRUPTED, NOT_STARTED, entry_id, found_end, next_step
 from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.terms import terms_of
 from openclaw.agent.tool_calls import not_run
 from openclaw.agent.tool_output import stored_result
 from openclaw.events import ToolEnded
@@ -200,8 +201,7 @@ async def open_transcript(turn: Turn, runtime: Runtime) -> Transcript:
         session_id=turn.session_id,
         file=entry.get("sessionFile") if entry and entry["sessionId"] == turn.session_id else None,
     )
-    workspace = workspace_of(turn, runtime)
-    transcript = await runtime.transcripts.open(ref, cwd=str(workspace))
+    transcript = await runtime.transcripts.open(ref, cwd=str(terms_of(turn.agent_id, runtime).workspace))
     assert transcript is not None
     for warning in transcript.warnings:
         log.warning("transcript %s: %s", transcript.path, warning)
