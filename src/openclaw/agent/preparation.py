@@ -58,9 +58,10 @@ class Preparation(msgspec.Struct, kw_only=True):
 
     def remember(self, memo: dict[Any, Any]) -> None:
         """The memo of the branch that is about to be shown: only what is new in it needs work."""
-        self.view.remember(memo)
-        self.cleaner.remember(memo)
-        self.memo = memo
+        if memo is not self.memo:
+            self.view.remember(memo)
+            self.cleaner.remember(memo)
+            self.memo = memo
 
     def simplify(self, error: ModelError, now_ms: int) -> bool:
         """After a refusal. True: the next request is another, with a level the provider knows, or in plain words.

@@ -12,7 +12,7 @@ import msgspec
 
 from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.budget import within_budget
-from openclaw.agent.compaction import Job
+from openclaw.agent.compaction import Job, compact
 from openclaw.agent.compaction_summary import WAITED_FOR_S
 from openclaw.agent.exec_wish import exec_wish
 from openclaw.agent.fit import DoesNotFit
@@ -21,7 +21,7 @@ from openclaw.agent.loop import Inbox, LoopOptions, run_loop
 from openclaw.agent.make_room import (
     STILL_TOO_LARGE,
     after_overflow,
-    before_prompt,
+    must_condense,
     overflowed,
     settings_for,
     silently_overflowed,
@@ -46,6 +46,7 @@ from openclaw.events import (
     RunEnded,
     Spoken,
     SteeringInjected,
+    TextDelta,
     ThinkingDelta,
     ToolEnded,
     ToolStarted,
@@ -162,9 +163,12 @@ class AgentRun:
         except DoesNotFit as problem:
             return await self._refuse(str(problem))
         transcript = self._entries.transcript
-        prepared.remember(transcript.context().memo)
-        await before_prompt(self._compaction(prepared, "threshold"), prepared)
-        prepared.view.begin(transcript.context().messages)
+        context = transcript.context()
+        prepared.remember(context.memo)
+        if must_condense(context.messages, prepared, self._runtime):
+            await compact(self._compaction(prepared, "threshold"))
+            context = transcript.context()
+        prepared.view.begin(context.messages)
         first = await self._loop(prepared)
         silent = first.outcome == "ok" and silently_overflowed(first.final, prepared)
         if not silent and not overflowed(first.error, self._failure):
@@ -226,6 +230,8 @@ class AgentRun:
         try:
             async for event in run_loop(messages, self._options(prepared)):
                 match event:
+                    case TextDelta():
+                        pass  # By far the most of them.
                     case AssistantStarted():
                         thoughts.clear()
                     case ThinkingDelta(delta):
@@ -312,7 +318,7 @@ class AgentRun:
             tool_context=ToolContext(
                 agent_id=self._turn.agent_id,
                 session_key=self._turn.session_key,
-                workspace=Path(prepared.workspace),
+                workspace=prepared.workspace,
                 run_id=self._turn.run_id,
                 model_sees_images="image" in prepared.model.input,
                 env=prepared.skill_env,

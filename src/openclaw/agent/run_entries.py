@@ -166,16 +166,15 @@ class RunEntries:
         """``own_id``: the run id a steered message was accepted under; its entry belongs to that id, not to ours."""
         fields = {"type": "message", "message": message}
         if own_id is not None:
-            await self.kept(lambda: self.transcript.append(fields, entry_id=entry_id(own_id, 0)))
-            self.log.name(message, entry_id(own_id, 0))
+            self.log.name(message, await self._add(fields, 0, own_id))
             faults.point("steer.after")
             return
-        await self._add(fields, self.step)
-        self.log.name(message, entry_id(self._turn.run_id, self.step))
+        self.log.name(message, await self._add(fields, self.step))
         self.step += 1
 
-    async def _add(self, fields: dict[str, Any], step: int | str) -> None:
-        await self.kept(lambda: self.transcript.append(fields, entry_id=entry_id(self._turn.run_id, step)))
+    async def _add(self, fields: dict[str, Any], step: int | str, run_id: str | None = None) -> str:
+        name = entry_id(run_id or self._turn.run_id, step)
+        return await self.kept(lambda: self.transcript.append(fields, entry_id=name))
 
     async def sync(self) -> None:
         faults.point("sync.before")
