@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,16 @@ async def test_a_change_is_seen_by_the_next_turn(
     assert not seen(before, place)
     change(place)
     assert seen(await place.look(), place)
+
+
+async def test_turns_of_one_pass_share_a_look_and_the_next_pass_looks_again(place: Place) -> None:
+    place.write("SOUL.md", "lively")
+    await place.look()
+    looked = await place.look()
+    place.write("SOUL.md", "calm")
+    assert await place.look() is looked
+    await asyncio.sleep(0)
+    assert files(await place.look())["SOUL.md"] == "calm"
 
 
 async def test_a_program_that_a_skill_needs_is_noticed_when_it_is_installed(

@@ -82,8 +82,7 @@ def untold_warnings(files: list[BootstrapFile]) -> list[str]:
     """Warnings of cut files nobody has been given yet. Each version of a file is warned about once."""
     warnings: list[str] = []
     for file in files:
-        key = (file.path, file.version, len(file.text))
-        if file.warning and key not in _told:
+        if file.warning and (key := (file.path, file.version, len(file.text))) not in _told:
             if len(_told) >= _CACHE_LIMIT:
                 _told.clear()
             _told[key] = None

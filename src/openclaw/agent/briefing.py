@@ -7,23 +7,25 @@ briefing is what a rebuild would yield, byte for byte.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from openclaw.agent.prompt import QUARTER_MS, PromptFacts, SystemPrompt, build_system_prompt
+from openclaw.agent.prompt_facts import Means, Occasion, facts_for
 from openclaw.agent.prompt_report import shared_report
 from openclaw.agent.tokens import overhead_tokens
-from openclaw.config.schema import Config
 from openclaw.models.base import ToolSpec
+from openclaw.tools.base import Tool
 
 MOST_KEPT = 64
-_Key: TypeAlias = tuple[Any, ...]
 
 
 class Briefing(msgspec.Struct, frozen=True, kw_only=True):
     facts: PromptFacts
     prompt: SystemPrompt
+    tools: dict[str, Tool]
+    """Ours, by name. Never mutate it."""
     specs: list[ToolSpec]
     """Ours, then the caller's. Never mutate it."""
     overhead: int
@@ -34,30 +36,31 @@ class Briefing(msgspec.Struct, frozen=True, kw_only=True):
 
 class Briefings:
     def __init__(self) -> None:
-        self._known: OrderedDict[_Key, tuple[Config, int, Briefing]] = OrderedDict()
+        self._known: OrderedDict[Occasion, tuple[Means, int, Briefing]] = OrderedDict()
 
-    def of(self, facts: PromptFacts, config: Config, now_ms: int, client_tools: list[ToolSpec]) -> Briefing:
+    def of(self, occasion: Occasion, means: Means, now_ms: int, client_tools: list[ToolSpec]) -> Briefing:
         if client_tools:
-            return _brief(facts, config, now_ms, client_tools)
-        key = (facts.agent_id, facts.model.ref, facts.mode, facts.channel, facts.thinking, facts.reasoning, facts.extra)
+            return _brief(occasion, means, now_ms, client_tools)
         quarter = now_ms // QUARTER_MS
-        known = self._known.get(key)
-        if known is not None and known[0] is config and known[1] == quarter and known[2].facts == facts:
+        known = self._known.get(occasion)
+        if known is not None and known[1] == quarter and known[0].same_as(means):
             return known[2]
-        briefing = _brief(facts, config, now_ms, [])
-        self._known[key] = (config, quarter, briefing)
+        briefing = _brief(occasion, means, now_ms, [])
+        self._known[occasion] = (means, quarter, briefing)
         while len(self._known) > MOST_KEPT:
             self._known.popitem(last=False)
         return briefing
 
 
-def _brief(facts: PromptFacts, config: Config, now_ms: int, client_tools: list[ToolSpec]) -> Briefing:
+def _brief(occasion: Occasion, means: Means, now_ms: int, client_tools: list[ToolSpec]) -> Briefing:
+    facts = facts_for(occasion, means)
     prompt = build_system_prompt(facts, now_ms)
     specs = [*(tool.spec for tool in facts.tools), *client_tools]
     return Briefing(
         facts=facts,
         prompt=prompt,
+        tools={tool.spec.name: tool for tool in facts.tools},
         specs=specs,
         overhead=overhead_tokens(prompt.text, prompt.suffix, specs),
-        report=shared_report(facts, prompt, config),
+        report=shared_report(facts, prompt, means.config),
     )

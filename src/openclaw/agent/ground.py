@@ -1,8 +1,10 @@
 """What the disk holds for an agent's prompt: workspace files, skills, the repository around it.
 
 Reading all of it took a thread and a tenth of every turn. Here a turn only asks whether anything has changed, which is
-one ``stat`` for each file and folder that people edit, and reads again when something has. Programs and repositories
-outside the workspace, which hardly ever change, are looked at every few seconds.
+one ``stat`` for each file and folder that people edit, and reads again when something has. Turns that begin in the same
+pass of the event loop share one look: what each of them was asked was known before it, so nothing that was edited
+before the question is missed. Programs and repositories outside the workspace, which hardly ever change, are looked at
+every few seconds.
 """
 
 from __future__ import annotations
@@ -67,14 +69,27 @@ class _Found(msgspec.Struct):
     far: list[str]
     far_signs: list[_Sign]
     looked_at: float
+    fresh: bool = False
+    """Found unchanged in this pass of the event loop."""
 
     def holds(self, config: Config, now: float) -> bool:
-        if config is not self.config or _signs(self.near) != self.near_signs:
+        if config is not self.config:
+            return False
+        if not self.fresh and self._unchanged(now):
+            self.fresh = True
+            asyncio.get_running_loop().call_soon(self._next_pass)
+        return self.fresh
+
+    def _unchanged(self, now: float) -> bool:
+        if _signs(self.near) != self.near_signs:
             return False
         if now - self.looked_at >= LOOK_AGAIN_S:
             self.looked_at = now
             return _signs(self.far) == self.far_signs
         return True
+
+    def _next_pass(self) -> None:
+        self.fresh = False
 
 
 class Grounds:

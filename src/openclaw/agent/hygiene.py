@@ -236,7 +236,10 @@ def _word(value: Any) -> str:
 
 def dm_history_limit(channels: Channels, session_key: str) -> int:
     """``channels.<id>.dms.<person>.historyLimit``, else ``dmHistoryLimit``; 0: no limit, as in all other chats."""
-    segments = session_key.lower().split(":")
+    lowered = session_key.lower()
+    if ":direct:" not in lowered and ":dm:" not in lowered:
+        return 0
+    segments = lowered.split(":")
     if segments[0] == "agent":
         segments = segments[2:]
     # <channel>:direct:<person> or <channel>:<account>:direct:<person>

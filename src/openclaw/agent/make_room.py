@@ -8,7 +8,7 @@ from openclaw.agent.compaction import Job, Outcome, compact
 from openclaw.agent.compaction_cut import CompactionSettings, compaction_settings
 from openclaw.agent.preparation import Preparation
 from openclaw.agent.runtime import Runtime
-from openclaw.messages import AssistantMessage
+from openclaw.messages import AssistantMessage, Message
 from openclaw.models.base import Model, ModelError
 from openclaw.models.errors import is_overflow, is_silent_overflow
 from openclaw.storage.base import Transcript
@@ -47,11 +47,9 @@ def silently_overflowed(final: AssistantMessage | None, prepared: Preparation) -
     return final is not None and is_silent_overflow(final, prepared.context_window)
 
 
-async def before_prompt(job: Job, prepared: Preparation) -> Outcome | None:
-    """Condenses first when the prompt could not be sent as it is. What still does not fit is shortened in memory."""
-    if not job.settings.enabled or prepared.view.fits(job.transcript.context().messages):
-        return None
-    return await compact(job)
+def must_condense(messages: list[Message], prepared: Preparation, runtime: Runtime) -> bool:
+    """Whether these could not be sent as they are. What still does not fit then is shortened in memory."""
+    return runtime.config.current.compaction.enabled and not prepared.view.fits(messages)
 
 
 async def after_overflow(job: Job, prepared: Preparation) -> Outcome | None:

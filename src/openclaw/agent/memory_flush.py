@@ -173,7 +173,7 @@ async def _flush(
     tools = usable_tools(prepared.tools)
     if not settings.enabled or "write" not in tools:
         return False
-    config, workspace = runtime.config.current, Path(prepared.workspace)
+    config, workspace = runtime.config.current, prepared.workspace
     if await asyncio.to_thread(workspace_closed, config, turn.agent_id, turn.session_key, workspace):
         return False
     said = settled(transcript.context().messages)
@@ -272,7 +272,7 @@ def _options(
         tool_context=ToolContext(
             agent_id=turn.agent_id,
             session_key=turn.session_key,
-            workspace=Path(prepared.workspace),
+            workspace=prepared.workspace,
             run_id=turn.run_id,
             model_sees_images=False,
         ),

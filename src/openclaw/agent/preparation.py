@@ -11,12 +11,12 @@ import msgspec
 from openclaw.agent.hygiene import HistoryCleaner, dm_history_limit
 from openclaw.agent.model_params import params_of, with_retention
 from openclaw.agent.prompt import SystemPrompt
-from openclaw.agent.prompt_facts import gather_facts
+from openclaw.agent.prompt_facts import Means, occasion_of
 from openclaw.agent.prompt_report import prompt_report
 from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.terms import terms_of
 from openclaw.agent.toolset import tools_for
 from openclaw.agent.view import PromptView
-from openclaw.config.agents import workspace_dir
 from openclaw.config.schema import Config
 from openclaw.messages import Message, ThinkingLevel
 from openclaw.models.base import Model, ModelError, ModelRequest, ToolSpec
@@ -58,9 +58,10 @@ class Preparation(msgspec.Struct, kw_only=True):
 
     def remember(self, memo: dict[Any, Any]) -> None:
         """The memo of the branch that is about to be shown: only what is new in it needs work."""
-        self.view.remember(memo)
-        self.cleaner.remember(memo)
-        self.memo = memo
+        if memo is not self.memo:
+            self.view.remember(memo)
+            self.cleaner.remember(memo)
+            self.memo = memo
 
     def simplify(self, error: ModelError, now_ms: int) -> bool:
         """After a refusal. True: the next request is another, with a level the provider knows, or in plain words.
@@ -100,13 +101,14 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     params = params_of(config, model)
     model = with_retention(model, params)
     thinking = choose_thinking(turn, entry, config, model)
-    workspace = workspace_of(turn, runtime)
+    terms = terms_of(turn.agent_id, runtime)
+    workspace = terms.workspace
     tools = beside_client_tools(turn, tools_for(turn.agent_id, model, workspace, config, runtime))
-    facts = await gather_facts(
-        turn, entry, config, model=model, thinking=thinking, tools=tools, workspace=workspace, grounds=runtime.grounds
-    )
+    occasion = occasion_of(turn, entry, config, terms, model=model, thinking=thinking)
+    ground = await runtime.grounds.of(turn.agent_id, config, workspace, occasion.view(model.context_window))
+    means = Means(config, ground, model, tools, workspace)
     now = runtime.clock.now_ms()
-    briefing = runtime.briefings.of(facts, config, now, turn.client_tools if model.tools else [])
+    briefing = runtime.briefings.of(occasion, means, now, turn.client_tools if model.tools else [])
     view = PromptView(
         model,
         briefing.overhead,
@@ -121,19 +123,14 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         context_window=model.context_window,
         thinking=thinking,
         workspace=workspace,
-        tools={tool.spec.name: tool for tool in tools},
+        tools=briefing.tools,
         tool_specs=briefing.specs,
-        skill_env=facts.skill_env,
+        skill_env=briefing.facts.skill_env,
         prompt=briefing.prompt,
-        report=prompt_report(turn, facts, briefing.report, now),
+        report=prompt_report(turn, briefing.facts, briefing.report, now),
         shared_report=briefing.report,
         timeout_s=run_timeout(turn, config),
-        retry=RetrySettings(
-            enabled=config.retry.enabled,
-            max_retries=config.retry.max_retries,
-            base_delay_ms=config.retry.base_delay_ms,
-            max_delay_ms=config.retry.max_delay_ms,
-        ),
+        retry=terms.retry,
         session_id=turn.session_id,
         view=view,
         cleaner=HistoryCleaner(
@@ -154,14 +151,10 @@ def beside_client_tools(turn: Turn, tools: list[Tool]) -> list[Tool]:
     """Our tools that stay on offer: of two with one name the caller's counts; a forced choice is among the caller's."""
     if turn.tool_choice is not None:
         return []
+    if not turn.client_tools:
+        return tools
     taken = {spec.name for spec in turn.client_tools}
     return [tool for tool in tools if tool.spec.name not in taken]
-
-
-def workspace_of(turn: Turn, runtime: Runtime) -> Path:
-    config, agent_id = runtime.config.current, turn.agent_id
-    key = ("workspace", agent_id)
-    return runtime.derived.of(config, key, lambda: workspace_dir(config, str(runtime.state_dir), agent_id))
 
 
 def choose_model(

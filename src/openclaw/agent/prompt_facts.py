@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from openclaw.agent.ground import Grounds, View
+import msgspec
+
+from openclaw.agent.ground import Ground, View
 from openclaw.agent.prompt import PromptFacts
 from openclaw.agent.prompt_sections import SandboxWish
-from openclaw.agent.runtime import Turn
 from openclaw.config.agents import (
     agent_config,
-    main_key,
     model_aliases,
     primary_model,
     sandbox_config,
@@ -24,39 +24,85 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import channel_of, is_subagent, kind_of
 from openclaw.tools.base import Tool
 
+if TYPE_CHECKING:
+    from openclaw.agent.runtime import Turn
+    from openclaw.agent.terms import Terms
+
 DEFAULT_AGENT_NAME = "OpenClaw"
 _NO_CHANNEL = ("unknown", "internal")
 
 
-async def gather_facts(
-    turn: Turn,
-    entry: SessionEntry,
-    config: Config,
-    *,
-    model: Model,
-    thinking: str,
-    tools: list[Tool],
-    workspace: Path,
-    grounds: Grounds,
-) -> PromptFacts:
-    defaults = config.agents.defaults
-    kind = kind_of(turn.session_key, entry, main_key=main_key(config), scope=config.session.scope)
-    subagent = is_subagent(turn.session_key)
-    private = kind in ("main", "other") and not subagent
-    ground = await grounds.of(turn.agent_id, config, workspace, View(model.context_window, private, subagent))
-    facts = PromptFacts(
+class Occasion(msgspec.Struct, frozen=True):
+    """What of a turn and its session the prompt depends on: two turns on the same occasion are told the same."""
+
+    agent_id: str
+    model: str
+    thinking: str
+    reasoning: str
+    channel: str
+    private: bool
+    subagent: bool
+    sandboxed: bool
+    extra: str
+
+    def view(self, window: int) -> View:
+        return View(window, self.private, self.subagent)
+
+
+class Means(msgspec.Struct, frozen=True):
+    """What a prompt is made of besides its occasion; all of it comes from the configuration and the disk."""
+
+    config: Config
+    ground: Ground
+    model: Model
+    tools: list[Tool]
+    workspace: Path
+
+    def same_as(self, other: Means) -> bool:
+        """By identity where that says enough: a change of the configuration or the disk makes a new object."""
+        return (
+            self.config is other.config
+            and self.ground is other.ground
+            and self.model == other.model
+            and self.tools == other.tools
+        )
+
+
+def occasion_of(
+    turn: Turn, entry: SessionEntry, config: Config, terms: Terms, *, model: Model, thinking: str
+) -> Occasion:
+    key = turn.session_key
+    subagent = is_subagent(key)
+    kind = kind_of(key, entry, main_key=terms.main_key, scope=config.session.scope)
+    return Occasion(
         agent_id=turn.agent_id,
-        agent_name=agent_name(config, turn.agent_id),
-        workspace=str(workspace),
-        model=model,
+        model=model.ref,
         thinking=thinking,
-        tools=tools,
-        files=[],
-        mode="minimal" if subagent else "full",
+        reasoning=turn.reasoning or entry.get("reasoningLevel") or "off",
+        channel=channel_of(entry, key, main_key=terms.main_key),
+        private=kind in ("main", "other") and not subagent,
+        subagent=subagent,
+        sandboxed=terms.sandboxes and wants_sandbox(config, turn.agent_id, key),
         extra=turn.extra_system_prompt,
+    )
+
+
+def facts_for(occasion: Occasion, means: Means) -> PromptFacts:
+    config, ground, model = means.config, means.ground, means.model
+    defaults, agent_id, private = config.agents.defaults, occasion.agent_id, occasion.private
+    facts = PromptFacts(
+        agent_id=agent_id,
+        agent_name=agent_name(config, agent_id),
+        workspace=str(means.workspace),
+        model=model,
+        thinking=occasion.thinking,
+        tools=means.tools,
+        files=[],
+        mode="minimal" if occasion.subagent else "full",
+        extra=occasion.extra,
         user_timezone=defaults.user_timezone,
         time_format=defaults.time_format,
-        reasoning=turn.reasoning or entry.get("reasoningLevel") or "off",
+        reasoning=occasion.reasoning,
     )
     if not model.tools:
         return facts  # Its prompt is a few sentences: nothing else is told.
@@ -67,21 +113,18 @@ async def gather_facts(
     # In a group the owner's numbers would be one question away from everybody.
     facts.owners = [str(owner) for owner in config.commands.owner_allow_from if str(owner) != "*"] if private else []
     facts.citations = config.memory.citations == "on" or (config.memory.citations == "auto" and private)
-    facts.heartbeat_prompt = _heartbeat_prompt(config, turn.agent_id)
+    facts.heartbeat_prompt = _heartbeat_prompt(config, agent_id)
     facts.repo_root = ground.repo_root
-    facts.default_model = primary_model(config, turn.agent_id)
-    channel = channel_of(entry, turn.session_key, main_key=main_key(config))
-    facts.channel = None if channel in _NO_CHANNEL else channel
-    facts.capabilities = _capabilities(config, channel)
-    facts.sandbox = _sandbox(config, turn)
+    facts.default_model = primary_model(config, agent_id)
+    facts.channel = None if occasion.channel in _NO_CHANNEL else occasion.channel
+    facts.capabilities = _capabilities(config, occasion.channel)
+    facts.sandbox = _sandbox(config, agent_id) if occasion.sandboxed else None
     facts.tagged_reasoning = reasons_in_tags(model) is not False
     return facts
 
 
-def _sandbox(config: Config, turn: Turn) -> SandboxWish | None:
-    if not wants_sandbox(config, turn.agent_id, turn.session_key):
-        return None
-    sandbox = sandbox_config(config, turn.agent_id)
+def _sandbox(config: Config, agent_id: str) -> SandboxWish:
+    sandbox = sandbox_config(config, agent_id)
     return SandboxWish(sandbox.mode, sandbox.workspace_access)
 
 

@@ -18,11 +18,16 @@ IMAGE_CHARS = 8000
 CLEARED = "[Old tool result content cleared]"
 
 
+def is_pruned(settings: ContextPruning, model: Model) -> bool:
+    """Unset, it is on where a cache expires by time."""
+    return settings.mode != "off" if settings.mode is not None else has_cache(model)
+
+
 def effective(settings: ContextPruning, model: Model) -> ContextPruning:
-    """With the mode and age filled in: unset, it is on where a cache expires by time, and patient."""
+    """With the mode and age filled in: where nobody asked for it, it is patient."""
     if settings.mode is not None:
         return settings if settings.ttl is not None else msgspec.structs.replace(settings, ttl="5m")
-    mode = "cache-ttl" if has_cache(model) else "off"
+    mode = "cache-ttl" if is_pruned(settings, model) else "off"
     return msgspec.structs.replace(settings, mode=mode, ttl="1h" if settings.ttl is None else settings.ttl)
 
 

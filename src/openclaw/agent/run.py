@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from openclaw.agent.abort import Aborted, AbortSignal
-from openclaw.agent.budget import budget_of, is_limited, within_budget
-from openclaw.agent.compaction import Job
+from openclaw.agent.budget import within_budget
+from openclaw.agent.compaction import Job, compact
 from openclaw.agent.compaction_summary import WAITED_FOR_S
 from openclaw.agent.exec_wish import exec_wish
 from openclaw.agent.fit import DoesNotFit
@@ -21,7 +21,7 @@ from openclaw.agent.loop import Inbox, LoopOptions, run_loop
 from openclaw.agent.make_room import (
     STILL_TOO_LARGE,
     after_overflow,
-    before_prompt,
+    must_condense,
     overflowed,
     settings_for,
     silently_overflowed,
@@ -36,6 +36,7 @@ from openclaw.agent.resume import entry_id
 from openclaw.agent.run_entries import RunEntries, open_transcript
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.agent.side_calls import Purse
+from openclaw.agent.terms import terms_of
 from openclaw.agent.tokens import reported_prompt
 from openclaw.events import (
     AssistantEnded,
@@ -45,6 +46,7 @@ from openclaw.events import (
     RunEnded,
     Spoken,
     SteeringInjected,
+    TextDelta,
     ThinkingDelta,
     ToolEnded,
     ToolStarted,
@@ -161,9 +163,12 @@ class AgentRun:
         except DoesNotFit as problem:
             return await self._refuse(str(problem))
         transcript = self._entries.transcript
-        prepared.remember(transcript.context().memo)
-        await before_prompt(self._compaction(prepared, "threshold"), prepared)
-        prepared.view.begin(transcript.context().messages)
+        context = transcript.context()
+        prepared.remember(context.memo)
+        if must_condense(context.messages, prepared, self._runtime):
+            await compact(self._compaction(prepared, "threshold"))
+            context = transcript.context()
+        prepared.view.begin(context.messages)
         first = await self._loop(prepared)
         silent = first.outcome == "ok" and silently_overflowed(first.final, prepared)
         if not silent and not overflowed(first.error, self._failure):
@@ -225,6 +230,8 @@ class AgentRun:
         try:
             async for event in run_loop(messages, self._options(prepared)):
                 match event:
+                    case TextDelta():
+                        pass  # By far the most of them.
                     case AssistantStarted():
                         thoughts.clear()
                     case ThinkingDelta(delta):
@@ -311,7 +318,7 @@ class AgentRun:
             tool_context=ToolContext(
                 agent_id=self._turn.agent_id,
                 session_key=self._turn.session_key,
-                workspace=Path(prepared.workspace),
+                workspace=prepared.workspace,
                 run_id=self._turn.run_id,
                 model_sees_images="image" in prepared.model.input,
                 env=prepared.skill_env,
@@ -344,7 +351,7 @@ class AgentRun:
     def _call_model(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         faults.point("model.call")
         runtime, turn = self._runtime, self._turn
-        if is_limited(budget_of(runtime.config.current, turn.agent_id)):
+        if terms_of(turn.agent_id, runtime).limited:
             return within_budget(
                 request, runtime, turn.agent_id, turn.session_key, Path(self._entries.transcript.path), self._spent
             )

@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 
 from openclaw.agent.abort import AbortSignal
 from openclaw.agent.continuation import parts_at_end, unfinished
-from openclaw.agent.preparation import Preparation, workspace_of
+from openclaw.agent.preparation import Preparation
 from openclaw.agent.prompt_images import with_pictures
 from openclaw.agent.request_log import RequestLog
 from openclaw.agent.result import RunResult, result_of
 from openclaw.agent.resume import INTERRUPTED, NOT_STARTED, entry_id, found_end, next_step
 from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.terms import terms_of
 from openclaw.agent.tool_calls import not_run
 from openclaw.agent.tool_output import stored_result
 from openclaw.events import ToolEnded
@@ -165,16 +166,15 @@ class RunEntries:
         """``own_id``: the run id a steered message was accepted under; its entry belongs to that id, not to ours."""
         fields = {"type": "message", "message": message}
         if own_id is not None:
-            await self.kept(lambda: self.transcript.append(fields, entry_id=entry_id(own_id, 0)))
-            self.log.name(message, entry_id(own_id, 0))
+            self.log.name(message, await self._add(fields, 0, own_id))
             faults.point("steer.after")
             return
-        await self._add(fields, self.step)
-        self.log.name(message, entry_id(self._turn.run_id, self.step))
+        self.log.name(message, await self._add(fields, self.step))
         self.step += 1
 
-    async def _add(self, fields: dict[str, Any], step: int | str) -> None:
-        await self.kept(lambda: self.transcript.append(fields, entry_id=entry_id(self._turn.run_id, step)))
+    async def _add(self, fields: dict[str, Any], step: int | str, run_id: str | None = None) -> str:
+        name = entry_id(run_id or self._turn.run_id, step)
+        return await self.kept(lambda: self.transcript.append(fields, entry_id=name))
 
     async def sync(self) -> None:
         faults.point("sync.before")
@@ -200,8 +200,7 @@ async def open_transcript(turn: Turn, runtime: Runtime) -> Transcript:
         session_id=turn.session_id,
         file=entry.get("sessionFile") if entry and entry["sessionId"] == turn.session_id else None,
     )
-    workspace = workspace_of(turn, runtime)
-    transcript = await runtime.transcripts.open(ref, cwd=str(workspace))
+    transcript = await runtime.transcripts.open(ref, cwd=str(terms_of(turn.agent_id, runtime).workspace))
     assert transcript is not None
     for warning in transcript.warnings:
         log.warning("transcript %s: %s", transcript.path, warning)

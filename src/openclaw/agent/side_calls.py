@@ -12,9 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from openclaw.agent.budget import budget_of, is_limited, within_budget
+from openclaw.agent.budget import within_budget
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend import BILL
+from openclaw.agent.terms import terms_of
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.models.base import Done, ModelRequest, StreamEvent
 from openclaw.storage.base import Transcript
@@ -89,7 +90,7 @@ class SideCalls:
 
     def _call(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         runtime, agent_id = self._runtime, self._agent_id
-        if not is_limited(budget_of(runtime.config.current, agent_id)):
+        if not terms_of(agent_id, runtime).limited:
             return runtime.call_model(request, agent_id)
         path = Path(self._transcript.path)
         return within_budget(request, runtime, agent_id, self._session_key, path, self._purse.spent())

@@ -26,11 +26,11 @@ from openclaw.tools.policy import ToolPolicy, allowed_tools, profile
 
 
 def tools_for(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime) -> list[Tool]:
-    """None at all for models that cannot call tools. The same objects from turn to turn: they keep nothing of a run."""
+    """None at all for models that cannot call tools. The same list from turn to turn: they keep nothing of a run."""
     if not model.tools:
         return []
-    key = ("tools", agent_id, model.provider, model.ref, workspace)
-    return list(runtime.derived.of(config, key, lambda: _make(agent_id, model, workspace, config, runtime)))
+    key = ("tools", agent_id, model.provider, model.id)
+    return runtime.derived.of(config, key, lambda: _make(agent_id, model, workspace, config, runtime))
 
 
 def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime) -> list[Tool]:

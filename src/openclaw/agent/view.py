@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openclaw.agent.fit import check_room, fit
-from openclaw.agent.pruning import Pruner, effective, last_touch
+from openclaw.agent.pruning import Pruner, effective, is_pruned, last_touch
 from openclaw.agent.tokens import GrowingSum, PromptBudget, Scales, prompt_budget, reported_prompt
 from openclaw.clock import Clock
 from openclaw.config.schema import ContextPruning
@@ -32,7 +32,8 @@ class PromptView:
         self._clock = clock
         self._wanted_output = wanted_output
         self._sent = 0
-        self._pruning = effective(pruning, model)
+        self._budget: PromptBudget | None = None
+        self._pruning = pruning
         self.pruner: Pruner | None = None
         self._all, self._shown = GrowingSum(), GrowingSum()
         self.shortened = 0
@@ -40,7 +41,11 @@ class PromptView:
 
     @property
     def budget(self) -> PromptBudget:
-        return prompt_budget(self._model, self._overhead, self._scales.of(self._model), self._wanted_output)
+        """Worked out again when another call has taught something about the estimate."""
+        scale = self._scales.of(self._model)
+        if self._budget is None or self._budget.scale != scale:
+            self._budget = prompt_budget(self._model, self._overhead, scale, self._wanted_output)
+        return self._budget
 
     def check_room(self) -> None:
         """Raises ``DoesNotFit`` when no conversation of any length could be sent."""
@@ -52,8 +57,9 @@ class PromptView:
 
     def begin(self, messages: list[Message]) -> None:
         """With what the run finds said already: whether the provider's cache has expired is decided from it."""
-        if self._pruning.mode != "off":
-            self.pruner = Pruner(self._pruning, self._model, last_touch(messages, self._model))
+        if is_pruned(self._pruning, self._model):
+            settings = effective(self._pruning, self._model)
+            self.pruner = Pruner(settings, self._model, last_touch(messages, self._model))
 
     def fits(self, messages: list[Message]) -> bool:
         budget = self.budget

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from openclaw.config.schema import Config
     from openclaw.models.detect import FoundServer
 
+AGENTS_KEPT = 256
+
 
 class UnknownModel(ModelError):
     """A name that is no model; the text names near ones and how to configure another."""
@@ -54,6 +56,8 @@ class Catalogue:
         self._cap = config.agents.defaults.context_tokens
         self._models = {model.ref.lower(): model for model in self._assemble()}
         self._aliases = {**MODEL_ALIASES, **model_aliases(config)}
+        self._defaults: dict[str, Model] = {}
+        """By agent, as far as they were asked for."""
 
     @classmethod
     def from_config(
@@ -110,7 +114,13 @@ class Catalogue:
 
     def default_for(self, config: Config, agent_id: str) -> Model:
         """What an agent uses: its configured model, else the best that is at hand."""
-        return self.choose(config, agent_id).model
+        if config is not self._config:
+            return self.choose(config, agent_id).model
+        if agent_id not in self._defaults:
+            if len(self._defaults) >= AGENTS_KEPT:
+                self._defaults.clear()
+            self._defaults[agent_id] = self.choose(config, agent_id).model
+        return self._defaults[agent_id]
 
     def why_default(self, agent_id: str = "main") -> str:
         """One sentence a person understands."""

@@ -206,16 +206,21 @@ def kind_of(
     main_key: str = DEFAULT_MAIN_KEY,
     scope: str = "per-sender",
 ) -> SessionKind:
+    kind = _kind_of_key(key, main_key, scope)
+    if kind == "other" and entry and str(entry.get("chatType", "")).lower() in _GROUP_CHATS:
+        return "group"
+    return kind
+
+
+@lru_cache(maxsize=REMEMBERED_KEYS)
+def _kind_of_key(key: str, main_key: str, scope: str) -> SessionKind:
     rest = rest_of(key)
     if rest in (DEFAULT_MAIN_KEY, normalize_main_key(main_key)) or (rest == "global" and scope == "global"):
         return "main"
     for prefix, kind in _KIND_PREFIXES.items():
         if rest.startswith(prefix):
             return kind
-    chat_type = str((entry or {}).get("chatType", "")).lower()
-    if chat_type in _GROUP_CHATS or any(mark in f":{rest}" for mark in _GROUP_MARKS):
-        return "group"
-    return "other"
+    return "group" if any(mark in f":{rest}" for mark in _GROUP_MARKS) else "other"
 
 
 def channel_of(entry: Mapping[str, Any] | None, key: str, *, main_key: str = DEFAULT_MAIN_KEY) -> str:
