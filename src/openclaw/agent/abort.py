@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
 
 
 class Aborted(Exception):
@@ -35,18 +35,20 @@ class AbortSignal:
             self._task.cancel()
         return True
 
-    @contextmanager
-    def waiting(self) -> Generator[None]:
+    def waiting(self) -> Self:
+        return self
+
+    def __enter__(self) -> None:
         if self.reason is not None:
             raise Aborted(self.reason)
-        task = asyncio.current_task()
-        self._task = task
-        try:
-            yield
-        except asyncio.CancelledError:
-            # A cancellation that is not ours (the Gateway stops) must go on as one.
-            if self.reason is None or task is None or task.uncancel() > 0:
-                raise
+        self._task = asyncio.current_task()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        if kind is None or not issubclass(kind, asyncio.CancelledError):
+            return
+        # A cancellation that is not ours (the Gateway stops) must go on as one.
+        if self.reason is not None and task is not None and task.uncancel() == 0:
             raise Aborted(self.reason) from None
-        finally:
-            self._task = None

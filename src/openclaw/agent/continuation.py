@@ -28,11 +28,13 @@ class Seam:
     """Finds where a continuation goes on, past what it repeats of the text before. Nothing else is left out."""
 
     def __init__(self, before: str) -> None:
+        self._done = not before
+        if not before:
+            return
         self._tail = before[-LONGEST_OVERLAP:]
         self._line = before[before.rfind("\n") + 1 :]
         self._fence = open_fence(before)
         self._held = ""
-        self._done = not before
 
     def feed(self, delta: str) -> str:
         if self._done:
@@ -95,7 +97,8 @@ class Part:
     """The part of an answer that is arriving: what it adds, and what a person gets of it."""
 
     def __init__(self, before: str, speech: SpeechStream) -> None:
-        speech.feed(before)
+        if before:
+            speech.feed(before)
         self.before = before
         self.speech = speech
         self.said_before = speech.said
@@ -114,15 +117,17 @@ class Part:
         return self._add(self._seam.close())
 
     def close(self, *, complete: bool) -> list[Piece]:
-        return [*self.pause(), *self.speech.close(complete=complete)]
+        return self.pause() + self.speech.close(complete=complete)
 
     @property
     def added(self) -> str:
         return "".join(self._added)
 
     def _add(self, text: str) -> list[Piece]:
+        if not text:
+            return []
         self._added.append(text)
-        return self.speech.feed(text) if text else []
+        return self.speech.feed(text)
 
 
 class Reply:

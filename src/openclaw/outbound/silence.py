@@ -20,15 +20,16 @@ _CUT_DRESS = frozenset(_DRESS) - {"`"}
 _MOST_DRESS = 3
 _LONGEST_TAIL = 400
 """Punctuation after a token; with more of it the token was no sign."""
-_PREFIXES = sorted({token[:size] for token in TOKENS for size in range(1, len(token))}, key=len, reverse=True)
+_PREFIXES = tuple(sorted({token[:size] for token in TOKENS for size in range(1, len(token))}, key=len, reverse=True))
+_TOKEN_OR_PREFIX = (*TOKENS, *_PREFIXES)
 _dress = f"[{re.escape(_DRESS)}]"
 _LEADS = re.compile(r"NO_REPLY(?![A-Za-z0-9_])")
 _ACK_LEADS = re.compile(
     rf"{_dress}{{0,4}}HEARTBEAT_OK(?![A-Za-z0-9_]){_dress}{{0,4}}[.,;:!]{{0,3}}(?!{_dress}|[.,;:!])"
 )
-_MAYBE_LEADS = re.compile(rf"{_dress}{{0,4}}(?:{'|'.join(map(re.escape, [*_PREFIXES, *TOKENS]))})?\Z")
+_MAYBE_LEADS = re.compile(rf"{_dress}{{0,4}}(?:{'|'.join(map(re.escape, (*_PREFIXES, *TOKENS)))})?\Z")
 _ALONE = re.compile(r"[\W_]{0,8}(?:NO_REPLY|HEARTBEAT_OK)[\W_]*\Z")
-_MAYBE_ALONE = re.compile(rf"[\W_]{{0,8}}(?:{'|'.join(map(re.escape, [*_PREFIXES, *TOKENS]))})?[\W_]{{0,400}}\Z")
+_MAYBE_ALONE = re.compile(rf"[\W_]{{0,8}}(?:{'|'.join(map(re.escape, (*_PREFIXES, *TOKENS)))})?[\W_]{{0,400}}\Z")
 _NO_WORD = re.compile(r"[\W_]*\Z")
 _AFTER_TOKEN = re.compile(rf"(?:[^\w`]|_){{0,{_LONGEST_TAIL}}}\Z")
 
@@ -53,7 +54,7 @@ class SilenceGate:
         self._acknowledged = False
 
     def feed(self, text: str) -> str:
-        if self.silent is not None:
+        if not text or self.silent is not None:
             return ""
         self._held += text
         return self._release() if self._ack_max_chars is None else ""
@@ -137,8 +138,9 @@ def hold_from(text: str, floor: int = 0) -> int:
     What stands before ``floor`` has been said already and only tells whether a word goes on.
     """
     end = len(text)
-    prefix = next((prefix for prefix in _PREFIXES if text.endswith(prefix, floor)), "")
-    start = _with_dress(text, floor, end - len(prefix))
+    if text[-1:].isalnum() and not text.endswith(_TOKEN_OR_PREFIX):
+        return end  # In the middle of some other word, as most of what arrives.
+    start = _with_dress(text, floor, end - _begun_token(text, floor))
     if start is not None:
         end = start
     while (found := _ending_token(text, floor, end)) is not None:
@@ -146,9 +148,17 @@ def hold_from(text: str, floor: int = 0) -> int:
     return floor + len(text[floor:end].rstrip())
 
 
+def _begun_token(text: str, floor: int) -> int:
+    """The length of what may be the beginning of a token, at the end of the text."""
+    if not text.endswith(_PREFIXES, floor):
+        return 0
+    return next(len(prefix) for prefix in _PREFIXES if text.endswith(prefix, floor))
+
+
 def _ending_token(text: str, floor: int, end: int) -> tuple[int, str] | None:
     """Where the token begins that ends the text, what dresses it included."""
-    place, token = max((text.rfind(token, floor, end), token) for token in TOKENS)
+    no_reply, ok = text.rfind(NO_REPLY, floor, end), text.rfind(HEARTBEAT_OK, floor, end)
+    place, token = (no_reply, NO_REPLY) if no_reply > ok else (ok, HEARTBEAT_OK)
     if place < 0 or not _AFTER_TOKEN.match(text[place + len(token) : end]):
         return None
     start = _with_dress(text, floor, place)
