@@ -37,6 +37,23 @@ async def test_the_list_is_newest_first_and_filters(gateway: GatewayProcess) -> 
     assert row["deliveryContext"] == {"channel": "webchat"}
 
 
+@pytest.mark.parametrize(
+    ("key", "channel", "chat_type"),
+    [
+        ("agent:main:signal:group:abc", "signal", "group"),
+        ("agent:main:slack:room:r1", "slack", "room"),
+        ("agent:main:discord:channel:5", "discord", "channel"),
+    ],
+)
+async def test_writing_to_a_group_from_the_webchat_does_not_make_it_a_direct_chat(
+    gateway: GatewayProcess, key: str, channel: str, chat_type: str
+) -> None:
+    async with gateway.client() as client:
+        await client.chat("hi", key)
+        [row] = (await client.call("sessions.list", {}))["sessions"]
+    assert (row["kind"], row["channel"], row["chatType"]) == ("group", channel, chat_type)
+
+
 async def test_main_means_the_main_session_however_it_is_spelt(gateway: GatewayProcess) -> None:
     async with gateway.client() as client:
         for key in ("main", "agent:main:main", " MAIN "):

@@ -235,9 +235,14 @@ def channel_of(entry: Mapping[str, Any] | None, key: str, *, main_key: str = DEF
         delivery = entry.get("deliveryContext")
         found = entry.get("lastChannel") or (delivery.get("channel") if isinstance(delivery, dict) else None)
     if not found and kind == "group":
-        segments = rest_of(key).split(":")
-        found = segments[0] if len(segments) >= 3 and segments[1] in _GROUP_CHATS else None
+        found, _ = group_of(key)
     return str(found).strip().lower() or "unknown" if found else "unknown"
+
+
+def group_of(key: str) -> tuple[str, str] | tuple[None, None]:
+    """Channel and chat type that the key of a group, channel or room names; nothing for other keys."""
+    segments = rest_of(key).split(":")
+    return (segments[0], segments[1]) if len(segments) >= 3 and segments[1] in _GROUP_CHATS else (None, None)
 
 
 def looks_like_key(value: str) -> bool:

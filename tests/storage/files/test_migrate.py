@@ -105,6 +105,18 @@ async def test_latest_direct_conversation_becomes_main_when_there_is_none(tmp_pa
     assert merged["agent:main:main"]["sessionId"] == "latest"
 
 
+async def test_a_listed_main_session_stays_main_beside_a_newer_file_nobody_listed(tmp_path):
+    put(tmp_path / "sessions" / "flat.jsonl", LINES)
+    put(tmp_path / "sessions" / "main" / "talk.jsonl", LINES)
+    listed = {"main": {"sessionId": "talk", "updatedAt": 5, "mine": 7}}
+    put(tmp_path / "sessions" / "main" / "sessions.json", listed)
+    report = await migrate_sessions(str(tmp_path), clock=StillClock(7))
+    assert report is not None and report.problems == []
+    store = json.loads((home(tmp_path) / "sessions.json").read_text())
+    assert (store["agent:main:main"]["sessionId"], store["agent:main:main"]["mine"]) == ("talk", 7)
+    assert store["agent:main:imported:flat"]["sessionId"] == "flat"
+
+
 async def test_interrupted_migration_is_taken_up_again(tmp_path, monkeypatch):
     for number in range(4):
         put(tmp_path / "sessions" / "main" / f"s{number}.jsonl", LINES + str(number))

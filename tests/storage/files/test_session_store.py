@@ -2,10 +2,12 @@ import asyncio
 import json
 import shutil
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
+from openclaw.storage.files import store_file
 from openclaw.storage.files.session_store import QUIET_SECONDS, FileSessionStore, store_path
 from openclaw.storage.files.store_file import FOLD_RECORDS
 from tests.storage.still_clock import StillClock
@@ -333,3 +335,19 @@ async def test_entry_of_a_forum_topic_names_the_transcript_with_the_topic(tmp_pa
     assert changed == {"sessionId": "n", "sessionFile": str(folder / "n-topic-42.jsonl")}
     own = {"sessionId": "n", "sessionFile": str(folder / "own.jsonl")}
     assert await store.update("main", key, lambda _: own) == own
+
+
+async def test_waiting_for_a_slow_disk_does_not_count_as_the_cost_of_a_fold(tmp_path, open_store, monkeypatch):
+    store = await open_store()
+    writing = store_file.write_beside
+
+    def slowly(path: Path, data: bytes) -> Path:
+        time.sleep(0.2)
+        return writing(path, data)
+
+    monkeypatch.setattr(store_file, "write_beside", slowly)
+    await store.update("main", MAIN, setting(sessionId="s1", updatedAt=5))
+    await store.flush()
+    [file] = store._files.values()
+    assert sessions(tmp_path).exists()
+    assert 0 < file.fold_seconds < 0.2

@@ -21,7 +21,7 @@ from openclaw.inbound.stamp import ABORT_NOTE, stamped
 from openclaw.models.thinking import parse_level
 from openclaw.runs.hub import Submission
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import shown_key
+from openclaw.sessions.keys import group_of, shown_key
 from openclaw.sessions.lifecycle import home_of
 from openclaw.storage.base import END_STATES
 
@@ -34,6 +34,15 @@ WEBCHAT_FIELDS: dict[str, Any] = {
     "lastChannel": "webchat",
     "origin": {"provider": "webchat", "surface": "webchat", "chatType": "direct"},
 }
+
+
+def _first_fields(key: str) -> dict[str, Any]:
+    """Of a session that begins here. Writing to a group from this side does not make it a direct chat."""
+    channel, chat_type = group_of(key)
+    if channel is None:
+        return WEBCHAT_FIELDS
+    origin = {**WEBCHAT_FIELDS["origin"], "chatType": chat_type}
+    return {**WEBCHAT_FIELDS, "channel": channel, "chatType": chat_type, "origin": origin}
 
 
 class ChatSend(Params):
@@ -131,7 +140,7 @@ async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]
             thinking=thinking,
             timeout_s=None if params.timeout_ms is None else params.timeout_ms / 1000,
             hints=outcome.hints,
-            entry_fields={} if entry.get("chatType") or entry.get("lastChannel") else WEBCHAT_FIELDS,
+            entry_fields={} if entry.get("chatType") or entry.get("lastChannel") else _first_fields(target.key),
             watcher=call.client.conn_id,
         ),
         gateway.runtime,

@@ -81,8 +81,10 @@ def _migrate(state: Path, old: Path, default_agent: str, naming: _Naming, clock:
     folders = [(old, default_agent)]
     folders += [(folder, normalize_agent_id(folder.name)) for folder in sorted(old.iterdir()) if folder.is_dir()]
     brought = {folder: _copy_files(folder, _home(state, agent), report) for folder, agent in folders}
-    for folder, agent in folders:
-        _merge_store(folder, _home(state, agent), agent, brought[folder], naming, report)
+    read = [at for at in folders if _merge_store(at[0], _home(state, at[1]), at[1], naming, report)]
+    # What a store lists comes before what has to be guessed, also when the two come from different folders.
+    for folder, agent in read:
+        _list_the_rest(_home(state, agent), agent, brought[folder], naming, report)
     if not report.problems:
         moved = old.with_name(f"sessions.legacy-{clock.now_ms()}")
         old.rename(moved)
@@ -138,20 +140,32 @@ def _copy_verified(source: Path, target: Path, report: MigrationReport) -> bool:
     return True
 
 
-def _merge_store(
-    folder: Path, home: Path, agent: str, transcripts: list[Path], naming: _Naming, report: MigrationReport
-) -> None:
+def _merge_store(folder: Path, home: Path, agent: str, naming: _Naming, report: MigrationReport) -> bool:
+    """False when a store cannot be read: nothing is guessed about its sessions then."""
     old, current = _read_store(folder / _STORE, report), _read_store(home / _STORE, report)
     if old is None or current is None:
-        return
+        return False
     legacy = _canonical_entries(old, agent, folder, home, naming)
     merged = dict(current)
     for key, entry in legacy.items():
         if not isinstance(merged.get(key), dict) or updated_at(entry) > updated_at(merged[key]):
             merged[key] = entry
+    _save(home, current, merged, report)
+    return True
+
+
+def _list_the_rest(home: Path, agent: str, transcripts: list[Path], naming: _Naming, report: MigrationReport) -> None:
+    current = _read_store(home / _STORE, report)
+    if current is None:
+        return
+    merged = dict(current)
     for key, entry in _unlisted(transcripts, merged, agent).items():
         merged.setdefault(key, entry)
     _choose_main(merged, naming.main(agent))
+    _save(home, current, merged, report)
+
+
+def _save(home: Path, current: Mapping[str, Any], merged: dict[str, Any], report: MigrationReport) -> None:
     if merged != current:
         report.sessions += sum(merged[key] != current.get(key) for key in merged)
         atomic_replace(home / _STORE, json_text.encode_indented(merged))
