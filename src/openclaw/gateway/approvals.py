@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,16 @@ import msgspec
 
 from openclaw.gateway.spoken import notice
 from openclaw.inbound.intake import Incoming, take_in
+from openclaw.tools.approval_journal import Pending
 from openclaw.tools.approvals import Approval, Approvals
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
+log = logging.getLogger("openclaw.gateway")
+
 SHOWN_COMMAND = 1000
+_LOST = uuid.UUID("6f0a3a52-5c3c-4d0e-9a55-2b8a1e0b7c11")
 CARRIED = ("thinking", "verbose", "reasoning", "elevated", "elevatedAllowed", "model", "exec", "authProfile")
 """Wishes of a message that hold for everything it set going."""
 
@@ -64,11 +69,44 @@ def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> No
         gateway.spawn(notice(gateway, record, f"approval-{approval.id}-{what}", text))
 
 
+async def tell_lost(gateway: Gateway) -> None:
+    """Questions that were open when the Gateway stopped: each session learns once that nothing more comes of them."""
+    approvals = gateway.runtime.approvals
+    if approvals is None or approvals.journal is None:
+        return
+    journal = approvals.journal
+    try:
+        while journal.left_over:
+            lost = journal.left_over[0]
+            if lost.run_id:
+                # Named after the question: told once, also when the Gateway stops in the middle of this.
+                await _wake(gateway, lost.run_id, lost_text(lost), str(uuid.uuid5(_LOST, lost.id)))
+            await journal.note(msgspec.structs.replace(lost, state="lost"))
+            journal.left_over.pop(0)
+    except OSError as error:
+        log.error("sessions cannot be told yet of questions that a restart closed: %s", error)
+
+
+def lost_text(lost: Pending) -> str:
+    command = " ".join(lost.command.split())[:SHOWN_COMMAND]
+    if lost.state == "running":
+        return (
+            f"Exec interrupted (gateway id={lost.id}, gateway-restarted): {command}\n"
+            "It had been approved and was running when the Gateway stopped. It was not repeated; it may or may not "
+            "have taken effect. Check before you do it again."
+        )
+    return (
+        f"Exec denied (gateway id={lost.id}, gateway-restarted): {command}\n"
+        "The Gateway was restarted before anybody answered, so the command was not run and the question is closed. "
+        "Say so; if the command is still wanted, it has to be asked for again."
+    )
+
+
 def wake(gateway: Gateway, run_id: str, text: str) -> None:
-    gateway.spawn(_wake(gateway, run_id, text))
+    gateway.spawn(_wake(gateway, run_id, text, str(uuid.uuid4())))
 
 
-async def _wake(gateway: Gateway, run_id: str, text: str) -> None:
+async def _wake(gateway: Gateway, run_id: str, text: str, own_id: str) -> None:
     """A turn about something that ended: in the session of the run that began it, answered where that run was."""
     row = await gateway.ledger.by_run(run_id)
     if row is None:
@@ -76,7 +114,7 @@ async def _wake(gateway: Gateway, run_id: str, text: str) -> None:
     zone = gateway.user_zone()
     moment = datetime.fromtimestamp(gateway.clock.now_ms() / 1000, zone).astimezone(zone)
     incoming = Incoming(
-        run_id=str(uuid.uuid4()),
+        run_id=own_id,
         agent_id=row.agent_id,
         session_key=row.session_key,
         source=row.source,

@@ -42,6 +42,7 @@ from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript_store import FileTranscriptStore
+from openclaw.tools.approval_journal import ApprovalJournal
 from openclaw.tools.approval_rules import ApprovalRules
 from openclaw.tools.approvals import Approvals
 from openclaw.tools.process_registry import ProcessRegistry
@@ -77,6 +78,8 @@ async def open_gateway(
         environ=environ,
     )
     keys = Keys(environ, state_dir=state_dir, clock=clock)
+    questions = ApprovalJournal(state_dir)
+    await questions.load()
     gateway.runtime = Runtime(
         state_dir=Path(state_dir),
         clock=clock,
@@ -90,7 +93,7 @@ async def open_gateway(
         notes=gateway.system_events,
         call_model=lambda request, agent_id: call_model(gateway, keys, request, agent_id),
         grounds=Grounds(state_dir, clock),
-        approvals=Approvals(clock),
+        approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=lambda run_id, text: wake(gateway, run_id, text),
         notebooks=Notebooks(Path(state_dir), clock, Embedders(keys, environ)),

@@ -142,7 +142,7 @@ class GatewayCommands:
                 raise UnknownApproval("nothing is asked here")
             return approvals.resolve(ref, decision, by).request.command
         except UnknownApproval as unknown:
-            raise LookupError(str(unknown)) from None
+            raise LookupError(f"{unknown}.{unknown.perhaps}") from None
 
     def runtime(self, session: SessionRef) -> str:
         return "direct"

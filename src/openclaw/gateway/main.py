@@ -18,6 +18,7 @@ import msgspec
 from openclaw.clock import SystemClock
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigInvalid, ConfigStore
+from openclaw.gateway.approvals import tell_lost
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.bind import bind_host
 from openclaw.gateway.gateway import Gateway
@@ -124,6 +125,7 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
             if unfinished:
                 log.info("taking up %d unfinished messages", unfinished)
             await gateway.hub.recover()
+            await tell_lost(gateway)
             await gateway.reception.recover()
             if gateway.channel_services is not None:
                 await gateway.channel_services.start()

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from openclaw.clock import Clock
+from openclaw.tools.approval_journal import ApprovalJournal, Pending
 
 log = logging.getLogger("openclaw.tools.approvals")
 
@@ -20,6 +21,8 @@ MAX_TIMEOUT_MS = 24 * 3_600_000
 MAX_PENDING = 64
 SLUG = 8
 """So many characters of an id are enough to name it."""
+KEPT_COMMAND = 2000
+LOST = "the Gateway was restarted while it waited. Have the command asked for again"
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -63,12 +66,23 @@ class Approval:
 class UnknownApproval(Exception):
     """No such question is open, or several begin like this."""
 
+    perhaps = " It may have been answered already, or its time was up."
+    """For people, after the message."""
+
+
+class LostApproval(UnknownApproval):
+    """It was open when the Gateway stopped."""
+
+    perhaps = ""
+
 
 class Approvals:
     """The open questions of one Gateway. Who is told of them is set by whoever puts the Gateway together."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, journal: ApprovalJournal | None = None) -> None:
         self._clock = clock
+        self.journal = journal
+        """Where questions outlive the process; None: nowhere."""
         self._open: dict[str, Approval] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.on_requested: Callable[[Approval], None] = _nobody
@@ -100,9 +114,22 @@ class Approvals:
             raise UnknownApproval(
                 f"ambiguous approval id: {len(found)} pending ones begin with {ref}; write more of it"
             )
-        if not found:
-            raise UnknownApproval("unknown approval id")
-        return found[0]
+        if found:
+            return found[0]
+        if self.journal is not None and self.journal.is_lost(ref.lower()):
+            raise LostApproval(f"approval {ref[:SLUG]} is no longer open: {LOST}")
+        raise UnknownApproval("unknown approval id")
+
+    async def keep(self, approval: Approval, state: Literal["asked", "running"] = "asked") -> None:
+        """Once this returns, a restart will tell the session what became of the question."""
+        if self.journal is not None:
+            command = approval.request.command[:KEPT_COMMAND]
+            await self.journal.note(Pending(id=approval.id, command=command, run_id=approval.run_id, state=state))
+
+    async def settled(self, approval: Approval) -> None:
+        """Whoever asked knows the outcome."""
+        if self.journal is not None:
+            await self.journal.forget(approval.id)
 
     def resolve(self, ref: str, decision: Decision, by: str | None = None) -> Approval:
         approval = self.find(ref)

@@ -65,7 +65,7 @@ class ExecTool:
         wanted, warning = self._order(command, arguments, context)
         order = await self._gate.check(wanted, arguments, context)
         if isinstance(order, Question):
-            return self._ask(order, context, warning)
+            return await self._ask(order, context, warning)
         session, complaint = await self._start(order, context.agent_id)
         warning += complaint
         try:
@@ -98,9 +98,9 @@ class ExecTool:
         )
         return order, warning
 
-    def _ask(self, question: Question, context: ToolContext, warning: str) -> ToolResult:
+    async def _ask(self, question: Question, context: ToolContext, warning: str) -> ToolResult:
         """Does not wait: the answer may take minutes, and the conversation goes on meanwhile."""
-        approval = self._gate.ask(question, context)
+        approval = await self._gate.ask(question, context)
 
         async def start(order: Order) -> ProcessSession:
             session, _ = await self._start(order, context.agent_id)

@@ -43,7 +43,9 @@ async def request(call: Call) -> Any:
         approval = _approvals(call).ask(asked, id=params.id, timeout_ms=params.timeout_ms or TIMEOUT_MS)
     except ValueError as error:
         raise MethodError(str(error)) from None
+    await _approvals(call).keep(approval)
     decision = await approval.wait()
+    await _approvals(call).settled(approval)
     return {
         "id": approval.id,
         "decision": decision,

@@ -31,7 +31,7 @@ async def approve(context: CommandContext) -> str:
     try:
         command = context.services.decide(ref, decision, facts.sender_name or f"{facts.channel}:{_who(context)}")
     except LookupError as unknown:
-        return f'❌ "{ref}": {unknown.args[0]}. It may have been answered already, or its time was up.'
+        return f'❌ "{ref}": {unknown.args[0]}'
     outcome = {"allow-once": "allowed once", "allow-always": "allowed from now on", "deny": "denied"}[decision]
     return f"✅ Exec approval {ref}: {outcome}. Command: {command}"
 
