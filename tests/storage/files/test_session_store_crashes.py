@@ -295,6 +295,9 @@ async def follow(root: Path, plan: list[tuple[str, str, int]]) -> None:
     dirty: set[str] = set()
     for what, key, number in plan:
         path = state / FOLDER / "sessions.json"
+        if what in ("set", "remove") and not dirty:
+            # Before the first change of its own the store looks for edits; so it knows now what it would know then.
+            await store.rows()
         match what:
             case "set":
                 # Setting what the Gateway already holds is no change of its own.
