@@ -135,7 +135,6 @@ class AgentRun:
 
     async def _run(self, prepared: Preparation) -> RunResult:
         entries = self._entries
-        await entries.note_model(prepared)
         await flush_if_due(self._runtime, self._turn, entries.transcript, prepared, self._abort, self._purse)
         result = await entries.begin(prepared, self._continuations)
         if result is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from openclaw.agent.abort import AbortSignal
@@ -55,43 +55,28 @@ class RunEntries:
         self.log = RequestLog()
         self._background: set[asyncio.Future[None]] = set()
 
-    async def note_model(self, prepared: Preparation) -> None:
-        """Notes a change of model or thinking level, as other readers of these files expect."""
-        context, model = self.transcript.context(), prepared.model
-        if context.model != (model.provider, model.id):
-            data = {
-                "timestamp": self._runtime.clock.now_ms(),
-                "provider": model.provider,
-                "modelApi": model.api,
-                "modelId": model.id,
-            }
-            snapshot = {"type": "custom", "customType": "model-snapshot", "data": data}
-            change = {"type": "model_change", "provider": model.provider, "modelId": model.id}
-            await self._add(change, "model")
-            await self._add(snapshot, "snapshot")
-        if len(self.transcript) <= 2 or context.thinking_level != prepared.thinking:
-            change = {"type": "thinking_level_change", "thinkingLevel": prepared.thinking}
-            await self._add(change, "thinking")
-
     async def begin(self, prepared: Preparation | None, continuations: int) -> RunResult | None:
         """Appends the user's message, or, after a restart, finds how far this run had come.
 
         Returns the result when the answer was already complete and only its bookkeeping was lost.
         """
+        entries = self._model_notes(prepared) if prepared is not None else {}
         for place, output in enumerate(self._turn.tool_outputs):
-            await self._add({"type": "message", "message": output}, f"output {place}")
+            entries[self._id(f"output {place}")] = {"type": "message", "message": output}
         self.step = next_step(self._turn.run_id, self.transcript, began=self._turn.resumed)
-        if self.step == 0:
-            if not self._turn.prompt and not self._turn.images:
-                return None
+        if self.step == 0 and (self._turn.prompt or self._turn.images):
             notes = self._runtime.notes.drain(self._turn.session_key)
             text = "\n".join([*notes, "", self._turn.prompt]) if notes else self._turn.prompt
             blocks = [TextBlock(text=text), *self._turn.images]
             message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms())
             message = await with_pictures(message, prepared, self._turn.source)
             faults.point("user.before")
-            await self.append(message)
+            await self.append(message, after=entries)
             faults.point("user.after")
+            return None
+        if entries:
+            await self._add(entries)
+        if self.step == 0:
             return None
         context = self.transcript.context()
         found = found_end(self._turn.run_id, self.step, context)
@@ -103,6 +88,23 @@ class RunEntries:
             return result_of(found.answer, parts_at_end(context.messages))
         asked = await self._close_open_calls(context.messages)
         return None if asked is None else result_of(asked)
+
+    def _model_notes(self, prepared: Preparation) -> dict[str, dict[str, Any]]:
+        """Entries that tell of a change of model or thinking level, as other readers of these files expect."""
+        context, model = self.transcript.context(), prepared.model
+        notes: dict[str, dict[str, Any]] = {}
+        if context.model != (model.provider, model.id):
+            data = {
+                "timestamp": self._runtime.clock.now_ms(),
+                "provider": model.provider,
+                "modelApi": model.api,
+                "modelId": model.id,
+            }
+            notes[self._id("model")] = {"type": "model_change", "provider": model.provider, "modelId": model.id}
+            notes[self._id("snapshot")] = {"type": "custom", "customType": "model-snapshot", "data": data}
+        if len(self.transcript) + len(notes) <= 2 or context.thinking_level != prepared.thinking:
+            notes[self._id("thinking")] = {"type": "thinking_level_change", "thinkingLevel": prepared.thinking}
+        return notes
 
     async def _close_open_calls(self, messages: list[Message]) -> AssistantMessage | None:
         """A call without a result is not repeated: the model is told that it was interrupted.
@@ -141,7 +143,7 @@ class RunEntries:
             "content": user_text(message),
             "display": False,
         }
-        await self._add(fields, f"continue {self.step}")
+        await self._add({self._id(f"continue {self.step}"): fields})
         self.log.skip()
 
     async def note_start(self, call_id: str, name: str, arguments: str) -> None:
@@ -162,19 +164,26 @@ class RunEntries:
         task.add_done_callback(self._background.discard)
         return ToolEnded(message, event.arguments, event.failed)
 
-    async def append(self, message: Message, own_id: str | None = None) -> None:
-        """``own_id``: the run id a steered message was accepted under; its entry belongs to that id, not to ours."""
-        fields = {"type": "message", "message": message}
-        if own_id is not None:
-            self.log.name(message, await self._add(fields, 0, own_id))
-            faults.point("steer.after")
-            return
-        self.log.name(message, await self._add(fields, self.step))
-        self.step += 1
+    async def append(
+        self, message: Message, own_id: str | None = None, *, after: Mapping[str, dict[str, Any]] | None = None
+    ) -> None:
+        """``own_id``: the run id a steered message was accepted under; its entry belongs to that id, not to ours.
 
-    async def _add(self, fields: dict[str, Any], step: int | str, run_id: str | None = None) -> str:
-        name = entry_id(run_id or self._turn.run_id, step)
-        return await self.kept(lambda: self.transcript.append(fields, entry_id=name))
+        ``after``: entries that are written before it, in the same write.
+        """
+        name = self._id(self.step) if own_id is None else entry_id(own_id, 0)
+        await self._add({**(after or {}), name: {"type": "message", "message": message}})
+        self.log.name(message, name)
+        if own_id is None:
+            self.step += 1
+        else:
+            faults.point("steer.after")
+
+    async def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        await self.kept(lambda: self.transcript.append_all(entries))
+
+    def _id(self, step: int | str) -> str:
+        return entry_id(self._turn.run_id, step)
 
     async def sync(self) -> None:
         faults.point("sync.before")

@@ -7,7 +7,7 @@ too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -128,6 +128,10 @@ class Transcript(Protocol):
         added. An ``entry_id`` that already exists is not appended again: a resumed run may repeat itself safely.
         The line is written before this returns; ``durable`` also waits for it to reach the disk.
         """
+        ...
+
+    async def append_all(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        """Adds several entries by their ids, each below the one before it; all of them are written, or none."""
         ...
 
     async def sync(self) -> None:

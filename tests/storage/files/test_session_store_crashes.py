@@ -144,6 +144,47 @@ async def test_crash_at_any_step_of_a_fold_loses_nothing_and_hand_edits_made_aft
     assert after["b"] == {"sessionId": "3"}
 
 
+async def test_changes_of_one_step_are_one_write_and_keep_their_order(tmp_path, monkeypatch):
+    store = await open_at(tmp_path)
+    writes, ended, real = [], [], disk.os.write
+    monkeypatch.setattr(disk.os, "write", lambda fd, data: writes.append(bytes(data)) or real(fd, data))
+
+    async def change(number, value):
+        await store.update("main", "a", lambda _: {"sessionId": "s", "n": value}, durable=False)
+        ended.append(number)
+
+    # The third changes nothing, and still does not overtake the second.
+    await asyncio.gather(change(1, 1), change(2, 2), change(3, 2))
+    monkeypatch.undo()
+    assert ended == [1, 2, 3]
+    assert len(writes) == 1 and [json.loads(line)[2]["n"] for line in writes[0].splitlines()] == [1, 2]
+    await store.close()
+
+
+async def test_full_disk_refuses_every_change_of_the_step(tmp_path, monkeypatch):
+    store = await open_at(tmp_path)
+    await store.update("main", "a", lambda _: {"sessionId": "s", "n": 0, "updatedAt": 1})
+
+    def full(fd, data):
+        raise OSError(28, "No space left on device")
+
+    def one_more(entry):
+        return {**entry, "n": entry["n"] + 1, "updatedAt": 2}
+
+    monkeypatch.setattr(disk.os, "write", full)
+    waiting = [store.update("main", "a", one_more, durable=False) for _ in range(2)]
+    made = store.update("main", "b", lambda _: {"sessionId": "t"})
+    assert [type(told) for told in await asyncio.gather(*waiting, made, return_exceptions=True)] == [OSError] * 3
+    monkeypatch.undo()
+    assert (await store.get("main", "a"))["n"] == 0
+    assert [(row.key, row.entry["updatedAt"]) for row in await store.rows()] == [("a", 1)]
+    assert (await store.update("main", "a", one_more))["n"] == 1
+    await store.close()
+    again = await open_at(tmp_path)
+    assert [(row.key, row.entry["n"]) for row in await again.rows()] == [("a", 1)]
+    await again.close()
+
+
 async def test_full_disk_refuses_the_change_and_loses_nothing(tmp_path, monkeypatch):
     store = await open_at(tmp_path)
     await store.update("main", "a", lambda e: {"sessionId": "1"})
@@ -254,6 +295,9 @@ async def follow(root: Path, plan: list[tuple[str, str, int]]) -> None:
     dirty: set[str] = set()
     for what, key, number in plan:
         path = state / FOLDER / "sessions.json"
+        if what in ("set", "remove") and not dirty:
+            # Before the first change of its own the store looks for edits; so it knows now what it would know then.
+            await store.rows()
         match what:
             case "set":
                 # Setting what the Gateway already holds is no change of its own.

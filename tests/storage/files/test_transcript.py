@@ -127,6 +127,28 @@ async def test_repeated_entry_id_is_not_appended_again(store):
     assert "run1-0" in transcript
 
 
+async def test_several_entries_are_one_write_and_known_ones_are_left_out(tmp_path, store, monkeypatch):
+    transcript = await store.open(REF)
+    await transcript.append(user("one"), entry_id="a")
+    writes, real = [], os.write
+    monkeypatch.setattr(disk.os, "write", lambda fd, data: writes.append(bytes(data)) or real(fd, data))
+    await transcript.append_all({"a": user("one"), "b": user("two"), "c": user("three")})
+    monkeypatch.undo()
+    lines = [json.loads(line) for line in file_of(tmp_path).read_text().splitlines()]
+    assert len(writes) == 1 and [(line["id"], line["parentId"]) for line in lines[2:]] == [("b", "a"), ("c", "b")]
+    assert transcript.leaf_id == "c" and texts(transcript) == texts(await reopened(tmp_path)) == ["one", "two", "three"]
+    assert [json.loads((await transcript.entry(own)).raw)["id"] for own in "abc"] == ["a", "b", "c"]
+
+
+async def test_file_emptied_in_use_is_begun_anew(tmp_path, store):
+    transcript = await store.open(REF)
+    await transcript.append(user("one"))
+    file_of(tmp_path).write_bytes(b"")
+    await transcript.append(user("two"))
+    again = await reopened(tmp_path)
+    assert again.header is not None and texts(again) == ["two"] == texts(transcript)
+
+
 @pytest.mark.parametrize("fields", [{}, {"type": ""}, {"type": "session"}, {"type": 5}])
 async def test_entry_without_a_usable_type_is_refused(store, fields):
     transcript = await store.open(REF)

@@ -103,12 +103,27 @@ class AppendFile:
     def is_open(self) -> bool:
         return self._fd >= 0
 
-    def append(self, data: bytes) -> int:
-        """Writes ``data`` at the end and returns its offset. On an error nothing of it counts as written."""
+    def look(self) -> int:
+        """How long the file is; opened, or begun, if it was not open or someone removed it."""
+        status = os.fstat(self._fd) if self._fd >= 0 else None
+        if status is None or status.st_nlink == 0:
+            status = self._open()
+        size = status.st_size
+        if size != self._size:
+            self._size = size
+            self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+        return size
+
+    def append(self, data: bytes, *, looked: bool = False) -> int:
+        """Writes ``data`` at the end and returns its offset. On an error nothing of it counts as written.
+
+        ``looked``: the caller has done so in this very step.
+        """
         faults.write(self.path)
-        fd = self._ready()
-        closing_off = b"\n" if self._torn else b""
-        self._write(fd, closing_off + data)
+        if not looked:
+            self.look()
+        fd = self._fd
+        self._write(fd, b"\n" + data if self._torn else data)
         self._torn = not data.endswith(b"\n")
         self._written += 1
         # Another program may have appended in between: ask where we really are.
@@ -153,21 +168,18 @@ class AppendFile:
             if fd >= 0:
                 os.close(fd)
 
-    def _ready(self) -> int:
-        status = os.fstat(self._fd) if self._fd >= 0 else None
-        if status is not None and status.st_nlink == 0:
-            self.close()
-            self._named_on_disk = False
-        if self._fd < 0 or status is None:
+    def _open(self) -> os.stat_result:
+        self.close()
+        how = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            self._fd = os.open(self.path, how, 0o600)
+        except FileNotFoundError:
             make_private_dir(str(self.path.parent))
-            self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._size = -1
-            status = os.fstat(self._fd)
-        size = status.st_size
-        if size != self._size:
-            self._size = size
-            self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
-        return self._fd
+            self._fd = os.open(self.path, how, 0o600)
+        self._size = -1
+        status = os.fstat(self._fd)
+        self._named_on_disk = self._named_on_disk and status.st_size > 0
+        return status
 
     @staticmethod
     def _write(fd: int, data: bytes) -> None:

@@ -47,12 +47,12 @@ class Journal:
         self._folding = self.path.with_name(f"{self.path.name}.folding")
         self._previous = self.path.with_name(f"{self.path.name}.prev")
         self._backup = snapshot.with_name(f"{snapshot.name}.bak")
-        self._file = AppendFile(self.path, disk)
+        self.file = AppendFile(self.path, disk)
 
-    def append(self, seq: int, key: str, entry: Any) -> AppendFile:
-        """Writes one change; the returned file is the one to sync for it to be durable."""
-        self._file.append(json_text.encode((seq, key, entry)) + b"\n")
-        return self._file
+    def append(self, lines: bytes) -> None:
+        """Writes changes, each a ``journal_line``; ``file``, as it is now, is the one to sync for them to last."""
+        if lines:
+            self.file.append(lines)
 
     def rotate(self) -> None:
         """From here on changes go to a new file; the older ones wait for the snapshot that will hold them."""
@@ -60,17 +60,17 @@ class Journal:
             # An earlier fold did not finish: its marks and ours stay together in the current file.
             return
         self.path.replace(self._folding)
-        self._file = AppendFile(self.path, self._disk)
+        self.file = AppendFile(self.path, self._disk)
 
     async def note_fold(self, seq: int, prepared: Path) -> None:
-        file = self._file
-        file.append(json_text.encode((seq, None, {"fold": prepared.name})) + b"\n")
+        file = self.file
+        file.append(journal_line(seq, None, {"fold": prepared.name}))
         await file.sync()
 
     async def note_unfold(self, prepared: Path) -> None:
         """Takes a noted fold back; only then may its prepared file be removed."""
-        file = self._file
-        file.append(json_text.encode((0, None, {"unfold": prepared.name})) + b"\n")
+        file = self.file
+        file.append(journal_line(0, None, {"unfold": prepared.name}))
         await file.sync()
 
     def keep_backup(self) -> None:
@@ -84,8 +84,8 @@ class Journal:
             self._folding.replace(self._previous)
 
     async def close(self) -> None:
-        await self._file.sync()
-        self._file.close()
+        await self.file.sync()
+        self.file.close()
 
     # Recovery (in a thread: nothing else uses the files yet)
 
@@ -119,8 +119,8 @@ class Journal:
                 folds.pop(str(mark.get("unfold")), None)
         for name in [name for name in folds if self._snapshot.with_name(name).exists()]:
             del folds[name]
-            self._file.append(json_text.encode((0, None, {"unfold": name})) + b"\n")
-            if (error := self._file.sync_now()) is not None:
+            self.file.append(journal_line(0, None, {"unfold": name}))
+            if (error := self.file.sync_now()) is not None:
                 raise error
         for leftover in self._snapshot.parent.glob(f"{self._snapshot.name}.*.tmp"):
             leftover.unlink(missing_ok=True)
@@ -148,6 +148,10 @@ class Journal:
             return {}
         warnings.append(f"sessions were rebuilt from {self._backup.name} and the journal")
         return values
+
+
+def journal_line(seq: int, key: str | None, entry: Any) -> bytes:
+    return json_text.encode((seq, key, entry)) + b"\n"
 
 
 def parse_store(raw: bytes) -> dict[str, Any] | None:

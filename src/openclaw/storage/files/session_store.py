@@ -27,7 +27,7 @@ QUIET_SECONDS = 0.02
 FOLD_SHARE = 40
 """A store that takes long to write waits that many times as long, so that folding stays a small part of the work."""
 LONGEST_WAIT_S = 5.0
-MOST_PATHS = 256
+MOST_AGENTS = 256
 
 
 def store_path(state_dir: str, agent_id: str, template: str | None = None) -> Path:
@@ -45,15 +45,17 @@ class FileSessionStore:
         self._template = store_template
         self._default_agent = default_agent
         self._disk = Disk()
-        self._files: dict[Path, StoreFile] = {}
-        self._paths: dict[str, Path] = {}
+        self._files: dict[str, StoreFile] = {}
+        """By path: several agents may share one."""
+        self._of_agent: dict[str, StoreFile] = {}
+        """By the agent's id as it was asked for, so that nobody has to make a path to find a row."""
         self._all_rows = RowIndex()
         self._agent_rows: dict[str, RowIndex] = {}
         self._row: dict[tuple[str, str], SessionRow] = {}
         self._by_session: dict[str, dict[tuple[str, str], None]] = {}
         self._opening = asyncio.Lock()
         self._folds: set[asyncio.Task[None]] = set()
-        self._settling: dict[Path, asyncio.Task[None]] = {}
+        self._settling: dict[StoreFile, asyncio.Task[None]] = {}
         self._tender: asyncio.Task[None] | None = None
 
     @classmethod
@@ -74,12 +76,12 @@ class FileSessionStore:
         return store
 
     async def get(self, agent_id: str, key: str) -> SessionEntry | None:
-        file = self._files.get(self._path(agent_id))
+        file = self._of_agent.get(agent_id) or self._files.get(self.path(agent_id))
         entry = file.get(key) if file else None
         return cast("SessionEntry", dict(entry)) if entry is not None else None
 
     async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
-        file = self._files.get(self._path(agent_id)) or await self._file(agent_id)
+        file = self._of_agent.get(agent_id) or await self._file(agent_id)
         if not file.dirty and file.edited:
             # Before the first change of its own: a key that was changed on both sides would keep only this one.
             await self._settled(file)
@@ -92,8 +94,8 @@ class FileSessionStore:
         stored = await file.put(key, entry, durable=durable)
         if file.wants_fold and not self._folds:
             self._bring_up_to_date(file)
-        elif file.dirty and file.path not in self._settling:
-            self._settling[file.path] = asyncio.create_task(self._settle(file), name=f"settle {file.path}")
+        elif file.dirty and file not in self._settling:
+            self._settling[file] = asyncio.create_task(self._settle(file), name=f"settle {file.path}")
         return cast("SessionEntry", dict(stored)) if stored is not None else None
 
     async def rows(self, agent_id: str | None = None) -> Sequence[SessionRow]:
@@ -115,7 +117,7 @@ class FileSessionStore:
         return len(index) if index else 0
 
     def path(self, agent_id: str) -> str:
-        return str(self._path(agent_id))
+        return str(store_path(self._state_dir, agent_id, self._template))
 
     @property
     def agent_ids(self) -> list[str]:
@@ -145,30 +147,27 @@ class FileSessionStore:
 
     # Opening and tending
 
-    def _path(self, agent_id: str) -> Path:
-        # Remembered, because it is asked for nine times in a turn, and making a path costs more than looking up a row.
-        path = self._paths.get(agent_id)
-        if path is None:
-            if len(self._paths) >= MOST_PATHS:
-                self._paths.clear()
-            path = self._paths[agent_id] = store_path(self._state_dir, agent_id, self._template)
-        return path
-
     async def _file(self, agent_id: str) -> StoreFile:
-        agent, path = normalize_agent_id(agent_id), self._path(agent_id)
+        path = self.path(agent_id)
         async with self._opening:
-            if path in self._files:
-                return self._files[path]
-            shared = bool(self._template) and "{agentId}" not in (self._template or "")
+            file = self._files.get(path)
+            if file is None:
+                file = self._files[path] = await self._open_file(path, normalize_agent_id(agent_id))
+        if len(self._of_agent) >= MOST_AGENTS:
+            self._of_agent.clear()
+        self._of_agent[agent_id] = file
+        return file
 
-            def owner(key: str) -> str:
-                return agent_of(key, default_agent=self._default_agent) if shared else agent
+    async def _open_file(self, path: str, agent: str) -> StoreFile:
+        shared = bool(self._template) and "{agentId}" not in (self._template or "")
 
-            file = StoreFile(path, self._disk, self._clock, lambda key, value: self._observe(owner(key), key, value))
-            values = await file.open()
-            self._take_in([self._link(owner(key), key, value) for key, value in values.items() if _is_entry(value)])
-            self._files[path] = file
-            return file
+        def owner(key: str) -> str:
+            return agent_of(key, default_agent=self._default_agent) if shared else agent
+
+        file = StoreFile(Path(path), self._disk, self._clock, lambda key, value: self._observe(owner(key), key, value))
+        values = await file.open()
+        self._take_in([self._link(owner(key), key, value) for key, value in values.items() if _is_entry(value)])
+        return file
 
     def _take_in(self, rows: list[SessionRow]) -> None:
         self._all_rows.fill(rows)
@@ -195,7 +194,7 @@ class FileSessionStore:
                 changes = file.changes
                 await self._clock.sleep(_rest(file))
         finally:
-            del self._settling[file.path]
+            del self._settling[file]
         if file.dirty:
             self._bring_up_to_date(file)
 

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -17,7 +17,8 @@ from openclaw.sessions import json_text
 from openclaw.sessions.delivery import normalize_entry
 from openclaw.sessions.keys import session_file_name
 from openclaw.storage.files.disk import Disk, put_in_place, write_beside
-from openclaw.storage.files.journal import Journal, Recovered, parse_store, set_aside
+from openclaw.storage.files.gathering import Gathering
+from openclaw.storage.files.journal import Journal, Recovered, journal_line, parse_store, set_aside
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,15 @@ _PATIENCE_S = 1.5
 Signature: TypeAlias = tuple[int, int, int] | None
 Observer: TypeAlias = Callable[[str, Any], None]
 """Told (key, new value or None) for every change of the map."""
+
+
+class _Unwritten(NamedTuple):
+    """A change that is not in the journal yet."""
+
+    key: str
+    previous: Any
+    line: bytes
+    written: asyncio.Future[None]
 
 
 class StoreFile:
@@ -45,6 +55,7 @@ class StoreFile:
         self._before: dict[str, Any] = {}
         """What the snapshot has for keys that changed since."""
         self._seq = 0
+        self._unwritten: Gathering[_Unwritten] = Gathering(self._write)
         self._seen: Signature = None
         self._unsettled: tuple[Signature, float] | None = None
         """A state of the file that cannot last, and since when it has been so."""
@@ -89,21 +100,49 @@ class StoreFile:
         return value if isinstance(value, dict) else None
 
     async def put(self, key: str, entry: dict[str, Any] | None, *, durable: bool) -> dict[str, Any] | None:
-        """Sets or removes one entry. In memory and in the journal when the first await is reached."""
+        """Sets or removes one entry. In memory when the first await is reached, in the journal when this returns."""
         previous = self._values.get(key)
         if entry is not None:
             entry = self._with_topic_file(key, normalize_entry(entry, previous if isinstance(previous, dict) else None))
-        if entry == previous:
+        changed = entry != previous
+        if not changed and not self._unwritten:
             return entry
-        file = self._journal.append(self._seq + 1, key, entry)
+        line = journal_line(self._seq + 1, key, entry) if changed else b""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Who changed nothing waits too: messages must not overtake each other here.
+        self._unwritten.add(_Unwritten(key, previous, line, written))
+        if changed:
+            self._note_change(key, previous)
+            self._set(key, entry)
+        if not durable:
+            await written
+            return entry
+        self._unwritten.now()
+        file = self._journal.file
+        await written
+        await file.sync()
+        return entry
+
+    def _note_change(self, key: str, previous: Any) -> None:
         self._seq += 1
         if key not in self._changed:
             self._before[key] = previous
         self._changed[key] = self._seq
-        self._set(key, entry)
-        if durable:
-            await file.sync()
-        return entry
+
+    def _write(self, changes: list[_Unwritten]) -> None:
+        """Changes made in one step of the loop are one write. If the disk does not take it, none was made."""
+        try:
+            self._journal.append(b"".join([change.line for change in changes]))
+        except OSError as error:
+            for change in reversed(changes):
+                self._set(change.key, change.previous)
+            for change in changes:
+                if not change.written.done():
+                    change.written.set_exception(error)
+            return
+        for change in changes:
+            if not change.written.done():
+                change.written.set_result(None)
 
     def _normalized(self, key: str, value: Any) -> Any:
         return self._with_topic_file(key, normalize_entry(value)) if isinstance(value, dict) else value
@@ -148,6 +187,7 @@ class StoreFile:
                 await self._take_in_outside_edits()
 
     async def close(self) -> None:
+        self._unwritten.now()
         try:
             await self.fold()
         finally:
@@ -155,6 +195,7 @@ class StoreFile:
 
     async def _write_snapshot(self) -> bool:
         """False when someone wrote the file meanwhile: their edit has to be merged first."""
+        self._unwritten.now()
         self._journal.rotate()
         seq, values = self._seq, self._values.copy()
         prepared = await asyncio.to_thread(self._prepare, values)
@@ -249,6 +290,7 @@ class StoreFile:
         return at - self._unsettled[1] >= _PATIENCE_S
 
     def _merge(self, theirs: dict[str, Any]) -> None:
+        self._unwritten.now()
         for key in [key for key in self._values if key not in theirs and key not in self._changed]:
             log.info("session %s was removed from %s by hand", key, self.path)
             self._set(key, None)
@@ -272,9 +314,8 @@ class StoreFile:
         log.info("%s of session %s was edited in %s by hand", ", ".join(taken), key, self.path)
         merged = {name: value for name, value in ours.items() if name not in taken}
         merged |= {name: theirs[name] for name in taken if name in theirs}
-        self._journal.append(self._seq + 1, key, merged)
-        self._seq += 1
-        self._changed[key] = self._seq
+        self._journal.append(journal_line(self._seq + 1, key, merged))
+        self._note_change(key, before)
         self._set(key, merged)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +86,14 @@ class FileTranscript:
     # Writing
 
     async def append(self, fields: dict[str, Any], *, entry_id: str | None = None, durable: bool = False) -> str:
-        if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
-            raise ValueError(f"a transcript entry needs a type other than 'session', got {kind!r}")
-        self._notice_removal()
         own = entry_id or self._new_id()
-        if own not in self._index.by_id:
-            self._write(own, kind, fields)
+        self._add({own: fields})
         if durable:
             await self._file.sync()
         return own
+
+    async def append_all(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        self._add(entries)
 
     async def sync(self) -> None:
         await self._file.sync()
@@ -111,16 +110,39 @@ class FileTranscript:
         name = (text or "").strip()
         return await self.append({"type": "label", "targetId": entry_id, **({"label": name} if name else {})})
 
-    def _write(self, own: str, kind: str, fields: dict[str, Any]) -> None:
-        parent = self.leaf_id
-        envelope = {"type": kind, "id": own, "parentId": parent, "timestamp": iso_utc(self._clock.now_ms())}
-        payload = {name: value for name, value in fields.items() if name not in envelope}
-        line = json_text.encode({**envelope, **payload})
-        header = self._header_line() if self._index.header is None and not self._index.ids else b""
-        start = self._file.append(header + line + b"\n") + len(header)
+    def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
+        """Those that are new, each below the one before it, in one write."""
+        for fields in entries.values():
+            if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
+                raise ValueError(f"a transcript entry needs a type other than 'session', got {kind!r}")
+        if self._file.look() == 0:
+            self._notice_removal()
+        index = self._index
+        new = {own: fields for own, fields in entries.items() if own not in index.by_id}
+        if not new:
+            return
+        lines = self._lines(new)
+        header = self._header_line() if index.header is None and not index.ids else b""
+        offset = self._file.append(header + b"\n".join(lines) + b"\n", looked=True) + len(header)
         if header:
-            self._index.header = fields_of(header)
-        self._leaf = self._index.add(Envelope(type=kind, id=own, parentId=parent), start, len(line))
+            index.header = fields_of(header)
+        for (own, fields), line in zip(new.items(), lines, strict=True):
+            self._take_in(own, fields, line, offset)
+            offset += len(line) + 1
+
+    def _lines(self, entries: Mapping[str, dict[str, Any]]) -> list[bytes]:
+        parent, now = self.leaf_id, iso_utc(self._clock.now_ms())
+        lines: list[bytes] = []
+        for own, fields in entries.items():
+            envelope = {"type": fields["type"], "id": own, "parentId": parent, "timestamp": now}
+            # Twice: the first says where its fields stand, the second what they say.
+            lines.append(json_text.encode({**envelope, **fields, **envelope}))
+            parent = own
+        return lines
+
+    def _take_in(self, own: str, fields: dict[str, Any], line: bytes, offset: int) -> None:
+        kind: str = fields["type"]
+        self._leaf = self._index.add(Envelope(type=kind, id=own, parentId=self.leaf_id), offset, len(line))
         if kind == "label":
             self._index.note_label(fields)
         self._extend(own, kind, line, fields.get("message"))
@@ -156,9 +178,8 @@ class FileTranscript:
         return str(uuid.uuid4())
 
     def _notice_removal(self) -> None:
-        """Someone deleted the file: what it held is gone, and the next entry starts it anew."""
-        gone = self._file.vanished() or (not self._file.is_open and not self._file.path.exists())
-        if gone and (self._index.header is not None or self._index.ids):
+        """An empty file where there was a transcript: what it held is gone, and the next entry starts it anew."""
+        if self._index.header is not None or self._index.ids:
             self._index = TranscriptIndex()
             self._index.warn("the file was removed while it was in use; it was begun anew")
             self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
