@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from openclaw.models import http
+from openclaw.models import endpoint, http
 from openclaw.models.base import Done, ModelError, ModelRequest, Provider, Start, StreamEvent, Text
 from openclaw.models.providers import provider_for
 from tests.models.streams import READ, ask, collect, done_of
@@ -247,6 +247,6 @@ def test_this_machine_is_never_reached_through_a_proxy(monkeypatch: pytest.Monke
     monkeypatch.setenv("https_proxy", "http://proxy.example.com:3128")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    assert http._proxy_for("http://127.0.0.1:1/v1") is None
-    assert http._proxy_for("http://localhost:1/v1") is None
-    assert http._proxy_for("https://api.anthropic.com/v1") == "http://proxy.example.com:3128"
+    assert endpoint.proxy_for("http://127.0.0.1:1/v1") is None
+    assert endpoint.proxy_for("http://localhost:1/v1") is None
+    assert endpoint.proxy_for("https://api.anthropic.com/v1") == "http://proxy.example.com:3128"

@@ -9,6 +9,7 @@ import msgspec
 
 from openclaw.memory.embedder import EmbeddingFailed, Purpose
 from openclaw.models.base import ModelError
+from openclaw.models.endpoint import Endpoint
 from openclaw.models.http import WireRequest, post_json
 
 BATCH_TEXTS = 64
@@ -49,9 +50,9 @@ class _HttpEmbedder:
         return f"{self.provider}:{self.model}:{self._base}"
 
     async def _post(self, url: str, headers: dict[str, str], body: dict[str, Any], key: str) -> bytes:
-        wire = WireRequest(url=url, headers={**headers, **self._headers}, body=body)
+        wire = WireRequest(endpoint=Endpoint(url, {**headers, **self._headers}, api_key=key), body=body)
         try:
-            return await post_json(wire, provider=self.provider, api_key=key, timeout_s=TIMEOUT_S)
+            return await post_json(wire, provider=self.provider, timeout_s=TIMEOUT_S)
         except ModelError as error:
             raise EmbeddingFailed(str(error)) from None
 

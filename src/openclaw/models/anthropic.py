@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Hashable
 from typing import Any
 
 import msgspec
@@ -26,8 +25,10 @@ from openclaw.models import convert, thinking
 from openclaw.models.anthropic_stream import AnthropicStream
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
 from openclaw.models.claude import DEFAULT_BASE_URL, ClaudeFacts, controls_binding, effort_of, facts_of, is_vendor
-from openclaw.models.http import WireRequest, stream_reply
+from openclaw.models.endpoint import Endpoint
+from openclaw.models.http import WireRequest, idle_timeout_s, stream_reply
 from openclaw.models.settled import State, in_parts
+from openclaw.models.standing import Standing, once
 
 API_VERSION = "2023-06-01"
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
@@ -40,20 +41,24 @@ _REFUSAL_TEST = re.compile(r"ANTHROPIC_MAGIC_STRING_TRIGGER_REFUSAL\w*")
 class AnthropicProvider(Provider):
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
+        self._standing = Standing()
 
-    async def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
-        wire = build_request(request, api_key)
+    def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
+        wire = build_request(request, api_key, self._standing)
         state = AnthropicStream(request.model, self._clock.now_ms())
-        async with aclosing(stream_reply(wire, state, model=request.model, api_key=api_key)) as events:
-            async for event in events:
-                yield event
+        return stream_reply(wire, state, model=request.model)
 
 
-def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
-    model = request.model
+def build_request(request: ModelRequest, api_key: str = "", standing: Standing | None = None) -> WireRequest:
+    standing = standing or Standing()
+    endpoint = standing.endpoint(request.model, api_key, _endpoint)
+    return WireRequest(endpoint=endpoint, body=build_body(request, standing))
+
+
+def _endpoint(model: Model, api_key: str) -> Endpoint:
     base = (model.base_url or DEFAULT_BASE_URL).rstrip("/")
     url = f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages"
-    return WireRequest(url=url, headers=_headers(model, api_key), body=build_body(request))
+    return Endpoint(url, _headers(model, api_key), api_key=api_key, idle_s=idle_timeout_s(model))
 
 
 def _headers(model: Model, api_key: str) -> dict[str, str]:
@@ -74,7 +79,8 @@ def _headers(model: Model, api_key: str) -> dict[str, str]:
     return {**headers, **{name.lower(): value for name, value in model.headers.items()}}
 
 
-def build_body(request: ModelRequest) -> dict[str, Any]:
+def build_body(request: ModelRequest, standing: Standing | None = None) -> dict[str, Any]:
+    """``standing``: prompt and tools are taken from there, encoded."""
     model = request.model
     facts = facts_of(model)
     level = thinking.clamp_to_model(request.thinking, model)
@@ -94,9 +100,9 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     marker = _cache_marker(model)
     _mark_last_user_block(current, marker)
     body: dict[str, Any] = {"model": model.id, "messages": [*over, *current], "stream": True}
-    if system := _system(request, marker):
+    if system := _system(request, marker, standing):
         body["system"] = system
-    _add_tools(body, request, marker)
+    _add_tools(body, request, marker, standing)
     if not facts.forced_tools and _is_forced(body):
         # These models refuse to be forced; they are left to choose.
         del body["tool_choice"]
@@ -125,11 +131,15 @@ def _legal_id(call_id: str, same_model: bool) -> str:
     return convert.sanitised(call_id)[:MAX_ID]
 
 
-def _system(request: ModelRequest, marker: dict[str, str] | None) -> list[dict[str, Any]]:
+def _system(request: ModelRequest, marker: dict[str, str] | None, standing: Standing | None) -> list[Any]:
     """The stable part carries the cache marker; what changes from turn to turn stands after it."""
-    blocks: list[dict[str, Any]] = []
+
+    def stable() -> dict[str, Any]:
+        return _marked({"type": "text", "text": _without_refusal_test(request.system)}, marker)
+
+    blocks: list[Any] = []
     if request.system.strip():
-        blocks.append(_marked({"type": "text", "text": _without_refusal_test(request.system)}, marker))
+        blocks.append(once(standing, request.system, _form(marker), stable))
     if request.system_suffix.strip():
         blocks.append({"type": "text", "text": _without_refusal_test(request.system_suffix)})
     return blocks
@@ -231,27 +241,42 @@ def _marked(block: dict[str, Any], marker: dict[str, str] | None) -> dict[str, A
     return {**block, "cache_control": marker} if marker else block
 
 
+def _form(marker: dict[str, str] | None) -> Hashable:
+    return tuple(marker.values()) if marker else None
+
+
 def _mark_last_user_block(messages: list[dict[str, Any]], marker: dict[str, str] | None) -> None:
     content = messages[-1]["content"]
     content[-1] = _marked(content[-1], marker)
 
 
-def _add_tools(body: dict[str, Any], request: ModelRequest, marker: dict[str, str] | None) -> None:
-    tools = [_tool(spec) for spec in request.tools]
+def _add_tools(
+    body: dict[str, Any], request: ModelRequest, marker: dict[str, str] | None, standing: Standing | None
+) -> None:
+    if "system" in body:
+        marker = None
+
+    def offered() -> list[dict[str, Any]]:
+        tools = [_tool(spec) for spec in request.tools]
+        return [*tools[:-1], _marked(tools[-1], marker)]
+
     choice = _tool_choice(request.tool_choice)
-    if not tools:
-        # Calls in history need their tools declared, even when none is on offer now.
-        empty = {"type": "object", "properties": {}}
-        names = convert.used_tool_names(request.messages)
-        tools = [{"name": name, "description": "Not available now.", "input_schema": empty} for name in names]
+    if request.tools:
+        body["tools"] = once(standing, request.tools, _form(marker), offered)
+    elif names := convert.used_tool_names(request.messages):
+        body["tools"] = _no_longer_offered(names, marker)
         choice = {"type": "none"}
-    if not tools:
+    else:
         return
-    if marker and "system" not in body:
-        tools[-1] = _marked(tools[-1], marker)
-    body["tools"] = tools
     if choice is not None:
         body["tool_choice"] = choice
+
+
+def _no_longer_offered(names: list[str], marker: dict[str, str] | None) -> list[dict[str, Any]]:
+    """Calls in history need their tools declared, even when none is on offer now."""
+    empty = {"type": "object", "properties": {}}
+    tools = [{"name": name, "description": "Not available now.", "input_schema": empty} for name in names]
+    return [*tools[:-1], _marked(tools[-1], marker)]
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -49,6 +50,7 @@ def facts_of(model: Model) -> ClaudeFacts:
     return facts
 
 
+@lru_cache(256)
 def _by_version(model_id: str) -> ClaudeFacts:
     if "mythos-preview" in model_id:
         return ClaudeFacts(adaptive=True, off="low_effort")

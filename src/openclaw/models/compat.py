@@ -43,7 +43,7 @@ def quirks_of(model: Model) -> Quirks:
         raise ValueError(f"The compat settings of {model.ref} are wrong: {error}.") from None
 
 
-def endpoint(model: Model, path: str) -> str:
+def url_of(model: Model, path: str) -> str:
     """The address of an OpenAI-style call. A bare host (``http://localhost:11434``) means its ``/v1``."""
     base = (model.base_url or OPENAI_BASE_URL).rstrip("/")
     if urlsplit(base).path == "":

@@ -38,6 +38,8 @@ CONTINUE = "(continue)"
 IMAGE_LEFT_OUT = "(image left out: this model does not see images)"
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 MAX_NAME = 64
+FAILED = ("error", "aborted")
+"""How a reply ended that was not finished."""
 
 IdRule: TypeAlias = Callable[[str, bool], str]
 """From a stored call id (and whether the same model wrote it) to one the provider accepts."""
@@ -46,7 +48,12 @@ _bad_name_chars = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def transform(messages: list[Message], model: Model, ids: UniqueIds) -> list[Message]:
-    """The messages to send: failed replies gone, every call followed at once by exactly one result, ids unique."""
+    """The messages to send: failed replies gone, every call followed at once by exactly one result, ids unique.
+
+    Nothing to change in most conversations: those are returned as they are.
+    """
+    if all(type(message) is UserMessage or _is_plain_reply(message, model) for message in messages):
+        return messages
     paired = pair(without_failed(messages))
     out: list[Message] = []
     current: dict[int, str] = {}
@@ -84,6 +91,15 @@ def transform(messages: list[Message], model: Model, ids: UniqueIds) -> list[Mes
 def is_same_model(message: AssistantMessage, model: Model) -> bool:
     """Signatures and encrypted reasoning are only good for the model that wrote them."""
     return (message.provider, message.api, message.model) == (model.provider, model.api, model.id)
+
+
+def _is_plain_reply(message: Message, model: Model) -> bool:
+    return (
+        type(message) is AssistantMessage
+        and is_plain(message)
+        and message.stop_reason not in FAILED
+        and is_same_model(message, model)
+    )
 
 
 def is_plain(message: Message) -> bool:
@@ -147,7 +163,7 @@ def without_failed(messages: list[Message]) -> list[Message]:
     """Failed replies stay in the transcript and are never replayed; of a stopped one, what the person saw is."""
     kept: list[Message] = []
     for message in messages:
-        if not isinstance(message, AssistantMessage) or message.stop_reason not in ("error", "aborted"):
+        if not isinstance(message, AssistantMessage) or message.stop_reason not in FAILED:
             kept.append(message)
         elif message.stop_reason == "aborted" and not is_blank(message.text):
             kept.append(msgspec.structs.replace(message, content=[TextBlock(text=message.text)], stop_reason="stop"))

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from openclaw.messages import AssistantBlock, AssistantMessage, StopReason, TextBlock, ThinkingBlock, ToolCall, Usage
+from openclaw.messages import AssistantBlock, AssistantMessage, StopReason, TextBlock, ThinkingBlock, ToolCall
 from openclaw.models.base import Done, Model, ModelError, Start, StreamEvent, Text, Thinking, ToolCallStart
 from openclaw.models.cost import priced_usage
 from openclaw.models.sse import SseEvent
@@ -63,7 +63,7 @@ class Draft:
         self.model = model
         self.timestamp = timestamp
         self.blocks: list[Block] = []
-        self.usage = Usage()
+        self._counted: dict[str, int] = {}
         self.complete = False
         self._started = False
         self._ragged = False
@@ -101,9 +101,8 @@ class Draft:
         block.parts.append(_mend(block, delta) if self._ragged else delta)
 
     def count(self, *, input: int = 0, output: int = 0, cache_read: int = 0, cache_write: int = 0) -> None:
-        self.usage = priced_usage(
-            self.model.cost, input=input, output=output, cache_read=cache_read, cache_write=cache_write
-        )
+        """Tokens used so far; servers correct themselves while they write."""
+        self._counted = {"input": input, "output": output, "cache_read": cache_read, "cache_write": cache_write}
 
     def take(self) -> list[StreamEvent]:
         """The events since the last call."""
@@ -145,7 +144,7 @@ class Draft:
             api=self.model.api,
             provider=self.model.provider,
             model=self.model.id,
-            usage=self.usage,
+            usage=priced_usage(self.model.cost, **self._counted),
             stop_reason=_agreeing(reason, content),
             error_message=" ".join(notes) if notes else msgspec.UNSET,
             timestamp=self.timestamp,

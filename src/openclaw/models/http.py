@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
 
 from openclaw.models.base import Model, ModelError, StreamEvent
 from openclaw.models.draft import StreamState, encode_body
+from openclaw.models.endpoint import CONNECT_TIMEOUT_S, IDLE_TIMEOUT_S, AnyResponse, Endpoint, proxy_for
 from openclaw.models.http_errors import redact, status_error
 from openclaw.models.sse import SseParser, SseTooLarge
 
-CONNECT_TIMEOUT_S = 20.0
-IDLE_TIMEOUT_S = 120.0
 MAX_CONNECTIONS = 1000
 MAX_ERROR_BODY = 64 * 1024
 MAX_WHOLE_BODY = 32 * 1024 * 1024
@@ -33,9 +29,16 @@ _drains: set[asyncio.Task[None]] = set()
 class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A provider's request, complete but not sent."""
 
-    url: str
-    headers: dict[str, str]
+    endpoint: Endpoint
     body: dict[str, Any]
+
+    @property
+    def url(self) -> str:
+        return self.endpoint.url
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self.endpoint.headers
 
 
 def shared_session() -> aiohttp.ClientSession:
@@ -59,39 +62,59 @@ async def close() -> None:
         await session.close()
 
 
-async def stream_reply(
-    wire: WireRequest, state: StreamState, *, model: Model, api_key: str
-) -> AsyncGenerator[StreamEvent]:
+async def stream_reply(wire: WireRequest, state: StreamState, *, model: Model) -> AsyncGenerator[StreamEvent]:
     """Sends the request and yields the reply's events. Every failure is a ModelError that carries what had come.
 
     Cancelling the consumer closes the connection at once.
     """
-    response: aiohttp.ClientResponse | None = None
-    secrets = secrets_of(wire, api_key)
+    response: AnyResponse | None = None
+    endpoint, draft = wire.endpoint, state.draft
     try:
-        response = await _open(wire, model)
-        if response.status >= 300:
-            body = await _read_bounded(response, MAX_ERROR_BODY)
-            raise status_error(model.provider, response.status, response.headers, body, secrets)
-        async with aclosing(_read_events(response, state)) as events:
-            async for event in events:
+        response = await endpoint.post(shared_session(), encode_body(wire.body))
+        await _check(response, endpoint, model)
+        if response.content_type == "application/json":
+            for event in state.feed_whole(await _read_bounded(response, MAX_WHOLE_BODY)):
+                yield event
+            return
+        parser = SseParser()
+        while not draft.complete and (chunk := await response.content.readany()):
+            for event in state.feed(parser.feed(chunk)):
+                yield event
+        if not draft.complete:
+            for event in _last_events(parser, state):
                 yield event
     except ModelError as error:
-        raise _without_secrets(error, secrets) from None
+        # What stood before the failure in the same read has not been handed out yet.
+        for event in draft.take():
+            yield event
+        raise _without_secrets(error, endpoint.secrets) from None
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise _without_secrets(transport_error(error, wire, state, model), secrets) from None
+        raise _without_secrets(transport_error(error, endpoint, state, model), endpoint.secrets) from None
     finally:
         # A consumer may stop at the last event instead of running to the end; both are a finished call.
-        if response is not None and state.draft.complete:
+        if response is not None and draft.complete:
             _keep_connection(response)
         elif response is not None:
             response.close()
 
 
-async def post_json(wire: WireRequest, *, provider: str, api_key: str, timeout_s: float) -> bytes:
+async def _check(response: AnyResponse, endpoint: Endpoint, model: Model) -> None:
+    """A refusal, or a page meant for people, is no reply."""
+    if response.status >= 300:
+        body = await _read_bounded(response, MAX_ERROR_BODY)
+        raise status_error(model.provider, response.status, response.headers, body, endpoint.secrets)
+    if response.content_type == "text/html":
+        page = (await _read_bounded(response, 300)).decode("utf-8", "replace").strip()
+        raise ModelError(
+            f"{endpoint.place} answered with a web page instead of a model's reply; check the provider's baseUrl. "
+            f"It begins: {page[:200]!r}",
+            kind="other",
+        )
+
+
+async def post_json(wire: WireRequest, *, provider: str, timeout_s: float) -> bytes:
     """For calls that are answered whole: the body of a good answer. Every other outcome is a ModelError."""
-    secrets = secrets_of(wire, api_key)
-    host = urlsplit(wire.url).netloc.rpartition("@")[2] or wire.url
+    endpoint = wire.endpoint
     try:
         response = await shared_session().post(
             wire.url,
@@ -99,67 +122,21 @@ async def post_json(wire: WireRequest, *, provider: str, api_key: str, timeout_s
             headers={"content-type": "application/json", "accept": "application/json", **wire.headers},
             timeout=aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_TIMEOUT_S),
             allow_redirects=False,
-            proxy=_proxy_for(wire.url),
+            proxy=proxy_for(wire.url),
         )
         async with response:
             failed = response.status >= 300
             body = await _read_bounded(response, MAX_ERROR_BODY if failed else MAX_WHOLE_BODY)
             if failed:
-                raise status_error(provider, response.status, response.headers, body, secrets)
+                raise status_error(provider, response.status, response.headers, body, endpoint.secrets)
             return body
     except TimeoutError:
-        raise ModelError(f"{host} gave no answer within {timeout_s:g} s.", kind="timeout", retryable=True) from None
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        text = redact(f"Connection error with {host}: {error}", secrets)
-        raise ModelError(text, kind="network", retryable=True) from None
-
-
-async def _open(wire: WireRequest, model: Model) -> aiohttp.ClientResponse:
-    timeout = aiohttp.ClientTimeout(
-        total=None, connect=CONNECT_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_timeout_s(model)
-    )
-    headers = {"content-type": "application/json", "accept": "text/event-stream", **wire.headers}
-    # A redirect would carry the key to a host nobody configured: it is reported instead of followed.
-    return await shared_session().post(
-        wire.url,
-        data=encode_body(wire.body),
-        headers=headers,
-        timeout=timeout,
-        allow_redirects=False,
-        proxy=_proxy_for(wire.url),
-    )
-
-
-async def _read_events(response: aiohttp.ClientResponse, state: StreamState) -> AsyncGenerator[StreamEvent]:
-    kind = response.content_type
-    if kind == "application/json":
-        for event in state.feed_whole(await _read_bounded(response, MAX_WHOLE_BODY)):
-            yield event
-        return
-    if kind == "text/html":
-        page = (await _read_bounded(response, 300)).decode("utf-8", "replace").strip()
         raise ModelError(
-            f"{response.url.host} answered with a web page instead of a model's reply; check the provider's baseUrl. "
-            f"It begins: {page[:200]!r}",
-            kind="other",
-        )
-    parser = SseParser()
-    draft = state.draft
-    try:
-        while not draft.complete:
-            chunk = await response.content.readany()
-            if not chunk:
-                break
-            for event in state.feed(parser.feed(chunk)):
-                yield event
-        if not draft.complete:
-            for event in _last_events(parser, state):
-                yield event
-    except ModelError:
-        # What stood before the failure in the same read has not been handed out yet.
-        for event in draft.take():
-            yield event
-        raise
+            f"{endpoint.place} gave no answer within {timeout_s:g} s.", kind="timeout", retryable=True
+        ) from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        text = redact(f"Connection error with {endpoint.place}: {error}", endpoint.secrets)
+        raise ModelError(text, kind="network", retryable=True) from None
 
 
 def _last_events(parser: SseParser, state: StreamState) -> Iterator[StreamEvent]:
@@ -175,14 +152,14 @@ def _last_events(parser: SseParser, state: StreamState) -> Iterator[StreamEvent]
         yield from state.finish()
 
 
-async def _read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
+async def _read_bounded(response: AnyResponse, limit: int) -> bytes:
     body = bytearray()
     while len(body) < limit and (chunk := await response.content.readany()):
         body += chunk
     return bytes(body[:limit])
 
 
-def _keep_connection(response: aiohttp.ClientResponse) -> None:
+def _keep_connection(response: AnyResponse) -> None:
     """Returns the connection to the pool. The server's end-of-body often comes a packet after its last event."""
     if response.content.at_eof():
         response.release()
@@ -192,7 +169,7 @@ def _keep_connection(response: aiohttp.ClientResponse) -> None:
     task.add_done_callback(_drains.discard)
 
 
-async def _drain(response: aiohttp.ClientResponse) -> None:
+async def _drain(response: AnyResponse) -> None:
     try:
         async with asyncio.timeout(_DRAIN_S):
             while await response.content.readany():
@@ -212,9 +189,9 @@ def idle_timeout_s(model: Model) -> float:
     return IDLE_TIMEOUT_S
 
 
-def transport_error(error: Exception, wire: WireRequest, state: StreamState, model: Model) -> ModelError:
+def transport_error(error: Exception, endpoint: Endpoint, state: StreamState, model: Model) -> ModelError:
     """What went wrong below HTTP, in words for the person who runs the Gateway."""
-    host = urlsplit(wire.url).netloc.rpartition("@")[2] or wire.url
+    host = endpoint.place
     kind: Any = "network"
     retryable = True
     match error:
@@ -226,7 +203,7 @@ def transport_error(error: Exception, wire: WireRequest, state: StreamState, mod
             text = f"Connecting to {host} timed out after {CONNECT_TIMEOUT_S:g} s."
         case TimeoutError():
             kind = "timeout"
-            text = f"{host} sent nothing for {idle_timeout_s(model):g} s; the call timed out."
+            text = f"{host} sent nothing for {endpoint.idle_s:g} s; the call timed out."
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
             retryable = False
             text = f"The TLS certificate of {host} was not accepted: {error}"
@@ -242,14 +219,6 @@ def transport_error(error: Exception, wire: WireRequest, state: StreamState, mod
     return ModelError(text, kind=kind, retryable=retryable, partial=state.draft.partial(text))
 
 
-def secrets_of(wire: WireRequest, api_key: str) -> list[str]:
-    """Strings that must not appear in an error: the key and every header that looks like one."""
-    words = ("auth", "key", "token", "secret", "cookie")
-    values = [value for name, value in wire.headers.items() if any(word in name.lower() for word in words)]
-    bare = [value.removeprefix("Bearer ") for value in values]
-    return [secret for secret in (api_key, *values, *bare) if len(secret) >= 4]
-
-
 def _without_secrets(error: ModelError, secrets: list[str]) -> ModelError:
     text = redact(str(error), secrets)
     if text == str(error):
@@ -258,13 +227,3 @@ def _without_secrets(error: ModelError, secrets: list[str]) -> ModelError:
         error.partial.error_message = redact(error.partial.error_message, secrets)
     error.args = (text,)
     return error
-
-
-def _proxy_for(url: str) -> str | None:
-    """The environment's proxy; never for this machine, which a proxy could not reach anyway."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if host == "localhost" or host == "::1" or host.startswith("127."):
-        return None
-    proxy = getproxies().get(parts.scheme)
-    return None if proxy is None or proxy_bypass(host) else proxy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -23,11 +22,13 @@ from openclaw.messages import (
 )
 from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
-from openclaw.models.compat import Quirks, endpoint, openai_headers, quirks_of, tool_choice
-from openclaw.models.http import WireRequest, stream_reply
+from openclaw.models.compat import Quirks, openai_headers, quirks_of, tool_choice, url_of
+from openclaw.models.endpoint import Endpoint
+from openclaw.models.http import WireRequest, idle_timeout_s, stream_reply
 from openclaw.models.openai_chat_stream import REASONING_FIELDS, ChatStream
 from openclaw.models.openai_chat_turns import in_turns
 from openclaw.models.settled import State, in_parts
+from openclaw.models.standing import Standing, once
 
 MAX_ID = 40
 RESULT_IMAGES = "Images from the tool results above:"
@@ -39,24 +40,30 @@ class OpenAIChatProvider(Provider):
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
 
-    async def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
-        wire = build_request(request, api_key)
+        self._standing = Standing()
+
+    def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
+        wire = build_request(request, api_key, self._standing)
         state = ChatStream(request.model, self._clock.now_ms())
-        async with aclosing(stream_reply(wire, state, model=request.model, api_key=api_key)) as events:
-            async for event in events:
-                yield event
+        return stream_reply(wire, state, model=request.model)
 
 
-def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
+def build_request(request: ModelRequest, api_key: str = "", standing: Standing | None = None) -> WireRequest:
+    standing = standing or Standing()
     try:
-        body = build_body(request)
-        headers = openai_headers(request.model, api_key)
+        endpoint = standing.endpoint(request.model, api_key, _endpoint)
+        return WireRequest(endpoint=endpoint, body=build_body(request, standing))
     except ValueError as error:
         raise ModelError(str(error), kind="format") from None
-    return WireRequest(url=endpoint(request.model, "/chat/completions"), headers=headers, body=body)
 
 
-def build_body(request: ModelRequest) -> dict[str, Any]:
+def _endpoint(model: Model, api_key: str) -> Endpoint:
+    url, headers = url_of(model, "/chat/completions"), openai_headers(model, api_key)
+    return Endpoint(url, headers, api_key=api_key, idle_s=idle_timeout_s(model))
+
+
+def build_body(request: ModelRequest, standing: Standing | None = None) -> dict[str, Any]:
+    """``standing``: the tools are taken from there, encoded."""
     model = request.model
     quirks = quirks_of(model)
     max_id = _MISTRAL_ID if quirks.requires_mistral_tool_ids else MAX_ID
@@ -81,7 +88,7 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     body[quirks.max_tokens_field] = thinking.output_limit(model, request.max_tokens)
     if quirks.is_openai and request.session_id:
         body["prompt_cache_key"] = request.session_id[:64]
-    _add_tools(body, request, quirks)
+    _add_tools(body, request, quirks, standing)
     _add_thinking(body, request, quirks)
     if request.temperature is not None and not (quirks.is_openai and thinking.fixes_temperature(body, model)):
         body["temperature"] = request.temperature
@@ -206,9 +213,12 @@ def _mark_for_cache(messages: list[dict[str, Any]]) -> None:
             texts[-1]["cache_control"] = {"type": "ephemeral"}
 
 
-def _add_tools(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -> None:
+def _add_tools(body: dict[str, Any], request: ModelRequest, quirks: Quirks, standing: Standing | None) -> None:
+    def offered() -> list[dict[str, Any]]:
+        return [_tool(spec) for spec in request.tools]
+
     if request.tools:
-        body["tools"] = [_tool(spec) for spec in request.tools]
+        body["tools"] = once(standing, request.tools, None, offered)
         choice = tool_choice(request.tool_choice, nested=True)
         if choice is not None:
             body["tool_choice"] = choice

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -22,10 +21,12 @@ from openclaw.messages import (
 )
 from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
-from openclaw.models.compat import endpoint, openai_headers, quirks_of, tool_choice
-from openclaw.models.http import WireRequest, stream_reply
+from openclaw.models.compat import openai_headers, quirks_of, tool_choice, url_of
+from openclaw.models.endpoint import Endpoint
+from openclaw.models.http import WireRequest, idle_timeout_s, stream_reply
 from openclaw.models.openai_responses_stream import ResponsesStream
 from openclaw.models.settled import State, in_parts
+from openclaw.models.standing import Standing, once
 
 MAX_ID = 64
 MIN_OUTPUT_TOKENS = 16
@@ -35,24 +36,30 @@ class OpenAIResponsesProvider(Provider):
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
 
-    async def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
-        wire = build_request(request, api_key)
+        self._standing = Standing()
+
+    def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
+        wire = build_request(request, api_key, self._standing)
         state = ResponsesStream(request.model, self._clock.now_ms())
-        async with aclosing(stream_reply(wire, state, model=request.model, api_key=api_key)) as events:
-            async for event in events:
-                yield event
+        return stream_reply(wire, state, model=request.model)
 
 
-def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
+def build_request(request: ModelRequest, api_key: str = "", standing: Standing | None = None) -> WireRequest:
+    standing = standing or Standing()
     try:
-        body = build_body(request)
-        headers = openai_headers(request.model, api_key)
+        endpoint = standing.endpoint(request.model, api_key, _endpoint)
+        return WireRequest(endpoint=endpoint, body=build_body(request, standing))
     except ValueError as error:
         raise ModelError(str(error), kind="format") from None
-    return WireRequest(url=endpoint(request.model, "/responses"), headers=headers, body=body)
 
 
-def build_body(request: ModelRequest) -> dict[str, Any]:
+def _endpoint(model: Model, api_key: str) -> Endpoint:
+    url, headers = url_of(model, "/responses"), openai_headers(model, api_key)
+    return Endpoint(url, headers, api_key=api_key, idle_s=idle_timeout_s(model))
+
+
+def build_body(request: ModelRequest, standing: Standing | None = None) -> dict[str, Any]:
+    """``standing``: the tools are taken from there, encoded."""
     model = request.model
     quirks = quirks_of(model)
 
@@ -72,7 +79,7 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     if request.session_id:
         body["prompt_cache_key"] = request.session_id[:64]
     if request.tools:
-        body["tools"] = [_tool(spec) for spec in request.tools]
+        body["tools"] = _tools(request.tools, standing)
         choice = tool_choice(request.tool_choice, nested=False)
         if choice is not None:
             body["tool_choice"] = choice
@@ -196,6 +203,13 @@ def _output(message: ToolResultMessage, model: Model) -> Any:
     if any(isinstance(block, ImageBlock) for block in blocks):
         return [_part(block) for block in blocks]
     return convert.result_text(blocks)
+
+
+def _tools(specs: list[ToolSpec], standing: Standing | None) -> Any:
+    def offered() -> list[dict[str, Any]]:
+        return [_tool(spec) for spec in specs]
+
+    return once(standing, specs, None, offered)
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:

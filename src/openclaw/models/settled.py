@@ -14,7 +14,7 @@ import msgspec
 
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage
 from openclaw.models.base import Model, ModelRequest
-from openclaw.models.convert import UniqueIds, is_blank
+from openclaw.models.convert import FAILED, UniqueIds, is_blank, is_plain
 from openclaw.models.draft import encode_body
 
 FEWEST = 8
@@ -58,15 +58,15 @@ class _Settled:
 
 def in_parts(request: ModelRequest, ids: UniqueIds, build: Build) -> tuple[list[msgspec.Raw], list[dict[str, Any]]]:
     """The turns that are over, encoded, and the current one."""
-    messages, state = request.messages, State(ids)
-    place = _current_turn(messages) if request.memo is not None else 0
-    if request.memo is None or place < FEWEST:
+    messages, memo, state = request.messages, request.memo, State(ids)
+    place = _current_turn(messages) if memo is not None and len(messages) > FEWEST else 0
+    if memo is None or place < FEWEST:
         return [], build(messages, state)
     # Another model, or another thinking level, may want the same words in another form.
     key = ("wire", request.model.ref, request.thinking)
-    known = request.memo.get(key)
+    known = memo.get(key)
     if not isinstance(known, _Settled) or not known.begins(request, place):
-        known = request.memo[key] = _Settled(request.model, state)
+        known = memo[key] = _Settled(request.model, state)
     new = messages[len(known.source) : place]
     if new:
         state = known.state.next(first=not known.source, over=True)
@@ -88,7 +88,7 @@ def _begins_turn(messages: list[Message], place: int) -> bool:
     words, before = messages[place], messages[place - 1]
     if not isinstance(words, UserMessage) or not isinstance(before, AssistantMessage):
         return False
-    finished = before.stop_reason not in ("error", "aborted") and not before.tool_calls
+    finished = before.stop_reason not in FAILED and not before.tool_calls
     return finished and _says_something(words) and _says_something(before)
 
 
@@ -96,4 +96,4 @@ def _says_something(message: UserMessage | AssistantMessage) -> bool:
     content = message.content
     if isinstance(content, str):
         return not is_blank(content)
-    return any(isinstance(block, TextBlock) and not is_blank(block.text) for block in content)
+    return is_plain(message) or any(isinstance(block, TextBlock) and not is_blank(block.text) for block in content)
