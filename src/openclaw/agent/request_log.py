@@ -133,8 +133,8 @@ class RequestLog:
             if entry_id != self._compaction:
                 self._names[id(message)] = (place, entry_id, message)
 
-    async def record(self, kept: Reports, blobs: BlobStore) -> dict[str, Any] | None:
-        """None when no model was called."""
+    async def record(self, kept: Reports, blobs: BlobStore) -> RequestRecord | dict[str, Any] | None:
+        """None when no model was called; where it is kept, when it is large."""
         request = self._last
         if request is None:
             return None
@@ -166,7 +166,7 @@ class RequestLog:
         data = msgspec.json.encode(record)
         if len(data) > LARGEST_INLINE and (digest := await kept.once(data, blobs)):
             return {"blob": digest}
-        return msgspec.to_builtins(record)
+        return record
 
 
 def model_facts(model: Model) -> bytes:

@@ -42,7 +42,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     footer: str = ""
     """Shown under the last words when the session wants to see its usage."""
     report: dict[str, Any] = {}
-    request: dict[str, Any] | None = None
+    request: Any = None
     """What the model was sent, as ``request_log`` notes it."""
     duration_ms: int = 0
     expired: bool = False

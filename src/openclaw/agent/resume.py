@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container
+from functools import lru_cache
 
 import msgspec
 
@@ -19,6 +20,7 @@ LARGEST_GAP = 64
 """Damaged lines of one run that are stepped over when looking for its last one."""
 
 
+@lru_cache(maxsize=64)
 def entry_id(run_id: str, step: int | str) -> str:
     """Ids that a repeated run makes again, so that nothing is appended twice.
 
