@@ -107,45 +107,57 @@ class DailyFile(logging.Handler):
         self._state_dir = state_dir
         self._file = file
         self._path: Path | None = None
-        self._stream: TextIO | None = None
+        self._fd = -1
         self._size = 0
+        self._torn = False
+        self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
+        """A disk that takes nothing costs the line, which the console has as well; the file says so afterwards."""
         try:
-            stream = self._stream_at(record.created)
-            line = as_json(record) + "\n"
-            stream.write(line)
-            stream.flush()
-            self._size += len(line)
+            fd = self._file_at(record.created)
+            lines = [as_json(_lost_lines(self._lost, record))] if self._lost else []
+            data = "\n".join([*lines, as_json(record), ""]).encode("utf-8", "backslashreplace")
+            data = b"\n" + data if self._torn else data
+            written = os.write(fd, data)
         except (OSError, ValueError):
-            self.handleError(record)
+            self._lost += 1
+            return
+        self._size += written
+        self._torn = written < len(data)
+        self._lost = 1 if self._torn else 0
 
-    def _stream_at(self, at: float) -> TextIO:
+    def _file_at(self, at: float) -> int:
         path = log_path(self._state_dir, self._file, at)
-        if self._stream is None or path != self._path or self._size > MAX_FILE_BYTES:
+        if self._fd < 0 or path != self._path or self._size > MAX_FILE_BYTES:
             self._open(path)
-        assert self._stream is not None
-        return self._stream
+        return self._fd
 
     def _open(self, path: Path) -> None:
-        self.close_stream()
+        self.close_file()
         make_private_dir(str(path.parent))
         if path.exists() and path.stat().st_size > MAX_FILE_BYTES:
             path.replace(path.with_name(path.name + ".1"))
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._stream = os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
-        self._path, self._size = path, os.fstat(descriptor).st_size
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._path, self._size, self._torn = path, os.fstat(self._fd).st_size, False
         if self._file is None:
             prune(path.parent, today=path.name)
 
-    def close_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+    def close_file(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def close(self) -> None:
-        self.close_stream()
+        self.close_file()
         super().close()
+
+
+def _lost_lines(count: int, before: logging.LogRecord) -> logging.LogRecord:
+    text = f"{count} lines could not be written to this file"
+    lost = logging.LogRecord("openclaw.logs", logging.WARNING, __file__, 0, text, None, None)
+    lost.created, lost.msecs = before.created, before.msecs
+    return lost
 
 
 def prune(folder: Path, *, today: str) -> None:

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
@@ -348,3 +349,48 @@ async def test_a_read_only_disk_is_named_when_the_gateway_cannot_start(small_dis
         await gateway.start()
         async with gateway.client() as again:
             assert await history(again) == ["a", "done a"]
+
+
+async def probe(gateway: GatewayProcess) -> tuple[int, dict[str, Any]]:
+    async with aiohttp.ClientSession() as http, http.get(f"{gateway.url}/readyz") as response:
+        return response.status, await response.json()
+
+
+async def test_a_gateway_that_cannot_write_is_not_ready(small_disk: Path, models: ModelServer) -> None:
+    async with serving(small_disk, models, {}) as (gateway, client):
+        assert await probe(gateway) == (200, {"ok": True})
+        ballast = fill(small_disk)
+        async with asyncio.timeout(10):
+            while (said := await probe(gateway))[0] == 200:
+                await asyncio.sleep(0.05)
+        problem = "the Gateway cannot write to its disk: No space left on device; free some space"
+        assert said == (503, {"ok": False, "problem": problem})
+        assert (await client.call("health", {"probe": True}))["problem"] == problem
+        os.unlink(ballast)
+        async with asyncio.timeout(10):
+            while (await probe(gateway))[0] != 200:
+                await asyncio.sleep(0.05)
+        assert (await client.call("health", {"probe": True}))["ok"]
+        assert not (gateway.state_dir / ".write-check").exists()
+
+
+async def test_nothing_but_sentences_is_printed_while_the_log_cannot_be_written(
+    small_disk: Path, models: ModelServer
+) -> None:
+    async with serving(small_disk, models, {}) as (gateway, client):
+        await client.chat("a [[reply:done a]]")
+        ballast = fill(small_disk)
+        for _ in range(10):  # More lines than fit into the last page of the file.
+            with pytest.raises(RequestFailed, match="No space left"):
+                await client.call("chat.send", message("b"))
+        os.unlink(ballast)
+        await client.call("chat.send", message("b"))
+        assert text_of(await client.ending("b")) == "done b"
+        # Something to log, so that the file can tell of what it missed.
+        with pytest.raises(RequestFailed):
+            await client.call("chat.send", {})
+        await gateway.stop()
+        assert "Traceback" not in gateway.errors()
+        (log,) = (gateway.state_dir / "logs").glob("openclaw-*.log")
+        lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+        assert any("could not be written to this file" in line["message"] for line in lines)

@@ -84,6 +84,13 @@ async def test_a_giant_frame_closes_only_its_own_connection(running: Running) ->
         assert (await other.call("health"))["ok"]
 
 
+@pytest.mark.parametrize("size", [1 << 20, 24 << 20])
+async def test_who_sends_far_too_much_still_learns_why_it_was_shown_the_door(running: Running, size: int) -> None:
+    async with running.client() as socket:
+        await socket.send({"type": "req", "id": "1", "method": "health", "params": {"x": "y" * size}})
+        assert await socket.closed() == (1009, "a frame may have 524288 bytes")
+
+
 async def test_half_a_surrogate_pair_does_not_leave_a_request_unanswered(running: Running) -> None:
     async with running.client() as socket:
         await socket.send('{"type":"req","id":"1","method":"system-event","params":{"text":"cut \\ud83d"}}')

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -48,6 +49,8 @@ class GatewayProcess:
             **(env or {}),
         }
         self.env.pop("OPENCLAW_CONFIG_PATH", None)
+        self.before_exec: Callable[[], None] | None = None
+        """Runs in the new process before it becomes the Gateway."""
         self._process: subprocess.Popen[str] | None = None
         if config is not None:
             state_dir.mkdir(parents=True, exist_ok=True)
@@ -56,7 +59,14 @@ class GatewayProcess:
     async def start(self, *args: str) -> GatewayProcess:
         command = [sys.executable, "-m", "openclaw", "gateway", "run", "--port", str(self.port), *args]
         with (self.state_dir.parent / "gateway.err").open("a") as errors:
-            self._process = subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, stderr=errors, text=True)
+            self._process = subprocess.Popen(
+                command,
+                env=self.env,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                preexec_fn=self.before_exec,
+            )
         line = await asyncio.wait_for(asyncio.to_thread(self._process.stdout.readline), START_S)  # type: ignore[union-attr]
         if "http" not in line:
             raise AssertionError(f"the Gateway did not start: {line!r}\n{self.errors()}")

@@ -32,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
 def _lines(health: dict[str, Any]) -> list[str]:
     agents = [str(agent.get("agentId")) for agent in health.get("agents") or []]
     sessions = health.get("sessions") or {}
-    lines = channel_lines(health)
+    lines = [f"Problem: {printable(str(health['problem']))}"] if health.get("problem") else []
+    lines += channel_lines(health)
     lines.append(f"Agents: {', '.join(agents) or 'none'} (default {health.get('defaultAgentId', 'main')})")
     lines.append(f"Session store: {sessions.get('path')} ({sessions.get('count', 0)} sessions)")
     lines += [f"- {printable(str(row.get('key')))} ({age(row.get('age'))})" for row in sessions.get("recent") or []]

@@ -8,7 +8,7 @@ import struct
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
 from openclaw.gateway import frames, registry
@@ -26,6 +26,7 @@ HANDSHAKE_TIMEOUT_S = 10.0
 MAX_CALLS_IN_FLIGHT = 256
 """A client with more unanswered calls is not read from until one is answered."""
 CLOSE_GRACE_S = 5.0
+LINGER_STEP_S = 0.05
 SLOW_CALL_MS = 250
 GATHER_S = 0.002
 
@@ -110,6 +111,28 @@ class WebSocketSink:
         asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)
 
 
+class PatientSocket(web.WebSocketResponse):
+    """Lets a peer finish sending what is too large: hanging up on it resets the connection, and it never learns why."""
+
+    _said_goodbye = False
+
+    @property
+    def closed(self) -> bool:
+        return self._said_goodbye or self._closed
+
+    async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
+        transport = None if self.closed or self._req is None else self._req.transport
+        if code == WSCloseCode.MESSAGE_TOO_BIG and transport is not None and not transport.is_closing():
+            reason = struct.pack("!H", code) + frames.close_reason(f"a frame may have {frames.MAX_FRAME_BYTES} bytes")
+            transport.write(b"\x88" + bytes((len(reason),)) + reason)
+            self._said_goodbye = True
+            waited = 0.0
+            while waited < CLOSE_GRACE_S and not transport.is_closing():  # What still comes is thrown away meanwhile.
+                await asyncio.sleep(LINGER_STEP_S)
+                waited += LINGER_STEP_S
+        return await super().close(code=code, message=message, drain=drain)
+
+
 class Connection:
     def __init__(self, gateway: Gateway, peer: Peer, handshake_timeout_s: float) -> None:
         self._gateway = gateway
@@ -120,7 +143,7 @@ class Connection:
         self._nonce = str(uuid.uuid4())
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        ws = web.WebSocketResponse(
+        ws = PatientSocket(
             compress=False, max_msg_size=frames.MAX_FRAME_BYTES, decode_text=False, timeout=CLOSE_GRACE_S
         )
         writer = await ws.prepare(request)

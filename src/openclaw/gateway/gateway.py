@@ -15,6 +15,7 @@ from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, main_session_key
 from openclaw.gateway.broadcast import Broadcaster, Client
 from openclaw.gateway.devices import Devices
+from openclaw.gateway.disk_check import DiskCheck
 from openclaw.gateway.health import Health
 from openclaw.gateway.hello import TICK_INTERVAL_MS
 from openclaw.gateway.meter import Meter
@@ -99,6 +100,7 @@ class Gateway:
         self.devices = Devices(state_dir, clock)
         self.pairing = PairingStore(state_dir, clock)
         self.health = Health(self)
+        self.disk = DiskCheck(state_dir, clock)
         self.auth_limiter = FailedAuthLimiter(clock)
         self.system_events = SystemEvents(clock, self.user_zone)
         self.restart = Restart(state_dir, clock)

@@ -36,8 +36,11 @@ class Health:
 
     async def current(self, *, probe: bool = False) -> dict[str, Any]:
         """Counted now: it costs less than a stale number would. Everyone is told when the last time is a while ago."""
+        if probe:
+            problem = await self._gateway.disk.problem()
+            return {**await self.refresh(), **({"ok": False, "problem": problem} if problem else {})}
         cached = self.cached
-        if cached is None or probe or self._gateway.clock.now_ms() - cached["ts"] >= MAX_AGE_MS:
+        if cached is None or self._gateway.clock.now_ms() - cached["ts"] >= MAX_AGE_MS:
             return await self.refresh()
         return await build_health(self._gateway)
 

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 FIRST_PAUSE_S = 0.25
@@ -14,22 +14,28 @@ LONGEST_PAUSE_S = 5.0
 
 log = logging.getLogger("openclaw.storage")
 
-_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_DISK = _FULL | _FORBIDDEN | {errno.EIO}
 
 
 def is_disk_trouble(error: BaseException) -> bool:
-    """The disk is full, read-only or failing: the same write may succeed later."""
+    """The disk is full, read-only, not ours to write to, or failing: the same write may succeed later."""
     return isinstance(error, OSError) and error.errno in _DISK
 
 
+def kind_of(error: OSError) -> Literal["full", "read_only", "error"]:
+    if error.errno in _FULL:
+        return "full"
+    return "read_only" if error.errno in _FORBIDDEN else "error"
+
+
 def in_words(error: OSError) -> str:
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT:
-            advice = "free some space"
-        case errno.EROFS:
-            advice = "make the state directory writable"
-        case _:
-            advice = "check the disk"
+    advice = {
+        "full": "raise the limit on file sizes" if error.errno == errno.EFBIG else "free some space",
+        "read_only": "make the state directory writable",
+        "error": "check the disk",
+    }[kind_of(error)]
     where = f" ({error.filename})" if error.filename else ""
     return f"the Gateway cannot write to its disk: {os.strerror(error.errno or errno.EIO)}{where}; {advice}"
 

@@ -39,7 +39,8 @@ async def render(gateway: Gateway) -> str:
     page = Page()
     page.gauge("openclaw_info", "The version that runs.", 1, {"version": __version__})
     page.gauge("openclaw_uptime_seconds", "Since the Gateway started.", _uptime(gateway))
-    page.gauge("openclaw_ready", "1 when traffic may be sent here.", int(gateway.ready))
+    ready = gateway.ready and not await gateway.disk.problem()
+    page.gauge("openclaw_ready", "1 when traffic may be sent here.", int(ready))
     ended = {state: meter.messages[state] for state in sorted(END_STATES)}
     page.counters("openclaw_messages_total", "Messages that ended, by how.", "state", ended)
     page.gauge("openclaw_runs_active", "Runs under way.", hub.busy())

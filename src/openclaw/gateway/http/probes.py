@@ -17,7 +17,11 @@ async def alive(_request: web.BaseRequest, _gateway: Gateway, _peer: Peer) -> we
 
 
 async def ready(_request: web.BaseRequest, gateway: Gateway, _peer: Peer) -> web.StreamResponse:
-    return web.json_response({"ok": gateway.ready}, status=200 if gateway.ready else 503)
+    """No while it starts or stops, and while its disk takes nothing: then every message would be refused."""
+    problem = await gateway.disk.problem() if gateway.ready else "the Gateway is starting or stopping"
+    if problem:
+        return web.json_response({"ok": False, "problem": problem}, status=503)
+    return web.json_response({"ok": True})
 
 
 ROUTES = [
