@@ -319,6 +319,30 @@ async def test_a_message_by_any_door_begins_a_new_session_after_the_daily_reset(
             assert row["sessionId"] != "old"
 
 
+@pytest.mark.parametrize(
+    ("setting", "field", "value"),
+    [("/think high", "thinkingLevel", "high"), ("/usage tokens", "responseUsage", "tokens")],
+)
+async def test_a_setting_after_the_daily_reset_is_for_the_session_that_begins(
+    tmp_path: Path, models: ModelServer, setting: str, field: str, value: str
+) -> None:
+    folder = tmp_path / "state" / "agents" / "main" / "sessions"
+    folder.mkdir(parents=True)
+    old = {"agent:main:main": {"sessionId": "old", "updatedAt": 1_700_000_000_000, "chatType": "direct"}}
+    (folder / "sessions.json").write_text(json.dumps(old))
+    async with (
+        GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key)) as gateway,
+        gateway.client() as client,
+    ):
+        await client.call("sessions.patch", {"key": "main", "label": "A name is no use"})
+        await client.chat(setting)
+        [row] = (await client.call("sessions.list", {}))["sessions"]
+        assert row["sessionId"] != "old"
+        await client.chat("hi")
+        [after] = (await client.call("sessions.list", {}))["sessions"]
+    assert (after["sessionId"], after[field], after["label"]) == (row["sessionId"], value, "A name is no use")
+
+
 async def test_a_session_keeps_the_name_of_what_it_began_with(gateway: GatewayProcess) -> None:
     async with gateway.client() as client:
         for number in range(15):

@@ -37,3 +37,19 @@ def test_views_show_what_the_person_typed(text: str) -> None:
     wrapped = f"{stamped(text, AT, 'UTC')}\n[message_id: abc-1]"
     if wrapped.startswith("[Sun 2026-11-15 18:22 UTC] ") and not text.startswith("[") and "[message_id: " not in text:
         assert without_wrappers(wrapped) == text.lstrip().rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        (
+            "System: [2026-11-16 02:55:59 UTC] Reasoning visibility is now on.\n"
+            "System: [2026-11-16 02:56:00 GMT+1] Model switched to mock/b.\n\n"
+            "[Mon 2026-11-16 02:56 UTC] System: [x] is what I typed\n[message_id: 7]",
+            "System: [x] is what I typed",
+        ),
+        ("System: [2026-11-16 02:55:59 UTC] Exec finished", "System: [2026-11-16 02:55:59 UTC] Exec finished"),
+    ],
+)
+def test_what_was_told_in_front_of_a_message_is_no_part_of_what_the_person_typed(stored, shown):
+    assert without_wrappers(stored) == shown

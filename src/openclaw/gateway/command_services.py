@@ -17,10 +17,19 @@ from openclaw.config.keypath import MISSING, KeyPathError, get_path, parse_path
 from openclaw.config.redact import redacted
 from openclaw.config.schema import Config
 from openclaw.gateway import explain, spend_view
-from openclaw.gateway.rotation import earlier_sessions, start_over, take_up
+from openclaw.gateway.rotation import announce, earlier_sessions, start_over, take_up
 from openclaw.gateway.session_rows import model_defaults, row_view
 from openclaw.gateway.targets import Target
-from openclaw.inbound.commands.context import Cost, Decision, EarlierSession, QueueView, SessionRef, Stopped, Waiting
+from openclaw.inbound.commands.context import (
+    Cost,
+    Decision,
+    EarlierSession,
+    Facts,
+    QueueView,
+    SessionRef,
+    Stopped,
+    Waiting,
+)
 from openclaw.inbound.stamp import without_wrappers
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue
@@ -29,6 +38,7 @@ from openclaw.paths import sessions_dir
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.record import RunRecord
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh
 from openclaw.storage.base import SessionRow
 from openclaw.tools.approvals import UnknownApproval
 
@@ -76,6 +86,21 @@ class GatewayCommands:
             return SessionEntry(**fields)  # type: ignore[typeddict-item]
 
         await self._gateway.sessions.update(session.agent_id, session.key, change)
+
+    async def use_session(self, facts: Facts) -> str | None:
+        gateway, session = self._gateway, facts.session
+        _, rotation = await ensure_fresh(
+            gateway.runtime,
+            session.agent_id,
+            session.key,
+            MessageFacts(channel=facts.channel, chat_type=facts.chat_type, thread=facts.thread_id is not None),
+            self.clock.now_ms(),
+            busy=lambda: bool(gateway.hub.active(session.key)),
+        )
+        if rotation is None:
+            return None
+        announce(gateway, _target(session), rotation)
+        return rotation.marker_text if facts.channel != "webchat" else None
 
     async def rotate_session(self, session: SessionRef, reason: Literal["new", "reset"]) -> None:
         await start_over(self._gateway, _target(session), reason)

@@ -72,7 +72,8 @@ def apply_patch(
 ) -> SessionEntry:
     """The changed entry. A session that does not exist yet is made. Raises MethodError for a value it cannot take."""
     changed: dict[str, Any] = dict(entry or {"sessionId": str(uuid.uuid4())})
-    changed["updatedAt"] = max(now_ms, int(changed.get("updatedAt", 0)))
+    if entry is None or _is_setting(patch):
+        changed["updatedAt"] = max(now_ms, int(changed.get("updatedAt", 0)))
     for name, attribute in _ATTRIBUTES.items():
         _set_choice(changed, name, getattr(patch, attribute))
     _set_label(changed, patch.label)
@@ -81,6 +82,12 @@ def apply_patch(
     _set_model(changed, patch.model, target, gateway)
     _set_thinking(changed, patch.thinking_level, target, gateway)
     return SessionEntry(**changed)  # type: ignore[typeddict-item]
+
+
+def _is_setting(patch: SessionsPatch) -> bool:
+    """Whether it changes how the conversation goes on. Giving it another name does not mean that it is being used."""
+    named = {"key", "label", "spawned_by"}
+    return any(value is not msgspec.UNSET for name, value in msgspec.structs.asdict(patch).items() if name not in named)
 
 
 def _set_choice(entry: dict[str, Any], name: str, value: Setting) -> None:

@@ -8,6 +8,7 @@ from openclaw.inbound.envelope import minute_stamp, time_zone
 
 _STAMPED = re.compile(r"^\[[^\]]*\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}[^\]]*\]")
 _MESSAGE_ID_LINE = re.compile(r"^[ \t]*\[message_id: [^\]]*\][ \t]*$\n?", re.MULTILINE)
+_SYSTEM_LINES = re.compile(r"(?:System: \[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [^\]\n]*\][^\n]*\n)+\n(?=.)", re.DOTALL)
 
 
 ABORT_NOTE = (
@@ -25,7 +26,9 @@ def stamped(text: str, now_ms: int, zone: str | None) -> str:
 
 
 def without_wrappers(text: str) -> str:
-    """What the person typed: the stamp or channel envelope, message-id lines and the note on a stop taken off."""
+    """What the person typed: without stamp or channel envelope, message-id lines, and what was told in front of it."""
+    if text.startswith("System: [") and (told := _SYSTEM_LINES.match(text)) is not None:
+        text = text[told.end() :]
     if text.startswith(ABORT_NOTE):
         text = text[len(ABORT_NOTE) :].lstrip()
     plain = _MESSAGE_ID_LINE.sub("", text) if "[message_id: " in text else text

@@ -102,6 +102,9 @@ class Desk:
 
         await self.store.update(session.agent_id, session.key, change)
 
+    async def use_session(self, facts: Facts) -> str | None:
+        return None
+
     async def rotate_session(self, session: SessionRef, reason: str) -> None:
         self.done.append(f"rotate:{reason}")
         await self.store.update(

@@ -117,6 +117,13 @@ class CommandServices(Protocol):
         """Sets fields of the entry, made if there is none; a value of None removes the field."""
         ...
 
+    async def use_session(self, facts: Facts) -> str | None:
+        """Before a setting is stored: a session that has expired gives way to the new one the setting is meant for.
+
+        Returns the line that tells of it, where the chat does not show it by itself.
+        """
+        ...
+
     async def rotate_session(self, session: SessionRef, reason: Literal["new", "reset"]) -> None:
         """Stops what runs, drops what waits, and gives the key a new session id."""
         ...

@@ -58,8 +58,10 @@ async def usage(context: CommandContext) -> str:
     mode = read_usage(word) if word else _NEXT_USAGE[now]
     if mode is None:
         return "⚙️ Usage: /usage off|tokens|full|cost"
-    await context.services.patch_session(context.session, {"responseUsage": None if mode == "off" else mode})
-    return f"⚙️ Usage footer: {mode}."
+    begun = await context.services.use_session(context.facts)
+    changes = {"responseUsage": None if mode == "off" else mode, "updatedAt": context.services.clock.now_ms()}
+    await context.services.patch_session(context.session, changes)
+    return "\n".join([*([begun] if begun else []), f"⚙️ Usage footer: {mode}."])
 
 
 async def _costs(context: CommandContext) -> str:

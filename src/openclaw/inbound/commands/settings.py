@@ -67,10 +67,12 @@ async def store_directives(directives: Directives, facts: Facts, services: Comma
         change = desk.read(directives)
     except Refused as refused:
         return str(refused)
-    await services.patch_session(facts.session, change.fields)
+    begun = await services.use_session(facts)
+    await services.patch_session(facts.session, {**change.fields, "updatedAt": services.clock.now_ms()})
     for note in change.notes:
         services.note(facts.session, note)
-    return " ".join(change.acks)
+    acks = " ".join(change.acks)
+    return f"{begun}\n{acks}" if begun else acks
 
 
 class _Desk:
