@@ -47,6 +47,9 @@ _OUTBOX = (
 )
 
 
+_STORY = "INSERT INTO story (ledger_id, step, at, state, reason) VALUES (?, ?, ?, ?, ?)"
+
+
 class FileLedger:
     def __init__(self, state_dir: str, *, clock: Clock) -> None:
         self.path = Path(state_dir) / "ledger.db"
@@ -274,15 +277,15 @@ def _accept(
         " state, reason, attempts, started_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (*values, now, *state),
     )
-    remember_seen(db, message.dedupe_keys, now)
+    if message.dedupe_keys:
+        remember_seen(db, message.dedupe_keys, now)
     if not inserted.rowcount:
         return _known(db, message), False
     ledger_id = inserted.lastrowid or 0
-    steps = [(ledger_id, 1, now, "accepted", ""), (ledger_id, 2, now, step, reason)]
-    db.executemany(
-        "INSERT INTO story (ledger_id, step, at, state, reason) VALUES (?, ?, ?, ?, ?)",
-        steps if step else steps[:1],
-    )
+    if step:
+        db.execute(f"{_STORY}, (?, 2, ?, ?, ?)", (ledger_id, 1, now, "accepted", "", ledger_id, now, step, reason))
+    else:
+        db.execute(_STORY, (ledger_id, 1, now, "accepted", ""))
     return _message((ledger_id, *values, "accepted", "", 0, now, None, None, None)), True
 
 
@@ -334,20 +337,22 @@ def _finish(
     parts: list[tuple[int, str, bytes]],
     now: int,
 ) -> bool:
-    if _end_of(db, ledger_id):
-        return False
     if len({part for part, _, _ in parts}) < len(parts):
         raise ValueError(f"message {ledger_id}: two parts to deliver have the same number")
-    db.execute(
-        "UPDATE messages SET state = ?, reason = ?, ended_at = ?, result = ? WHERE id = ?",
+    ended = db.execute(
+        "UPDATE messages SET state = ?, reason = ?, ended_at = ?, result = ? WHERE id = ? AND ended_at IS NULL",
         (state, reason, now, result, ledger_id),
     )
+    if not ended.rowcount:
+        _end_of(db, ledger_id)  # Raises when there is no such message.
+        return False
     _tell_story(db, ledger_id, now, state, reason)
-    db.executemany(
-        "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
-        " SELECT id, run_id, ?, ?, route, ?, 'pending', ? FROM messages WHERE id = ?",
-        [(part, channel, payload, now, ledger_id) for part, channel, payload in parts],
-    )
+    if parts:
+        db.executemany(
+            "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
+            " SELECT id, run_id, ?, ?, route, ?, 'pending', ? FROM messages WHERE id = ?",
+            [(part, channel, payload, now, ledger_id) for part, channel, payload in parts],
+        )
     return True
 
 
