@@ -9,19 +9,25 @@ import queue
 import secrets
 import threading
 from pathlib import Path
+from typing import TypeAlias
 
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
+from openclaw.storage.files.gathering import Gathering
 
 # Darwin has no fdatasync; fsync asks for more and is always right.
 _sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+_Wish: TypeAlias = "tuple[AppendFile, asyncio.Future[None]]"
 
 
 class Disk:
     """One thread that makes appended files durable. Whoever asks while a sync runs shares the next one."""
 
     def __init__(self) -> None:
-        self._wanted: queue.SimpleQueue[tuple[AppendFile, asyncio.Future[None]] | None] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[list[_Wish] | None] = queue.SimpleQueue()
+        self._asked: Gathering[_Wish] = Gathering(self._wanted.put)
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -33,30 +39,34 @@ class Disk:
             self._thread = threading.Thread(target=self._work, name="openclaw-disk", daemon=True)
             self._thread.start()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._wanted.put((file, done))
+        self._asked.add((file, done))
         await done
 
     async def close(self) -> None:
         self._closed = True
         if self._thread is not None:
+            self._asked.now()
             self._wanted.put(None)
             await asyncio.to_thread(self._thread.join)
             self._thread = None
 
     def _work(self) -> None:
-        while True:
-            batch = [self._wanted.get()]
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    batch.append(self._wanted.get_nowait())
-            waiting: dict[AppendFile, list[asyncio.Future[None]]] = {}
-            for item in batch:
-                if item is not None:
-                    waiting.setdefault(item[0], []).append(item[1])
-            for file, futures in waiting.items():
-                _tell(futures, file.sync_now())
-            if None in batch:
-                return
+        asked: list[_Wish] = []
+        more: list[_Wish] | None = asked
+        while more is not None:
+            more = self._wanted.get()
+            asked += more or []
+            if more is None or self._wanted.empty():
+                _sync_all(asked)
+                asked = []
+
+
+def _sync_all(asked: list[_Wish]) -> None:
+    waiting: dict[AppendFile, list[asyncio.Future[None]]] = {}
+    for file, done in asked:
+        waiting.setdefault(file, []).append(done)
+    for file, futures in waiting.items():
+        _tell(futures, file.sync_now())
 
 
 def _tell(futures: list[asyncio.Future[None]], error: OSError | None) -> None:

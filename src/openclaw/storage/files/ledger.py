@@ -47,6 +47,9 @@ _OUTBOX = (
 )
 
 
+_STORY = "INSERT INTO story (ledger_id, step, at, state, reason) VALUES (?, ?, ?, ?, ?)"
+
+
 class FileLedger:
     def __init__(self, state_dir: str, *, clock: Clock) -> None:
         self.path = Path(state_dir) / "ledger.db"
@@ -256,9 +259,6 @@ class FileLedger:
 # The operations, run in the ledger's thread. Those that refuse before they write cost their neighbours nothing.
 
 
-_FIRST_STEP = "INSERT INTO story (ledger_id, step, at, state, reason) VALUES (?, 1, ?, 'accepted', '')"
-
-
 def _accept(
     db: sqlite3.Connection,
     message: Accept,
@@ -282,10 +282,10 @@ def _accept(
     if not inserted.rowcount:
         return _known(db, message), False
     ledger_id = inserted.lastrowid or 0
-    if step is None:
-        db.execute(_FIRST_STEP, (ledger_id, now))
+    if step:
+        db.execute(f"{_STORY}, (?, 2, ?, ?, ?)", (ledger_id, 1, now, "accepted", "", ledger_id, now, step, reason))
     else:
-        db.execute(f"{_FIRST_STEP}, (?, 2, ?, ?, ?)", (ledger_id, now, ledger_id, now, step, reason))
+        db.execute(_STORY, (ledger_id, 1, now, "accepted", ""))
     return _message((ledger_id, *values, "accepted", "", 0, now, None, None, None)), True
 
 
@@ -344,7 +344,7 @@ def _finish(
         (state, reason, now, result, ledger_id),
     )
     if not ended.rowcount:
-        _end_of(db, ledger_id)
+        _end_of(db, ledger_id)  # Raises when there is no such message.
         return False
     _tell_story(db, ledger_id, now, state, reason)
     if parts:

@@ -8,11 +8,12 @@ import errno
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from openclaw.storage import faults
+from openclaw.storage.files.gathering import Gathering
 from openclaw.storage.files.ledger_schema import LedgerError, open_ledger
 
 Result = TypeVar("Result")
@@ -31,7 +32,8 @@ _ERRNO = {
 class LedgerThread:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
+        self._asked: Gathering[_Job] = Gathering(self._jobs.put)
         self._thread: threading.Thread | None = None
 
     async def start(self, now_ms: int) -> None:
@@ -45,12 +47,13 @@ class LedgerThread:
         if self._thread is None:
             raise LedgerError(f"the ledger {self._path} is closed")
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._jobs.put((operation, done))
+        self._asked.add((operation, done))
         return await done
 
     async def close(self) -> None:
         thread, self._thread = self._thread, None
         if thread is not None:
+            self._asked.now()
             self._jobs.put(None)
             await asyncio.to_thread(thread.join)
 
@@ -64,18 +67,19 @@ class LedgerThread:
             return
         _settle([(opened, None, None)])
         with contextlib.closing(connection):
-            closing = False
-            while not closing:
-                jobs, closing = self._next_jobs()
-                if jobs:
-                    _settle(self._commit_together(connection, jobs))
+            for jobs in self._batches():
+                _settle(self._commit_together(connection, jobs))
 
-    def _next_jobs(self) -> tuple[list[_Job], bool]:
-        waiting = [self._jobs.get()]
-        with contextlib.suppress(queue.Empty):
-            while len(waiting) < _MOST_TOGETHER and waiting[-1] is not None:
-                waiting.append(self._jobs.get_nowait())
-        return [job for job in waiting if job is not None], waiting[-1] is None
+    def _batches(self) -> Iterator[list[_Job]]:
+        """What is committed together, in the order it was asked for, until the ledger is closed."""
+        waiting: list[_Job] = []
+        while (asked := self._jobs.get()) is not None:
+            waiting += asked
+            while len(waiting) >= _MOST_TOGETHER or (waiting and self._jobs.empty()):
+                yield waiting[:_MOST_TOGETHER]
+                del waiting[:_MOST_TOGETHER]
+        if waiting:
+            yield waiting
 
     def _commit_together(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
         """All in one transaction. When the database refuses one, each gets a transaction of its own."""
