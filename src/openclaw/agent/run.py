@@ -65,6 +65,7 @@ from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.freshness import touched
 from openclaw.storage import faults
+from openclaw.storage.base import Transcript
 from openclaw.storage.trouble import DiskWait
 from openclaw.tools.base import ToolContext
 from openclaw.tools.exec_terms import ExecWish
@@ -102,6 +103,11 @@ class AgentRun:
         self._spent: Usage | None = None
         self._entries: RunEntries
 
+    @property
+    def written(self) -> Transcript:
+        """Where the turn went; whoever records its end sees to it that this is on disk before."""
+        return self._entries.transcript
+
     async def execute(self) -> RunResult:
         """Runs the turn to its end. What goes wrong is part of the result, and the message is kept in any case."""
         began = self._runtime.clock.now_ms()
@@ -113,7 +119,7 @@ class AgentRun:
                 result = await self._refuse(str(problem))
             else:
                 result = await self._run(prepared)
-            await self._entries.sync()
+            await self._entries.settle()
         except Aborted as stopped:
             # Stopped while it waited for a disk that takes nothing; anywhere else the loop sees to it.
             result = RunResult(outcome="aborted", error=str(stopped))
@@ -125,7 +131,7 @@ class AgentRun:
         """Ends the message without a model. The transcript says why, unless the answer was already there."""
         await self._open()
         result = await self._refuse(why)
-        await self._entries.sync()
+        await self._entries.settle()
         result.session_id = self._entries.transcript.session_id
         return result
 

@@ -185,10 +185,7 @@ class RunEntries:
     def _id(self, step: int | str) -> str:
         return entry_id(self._turn.run_id, step)
 
-    async def sync(self) -> None:
-        faults.point("sync.before")
-        await self.kept(self.transcript.sync)
-        faults.point("sync.after")
+    async def settle(self) -> None:
         if self._background:
             # Notes for a later reader; a run does not fail for want of one.
             await asyncio.gather(*self._background, return_exceptions=True)

@@ -27,7 +27,7 @@ from openclaw.runs.slots import Slots
 from openclaw.runs.story import STOPPED_BEFORE
 from openclaw.runs.turn import images_of, turn_of
 from openclaw.storage import faults
-from openclaw.storage.base import END_STATES, Accept, FirstStep, LedgerRow
+from openclaw.storage.base import END_STATES, Accept, FirstStep, LedgerRow, Transcript
 from openclaw.storage.trouble import DiskWait, until_written
 
 log = logging.getLogger("openclaw.runs")
@@ -419,7 +419,7 @@ class RunHub:
             for left in reversed(record.inbox.close()):
                 # Its words came too late for this run: they get the next one, before those that came later.
                 lane.add(left, left.queue, first=True)
-        await self._finish(record, result)
+        await self._finish(record, result, run.written)
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(turn, run.prepared, result.final, emit)
 
@@ -440,16 +440,18 @@ class RunHub:
         record.watchers |= other.watchers
         self._observers.pop(other.run_id).absorbed(record.run_id)
 
-    async def _finish(self, record: RunRecord, result: RunResult) -> None:
+    async def _finish(self, record: RunRecord, result: RunResult, written: Transcript | None = None) -> None:
         """The one end of a message: first on disk, then told to everyone."""
         state, reason = end_of(result)
         summary = result.summary()
         faults.point("finish.before")
+        if written is not None:
+            faults.point("sync.before")
         row_id, disk = record.row.id, record.disk
         parts = reply_parts(record.row.route, state, reason, result, self._runtime.config.current)
         await self._kept(
             lambda: self._runtime.ledger.finish(
-                row_id, state, reason=reason, result=summary | disk.noted(), outbox=parts
+                row_id, state, reason=reason, result=summary | disk.noted(), outbox=parts, written=written
             ),
             disk,
         )

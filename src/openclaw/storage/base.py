@@ -343,8 +343,12 @@ class Ledger(Protocol):
         reason: str = "",
         result: dict[str, Any] | None = None,
         outbox: Sequence[OutboxPart] = (),
+        written: Transcript | None = None,
     ) -> bool:
-        """Ends the message and stores what must be delivered, in one transaction. False if it had already ended."""
+        """Ends the message and stores what must be delivered, in one transaction. False if it had already ended.
+
+        ``written``: what must be on disk before the message counts as ended.
+        """
         ...
 
     async def post(

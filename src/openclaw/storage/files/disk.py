@@ -8,8 +8,9 @@ import os
 import queue
 import secrets
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
@@ -18,8 +19,9 @@ from openclaw.storage.files.gathering import Gathering
 # Darwin has no fdatasync; fsync asks for more and is always right.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
-
-_Wish: TypeAlias = "tuple[AppendFile, asyncio.Future[None]]"
+T = TypeVar("T")
+_Then: TypeAlias = Callable[[OSError | None], None]
+_Wish: TypeAlias = "tuple[AppendFile, _Then]"
 
 
 class Disk:
@@ -31,16 +33,14 @@ class Disk:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    async def sync(self, file: AppendFile) -> None:
-        """Returns once everything appended to ``file`` before this call is on disk."""
+    def sync(self, file: AppendFile, then: _Then) -> None:
+        """``then`` is called in the disk's thread once everything appended before this call is on disk."""
         if self._closed:
             raise RuntimeError("the store is closed; nothing more can be made durable")
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="openclaw-disk", daemon=True)
             self._thread.start()
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asked.add((file, done))
-        await done
+        self._asked.add((file, then))
 
     async def close(self) -> None:
         self._closed = True
@@ -62,26 +62,27 @@ class Disk:
 
 
 def _sync_all(asked: list[_Wish]) -> None:
-    waiting: dict[AppendFile, list[asyncio.Future[None]]] = {}
-    for file, done in asked:
-        waiting.setdefault(file, []).append(done)
-    for file, futures in waiting.items():
-        _tell(futures, file.sync_now())
+    waiting: dict[AppendFile, list[_Then]] = {}
+    for file, then in asked:
+        waiting.setdefault(file, []).append(then)
+    for file, followers in waiting.items():
+        error = file.sync_now()
+        for then in followers:
+            then(error)
 
 
-def _tell(futures: list[asyncio.Future[None]], error: OSError | None) -> None:
+def _tell(future: asyncio.Future[Any], error: OSError | None) -> None:
     def settle() -> None:
-        for future in futures:
-            if future.done():
-                continue
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error)
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
 
     # A closed loop has nobody left who waits.
     with contextlib.suppress(RuntimeError):
-        futures[0].get_loop().call_soon_threadsafe(settle)
+        future.get_loop().call_soon_threadsafe(settle)
 
 
 class AppendFile:
@@ -140,12 +141,22 @@ class AppendFile:
         self._size = os.lseek(fd, 0, os.SEEK_CUR)
         return self._size - len(data)
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether all that was appended is on disk."""
+        return self._synced >= self._written
+
     async def sync(self) -> None:
-        if self._synced >= self._written:
-            return
+        if not self.is_durable:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            await self.sync_into(done, lambda: _tell(done, None))
+
+    async def sync_into(self, done: asyncio.Future[T], then: Callable[[], None]) -> T:
+        """Makes the file durable and goes on with ``then``, in the disk's thread, which leads to ``done``."""
         self._syncing += 1
         try:
-            await self._disk.sync(self)
+            self._disk.sync(self, lambda error: then() if error is None else _tell(done, error))
+            return await done
         finally:
             self._syncing -= 1
 

@@ -22,6 +22,7 @@ from openclaw.storage.base import (
     OutboxRow,
     StateChange,
     ToolCallRow,
+    Transcript,
 )
 from openclaw.storage.files.ledger_seen import (
     MaybeSeen,
@@ -33,6 +34,7 @@ from openclaw.storage.files.ledger_seen import (
     stored_keys,
 )
 from openclaw.storage.files.ledger_thread import LedgerThread
+from openclaw.storage.files.transcript import FileTranscript
 
 _STEPS = frozenset({"accepted", "queued", "running"})
 _LOOKED_THROUGH = 20_000
@@ -87,12 +89,22 @@ class FileLedger:
         reason: str = "",
         result: dict[str, Any] | None = None,
         outbox: Sequence[OutboxPart] = (),
+        written: Transcript | None = None,
     ) -> bool:
         if state not in END_STATES:
             raise ValueError(f"'{state}' does not end a message: use advance")
+        file = written.file if isinstance(written, FileTranscript) else None
+        if written is not None and file is None:
+            await written.sync()
         now, encoded = self._clock.now_ms(), None if result is None else encode(result)
         parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
-        return await self._thread.run(lambda db: _finish(db, ledger_id, state, reason, encoded, parts, now))
+
+        def operation(db: sqlite3.Connection) -> bool:
+            if written is not None:
+                faults.point("sync.after")
+            return _finish(db, ledger_id, state, reason, encoded, parts, now)
+
+        return await self._thread.run(operation, after=file)
 
     async def post(
         self,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from openclaw.storage import faults
+from openclaw.storage.files.disk import AppendFile
 from openclaw.storage.files.gathering import Gathering
 from openclaw.storage.files.ledger_schema import LedgerError, open_ledger
 
@@ -42,11 +43,18 @@ class LedgerThread:
         self._thread.start()
         await opened
 
-    async def run(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-        """The operation's result, once what it wrote is on disk."""
+    async def run(
+        self, operation: Callable[[sqlite3.Connection], Result], *, after: AppendFile | None = None
+    ) -> Result:
+        """The operation's result, once what it wrote is on disk.
+
+        ``after``: a file that must be on disk before. One thread hands over to the other: the loop is asked once.
+        """
         if self._thread is None:
             raise LedgerError(f"the ledger {self._path} is closed")
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        if after is not None and not after.is_durable:
+            return await after.sync_into(done, lambda: self._jobs.put([(operation, done)]))
         self._asked.add((operation, done))
         return await done
 

@@ -98,6 +98,10 @@ class FileTranscript:
     async def sync(self) -> None:
         await self._file.sync()
 
+    @property
+    def file(self) -> AppendFile:
+        return self._file
+
     def branch(self, entry_id: str | None) -> None:
         leaf = -1 if entry_id is None else self._index.by_id[entry_id]
         if leaf != self._leaf:
