@@ -312,7 +312,7 @@ class StoreFile:
             return
         log.info("%s of session %s was edited in %s by hand", ", ".join(taken), key, self.path)
         merged = {name: value for name, value in ours.items() if name not in taken}
-        merged |= {name: theirs[name] for name in taken if name in theirs}
+        merged = normalize_entry(merged | {name: theirs[name] for name in taken if name in theirs})
         self._journal.append(journal_line(self._seq + 1, key, merged))
         self._note_change(key, before)
         self._set(key, merged)
