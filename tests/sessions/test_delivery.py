@@ -67,5 +67,6 @@ def test_thread_id_is_a_whole_number_or_text():
 def test_normalising_twice_changes_nothing_and_loses_no_unknown_field(entry):
     once = normalize_entry(entry)
     again = normalize_entry(once)
+    assert normalize_entry({**once, "updatedAt": 5}, once) == {**once, "updatedAt": 5}
     assert repr(again) == repr(once)
     assert repr(once.get("x")) == repr(entry.get("x"))

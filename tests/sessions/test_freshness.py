@@ -19,6 +19,7 @@ from openclaw.sessions.freshness import (
     expires,
     expiry,
     is_fresh,
+    just_spoken,
     last_boundary,
     next_boundary,
     reset_policy,
@@ -249,6 +250,17 @@ def test_a_daily_session_ends_exactly_when_a_boundary_has_passed(
     now = updated + minutes * MINUTE
     passed = next_boundary(hour, updated, ZoneInfo(zone)) <= now
     assert is_fresh(updated, Policy("daily", hour, None), now, ZoneInfo(zone)) is not passed
+
+
+@given(moments, st.integers(-1, 90_000), st.integers(0, 23), st.integers(1, 5), st.sampled_from(ZONES))
+@example(ms("2026-11-15 04:00", ZoneInfo("Asia/Kathmandu")) - 1, 1, 4, 5, "Asia/Kathmandu")
+@example(ms("2026-11-15 04:00", ZoneInfo("Australia/Lord_Howe")) - 30_000, 60_000, 4, 5, "Australia/Lord_Howe")
+def test_no_rule_ends_a_session_in_which_somebody_has_just_spoken(
+    updated: int, passed: int, hour: int, idle: int, zone: str
+) -> None:
+    now = updated + passed
+    if just_spoken(updated, now):
+        assert is_fresh(updated, Policy("daily", hour, idle), now, ZoneInfo(zone))
 
 
 @given(moments, moments, st.integers(0, 23), st.integers(1, 100_000), st.sampled_from(("daily", "idle")))

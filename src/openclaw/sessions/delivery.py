@@ -7,6 +7,7 @@ from typing import Any
 
 _RENAMED = {"provider": "channel", "lastProvider": "lastChannel", "room": "groupChannel"}
 _FLAT = {"channel": "lastChannel", "to": "lastTo", "accountId": "lastAccountId", "threadId": "lastThreadId"}
+_ROUTE = ("deliveryContext", "channel", *_FLAT.values())
 _CHANNEL_ALIASES = {
     "imsg": "imessage",
     "google-chat": "googlechat",
@@ -47,8 +48,10 @@ def normalize_entry(entry: dict[str, Any], previous: Mapping[str, Any] | None = 
     """A new entry with current field names and both spellings of the route in agreement.
 
     ``previous`` is the entry before a change: the spelling that was changed then says the whole route, so that a
-    thread id that was left out does not come back from the other spelling.
+    thread id that was left out does not come back from the other spelling. It must be one of ours.
     """
+    if previous is not None and _same_route(entry, previous):
+        return dict(entry)
     renamed = _with_current_names(entry)
     flat, nested = _flat_route(renamed), normalize_route(renamed.get("deliveryContext"))
     if previous is not None:
@@ -60,6 +63,12 @@ def normalize_entry(entry: dict[str, Any], previous: Mapping[str, Any] | None = 
             nested = {}
     merged = {name: value for name in _FLAT if (value := flat.get(name, nested.get(name))) is not None}
     return _with_route(renamed, merged)
+
+
+def _same_route(entry: Mapping[str, Any], previous: Mapping[str, Any]) -> bool:
+    """Nothing to do, as in most changes: no older name, and the route as it was when it was put in order."""
+    old_names = not _RENAMED.keys().isdisjoint(entry)
+    return not old_names and [*map(entry.get, _ROUTE)] == [*map(previous.get, _ROUTE)]
 
 
 def _with_current_names(entry: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ DEFAULT_HOUR = 4
 DEFAULT_IDLE_MINUTES = 60
 QUIET_SOURCES = frozenset({"heartbeat"})
 """Sources of messages behind which there is nobody."""
+_QUARTER_HOUR_MS = 15 * 60_000
 _THREAD_MARKS = (":thread:", ":topic:")
 _GROUP_MARKS = (":group:", ":channel:", ":room:")
 _TASK_PREFIXES = ("subagent:", "acp:", "cron:", "hook:")
@@ -111,6 +112,18 @@ def touched(entry: Mapping[str, Any], now_ms: int, source: str = "") -> int:
 def is_fresh(updated_at: int | None, policy: Policy, now_ms: int, zone: tzinfo | None = None) -> bool:
     """``updated_at`` is the activity stored before the message in question. ``zone`` None: the host's own."""
     return expiry(updated_at, policy, now_ms, zone) is None
+
+
+def just_spoken(updated_at: int | None, now_ms: int) -> bool:
+    """So lately that no rule can have ended the session: silence counts in minutes, and days begin on the hour.
+
+    Every clock of the world is a number of quarter hours ahead of or behind the others.
+    """
+    return (
+        updated_at is not None
+        and 0 <= now_ms - updated_at <= 60_000
+        and now_ms // _QUARTER_HOUR_MS == updated_at // _QUARTER_HOUR_MS
+    )
 
 
 def expiry(updated_at: int | None, policy: Policy, now_ms: int, zone: tzinfo | None = None) -> Expiry | None:

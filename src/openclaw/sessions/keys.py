@@ -206,14 +206,14 @@ def kind_of(
     main_key: str = DEFAULT_MAIN_KEY,
     scope: str = "per-sender",
 ) -> SessionKind:
-    kind = _kind_of_key(key, main_key, scope)
+    kind = _kind_by_name(key, main_key, scope)
     if kind == "other" and entry and str(entry.get("chatType", "")).lower() in _GROUP_CHATS:
         return "group"
     return kind
 
 
 @lru_cache(maxsize=REMEMBERED_KEYS)
-def _kind_of_key(key: str, main_key: str, scope: str) -> SessionKind:
+def _kind_by_name(key: str, main_key: str, scope: str) -> SessionKind:
     rest = rest_of(key)
     if rest in (DEFAULT_MAIN_KEY, normalize_main_key(main_key)) or (rest == "global" and scope == "global"):
         return "main"

@@ -117,11 +117,11 @@ async def rotate(stores: Stores, agent_id: str, key: str, reason: Reason, now_ms
 def _expired(
     stores: Stores, key: str, facts: MessageFacts, entry: SessionEntry, now_ms: int, zone: tzinfo | None
 ) -> tuple[Reason, str] | None:
-    if not freshness.expires(key):
+    active = freshness.activity_at(entry)
+    if freshness.just_spoken(active, now_ms) or not freshness.expires(key):
         return None
     kind = freshness.session_type(key, chat_type=facts.chat_type, thread=facts.thread or bool(facts.parent_key))
     policy = freshness.reset_policy(stores.config.current.session, kind, facts.channel)
-    active = freshness.activity_at(entry)
     reason = freshness.expiry(active, policy, now_ms, zone)
     return (reason, freshness.why_stale(active, policy, now_ms, zone) or "") if reason else None
 

@@ -47,29 +47,34 @@ class Journal:
         self._folding = self.path.with_name(f"{self.path.name}.folding")
         self._previous = self.path.with_name(f"{self.path.name}.prev")
         self._backup = snapshot.with_name(f"{snapshot.name}.bak")
-        self.file = AppendFile(self.path, disk)
+        self._file = AppendFile(self.path, disk)
 
-    def append(self, lines: bytes) -> None:
-        """Writes changes, each a ``journal_line``; ``file``, as it is now, is the one to sync for them to last."""
+    def append(self, lines: bytes) -> AppendFile:
+        """Writes changes, each a ``journal_line``; the returned file is the one to sync for them to last."""
+        file = self._file
         if lines:
-            self.file.append(lines)
+            file.append(lines)
+        return file
 
     def rotate(self) -> None:
-        """From here on changes go to a new file; the older ones wait for the snapshot that will hold them."""
+        """From here on changes go to a new file; the older ones wait for the snapshot that will hold them.
+
+        Blocking, and safe beside ``append``: what is written meanwhile is in either file.
+        """
         if self._folding.exists() or not self.path.exists():
             # An earlier fold did not finish: its marks and ours stay together in the current file.
             return
         self.path.replace(self._folding)
-        self.file = AppendFile(self.path, self._disk)
+        self._file = AppendFile(self.path, self._disk)
 
     async def note_fold(self, seq: int, prepared: Path) -> None:
-        file = self.file
+        file = self._file
         file.append(journal_line(seq, None, {"fold": prepared.name}))
         await file.sync()
 
     async def note_unfold(self, prepared: Path) -> None:
         """Takes a noted fold back; only then may its prepared file be removed."""
-        file = self.file
+        file = self._file
         file.append(journal_line(0, None, {"unfold": prepared.name}))
         await file.sync()
 
@@ -84,8 +89,8 @@ class Journal:
             self._folding.replace(self._previous)
 
     async def close(self) -> None:
-        await self.file.sync()
-        self.file.close()
+        await self._file.sync()
+        self._file.close()
 
     # Recovery (in a thread: nothing else uses the files yet)
 
@@ -119,8 +124,8 @@ class Journal:
                 folds.pop(str(mark.get("unfold")), None)
         for name in [name for name in folds if self._snapshot.with_name(name).exists()]:
             del folds[name]
-            self.file.append(journal_line(0, None, {"unfold": name}))
-            if (error := self.file.sync_now()) is not None:
+            self._file.append(journal_line(0, None, {"unfold": name}))
+            if (error := self._file.sync_now()) is not None:
                 raise error
         for leftover in self._snapshot.parent.glob(f"{self._snapshot.name}.*.tmp"):
             leftover.unlink(missing_ok=True)

@@ -3,98 +3,124 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.keys import session_file_name
 from openclaw.storage.base import TranscriptRef
-from openclaw.storage.files.compressed import packed_name
+from openclaw.storage.files.compressed import SUFFIX
 
 log = logging.getLogger(__name__)
+
+MOST_AGENTS = 256
+"""Whose folders are kept in mind."""
 
 
 class Locations:
     """Paths of one state directory. ``store_path`` tells where an agent's ``sessions.json`` is, if not at home."""
 
     def __init__(self, state_dir: str, store_path: Callable[[str], str] | None = None) -> None:
-        self._state = Path(state_dir)
+        self._state = state_dir
         self._store_path = store_path
+        self._places = lru_cache(maxsize=MOST_AGENTS)(self._places_of)
         self._warned: set[str] = set()
 
     def default(self, ref: TranscriptRef) -> Path:
         """Where a new transcript is written: where the entry says, if it may say so, else in the agent's folder."""
-        return self._pointed_at(ref) or self._home(ref) / session_file_name(ref.session_id, ref.thread_id)
+        pointed = self._pointed_at(ref)
+        return pointed or Path(self._home(ref), session_file_name(ref.session_id, ref.thread_id))
 
     def find(self, ref: TranscriptRef) -> Path | None:
-        return next((path for path in self._candidates(ref) if self._is_ours(path, ref)), None)
+        return next(self._plain(ref, self._candidates(ref)), None)
 
     def find_packed(self, ref: TranscriptRef) -> Path | None:
         """The compressed file, where there is no plain one."""
-        return next(iter(self.all_packed(ref)), None)
+        return next(self._packed(ref, self._candidates(ref)), None)
+
+    def find_either(self, ref: TranscriptRef) -> tuple[Path | None, Path | None]:
+        """The plain file, or else the compressed one."""
+        candidates = self._candidates(ref)
+        plain = next(self._plain(ref, candidates), None)
+        packed = next(self._packed(ref, candidates), None) if plain is None else None
+        if plain is None and packed is None:
+            # Looked for once more: it may have turned from one form into the other in between.
+            plain = next(self._plain(ref, candidates), None)
+        return plain, packed
+
+    def all_found(self, ref: TranscriptRef) -> list[Path]:
+        return _distinct(self._plain(ref, self._candidates(ref)))
 
     def all_packed(self, ref: TranscriptRef) -> list[Path]:
-        pairs = ((path, packed_name(path)) for path in self._candidates(ref))
-        found = [packed for path, packed in pairs if packed.is_file() and self._is_inside(path, ref)]
-        return list({packed.resolve(): packed for packed in found if not packed.is_symlink()}.values())
+        return _distinct(self._packed(ref, self._candidates(ref)))
 
     def folders(self, agent_id: str) -> list[Path]:
         """Where this agent's transcripts are, older places included."""
-        ref = TranscriptRef(agent_id=agent_id, session_id="")
-        older = self._state / "sessions"
-        places = (self._beside_store(ref), self._home(ref), older / normalize_agent_id(agent_id))
-        return list({folder.resolve(): folder for folder in places if folder is not None}.values())
+        *own, _ = self._places(agent_id)
+        return _distinct(Path(folder) for folder in own)
 
-    def all_found(self, ref: TranscriptRef) -> list[Path]:
-        found = {path.resolve(): path for path in self._candidates(ref) if self._is_ours(path, ref)}
-        return list(found.values())
+    def _plain(self, ref: TranscriptRef, candidates: list[str]) -> Iterator[Path]:
+        return (Path(path) for path in candidates if os.path.isfile(path) and self._is_inside(path, ref))
 
-    def _candidates(self, ref: TranscriptRef) -> Iterator[Path]:
-        pointed = self._pointed_at(ref)
-        if pointed is not None:
-            yield pointed
+    def _packed(self, ref: TranscriptRef, candidates: list[str]) -> Iterator[Path]:
+        for path in candidates:
+            packed = path + SUFFIX
+            if os.path.isfile(packed) and not os.path.islink(packed) and self._is_inside(path, ref):
+                yield Path(packed)
+
+    def _candidates(self, ref: TranscriptRef) -> list[str]:
         names = [session_file_name(ref.session_id, ref.thread_id)]
         if ref.thread_id is not None:
             names.append(session_file_name(ref.session_id))
         if ref.file:
             # A state directory that was moved: the entry's absolute path is stale, the file's name is not.
-            names.insert(0, Path(ref.file.strip()).name)
-        agent = normalize_agent_id(ref.agent_id)
-        older = self._state / "sessions"
-        for folder in (self._beside_store(ref), self._home(ref), older / agent, older):
-            for name in names:
-                if folder is not None and name not in ("", ".", ".."):
-                    yield folder / name
+            names.insert(0, os.path.basename(ref.file.strip().rstrip("/")))
+        named = [name for name in names if name not in ("", ".", "..")]
+        pointed = self._pointed_at(ref)
+        found = [f"{folder}{os.sep}{name}" for folder in self._places(ref.agent_id) for name in named]
+        return found if pointed is None else [str(pointed), *found]
 
-    def _home(self, ref: TranscriptRef) -> Path:
-        return Path(sessions_dir(str(self._state), ref.agent_id))
+    def _places_of(self, agent_id: str) -> tuple[str, ...]:
+        """The folders to look into; the last is shared by all agents."""
+        beside = [os.path.dirname(self._store_path(agent_id))] if self._store_path else []
+        older = os.path.join(self._state, "sessions")
+        home, oldest = sessions_dir(self._state, agent_id), os.path.join(older, normalize_agent_id(agent_id))
+        return (*dict.fromkeys([*beside, home, oldest]), older)
 
-    def _beside_store(self, ref: TranscriptRef) -> Path | None:
-        return Path(self._store_path(ref.agent_id)).parent if self._store_path else None
+    def _home(self, ref: TranscriptRef) -> str:
+        return sessions_dir(self._state, ref.agent_id)
 
     def _pointed_at(self, ref: TranscriptRef) -> Path | None:
         """``sessionFile``, as long as it stays inside the state directory (or beside the store)."""
         text = (ref.file or "").strip()
         if not text:
             return None
-        path = Path(text).expanduser()
-        path = path if path.is_absolute() else self._home(ref) / path
-        free = path.suffix == ".jsonl" and self._is_inside(path, ref) and not path.exists()
-        if not free and not self._is_ours(path, ref):
+        path = os.path.join(self._home(ref), os.path.expanduser(text))
+        free = _is_named_so(path) and not os.path.exists(path)
+        if not (free or os.path.isfile(path)) or not self._is_inside(path, ref):
             self._warn_once(text)
             return None
-        return path
+        return Path(path)
 
-    def _is_ours(self, path: Path, ref: TranscriptRef) -> bool:
-        return path.is_file() and self._is_inside(path, ref)
-
-    def _is_inside(self, path: Path, ref: TranscriptRef) -> bool:
+    def _is_inside(self, path: str, ref: TranscriptRef) -> bool:
         """Links followed: a name inside may lead outside."""
-        roots = [root.resolve() for root in (self._state, self._beside_store(ref)) if root is not None]
-        resolved = path.resolve()
-        return resolved.suffix == ".jsonl" and any(resolved.is_relative_to(root) for root in roots)
+        real = os.path.realpath(path)
+        beside, *_ = self._places(ref.agent_id)
+        roots = [os.path.join(os.path.realpath(root), "") for root in (self._state, beside)]
+        return _is_named_so(real) and real.startswith(tuple(roots))
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned and len(self._warned) < 1000:
             self._warned.add(text)
             log.warning("sessionFile %s is not a transcript inside %s; the default place is used", text, self._state)
+
+
+def _is_named_so(path: str) -> bool:
+    return os.path.splitext(path)[1] == ".jsonl"
+
+
+def _distinct(paths: Iterable[Path]) -> list[Path]:
+    """Without those that lead to the same place as another."""
+    return list({os.path.realpath(path): path for path in paths}.values())

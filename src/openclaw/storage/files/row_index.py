@@ -1,4 +1,4 @@
-"""Session rows kept in the order they are listed, so that listing never sorts."""
+"""Session rows in the order they are listed, put in order when someone asks, and then only those that moved."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 from openclaw.storage.base import SessionRow
 
+Name: TypeAlias = tuple[str, str]
+"""Agent and key."""
 Place: TypeAlias = tuple[int, str, str]
 
 
@@ -21,30 +23,54 @@ def _place(row: SessionRow) -> Place:
 
 
 class RowIndex:
-    """Rows, newest first. Their places are kept beside them, so that finding one compares and computes nothing."""
+    """Rows, newest first. A change costs a note; far more are made than listings are asked for."""
 
     def __init__(self) -> None:
-        self._rows: list[SessionRow] = []
-        self._places: list[Place] = []
+        self._rows: dict[Name, SessionRow] = {}
+        self._moved: set[Name] = set()
+        self._placed: dict[Name, Place] = {}
+        self._order: list[Place] = []
+        self._listed: list[SessionRow] = []
+        """In that order."""
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def fill(self, rows: list[SessionRow]) -> None:
-        """Many rows at once (when a store is opened)."""
-        self._rows = sorted([*self._rows, *rows], key=_place)
-        self._places = [_place(row) for row in self._rows]
+    def get(self, name: Name) -> SessionRow | None:
+        return self._rows.get(name)
 
-    def add(self, row: SessionRow) -> None:
-        own = _place(row)
-        place = bisect_left(self._places, own)
-        self._places.insert(place, own)
-        self._rows.insert(place, row)
+    def put(self, name: Name, row: SessionRow) -> None:
+        self._rows[name] = row
+        self._moved.add(name)
 
-    def remove(self, row: SessionRow) -> None:
-        place = bisect_left(self._places, _place(row))
-        if place < len(self._rows) and self._rows[place] is row:
-            del self._rows[place], self._places[place]
+    def remove(self, name: Name) -> None:
+        self._rows.pop(name, None)
+        if name in self._placed:
+            self._moved.add(name)
+        else:
+            self._moved.discard(name)
 
     def rows(self) -> list[SessionRow]:
-        return self._rows.copy()
+        if self._moved:
+            self._put_in_order()
+        return self._listed.copy()
+
+    def _put_in_order(self) -> None:
+        if len(self._moved) * 8 > len(self._rows):
+            self._listed = sorted(self._rows.values(), key=_place)
+            self._order = [_place(row) for row in self._listed]
+            self._placed = {(place[2], place[1]): place for place in self._order}
+        else:
+            for name in self._moved:
+                self._move(name)
+        self._moved.clear()
+
+    def _move(self, name: Name) -> None:
+        if (before := self._placed.pop(name, None)) is not None:
+            at = bisect_left(self._order, before)
+            del self._order[at], self._listed[at]
+        if (row := self._rows.get(name)) is not None:
+            place = self._placed[name] = _place(row)
+            at = bisect_left(self._order, place)
+            self._order.insert(at, place)
+            self._listed.insert(at, row)

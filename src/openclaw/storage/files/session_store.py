@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +16,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import DEFAULT_AGENT, agent_of, is_cron_run_alias
 from openclaw.storage.base import Change, SessionRow
 from openclaw.storage.files.disk import Disk
-from openclaw.storage.files.row_index import RowIndex, updated_at
+from openclaw.storage.files.row_index import Name, RowIndex, updated_at
 from openclaw.storage.files.store_file import StoreFile, private_copy
 
 log = logging.getLogger(__name__)
@@ -50,9 +51,8 @@ class FileSessionStore:
         self._of_agent: dict[str, StoreFile] = {}
         """By the agent's id as it was asked for, so that nobody has to make a path to find a row."""
         self._all_rows = RowIndex()
-        self._agent_rows: dict[str, RowIndex] = {}
-        self._row: dict[tuple[str, str], SessionRow] = {}
-        self._by_session: dict[str, dict[tuple[str, str], None]] = {}
+        self._agent_rows: defaultdict[str, RowIndex] = defaultdict(RowIndex)
+        self._by_session: dict[str, dict[Name, SessionRow]] = {}
         self._opening = asyncio.Lock()
         self._folds: set[asyncio.Task[None]] = set()
         self._settling: dict[StoreFile, asyncio.Task[None]] = {}
@@ -109,7 +109,7 @@ class FileSessionStore:
 
     async def find_session_id(self, session_id: str) -> SessionRow | None:
         """The row of that session; of several the latest, a cron job's own row before the alias of one run."""
-        rows = [self._row[place] for place in self._by_session.get(session_id, ())]
+        rows = self._by_session.get(session_id, {}).values()
         return min(rows, key=lambda row: (is_cron_run_alias(row.key), -updated_at(row.entry), row.key), default=None)
 
     async def count(self, agent_id: str) -> int:
@@ -166,16 +166,9 @@ class FileSessionStore:
 
         file = StoreFile(Path(path), self._disk, self._clock, lambda key, value: self._observe(owner(key), key, value))
         values = await file.open()
-        self._take_in([self._link(owner(key), key, value) for key, value in values.items() if _is_entry(value)])
+        for key, value in values.items():
+            self._observe(owner(key), key, value)
         return file
-
-    def _take_in(self, rows: list[SessionRow]) -> None:
-        self._all_rows.fill(rows)
-        by_agent: dict[str, list[SessionRow]] = {}
-        for row in rows:
-            by_agent.setdefault(row.agent_id, []).append(row)
-        for agent, own in by_agent.items():
-            self._agent_rows.setdefault(agent, RowIndex()).fill(own)
 
     async def _tend(self) -> None:
         while True:
@@ -221,27 +214,31 @@ class FileSessionStore:
     # Indexes
 
     def _observe(self, agent: str, key: str, value: Any) -> None:
-        if (row := self._row.pop((agent, key), None)) is not None:
-            self._all_rows.remove(row)
-            self._agent_rows[agent].remove(row)
-            self._unlink(row)
+        name = agent, key
+        before = self._all_rows.get(name)
         if _is_entry(value):
-            row = self._link(agent, key, value)
-            self._all_rows.add(row)
-            self._agent_rows.setdefault(agent, RowIndex()).add(row)
+            row = SessionRow(agent, key, cast("SessionEntry", value))
+            self._all_rows.put(name, row)
+            self._agent_rows[agent].put(name, row)
+        else:
+            row = None
+            self._all_rows.remove(name)
+            self._agent_rows[agent].remove(name)
+        self._link(name, before, row)
 
-    def _link(self, agent: str, key: str, entry: dict[str, Any]) -> SessionRow:
-        row = self._row[(agent, key)] = SessionRow(agent, key, cast("SessionEntry", entry))
-        if isinstance(session_id := entry.get("sessionId"), str):
-            self._by_session.setdefault(session_id, {})[(agent, key)] = None
-        return row
+    def _link(self, name: Name, before: SessionRow | None, row: SessionRow | None) -> None:
+        old, new = _session_id(before), _session_id(row)
+        if old is not None and old != new:
+            del self._by_session[old][name]
+            if not self._by_session[old]:
+                del self._by_session[old]
+        if new is not None and row is not None:
+            self._by_session.setdefault(new, {})[name] = row
 
-    def _unlink(self, row: SessionRow) -> None:
-        session_id = row.entry.get("sessionId")
-        if isinstance(session_id, str) and (places := self._by_session.get(session_id)) is not None:
-            places.pop((row.agent_id, row.key), None)
-            if not places:
-                del self._by_session[session_id]
+
+def _session_id(row: SessionRow | None) -> str | None:
+    value = row.entry.get("sessionId") if row is not None else None
+    return value if isinstance(value, str) else None
 
 
 def _rest(file: StoreFile) -> float:

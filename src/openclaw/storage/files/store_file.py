@@ -16,7 +16,7 @@ from openclaw.clock import Clock
 from openclaw.sessions import json_text
 from openclaw.sessions.delivery import normalize_entry
 from openclaw.sessions.keys import session_file_name
-from openclaw.storage.files.disk import Disk, put_in_place, write_beside
+from openclaw.storage.files.disk import AppendFile, Disk, put_in_place, write_beside
 from openclaw.storage.files.gathering import Gathering
 from openclaw.storage.files.journal import Journal, Recovered, journal_line, parse_store, set_aside
 
@@ -38,7 +38,7 @@ class _Unwritten(NamedTuple):
     key: str
     previous: Any
     line: bytes
-    written: asyncio.Future[None]
+    written: asyncio.Future[AppendFile]
 
 
 class StoreFile:
@@ -108,19 +108,17 @@ class StoreFile:
         if not changed and not self._unwritten:
             return entry
         line = journal_line(self._seq + 1, key, entry) if changed else b""
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        written: asyncio.Future[AppendFile] = asyncio.get_running_loop().create_future()
         # Who changed nothing waits too: messages must not overtake each other here.
         self._unwritten.add(_Unwritten(key, previous, line, written))
         if changed:
             self._note_change(key, previous)
             self._set(key, entry)
-        if not durable:
-            await written
-            return entry
-        self._unwritten.now()
-        file = self._journal.file
-        await written
-        await file.sync()
+        if durable:
+            self._unwritten.now()
+        file = await written
+        if durable:
+            await file.sync()
         return entry
 
     def _note_change(self, key: str, previous: Any) -> None:
@@ -132,7 +130,7 @@ class StoreFile:
     def _write(self, changes: list[_Unwritten]) -> None:
         """Changes made in one step of the loop are one write. If the disk does not take it, none was made."""
         try:
-            self._journal.append(b"".join([change.line for change in changes]))
+            file = self._journal.append(b"".join([change.line for change in changes]))
         except OSError as error:
             for change in reversed(changes):
                 self._set(change.key, change.previous)
@@ -142,7 +140,7 @@ class StoreFile:
             return
         for change in changes:
             if not change.written.done():
-                change.written.set_result(None)
+                change.written.set_result(file)
 
     def _normalized(self, key: str, value: Any) -> Any:
         return self._with_topic_file(key, normalize_entry(value)) if isinstance(value, dict) else value
@@ -195,8 +193,9 @@ class StoreFile:
 
     async def _write_snapshot(self) -> bool:
         """False when someone wrote the file meanwhile: their edit has to be merged first."""
+        await asyncio.to_thread(self._journal.rotate)
+        # Taken after that: the snapshot holds all that is in the older file, which goes when it is done.
         self._unwritten.now()
-        self._journal.rotate()
         seq, values = self._seq, self._values.copy()
         prepared = await asyncio.to_thread(self._prepare, values)
         if _signature(self.path) != self._seen:
@@ -208,7 +207,7 @@ class StoreFile:
         except OSError:
             await self._abandon(prepared)
             raise
-        self._journal.forget_folded()
+        await asyncio.to_thread(self._journal.forget_folded)
         self._changed = {key: changed for key, changed in self._changed.items() if changed > seq}
         self._before = {key: values.get(key) for key in self._changed}
         self._rewrite, self._unsettled = False, None
@@ -313,7 +312,7 @@ class StoreFile:
             return
         log.info("%s of session %s was edited in %s by hand", ", ".join(taken), key, self.path)
         merged = {name: value for name, value in ours.items() if name not in taken}
-        merged |= {name: theirs[name] for name in taken if name in theirs}
+        merged = normalize_entry(merged | {name: theirs[name] for name in taken if name in theirs})
         self._journal.append(journal_line(self._seq + 1, key, merged))
         self._note_change(key, before)
         self._set(key, merged)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +35,8 @@ T = TypeVar("T")
 
 LONGEST_TAIL = 1000
 MOST_PLACES = 4096
+WEIGHED_EVERY = 32
+"""They grow while they are held: so often all are weighed, besides whenever a heavy one comes."""
 LARGEST_IN_MEMORY = 64 << 20
 """A compressed transcript larger than this is made plain again to be looked at."""
 
@@ -55,21 +58,39 @@ class FileTranscriptStore:
         self._disk = Disk()
         self._most_live = most_live
         self._most_bytes = most_bytes
-        self._live: WeakValueDictionary[Path, FileTranscript] = WeakValueDictionary()
-        self._places: dict[TranscriptRef, Path] = {}
-        """Found before: following links from every root to a file that is open anyway was a quarter of a turn."""
-        self._recent: OrderedDict[Path, FileTranscript] = OrderedDict()
-        self._opening: dict[Path, asyncio.Task[FileTranscript]] = {}
-        self._changing: dict[Path, asyncio.Task[Any]] = {}
+        # By their real paths: two spellings of one file must not become two writers.
+        self._live: WeakValueDictionary[str, FileTranscript] = WeakValueDictionary()
+        self._recent: OrderedDict[str, FileTranscript] = OrderedDict()
+        self._opening: dict[str, asyncio.Task[FileTranscript]] = {}
+        self._changing: dict[str, asyncio.Task[Any]] = {}
         """Files being compressed or made plain again."""
+        self._places: dict[TranscriptRef, str] = {}
+        """Found before: following links from every root to a file that is open anyway was a quarter of a turn."""
+        self._kept = 0
 
     async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> FileTranscript | None:
         if (known := self._known(ref)) is not None:
             return known
-        path = await self._plain(ref)
-        if path is None and not create:
+        found = await self._plain(ref)
+        path = found or self._locations.default(ref)
+        place = os.path.realpath(path)
+        live = self._live.get(place)
+        if live is None and found is None and not create:
             return None
-        return await self._open(path or self._locations.default(ref), ref, cwd)
+        if len(self._places) >= MOST_PLACES:
+            self._places.clear()
+        self._places[ref] = place
+        if live is not None:
+            self._use(place, live)
+            return live
+        if found is None:
+            return self._keep(place, self._make(path, ref.session_id, cwd))
+        task = self._opening.get(place)
+        if task is None:
+            task = self._opening[place] = asyncio.create_task(self._load(place, path, ref.session_id, cwd))
+            task.add_done_callback(lambda _: self._opening.pop(place, None))
+        # Shielded: one caller giving up must not take the file away from the others.
+        return await asyncio.shield(task)
 
     def _known(self, ref: TranscriptRef) -> FileTranscript | None:
         place = self._places.get(ref)
@@ -85,9 +106,9 @@ class FileTranscriptStore:
         if path.exists():
             raise FileExistsError(f"{path} exists already; a fork needs a new session id")
         entries = await source.path_entries()
-        forked = FileTranscript(path, ref.session_id, cwd=cwd, parent=source.path, disk=self._disk, clock=self._clock)
+        forked = self._make(path, ref.session_id, cwd, parent=source.path)
         forked.begin_with(entries)
-        self._keep(path.resolve(), forked)
+        self._keep(os.path.realpath(path), forked)
         # A name given while another branch was active is not on this one.
         for entry_id, text in source.labels().items():
             if entry_id in forked and forked.labels().get(entry_id) != text:
@@ -97,14 +118,14 @@ class FileTranscriptStore:
 
     async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
         limit = min(limit, LONGEST_TAIL)
-        path = self._place(ref) if limit > 0 else None
+        path = self._locations.find(ref) if limit > 0 else None
         if path is None and limit > 0 and (packed := self._locations.find_packed(ref)) is not None:
             if (size := await asyncio.to_thread(unpacked_size, packed)) is not None and size <= LARGEST_IN_MEMORY:
                 return await asyncio.to_thread(read_packed_tail, packed, limit)
             path = await self._plain(ref)
         if path is None:
             return []
-        live = self._live.get(path.resolve())
+        live = self._live.get(os.path.realpath(path))
         if live is not None:
             return await live.shown_entries(limit)
         try:
@@ -123,7 +144,7 @@ class FileTranscriptStore:
         stamp = f"{safe_file_name(reason)}.{iso_utc(self._clock.now_ms()).replace(':', '-')}"
         archived: list[str] = []
         for path in self._locations.all_found(ref):
-            place = path.resolve()
+            place = os.path.realpath(path)
             target = await asyncio.to_thread(_rename_free, path, stamp)
             live = self._live.pop(place, None)
             self._recent.pop(place, None)
@@ -138,7 +159,7 @@ class FileTranscriptStore:
         path = await self._plain(ref)
         if path is None:
             return Shortened(archived=None, kept=0)
-        live = self._live.get(path.resolve())
+        live = self._live.get(os.path.realpath(path))
         if live is not None:
             await live.sync()
         stamp = iso_utc(self._clock.now_ms()).replace(":", "-")
@@ -158,7 +179,7 @@ class FileTranscriptStore:
         return done
 
     async def _pack(self, path: Path, done: Compressed) -> None:
-        place = path.resolve()
+        place = os.path.realpath(path)
         if place in self._opening or place in self._changing or not self._let_go(place):
             return
         try:
@@ -174,7 +195,7 @@ class FileTranscriptStore:
             done.bytes_after + after,
         )
 
-    def _let_go(self, place: Path) -> bool:
+    def _let_go(self, place: str) -> bool:
         """True when nobody but this store had the transcript in memory, which now has not either."""
         kept = self._recent.pop(place, None)
         if kept is None:
@@ -192,21 +213,18 @@ class FileTranscriptStore:
     async def _plain(self, ref: TranscriptRef) -> Path | None:
         """The transcript's file, made plain again if it was compressed; nothing is changing it when this returns."""
         while True:
-            path = self._place(ref)
-            packed = self._locations.find_packed(ref) if path is None else None
-            # Looked for once more: it may have turned from one form into the other in between.
-            path = path or (self._place(ref) if packed is None else None)
+            path, packed = self._locations.find_either(ref)
             target = path or (plain_name(packed) if packed is not None else None)
             if target is None:
                 return None
-            if (busy := self._changing.get(target.resolve())) is not None:
+            if (busy := self._changing.get(os.path.realpath(target))) is not None:
                 await asyncio.wait([busy])
             elif packed is None:
                 return target
             else:
-                await self._change(target.resolve(), partial(unpack, packed))
+                await self._change(os.path.realpath(target), partial(unpack, packed))
 
-    async def _change(self, place: Path, work: Callable[[], T]) -> T:
+    async def _change(self, place: str, work: Callable[[], T]) -> T:
         """Only one at a time turns a file into its other form, to the end, whoever gives up waiting for it."""
         task = asyncio.create_task(asyncio.to_thread(work))
         self._changing[place] = task
@@ -232,55 +250,39 @@ class FileTranscriptStore:
             transcript.rest()
         self._recent.clear()
 
-    def _place(self, ref: TranscriptRef) -> Path | None:
-        """Its file, or the place it will be written to when someone has it open already."""
-        path = self._locations.find(ref)
-        if path is None and (default := self._locations.default(ref)).resolve() in self._live:
-            return default
-        return path
+    def _make(self, path: Path, session_id: str, cwd: str, parent: str | None = None) -> FileTranscript:
+        return FileTranscript(path, session_id, cwd=cwd, parent=parent, disk=self._disk, clock=self._clock)
 
-    async def _open(self, path: Path, ref: TranscriptRef, cwd: str) -> FileTranscript:
-        # By the resolved path: two spellings of one file must not become two writers.
-        place = path.resolve()
-        if len(self._places) >= MOST_PLACES:
-            self._places.clear()
-        self._places[ref] = place
-        if (live := self._live.get(place)) is not None:
-            self._use(place, live)
-            return live
-        task = self._opening.get(place)
-        if task is None:
-            task = self._opening[place] = asyncio.create_task(self._load(path, ref.session_id, cwd))
-            task.add_done_callback(lambda _: self._opening.pop(place, None))
-        # Shielded: one caller giving up must not take the file away from the others.
-        return await asyncio.shield(task)
-
-    async def _load(self, path: Path, session_id: str, cwd: str) -> FileTranscript:
-        transcript = FileTranscript(path, session_id, cwd=cwd, parent=None, disk=self._disk, clock=self._clock)
-        if path.exists():
-            await asyncio.to_thread(transcript.load)
+    async def _load(self, place: str, path: Path, session_id: str, cwd: str) -> FileTranscript:
+        transcript = self._make(path, session_id, cwd)
+        await asyncio.to_thread(transcript.load)
         for warning in transcript.warnings:
             log.warning("transcript %s: %s", path, warning)
-        self._keep(path.resolve(), transcript)
-        return transcript
+        return self._keep(place, transcript)
 
-    def _use(self, place: Path, transcript: FileTranscript) -> None:
+    def _use(self, place: str, transcript: FileTranscript) -> None:
         """The last to be let go. Only one that was let go before can make it too many."""
         if place in self._recent:
             self._recent.move_to_end(place)
         else:
             self._keep(place, transcript)
 
-    def _keep(self, place: Path, transcript: FileTranscript) -> None:
+    def _keep(self, place: str, transcript: FileTranscript) -> FileTranscript:
         self._live[place] = self._recent[place] = transcript
         self._recent.move_to_end(place)
-        if len(self._recent) <= self._most_live and transcript.weight <= self._most_bytes // self._most_live:
-            return  # So many of at most that weight are allowed: no need to weigh them all.
-        weight = sum(held.weight for held in self._recent.values())
-        while len(self._recent) > self._most_live or (weight > self._most_bytes and len(self._recent) > 1):
-            _, oldest = self._recent.popitem(last=False)
-            weight -= oldest.weight
-            oldest.rest()
+        self._kept += 1
+        if len(self._recent) > self._most_live:
+            self._rest_oldest()
+        if transcript.weight > self._most_bytes // self._most_live or self._kept % WEIGHED_EVERY == 0:
+            weight = sum(held.weight for held in self._recent.values())
+            while weight > self._most_bytes and len(self._recent) > 1:
+                weight -= self._rest_oldest()
+        return transcript
+
+    def _rest_oldest(self) -> int:
+        _, oldest = self._recent.popitem(last=False)
+        oldest.rest()
+        return oldest.weight
 
 
 def _rename_free(path: Path, stamp: str) -> Path:
