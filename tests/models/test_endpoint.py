@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import ipaddress
 import ssl
 from collections.abc import AsyncIterator
@@ -110,6 +111,14 @@ async def test_hints_before_the_answer_are_passed_over() -> None:
         response = await Endpoint(f"http://127.0.0.1:{server.port}/", {}).post(session, b"{}")
         assert (response.status, response.content_type) == (200, "text/event-stream")
         response.close()
+
+
+async def test_a_compressed_answer_is_read_as_what_it_says() -> None:
+    packed = gzip.compress(b"data: hello\n\n")
+    head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed)
+    async with RawServer(head + packed).running() as server, aiohttp.ClientSession() as session:
+        endpoint = Endpoint(f"http://127.0.0.1:{server.port}/", {})
+        assert await post(endpoint, session) == (200, b"data: hello\n\n")
 
 
 async def test_a_body_that_is_too_large_for_one_write_arrives_whole() -> None:

@@ -70,6 +70,21 @@ async def test_a_key_is_taken_from_the_config_then_the_environment(
     assert await key_of(config(configured), environ) == expected
 
 
+async def test_a_key_that_is_changed_counts_at_the_next_call() -> None:
+    environ = {"NAME_OF_KEY": "first"}
+    keys = Keys(environ)
+    written, other, named = config("written"), config("other"), config("NAME_OF_KEY")
+    for configured, expected in [(written, "written"), (written, "written"), (other, "other"), (written, "written")]:
+        assert await keys.resolve_key(CLAUDE, configured) == expected
+    assert await keys.resolve_key(CLAUDE, named) == "first"
+    environ["NAME_OF_KEY"] = "second"
+    assert await keys.resolve_key(CLAUDE, named) == "second"
+    del environ["NAME_OF_KEY"]
+    assert await keys.resolve_key(CLAUDE, named) == "NAME_OF_KEY"
+    environ["NAME_OF_KEY"] = "third"
+    assert await keys.resolve_key(CLAUDE, named) == "third"
+
+
 async def test_a_key_file_is_read_without_its_line_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "key").write_text("file-key\n")
     (tmp_path / "key").chmod(0o600)

@@ -75,11 +75,19 @@ class Keys:
         self._printed: dict[tuple[str, ...], tuple[float, str]] = {}
         self._running = asyncio.Lock()
         self._warned: set[str] = set()
+        self._config: Config | None = None
+        self._written: dict[tuple[str, str], str] = {}
+        """Keys that stand in this config itself, by provider and api: the same until the config is another."""
 
     async def resolve_key(self, model: Model, config: Config, *, agent_id: str = "main") -> str:
         """The key for a model; empty where none is needed. Raises ``MissingKey``."""
         if model.auth_profile and (chosen := await self._chosen(model, config, agent_id)):
             return _checked(chosen.secret, KeySource("profile", chosen.id), model.provider)
+        if self._config is not config:
+            self._config, self._written = config, {}
+        written = (model.provider, model.api)
+        if written in self._written:
+            return self._written[written]
         provider = provider_config(config, model.provider)
         profiles: list[Profile] = []
         source = find_source(model, provider, self._environ)
@@ -87,8 +95,10 @@ class Keys:
             # Stored profiles count only where neither config nor environment has a key: most calls read no file.
             profiles = await self._profiles(model, config, agent_id)
             source = find_source(model, provider, self._environ, profiles)
-        key = await self._read(source, model, provider, profiles)
-        return _checked(key, source, model.provider)
+        key = _checked(await self._read(source, model, provider, profiles), source, model.provider)
+        if source.kind == "config" and not _ENV_NAME.fullmatch(key):
+            self._written[written] = key
+        return key
 
     async def _chosen(self, model: Model, config: Config, agent_id: str) -> Profile | None:
         """The credential the session named; None when it belongs to another provider than the model of this call."""
