@@ -207,7 +207,7 @@ def kind_of(
     scope: str = "per-sender",
 ) -> SessionKind:
     kind = _kind_of_key(key, main_key, scope)
-    if kind == "other" and entry and str(entry.get("chatType", "")).lower() in _GROUP_CHATS:
+    if kind == "other" and entry and (chat := entry.get("chatType")) and str(chat).lower() in _GROUP_CHATS:
         return "group"
     return kind
 
