@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from openclaw.agent.compaction_cut import should_compact
 from openclaw.agent.tokens import (
     PromptBudget,
+    Scale,
     Scales,
     context_estimate,
     context_tokens,
@@ -95,20 +97,33 @@ def test_an_answer_from_before_the_compaction_is_no_measure_of_what_is_left() ->
 
 
 def test_estimates_learn_from_reports_at_once_upwards_and_slowly_downwards() -> None:
-    scales = Scales()
-    assert scales.of(MODEL) == 1.0
-    scales.learn(MODEL, 1000, 1500)
-    assert scales.of(MODEL) == 1.5
-    scales.learn(MODEL, 1000, 1000)
-    assert 1.0 < scales.of(MODEL) < 1.5
-    scales.learn(MODEL, 10, 1000)
-    assert scales.of(MODEL) < 1.5, "a tiny prompt says nothing"
+    scale = Scale()
+    assert scale.value == 1.0
+    scale.learn(1000, 1500)
+    assert scale.value == 1.5
+    scale.learn(1000, 1000)
+    assert 1.0 < scale.value < 1.5
+    scale.learn(10, 1000)
+    assert scale.value < 1.5, "a tiny prompt says nothing"
+
+
+def test_the_first_report_counts_at_once_also_downwards() -> None:
+    scale = Scale()
+    scale.learn(1000, 800)
+    assert scale.value == 0.8
 
 
 def test_a_refused_prompt_makes_the_next_estimate_larger_than_the_window() -> None:
+    scale = Scale()
+    scale.too_large(150_000, 200_000)
+    assert 150_000 * scale.value > 200_000
+
+
+def test_what_one_run_learns_of_a_model_the_next_one_knows() -> None:
     scales = Scales()
-    scales.too_large(MODEL, 150_000, 200_000)
-    assert 150_000 * scales.of(MODEL) > 200_000
+    scales.of(MODEL).learn(1000, 1500)
+    assert scales.of(MODEL).value == 1.5
+    assert scales.of(msgspec.structs.replace(MODEL, id="other")).value == 1.0
 
 
 def test_the_budget_keeps_room_for_the_answer_and_the_fixed_part() -> None:

@@ -79,7 +79,7 @@ class Job(msgspec.Struct, kw_only=True):
             calls.stream,
             self.model,
             self.settings.reserve,
-            scale=self.runtime.scales.of(self.model),
+            scale=self.runtime.scales.of(self.model).value,
             timeout_s=self.timeout_s,
             small_parts=self.settings.safeguard,
         )

@@ -36,18 +36,26 @@ class CompactionSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.window - self.reserve
 
 
+def history_limit(config: Config, window: int) -> int:
+    """Beyond these tokens history is condensed: the reserve is raised by its floor and bounded by half the window."""
+    return window - min(_wanted_reserve(config), window // 2)
+
+
+def _wanted_reserve(config: Config) -> int:
+    agent = config.agents.defaults.compaction
+    reserve = agent.reserve_tokens if agent.reserve_tokens is not None else config.compaction.reserve_tokens
+    return max(reserve, agent.reserve_tokens_floor)
+
+
 def compaction_settings(config: Config, window: int, overhead: int = 0) -> CompactionSettings:
-    """Effective numbers: the floor raises the reserve, half the window bounds it, and what is kept leaves room."""
+    """Effective numbers; what is kept leaves room."""
     agent, general = config.agents.defaults.compaction, config.compaction
-    reserve = agent.reserve_tokens if agent.reserve_tokens is not None else general.reserve_tokens
-    reserve = max(reserve, agent.reserve_tokens_floor)
+    wanted, reserve = _wanted_reserve(config), window - history_limit(config, window)
     warning = ""
-    if reserve > window // 2:
+    if wanted > reserve:
         warning = (
-            f"compaction.reserveTokens ({reserve}) is more than half of the model's window ({window}); "
-            f"{window // 2} is used"
+            f"compaction.reserveTokens ({wanted}) is more than half of the model's window ({window}); {reserve} is used"
         )
-        reserve = window // 2
     keep = agent.keep_recent_tokens or general.keep_recent_tokens
     room = window - reserve - overhead
     safeguard = agent.mode == "safeguard"

@@ -190,8 +190,8 @@ def _request(said: str, call_note: str | None) -> str:
 
 def unfinished(messages: Sequence[Message], limit: int) -> bool:
     """Whether the last answer was cut and the model may still be asked for the rest."""
-    parts = parts_at_end(messages)
-    return bool(parts) and parts[-1] is messages[-1] and len(parts) <= limit and _has_more(parts[-1])
+    last = messages[-1] if messages else None
+    return isinstance(last, AssistantMessage) and _has_more(last) and len(parts_at_end(messages)) <= limit
 
 
 def _has_more(message: AssistantMessage) -> bool:

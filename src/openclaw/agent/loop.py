@@ -128,7 +128,7 @@ async def run_loop(messages: list[Message], options: LoopOptions) -> AsyncIterat
                 continue
             reply = Reply(options.speech, options.max_continuations)
             calls = answer.tool_calls
-            if any(call.name in options.client_tools for call in calls):
+            if calls and any(call.name in options.client_tools for call in calls):
                 async for event in _hand_over(calls, options):
                     if isinstance(event, ToolEnded):
                         _add(messages, added, event.message)

@@ -118,9 +118,10 @@ async def flush_if_due(
 
     The caller owns the session. A failure is logged, and tried again at the next message.
     """
-    compaction = runtime.config.current.agents.defaults.compaction
-    if turn.source == "heartbeat" or turn.resumed or not runtime.config.current.compaction.enabled:
+    config = runtime.config.current
+    if turn.source == "heartbeat" or turn.resumed or not config.compaction.enabled:
         return False
+    compaction = config.agents.defaults.compaction
     soft = compaction.memory_flush.soft_threshold_tokens
     if not due(prepared.entry, prepared.context_window, compaction.reserve_tokens_floor, soft):
         return False

@@ -112,7 +112,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     view = PromptView(
         model,
         briefing.overhead,
-        runtime.scales,
+        runtime.scales.of(model),
         runtime.clock,
         pruning=config.agents.defaults.context_pruning,
         wanted_output=turn.max_tokens or params.max_tokens,

@@ -291,11 +291,10 @@ class AgentRun:
         return (self._turn.reasoning or prepared.entry.get("reasoningLevel")) == "on"
 
     def _speech(self, model: Model) -> SpeechStream:
+        if self._turn.source != "heartbeat":
+            return SpeechStream(only_final=reasons_in_tags(model))
         beat = self._runtime.config.current.agents.defaults.heartbeat
-        return SpeechStream(
-            only_final=reasons_in_tags(model),
-            ack_max_chars=beat.ack_max_chars if self._turn.source == "heartbeat" else None,
-        )
+        return SpeechStream(only_final=reasons_in_tags(model), ack_max_chars=beat.ack_max_chars)
 
     def _start_timer(self, prepared: Preparation) -> asyncio.TimerHandle | None:
         if prepared.timeout_s is None:
@@ -377,9 +376,9 @@ class AgentRun:
             entry["modelProvider"], entry["model"] = prepared.model.provider, prepared.model.id
             entry["contextTokens"] = prepared.context_window
             entry["systemPromptReport"] = report
-            result.footer = usage_footer(
-                entry.get("responseUsage"), spent, self._turn.session_key, priced=has_price(prepared.model.cost)
-            )
+            if footer := entry.get("responseUsage"):
+                priced = has_price(prepared.model.cost)
+                result.footer = usage_footer(footer, spent, self._turn.session_key, priced=priced)
             if usage is not None and usage.total_tokens:
                 run = spent or usage
                 entry["inputTokens"], entry["outputTokens"] = run.input, run.output

@@ -146,29 +146,43 @@ def context_estimate(messages: Sequence[Message], since_ms: int = -1) -> int:
     return later
 
 
-class Scales:
-    """How far the estimate is off for each model, learnt from what providers report."""
+class Scale:
+    """How far the estimate is off for one model."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, float] = OrderedDict()
+        self.value = 1.0
+        self._learnt = False
 
-    def of(self, model: Model) -> float:
-        return self._known.get(model.ref, 1.0)
-
-    def learn(self, model: Model, estimated: int, reported: int) -> None:
+    def learn(self, estimated: int, reported: int) -> None:
+        """From a prompt that was sent, and what the provider counted."""
         if estimated < 200 or reported <= 0:
             return  # Too short to tell anything.
         seen = min(max(reported / estimated, _LEAST_SCALE), _MOST_SCALE)
-        before = self._known.pop(model.ref, seen)
         # A prompt that turns out larger counts at once; a smaller one only slowly: too large is what fails.
-        self._known[model.ref] = seen if seen > before else before + (seen - before) / 4
-        while len(self._known) > _MODELS_REMEMBERED:
-            self._known.popitem(last=False)
+        slowly = self._learnt and seen < self.value
+        self.value = self.value + (seen - self.value) / 4 if slowly else seen
+        self._learnt = True
 
-    def too_large(self, model: Model, estimated: int, window: int) -> None:
+    def too_large(self, estimated: int, window: int) -> None:
         """A prompt was refused although it was thought to fit: the estimate is short by at least that much."""
-        seen = max(self.of(model) * 1.25, window / max(estimated, 1) * 1.1)
-        self._known[model.ref] = min(seen, _MOST_SCALE)
+        self.value = min(max(self.value * 1.25, window / max(estimated, 1) * 1.1), _MOST_SCALE)
+        self._learnt = True
+
+
+class Scales:
+    """One for each model, learnt from what providers report."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Scale] = OrderedDict()
+
+    def of(self, model: Model) -> Scale:
+        ref = model.ref
+        if ref not in self._known:
+            self._known[ref] = Scale()
+            if len(self._known) > _MODELS_REMEMBERED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(ref)
+        return self._known[ref]
 
 
 class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Any
 
 from openclaw.agent.fit import check_room, fit
 from openclaw.agent.pruning import Pruner, effective, is_pruned, last_touch
-from openclaw.agent.tokens import GrowingSum, PromptBudget, Scales, prompt_budget, reported_prompt
+from openclaw.agent.tokens import GrowingSum, PromptBudget, Scale, prompt_budget, reported_prompt
 from openclaw.clock import Clock
 from openclaw.config.schema import ContextPruning
 from openclaw.messages import AssistantMessage, Message
@@ -20,7 +20,7 @@ class PromptView:
         self,
         model: Model,
         overhead: int,
-        scales: Scales,
+        scale: Scale,
         clock: Clock,
         *,
         pruning: ContextPruning,
@@ -28,7 +28,7 @@ class PromptView:
     ) -> None:
         self._model = model
         self._overhead = overhead
-        self._scales = scales
+        self._scale = scale
         self._clock = clock
         self._wanted_output = wanted_output
         self._sent = 0
@@ -42,7 +42,7 @@ class PromptView:
     @property
     def budget(self) -> PromptBudget:
         """Worked out again when another call has taught something about the estimate."""
-        scale = self._scales.of(self._model)
+        scale = self._scale.value
         if self._budget is None or self._budget.scale != scale:
             self._budget = prompt_budget(self._model, self._overhead, scale, self._wanted_output)
         return self._budget
@@ -78,10 +78,11 @@ class PromptView:
         """Compares what was sent with what the provider counted."""
         if answer.stop_reason in ("error", "aborted"):
             return
-        scale = self._scales.of(self._model)
-        self._scales.learn(self._model, round(self._sent / scale), reported_prompt(answer.usage))
+        self._scale.learn(self._estimate(), reported_prompt(answer.usage))
 
     def was_too_large(self) -> None:
         """The provider refused what was thought to fit."""
-        scale = self._scales.of(self._model)
-        self._scales.too_large(self._model, round(self._sent / scale), self._model.context_window)
+        self._scale.too_large(self._estimate(), self._model.context_window)
+
+    def _estimate(self) -> int:
+        return round(self._sent / self._scale.value)

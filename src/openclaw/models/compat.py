@@ -88,7 +88,7 @@ def reasons_in_tags(model: Model) -> bool | Literal["if_begun"]:
     if isinstance(declared, bool):
         return declared
     provider = model.provider.lower()
-    known = provider in _TAG_PROVIDERS or any(name in provider for name in ("google-antigravity", "minimax"))
+    known = provider in _TAG_PROVIDERS or "google-antigravity" in provider or "minimax" in provider
     if not known or not model.tools:
         return False
     return "if_begun" if provider == "ollama" else True

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from openclaw.agent.branch_summary import go_back
 from openclaw.agent.compaction import Job, NothingToDo, Outcome, compact, tokens_now
-from openclaw.agent.compaction_cut import should_compact
+from openclaw.agent.compaction_cut import history_limit, should_compact
 from openclaw.agent.compaction_undo import preview, undo
 from openclaw.agent.hooks import Reason
 from openclaw.agent.make_room import settings_for, summary_model
@@ -80,10 +80,11 @@ class Compactions:
         self, turn: Turn, prepared: Preparation, final: AssistantMessage | None, emit: Callable[[Event], None]
     ) -> None:
         """Begins a compaction if the window has filled up. Returns at once."""
-        key, settings = turn.session_key, settings_for(prepared, self._runtime)
         used = context_tokens(final.usage) if final is not None else 0
-        if 0 < used <= settings.limit and not prepared.view.shortened:
+        limit = history_limit(self._runtime.config.current, prepared.context_window)
+        if 0 < used <= limit and not prepared.view.shortened:
             return
+        key, settings = turn.session_key, settings_for(prepared, self._runtime)
         if settings.warning and settings.warning not in self._warned:
             self._warned.add(settings.warning)
             log.warning("%s", settings.warning)
