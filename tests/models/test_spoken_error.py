@@ -22,10 +22,16 @@ from openclaw.models.spoken_error import in_plain_words
     ],
 )
 def test_every_kind_says_what_is_wrong_what_to_do_and_what_the_provider_said(kind: str, words: str) -> None:
-    told = in_plain_words(ModelError("418 teapot: short and stout", kind=kind))  # type: ignore[arg-type]
+    told = in_plain_words(ModelError("418 teapot: short and stout", kind=kind, status=418))  # type: ignore[arg-type]
     assert words in told
     assert "/model" in told
     assert "418 teapot: short and stout" in told
+
+
+def test_our_own_words_are_left_alone() -> None:
+    assert (
+        in_plain_words(ModelError("the budget of today is used up", kind="billing")) == "the budget of today is used up"
+    )
 
 
 def test_what_does_not_fit_is_explained_elsewhere() -> None:

@@ -19,8 +19,10 @@ _WORDS = {
 
 
 def in_plain_words(failure: ModelError) -> str:
+    """What we say ourselves (no key, no budget left) is plain already; what came over the network is not."""
     words = _WORDS.get(failure.kind)
-    if words is None:
+    refused = failure.status is not None and failure.status >= 400
+    if words is None or not (refused or failure.kind == "network"):
         return str(failure)
-    said = "" if failure.kind == "network" else "The provider said: "
+    said = "The provider said: " if refused else ""
     return f"{words} ({said}{str(failure).rstrip('.')})"
