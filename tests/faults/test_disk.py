@@ -21,7 +21,7 @@ import aiohttp
 import pytest
 
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
-from tests.support.model_server import ModelServer, Reply
+from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
 US, ANN = "+15550000001", "+15550000042"
@@ -166,6 +166,20 @@ async def test_a_message_whose_end_cannot_be_written_ends_after_the_next_start(
             assert (await again.call("agent.wait", {"runId": "a", "timeoutMs": 15_000}))["status"] == "ok"
             assert await history(again) == ["a", "the answer"]
     assert len(models.requests) == 1
+
+
+async def test_the_end_of_a_tool_call_is_noted_when_the_disk_takes_it(
+    tmp_path: Path, models: ModelServer, trouble: Trouble
+) -> None:
+    models.queue(Reply("", calls=[Call("exec", {"command": f"touch {trouble.file}"})]), Reply("done"))
+    async with serving(tmp_path, models, trouble.env("*/ledger.db", "ENOSPC")) as (_, client):
+        await client.call("chat.send", message("a"))
+        await models.wait_for_requests(2)  # The second is not held up: only the ledger is in trouble.
+        trouble.end()
+        assert text_of(await client.ending("a")) == "done"
+        async with asyncio.timeout(10):
+            while (await client.call("messages.get", {"runId": "a"}))["toolCalls"][0]["finishedAt"] is None:
+                await asyncio.sleep(0.05)
 
 
 async def test_stop_ends_a_run_that_waits_for_the_disk(tmp_path: Path, models: ModelServer, trouble: Trouble) -> None:

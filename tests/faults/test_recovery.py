@@ -112,6 +112,24 @@ async def test_an_interrupted_tool_call_is_reported_to_the_model_and_not_repeate
     assert (file.read_text().count("once") if file.exists() else 0) == effects
 
 
+async def test_a_call_whose_result_was_kept_is_not_told_as_interrupted(make: Make, models: ModelServer) -> None:
+    models.queue(Reply("", calls=[Call("exec", {"command": "true"})]), Reply("done"))
+    gateway = make()
+    plan(gateway, {"at": "tool.stored", "do": "kill"})
+    async with gateway:
+        async with gateway.client() as client:
+            await send_to_its_death(gateway, client, "a")
+        plan(gateway)
+        await gateway.start()
+        async with gateway.client() as client:
+            assert (await wait(client, "a"))["status"] == "ok"
+            story = (await client.call("messages.why", {"ref": "a"}))["story"]
+            (call,) = (await client.call("messages.get", {"runId": "a"}))["toolCalls"]
+    assert "It called exec once." in story
+    assert call["ok"]
+    assert call["finishedAt"]
+
+
 async def test_the_same_key_and_agent_wait_find_the_resumed_run(make: Make, models: ModelServer) -> None:
     held = asyncio.Event()
     models.queue(Reply("never", hold=asyncio.Event(), hold_after=0), Reply("resumed", hold=held, hold_after=1))

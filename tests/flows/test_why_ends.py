@@ -70,6 +70,12 @@ async def test_silence_a_failure_and_a_time_limit(start: Start, models: ModelSer
         state, told = await ended(client, "b")
         assert state == "failed" and "this key was revoked" in told
         assert told.endswith("The clients that were connected were told so.")
+        assert "The model's provider does not accept the key. Check it with `openclaw models status`" in told
+        models.queue(Reply(""))
+        await send(client, "e")
+        state, told = await ended(client, "e")
+        assert state == "answered"
+        assert "with a notice instead of an answer: the model ended its turn without a word." in told
         models.queue(never())
         await send(client, "c", timeoutMs=200)
         state, told = await ended(client, "c")
@@ -115,7 +121,7 @@ async def test_stopped_interrupted_and_reset(start: Start, models: ModelServer) 
                 ("chat.send", {"sessionKey": "main", "message": "/stop", "idempotencyKey": "s"}),
                 "someone said stop",
             ),
-            ("c", ("sessions.reset", {"key": "main"}), "the session was reset or deleted"),
+            ("c", ("sessions.reset", {"key": "main"}), "the session was begun anew"),
             ("d", ("chat.send", {"sessionKey": "main", "message": "e", "idempotencyKey": "e"}), "a newer message"),
         ):
             models.queue(never())

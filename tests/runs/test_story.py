@@ -118,8 +118,10 @@ def test_an_answered_message_tells_when_where_and_what() -> None:
             "superseded",
             "stopped (stop)",
             {},
-            "Stopped on 2026-11-15 at 18:22:07: someone said stop, or the session was reset or deleted.",
+            "Stopped on 2026-11-15 at 18:22:07: someone said stop.",
         ),
+        ("superseded", "stopped (reset)", {}, "Stopped on 2026-11-15 at 18:22:07: the session was begun anew."),
+        ("superseded", "stopped (delete)", {}, "Stopped on 2026-11-15 at 18:22:07: the session was deleted."),
         ("superseded", "stopped (budget)", {}, "Stopped on 2026-11-15 at 18:22:07: stopped (budget)."),
     ],
 )

@@ -60,6 +60,7 @@ from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.compat import reasons_in_tags
 from openclaw.models.cost import added, has_price
 from openclaw.models.retry import next_retry_ms
+from openclaw.models.spoken_error import in_plain_words
 from openclaw.outbound.footer import usage_footer
 from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
@@ -119,6 +120,8 @@ class AgentRun:
                 result = await self._refuse(str(problem))
             else:
                 result = await self._run(prepared)
+                if result.error and self._failure is not None and result.error == str(self._failure):
+                    result.error = in_plain_words(self._failure)
             await self._entries.settle()
         except Aborted as stopped:
             # Stopped while it waited for a disk that takes nothing; anywhere else the loop sees to it.

@@ -34,7 +34,7 @@ from openclaw.messages import (
 )
 from openclaw.storage import faults
 from openclaw.storage.base import Transcript, TranscriptRef
-from openclaw.storage.trouble import DiskWait, until_written
+from openclaw.storage.trouble import FIRST_PAUSE_S, DiskWait, until_written
 
 log = logging.getLogger("openclaw.agents.run")
 
@@ -79,6 +79,7 @@ class RunEntries:
         if self.step == 0:
             return None
         context = self.transcript.context()
+        await self._note_missed_ends(context.messages)
         found = found_end(self._turn.run_id, self.step, context)
         if found is not None:
             if not found.own:
@@ -158,11 +159,29 @@ class RunEntries:
         message = await self.kept(lambda: stored_result(event.message, self._runtime.blobs, self._runtime.state_dir))
         await self.append(message)
         faults.point("tool.stored")
-        finished = self._runtime.ledger.tool_finished(self._turn.ledger_id, message.tool_call_id, not event.failed)
-        task = asyncio.ensure_future(finished)
+        task = asyncio.ensure_future(self._note_end(message.tool_call_id, ok=not event.failed))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return ToolEnded(message, event.arguments, event.failed)
+
+    async def _note_end(self, call_id: str, *, ok: bool) -> None:
+        """Beside the run, which does not wait for it; a full disk delays it like everything else."""
+        ledger, ledger_id = self._runtime.ledger, self._turn.ledger_id
+        try:
+            await until_written(lambda: ledger.tool_finished(ledger_id, call_id, ok), self._runtime.clock.sleep)
+        except OSError as error:
+            log.warning("the end of tool call %s was not noted: %s", call_id, error)
+
+    async def _note_missed_ends(self, messages: list[Message]) -> None:
+        """The process may have died between a call's result and the note of its end: the result counts."""
+        rows = await self._runtime.ledger.tool_calls(self._turn.ledger_id)
+        if not (open_calls := {row.call_id for row in rows if row.finished_at is None}):
+            return
+        for message in messages:
+            if isinstance(message, ToolResultMessage) and message.tool_call_id in open_calls:
+                told = {block.text for block in message.content if isinstance(block, TextBlock)}
+                if INTERRUPTED not in told:
+                    await self._note_end(message.tool_call_id, ok=not message.is_error)
 
     async def append(
         self, message: Message, own_id: str | None = None, *, after: Mapping[str, dict[str, Any]] | None = None
@@ -187,8 +206,8 @@ class RunEntries:
 
     async def settle(self) -> None:
         if self._background:
-            # Notes for a later reader; a run does not fail for want of one.
-            await asyncio.gather(*self._background, return_exceptions=True)
+            # Notes for a later reader; a run does not wait long for want of one.
+            await asyncio.wait(self._background, timeout=FIRST_PAUSE_S)
 
     async def kept(self, write: Callable[[], Awaitable[T]]) -> T:
         """A disk that takes nothing pauses the run instead of ending it, until someone stops it or its time is up."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from openclaw.gateway import session_rows
 from openclaw.gateway.registry import MethodError
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 SETTLE_S = 15.0
 
 
-async def stop_runs(gateway: Gateway, target: Target) -> None:
-    gateway.hub.abort(target.key, reason="stop")
+async def stop_runs(gateway: Gateway, target: Target, reason: Literal["reset", "delete"]) -> None:
+    gateway.hub.abort(target.key, reason=reason)
     if not await gateway.hub.settle(target.key, SETTLE_S):
         raise MethodError(f"Session {target.key} is still active; try again in a moment.", code="UNAVAILABLE")
 
 
 async def start_over(gateway: Gateway, target: Target, reason: Reason = "reset", *, why: str = "") -> Rotation:
     """A new session id for the key. What runs and waits is stopped first: it belongs to the old one."""
-    await stop_runs(gateway, target)
+    await stop_runs(gateway, target, "reset")
 
     async def work() -> Rotation:
         now = gateway.clock.now_ms()

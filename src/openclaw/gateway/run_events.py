@@ -136,7 +136,7 @@ class RunStream:
         self._flush()
         if not self._chat_closed:
             self._seq += 1
-            self._chat("aborted", seq=self._seq, stopReason=reason)
+            self._chat("aborted", seq=self._seq, stopReason=_stop_reason(reason))
             self._chat_closed = True
 
     def absorbed(self, by: str) -> None:
@@ -159,7 +159,7 @@ class RunStream:
         if self._chat_closed:
             return
         if record.state == "aborted":
-            self._chat("aborted", stopReason=record.error or "stop")
+            self._chat("aborted", stopReason=_stop_reason(record.error or "stop"))
             return
         self._chat("final", **self._final_message())
         self._warn()
@@ -287,3 +287,8 @@ class RunStream:
 
 def spoken(text: str, at: int) -> dict[str, Any]:
     return {"role": "assistant", "content": [{"type": "text", "text": text}], "timestamp": at}
+
+
+def _stop_reason(reason: str) -> str:
+    """Clients know ``rpc``, ``stop`` and ``timeout``; the ledger knows better."""
+    return "stop" if reason in ("reset", "delete") else reason

@@ -12,6 +12,8 @@ def end_of(result: RunResult) -> tuple[MessageState, str]:
             return "superseded", "its words were taken into the run before it"
         case "ok" if result.silent:
             return "silent", "its reply was NO_REPLY"
+        case "ok" if result.notice:
+            return "answered", "the model ended its turn without a word"
         case "ok":
             return "answered", ""
         case "error":

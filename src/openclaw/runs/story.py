@@ -22,7 +22,9 @@ STOPPED_BEFORE = "the Gateway stopped before it began"
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _STOPPED = {
     "stopped (rpc)": "a client asked for it",
-    "stopped (stop)": "someone said stop, or the session was reset or deleted",
+    "stopped (stop)": "someone said stop",
+    "stopped (reset)": "the session was begun anew",
+    "stopped (delete)": "the session was deleted",
     "stopped (interrupt)": "a newer message interrupted it",
 }
 
@@ -208,6 +210,8 @@ def _answer(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
         return f"Answered {at}: {quoted(reply, LONGEST_QUOTE)}"
     if all(change.state != "running" for change in changes):
         return f"It needed no run of the agent and was done {at}."
+    if row.reason:
+        return _sentence(f"It ended {at} with a notice instead of an answer: {_cause(row)}")
     return f"Answered {at}."
 
 

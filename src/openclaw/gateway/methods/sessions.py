@@ -229,7 +229,7 @@ async def delete(call: Call) -> Any:
     target = target_of(gateway, params.key)
     if target == target_of(gateway, "main"):
         raise MethodError(f"Cannot delete the main session ({shown_key(target.key)}).")
-    await stop_runs(gateway, target)
+    await stop_runs(gateway, target, "delete")
 
     async def remove() -> list[str] | None:
         entry = await entry_of(gateway, target)
