@@ -39,6 +39,7 @@ PARAMS = {
     "skills.status": {"agentId"},
     "send": {"to", "message", "mediaUrl", "gifPlayback", "channel", "accountId", "sessionKey", "idempotencyKey"},
     "health": {"probe"},
+    "agents.list": {"details"},
     "channels.status": {"probe", "timeoutMs"},
     "logs.tail": {"cursor", "limit", "maxBytes"},
     "device.pair.approve": {"requestId"},
@@ -49,7 +50,7 @@ PARAMS = {
     "pairing.list": {"channel"},
     "pairing.approve": {"channel", "code", "notify"},
 }
-NO_PARAMS = {"status", "exec.approvals.get", "models.list", "agents.list", "device.pair.list", "usage.status"}
+NO_PARAMS = {"status", "exec.approvals.get", "models.list", "device.pair.list", "usage.status"}
 
 
 class Refusal(Exception):

@@ -204,6 +204,8 @@ def test_agents_list_marks_the_default(cli: Cli, gateway: FakeGateway) -> None:
     gateway.replies["agents.list"] = {"defaultId": "a", "agents": [{"id": "a", "name": "Ann"}, {"id": "b"}]}
     assert cli("agents", "list").stdout == "a (Ann)  default\nb\n"
     assert [row["isDefault"] for row in json.loads(cli("agents", "--json").stdout)] == [True, False]
+    gateway.replies["agents.list"]["agents"][1] |= {"bindings": 1, "routes": ["signal:work group:g1"]}
+    assert cli("agents", "list", "--bindings").stdout == "a (Ann)  default\nb\n  gets signal:work group:g1\n"
 
 
 def test_models_list_marks_the_default(cli: Cli, gateway: FakeGateway) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -265,3 +266,20 @@ async def test_a_sender_who_may_have_elevated_commands_does_not_lend_them_to_oth
         await signal.deliver(in_group(signal, f"please {run}", sender=ANN, name="Ann"))
         await signal.called("send", 2)
         assert made.exists()
+
+
+async def test_a_document_that_came_along_can_be_read_by_the_agent(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    signal.attachments["a1"] = b"the secret word is heron"
+    listed = [{"id": "a1", "contentType": "text/plain", "filename": "../my notes.txt", "size": 24}]
+    async with start(allowFrom=[ANN]) as gateway:
+        await signal.say("see the file [[reply:seen]]", sender=ANN, attachments=listed)
+        await signal.called("send")
+        workspace = gateway.state_dir / "workspace"
+        [path] = re.findall(r"\[media attached: (\S+) \(text/plain\)\]", prompts(models))
+        assert path.startswith("media/inbound/") and path.endswith("-my_notes.txt")
+        assert (workspace / path).read_bytes() == b"the secret word is heron"
+        await signal.say(f'[[tool:read {{"path": "{path}"}}]][[next]][[reply:read it]]', sender=ANN)
+        await signal.called("send", 2)
+    assert "the secret word is heron" in prompts(models)

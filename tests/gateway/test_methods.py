@@ -56,6 +56,19 @@ async def test_agents_and_identities_come_from_the_configuration(tmp_path: Path)
         assert "does not match session key agent" in answer["error"]["message"]
 
 
+async def test_an_agents_details_say_where_it_lives_what_it_uses_and_what_it_gets(tmp_path: Path) -> None:
+    agents = [{"id": "main", "default": True}, {"id": "beta", "workspace": str(tmp_path / "own"), "agentDir": "/a/dir"}]
+    match = {"channel": "signal", "accountId": "work", "peer": {"kind": "group", "id": "g1"}}
+    config = {"agents": {"list": agents}, "bindings": [{"agentId": "beta", "match": match}]}
+    async with running_gateway(tmp_path, config=config) as running:
+        main, beta = (await payload(running, "agents.list", {"details": True}))["agents"]
+    assert (main["bindings"], main["routes"], beta["bindings"]) == (0, [], 1)
+    assert main["agentDir"].endswith("agents/main/agent")
+    assert (beta["workspace"], beta["agentDir"]) == (str(tmp_path / "own"), "/a/dir")
+    assert beta["routes"] == ["signal:work group:g1"]
+    assert beta["model"] == main["model"]
+
+
 async def test_an_agent_without_a_name_is_the_assistant_until_it_writes_one_down(running: Running) -> None:
     assert await payload(running, "agent.identity.get") == {"agentId": "main", "name": "Assistant", "avatar": "A"}
     workspace = Path(running.gateway.state_dir) / "workspace"

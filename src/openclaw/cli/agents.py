@@ -20,8 +20,13 @@ def build(parser: argparse.ArgumentParser) -> None:
     add_gateway_options(parser)
 
 
+def _build_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bindings", action="store_true", help="also show which messages each agent gets")
+    build(parser)
+
+
 def list_agents(args: argparse.Namespace) -> int:
-    listed = clients.from_args(args).call("agents.list")
+    listed = clients.from_args(args).call("agents.list", {"details": True})
     default = listed.get("defaultId")
     rows = [{**agent, "isDefault": agent.get("id") == default} for agent in listed.get("agents") or []]
     if args.json:
@@ -31,6 +36,8 @@ def list_agents(args: argparse.Namespace) -> int:
         name = f" ({row['name']})" if row.get("name") else ""
         mark = "  default" if row["isDefault"] else ""
         sys.stdout.write(printable(f"{row.get('id')}{name}{mark}") + "\n")
+        for route in (row.get("routes") or []) if args.bindings else []:
+            sys.stdout.write(printable(f"  gets {route}") + "\n")
     return 0
 
 
@@ -115,7 +122,7 @@ def _binding(agent_id: str, text: str) -> dict[str, Any]:
 
 
 ACTIONS = {
-    "list": Action("List the configured agents", list_agents, build, example="openclaw agents list --json"),
+    "list": Action("List the configured agents", list_agents, _build_list, example="openclaw agents list --json"),
     "add": Action("Add an agent", add, _build_add, example="openclaw agents add Work --bind signal:work"),
     "delete": Action("Delete an agent", delete, _build_delete, example="openclaw agents delete work"),
     "bind": Action(

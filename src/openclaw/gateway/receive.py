@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openclaw.gateway.command_services import GatewayCommands
+from openclaw.gateway.inbound_files import within_reach
 from openclaw.gateway.spoken import Said, say
 from openclaw.gateway.targets import Target
 from openclaw.inbound.access import Drop, Pair, Standing, decide_access, group_rules, sender_ids, sender_standing
@@ -213,6 +214,7 @@ class Reception:
             return
         limit, key = history_limit(config, settings), history_key(inbound)
         pending = self._history.pending(key, limit)
+        inbound = await within_reach(gateway, inbound, resolved.agent_id)
         prompt = self._prompt(inbound, outcome, entry, rotation, pending)
         incoming = Incoming(
             run_id=_run_id(keys, resolved),

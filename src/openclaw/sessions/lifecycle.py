@@ -163,7 +163,7 @@ async def _begin(stores: Stores, agent_id: str, key: str, facts: MessageFacts, n
     made = str(uuid.uuid4())
 
     def change(current: SessionEntry | None) -> SessionEntry:
-        return current if current is not None else SessionEntry(sessionId=made, updatedAt=now_ms)
+        return current if current is not None else SessionEntry(sessionId=made, updatedAt=now_ms, compactionCount=0)
 
     entry = await stores.sessions.update(agent_id, key, change)
     assert entry is not None

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openclaw.config.agents import agent_config, agent_ids, default_agent_id, main_key, workspace_dir
+from openclaw.config.schema.agents import BindingMatch
 from openclaw.gateway.params import Params
 from openclaw.gateway.registry import Call, MethodError, method
-from openclaw.paths import normalize_agent_id
+from openclaw.gateway.session_rows import model_defaults
+from openclaw.paths import agent_dir, normalize_agent_id
 from openclaw.sessions.keys import agent_of
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
 
 DEFAULT_NAME = "Assistant"
 DEFAULT_AVATAR = "A"
@@ -19,8 +24,9 @@ MAX_IDENTITY_BYTES = 64 * 1024
 _IDENTITY_LINE = re.compile(r"^\W*(name|emoji|avatar)\W*?:\W*?\s+(.+?)\s*$", re.IGNORECASE | re.MULTILINE)
 
 
-class NoParams(Params):
-    pass
+class AgentsList(Params):
+    details: bool = False
+    """Also where each one lives, its model and what is bound to it."""
 
 
 class IdentityGet(Params):
@@ -28,7 +34,7 @@ class IdentityGet(Params):
     session_key: str | None = None
 
 
-@method("agents.list", NoParams)
+@method("agents.list", AgentsList)
 async def list_agents(call: Call) -> Any:
     config = call.gateway.config.current
     agents: list[dict[str, Any]] = []
@@ -39,13 +45,36 @@ async def list_agents(call: Call) -> Any:
             agent["name"] = listed.name
         if listed is not None and (identity := _given(listed.identity)):
             agent["identity"] = identity
-        agents.append(agent)
+        agents.append({**agent, **_details(call.gateway, agent_id)} if call.params.details else agent)
     return {
         "defaultId": default_agent_id(config),
         "mainKey": main_key(config),
         "scope": config.session.scope,
         "agents": agents,
     }
+
+
+def _details(gateway: Gateway, agent_id: str) -> dict[str, Any]:
+    config = gateway.config.current
+    listed = agent_config(config, agent_id)
+    given = listed.agent_dir if listed is not None else None
+    bound = [one.match for one in config.bindings if normalize_agent_id(one.agent_id) == agent_id]
+    chosen = model_defaults(gateway, agent_id)
+    return {
+        "workspace": str(workspace_dir(config, gateway.state_dir, agent_id)),
+        "agentDir": str(Path(given).expanduser() if given else Path(agent_dir(gateway.state_dir, agent_id), "agent")),
+        "model": f"{chosen['modelProvider']}/{chosen['model']}" if chosen["model"] else None,
+        "bindings": len(bound),
+        "routes": [_route(match) for match in bound],
+    }
+
+
+def _route(match: BindingMatch) -> str:
+    """In a few words: ``signal:work group:123``."""
+    where = f"{match.channel}:{match.account_id}" if match.account_id else match.channel
+    narrower = [f"{match.peer.kind}:{match.peer.id}"] if match.peer else []
+    narrower += [f"{name}:{value}" for name, value in (("guild", match.guild_id), ("team", match.team_id)) if value]
+    return " ".join([where, *narrower])
 
 
 @method("agent.identity.get", IdentityGet)
