@@ -171,6 +171,8 @@ class TagStream:
         return pieces
 
     def _sort(self, *, last: bool) -> list[Piece]:
+        if not self._held:
+            return []
         out, text, at = _Pieces(), self._held, 0
         while at < len(text):
             step = self._thought if self._thinking else self._said

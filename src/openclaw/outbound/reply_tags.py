@@ -45,6 +45,8 @@ class ReplyTags:
 
     def close(self, *, complete: bool = True) -> str:
         """Of a text that was cut off, half a tag stays unsaid."""
+        if not self._held:
+            return ""
         said = self._release(last=complete)
         self._held = ""
         return said
