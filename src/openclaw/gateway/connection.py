@@ -36,8 +36,9 @@ log = logging.getLogger("openclaw.gateway.ws")
 class WebSocketSink:
     """Frames go into the socket's own buffer, whose size is asked before each one.
 
-    The first event after a pause leaves at once; those that follow within two milliseconds leave together, since at the
-    speed of a model the system call per frame and client is most of the cost. An answer never waits.
+    What is written in one pass of the event loop leaves together when the pass is over. The first event after a pause
+    is not held longer than that; those that follow within two milliseconds leave together, since at the speed of a
+    model the system call per frame and client is most of the cost. An answer takes along what waits.
     """
 
     def __init__(self, ws: web.WebSocketResponse, transport: asyncio.Transport, writer: AbstractStreamWriter) -> None:
@@ -48,6 +49,7 @@ class WebSocketSink:
         self._gathered: list[bytes] = []
         self._gathered_size = 0
         self._pause: asyncio.TimerHandle | None = None
+        self._leaving = False
         self._closer: asyncio.Task[None] | None = None
 
     @property
@@ -65,15 +67,23 @@ class WebSocketSink:
         return b"\x81\x7f" + struct.pack("!Q", size) + frame
 
     def write(self, packed: bytes) -> None:
-        self._gathered.append(packed)
-        self._gathered_size += len(packed)
+        self._gather(packed)
         if self._pause is None:
-            self._flush()
+            self._leave_soon()
             self._pause = self._loop.call_later(GATHER_S, self._after_pause)
 
     def write_now(self, packed: bytes) -> None:
+        self._gather(packed)
+        self._leave_soon()
+
+    def _gather(self, packed: bytes) -> None:
         self._gathered.append(packed)
-        self._flush()
+        self._gathered_size += len(packed)
+
+    def _leave_soon(self) -> None:
+        if not self._leaving:
+            self._leaving = True
+            self._loop.call_soon(self._flush)
 
     def _after_pause(self) -> None:
         self._pause = None
@@ -82,13 +92,15 @@ class WebSocketSink:
             self._pause = self._loop.call_later(GATHER_S, self._after_pause)
 
     def _flush(self) -> None:
+        self._leaving = False
         gathered = self._gathered
-        if not self._ws.closed and not self._transport.is_closing():
+        if gathered and not self._ws.closed and not self._transport.is_closing():
             self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
         self._gathered = []
         self._gathered_size = 0
 
     async def room(self) -> None:
+        self._flush()
         try:
             await self._writer.drain()
         except ConnectionError:
@@ -100,8 +112,7 @@ class WebSocketSink:
 
     async def closed(self, code: int, reason: str) -> None:
         """Says goodbye; a peer that does not react in time is cut off."""
-        if self._gathered:
-            self._flush()
+        self._flush()
         try:
             async with asyncio.timeout(CLOSE_GRACE_S):
                 await self._ws.close(code=code, message=frames.close_reason(reason), drain=False)
