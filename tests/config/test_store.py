@@ -119,6 +119,17 @@ def test_an_empty_file_becomes_a_usable_one(path: Path, write: Callable[[str], N
     assert made.load_or_create().valid and made.current.gateway.auth.token and made.current.gateway.mode == "local"
 
 
+def test_a_file_that_was_emptied_does_not_cost_the_configuration(path: Path, write: Callable[[str], None]) -> None:
+    write("{ gateway: { port: 4242, auth: { token: 't' } } }")
+    store(path).load_or_create()
+    write("")
+    again = store(path)
+    again.load_or_create()
+    assert (again.current.gateway.port, again.current.gateway.auth.token) == (4242, "t")
+    assert path.read_text() == ""
+    assert "4242" in Path(f"{path}.last-good").read_text()
+
+
 def test_a_bad_file_without_a_predecessor_stops_the_start(path: Path, write: Callable[[str], None]) -> None:
     write("{ gateway: { port: 'x' } }")
     with pytest.raises(ConfigInvalid, match=r"gateway\.port") as caught:

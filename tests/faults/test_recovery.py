@@ -190,6 +190,25 @@ async def test_a_message_that_keeps_bringing_the_gateway_down_is_given_up_with_o
     assert "given up" in messages[1]["errorMessage"]
 
 
+async def test_being_told_to_stop_is_not_held_against_a_message(make: Make, models: ModelServer) -> None:
+    async with make() as gateway:
+        for life in range(5):
+            models.queue(Reply("never", hold=asyncio.Event(), hold_after=0))
+            async with gateway.client() as client:
+                if not life:
+                    await send(client, "a")
+                await models.wait_for_requests(life + 1)
+            assert await gateway.stop() == 0
+            await gateway.start()
+        models.queue(Reply("at last"))
+        await models.wait_for_requests(6)
+        async with gateway.client() as client:
+            assert (await wait(client, "a"))["status"] == "ok"
+            story = (await client.call("messages.why", {"ref": "a"}))["story"]
+    assert any(line.startswith("The Gateway stopped 5 times while it worked on it") for line in story), story
+    assert not any("It waited" in line for line in story), story
+
+
 async def test_a_message_that_cannot_even_be_given_up_is_closed(make: Make, models: ModelServer) -> None:
     """Dying at the start of every run: in the end the message is closed without being touched."""
     gateway = make()

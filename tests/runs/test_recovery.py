@@ -50,7 +50,7 @@ def test_after_a_day_without_anyone_working_on_it_a_message_is_too_old(hours: in
 @pytest.mark.parametrize(("attempts", "wanted"), [(0, "give up"), (2, "give up"), (3, "give up"), (4, "close")])
 def test_what_is_too_old_is_not_run(attempts: int, wanted: str) -> None:
     assert how_to_go_on(attempts, expired=True) == wanted
-    assert "49 hours" in why_not(row(1, attempts), 49 * 3_600_000 + 5, expired=True)
+    assert "49 hours" in why_not(row(1, attempts), attempts, 49 * 3_600_000 + 5, expired=True)
 
 
 @pytest.mark.parametrize(

@@ -79,15 +79,18 @@ class ConfigStore:
         """
         before = self._signature([])
         snapshot = read_config(self.path, self._environ)
-        if not snapshot.exists or (snapshot.valid and self._lacks_secret(snapshot.config)):
+        # An empty file is what a crash or a full disk leaves behind, not a wish for no configuration at all.
+        blank = snapshot.exists and not (snapshot.raw or "").strip()
+        rescue = read_config(self._last_good_path, self._environ) if blank or not snapshot.valid else snapshot
+        lost = blank and rescue.exists and rescue.valid
+        if not lost and (not snapshot.exists or (snapshot.valid and self._lacks_secret(snapshot.config))):
             snapshot = self._with_generated_token()
             before = self._signature([])
         self._seen = self._signature(snapshot.includes, before)
         self._snapshot = snapshot
-        if snapshot.valid:
+        if snapshot.valid and not lost:
             self._accept(snapshot)
             return snapshot
-        rescue = read_config(self._last_good_path, self._environ)
         if not (rescue.exists and rescue.valid):
             raise ConfigInvalid(snapshot.issues)
         self._good = rescue

@@ -21,7 +21,7 @@ from openclaw.runs.lane import Lane, may_share
 from openclaw.runs.observer import Observer
 from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, waits_because
 from openclaw.runs.record import RunRecord, RunState
-from openclaw.runs.recovery import how_to_go_on, in_order, is_too_old, queue_again, why_not
+from openclaw.runs.recovery import crashes_of, how_to_go_on, in_order, is_too_old, put_down, queue_again, why_not
 from openclaw.runs.replies import reply_parts
 from openclaw.runs.slots import Slots
 from openclaw.runs.story import STOPPED_BEFORE
@@ -344,7 +344,11 @@ class RunHub:
         """Ends the process's part in every run; their rows stay open and are taken up at the next start."""
         self._stopping = True
         await self.compactions.stop()
+        cut_short = [lane.active for lane in self._lanes.values() if lane.active is not None]
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
+        for record in cut_short:
+            if record.ended_at is None:
+                self._later(put_down(record.row, self._runtime.ledger))
         if self._background:
             _, late = await asyncio.wait(self._background, timeout=STOP_S)
             for task in late:
@@ -389,8 +393,9 @@ class RunHub:
 
     async def _run(self, lane: Lane, record: RunRecord) -> None:
         observer = self._observers[record.run_id]
-        going_on = how_to_go_on(record.row.attempts, expired=record.expired)
-        error = why_not(record.row, self._runtime.clock.now_ms(), expired=record.expired)
+        crashes = await crashes_of(record.row, self._runtime.ledger)
+        going_on = how_to_go_on(crashes, expired=record.expired)
+        error = why_not(record.row, crashes, self._runtime.clock.now_ms(), expired=record.expired)
         if going_on == "close":
             await self._finish(record, RunResult(outcome="error", error=error, expired=record.expired))
             return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Literal
 
 from openclaw.runs.queue import QueueSettings
-from openclaw.storage.base import LedgerRow
+from openclaw.runs.story import STOPPED_ORDERLY
+from openclaw.storage.base import Ledger, LedgerRow
 
 MAX_ATTEMPTS = 3
 EXPIRY_MS = 24 * 3600 * 1000
@@ -35,6 +37,19 @@ def is_too_old(row: LedgerRow, now_ms: int) -> bool:
     return now_ms - row.accepted_at >= EXPIRY_MS
 
 
+async def put_down(row: LedgerRow, ledger: Ledger) -> None:
+    """The Gateway was told to stop in the middle of this message."""
+    with contextlib.suppress(ValueError):  # It has ended after all.
+        await ledger.advance(row.id, "queued", STOPPED_ORDERLY)
+
+
+async def crashes_of(row: LedgerRow, ledger: Ledger) -> int:
+    """How often the Gateway died while it worked on this message; being told to stop does not count."""
+    if row.attempts < MAX_ATTEMPTS:
+        return row.attempts
+    return row.attempts - sum(change.reason == STOPPED_ORDERLY for change in await ledger.story(row.id))
+
+
 def how_to_go_on(attempts: int, *, expired: bool = False) -> Literal["run", "give up", "close"]:
     """``give up`` says so in the transcript. If even that did not end well, only the ledger is closed."""
     if attempts < MAX_ATTEMPTS:
@@ -42,9 +57,9 @@ def how_to_go_on(attempts: int, *, expired: bool = False) -> Literal["run", "giv
     return "give up" if attempts == MAX_ATTEMPTS else "close"
 
 
-def why_not(row: LedgerRow, now_ms: int, *, expired: bool) -> str:
+def why_not(row: LedgerRow, crashes: int, now_ms: int, *, expired: bool) -> str:
     """What the sender is told of a message that is not answered."""
     if not expired:
-        return GAVE_UP.format(attempts=row.attempts)
+        return GAVE_UP.format(attempts=crashes)
     hours = max(1, (now_ms - row.accepted_at) // 3_600_000)
     return EXPIRED.format(hours=hours)

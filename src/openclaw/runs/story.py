@@ -18,6 +18,8 @@ NOTICEABLE_MS = 1_000
 
 STOPPED_BEFORE = "the Gateway stopped before it began"
 """Noted when a message that had not begun is taken up after a restart."""
+STOPPED_ORDERLY = "the Gateway was told to stop"
+"""Noted with what was running then: such a stop is not the message's fault."""
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _STOPPED = {
@@ -42,6 +44,7 @@ def tell(
 
     ``disk`` is what a message without an end has to wait for now.
     """
+    changes = [change for change in changes if change.reason != STOPPED_ORDERLY]
     return [
         f"Accepted {_on(row.accepted_at, zone)} from {row.source}, for session {row.session_key}.",
         *_put_together(row),

@@ -256,6 +256,20 @@ async def test_the_models_are_the_agents(gateway: Served) -> None:
         assert [row["id"] for row in (await response.json())["data"]] == ["openclaw", "openclaw:main", "openclaw:beta"]
 
 
+async def test_one_model_can_be_asked_for_by_name(gateway: Served) -> None:
+    for name, status in (("openclaw:beta", 200), ("openclaw:nobody", 404)):
+        async with gateway.http.get(f"{gateway.gateway.url}/v1/models/{name}", headers=BEARER) as response:
+            assert response.status == status
+            answer = await response.json()
+            assert answer["id"] == name if status == 200 else name in answer["error"]["message"]
+
+
+async def test_a_session_key_that_cannot_be_one_is_a_bad_request(gateway: Served) -> None:
+    status, answer = await gateway.post(PATH, ask("hi"), **{"x-openclaw-session-key": "k" * 3000})
+    assert status == 400
+    assert answer["error"]["message"].startswith("invalid session key: ")
+
+
 async def test_other_v1_paths_are_not_found_as_json(gateway: Served) -> None:
     status, answer = await gateway.post("/v1/embeddings", {})
     assert status == 404

@@ -292,7 +292,17 @@ async def models(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
     names = ["openclaw", *(f"openclaw:{agent_id}" for agent_id in agent_ids(gateway.config.current))]
     created = gateway.started_at // 1000
     rows = [{"id": name, "object": "model", "created": created, "owned_by": "openclaw"} for name in names]
-    return json_response({"object": "list", "data": rows})
+    asked = request.path.removeprefix("/v1/models").strip("/")
+    if not asked:
+        return json_response({"object": "list", "data": rows})
+    for row in rows:
+        if row["id"] == asked:
+            return json_response(row)
+    return Refused(f"The model {asked[:200]!r} does not exist; GET /v1/models lists them.", status=404).response()
 
 
-ROUTES = [("POST", "/v1/chat/completions", create), ("GET", "/v1/models", models)]
+ROUTES = [
+    ("POST", "/v1/chat/completions", create),
+    ("GET", "/v1/models", models),
+    ("GET", "/v1/models/*", models),
+]

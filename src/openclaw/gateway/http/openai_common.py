@@ -132,7 +132,10 @@ async def explicit_target(
             key = user_key(agent_id, prefix, user or "")
         if not key:
             return None
-        target = target_of(gateway, key, agent_id)
+        try:
+            target = target_of(gateway, key, agent_id)
+        except MethodError as error:
+            raise Refused(str(error)) from None
         if target.agent_id != agent_id:
             require_agent(gateway, target.agent_id)
     except MethodError as error:
