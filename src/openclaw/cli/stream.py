@@ -106,7 +106,8 @@ def run_turn(client: Client, method: str, params: dict[str, Any], *, quiet: bool
 
 def close_turn(turn: turns.Turn, printer: Printer) -> None:
     """Prints what is missing of the final text; raises ``UserError`` when the turn did not end well."""
-    if turn.final_text is None and (texts := turns.reply_texts(turn.payload)):
+    # What a stopped run has said was shown while it said it.
+    if turn.final_text is None and turn.state != "aborted" and (texts := turns.reply_texts(turn.payload)):
         turn.final_text = "\n\n".join(texts)
     rest = turn.rest()
     if turn.from_gateway and rest:
