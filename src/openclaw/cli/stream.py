@@ -35,6 +35,9 @@ class Printer:
         elif kind == turns.TOOL:
             self.end_line()
             note(paint(f"⚙ {text}", "dim", sys.stderr))
+        elif kind == turns.RESULT:
+            for line in turns.short_result(text):
+                note(paint(f"  {line}", "dim", sys.stderr))
         elif kind == turns.FAILED:
             self.end_line()
             note(paint(f"✗ {shorten(printable(text), 200)}", "red", sys.stderr))
