@@ -159,6 +159,58 @@ def test_tool_calls_are_progress_lines_on_stderr(cli: Cli, gateway: FakeGateway)
     assert done.stderr == "⚙ exec: echo hi\n✗ exec: echo hi\n"
 
 
+def test_results_of_tools_that_the_session_shows_are_short_lines_on_stderr(cli: Cli, gateway: FakeGateway) -> None:
+    def frames(params: dict[str, Any]) -> list[Any]:
+        run = params["idempotencyKey"]
+        head = {"name": "exec", "toolCallId": "c"}
+        result = {"content": [{"type": "text", "text": "1\n2\n3\n4\n5"}]}
+        return [
+            res({"runId": run, "status": "accepted"}),
+            agent_event(run, "tool", {**head, "phase": "start", "args": {"command": "seq 5"}}),
+            agent_event(run, "tool", {**head, "phase": "result", "meta": "seq 5", "isError": False, "result": result}),
+            *deltas(run, "Done."),
+            chat_event(run, "final", "Done."),
+            agent_result(run, "Done."),
+        ]
+
+    gateway.streams["agent"] = frames
+    done = cli("message", "send", "try")
+    assert (done.stdout, done.stderr) == ("Done.\n", "⚙ exec: seq 5\n  1\n  2\n  3\n  … 2 more lines\n")
+
+
+def test_what_a_stopped_run_has_said_is_printed_once(cli: Cli, gateway: FakeGateway) -> None:
+    def frames(params: dict[str, Any]) -> list[Any]:
+        run = params["idempotencyKey"]
+        start = {"phase": "start", "name": "exec", "toolCallId": "c", "args": {"command": "sleep 9"}}
+        return [
+            res({"runId": run, "status": "accepted"}),
+            *deltas(run, "Wait."),
+            agent_event(run, "tool", start),
+            chat_event(run, "aborted", stopReason="interrupt"),
+            agent_result(run, "Wait."),
+        ]
+
+    gateway.streams["agent"] = frames
+    done = cli("message", "send", "try")
+    assert (done.returncode, done.stdout) == (1, "Wait.\n")
+
+
+def test_two_messages_of_one_run_stand_on_lines_of_their_own(cli: Cli, gateway: FakeGateway) -> None:
+    def frames(params: dict[str, Any]) -> list[Any]:
+        run = params["idempotencyKey"]
+        return [
+            res({"runId": run, "status": "accepted"}),
+            *deltas(run, "First ", "answer."),
+            agent_event(run, "assistant", {"text": "Second ", "delta": "Second "}),
+            *deltas(run, "answer."),
+            chat_event(run, "final", "Second answer."),
+            agent_result(run, "First answer.", "Second answer."),
+        ]
+
+    gateway.streams["agent"] = frames
+    assert cli("message", "send", "try").stdout == "First answer.\nSecond answer.\n"
+
+
 def test_a_reply_that_was_not_streamed_is_printed_at_the_end(cli: Cli, gateway: FakeGateway) -> None:
     def frames(params: dict[str, Any]) -> list[Any]:
         run = params["idempotencyKey"]

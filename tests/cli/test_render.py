@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from openclaw.cli import turn as turns
-from openclaw.cli.render import Renderer, short_result
+from openclaw.cli.render import Renderer
 from openclaw.cli.stream import printer_for
-from openclaw.cli.turn import Turn
+from openclaw.cli.turn import Turn, short_result
 
 
 @pytest.fixture(autouse=True)

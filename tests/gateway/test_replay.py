@@ -101,7 +101,7 @@ async def test_filters_are_asked_again() -> None:
 @pytest.mark.parametrize(
     ("caps", "texts"),
     [
-        (("delta-events",), [{"delta": "Hel"}, {"delta": "lo"}, {"delta": "Bye"}]),
+        (("delta-events",), [{"delta": "Hel"}, {"delta": "lo"}, {"text": "Bye", "delta": "Bye"}]),
         (
             (),
             [{"text": "Hel", "delta": "Hel"}, {"text": "Hello", "delta": "lo"}, {"text": "Bye", "delta": "Bye"}],

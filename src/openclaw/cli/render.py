@@ -12,7 +12,6 @@ from openclaw.cli import turn as turns
 from openclaw.cli.blocks import BlockSplitter, starts_list
 from openclaw.cli.terminal import printable, shorten, wants_color
 
-RESULT_LINES = 3
 RESULT_CHARS = 300
 
 
@@ -54,7 +53,7 @@ class Renderer:
             self.flush()
             self.line(f"⚙ {text}", "dim")
         elif kind == turns.RESULT:
-            for line in short_result(text):
+            for line in turns.short_result(text):
                 self.line(f"  {line}", "dim")
         elif kind == turns.FAILED:
             self.line(f"✗ {shorten(printable(text), RESULT_CHARS)}", "red")
@@ -133,12 +132,3 @@ class Renderer:
             elif block.get("type") in ("toolCall", "tool_use"):
                 arguments = block.get("arguments", block.get("input"))
                 self.line(f"⚙ {turns.tool_line(str(block.get('name')), arguments)}", "dim")
-
-
-def short_result(text: str) -> list[str]:
-    """The first lines of a tool's result, and how much more there is."""
-    lines = [line for line in printable(text[:20_000]).splitlines() if line.strip()]
-    shown = [shorten(line, 120) for line in lines[:RESULT_LINES]]
-    if len(lines) > RESULT_LINES:
-        shown.append(f"… {len(lines) - RESULT_LINES} more lines")
-    return shown

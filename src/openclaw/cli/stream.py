@@ -35,6 +35,9 @@ class Printer:
         elif kind == turns.TOOL:
             self.end_line()
             note(paint(f"⚙ {text}", "dim", sys.stderr))
+        elif kind == turns.RESULT:
+            for line in turns.short_result(text):
+                note(paint(f"  {line}", "dim", sys.stderr))
         elif kind == turns.FAILED:
             self.end_line()
             note(paint(f"✗ {shorten(printable(text), 200)}", "red", sys.stderr))
@@ -106,7 +109,8 @@ def run_turn(client: Client, method: str, params: dict[str, Any], *, quiet: bool
 
 def close_turn(turn: turns.Turn, printer: Printer) -> None:
     """Prints what is missing of the final text; raises ``UserError`` when the turn did not end well."""
-    if turn.final_text is None and (texts := turns.reply_texts(turn.payload)):
+    # What a stopped run has said was shown while it said it.
+    if turn.final_text is None and turn.state != "aborted" and (texts := turns.reply_texts(turn.payload)):
         turn.final_text = "\n\n".join(texts)
     rest = turn.rest()
     if turn.from_gateway and rest:

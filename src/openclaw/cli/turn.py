@@ -19,6 +19,7 @@ FAILED = "failed"
 NOTE = "note"
 
 _TELLING_ARGUMENTS = ("command", "path", "file_path", "query", "url", "sessionKey", "task", "message", "action", "name")
+RESULT_LINES = 3
 _TERMINAL_STATES = ("final", "error", "aborted")
 
 
@@ -175,6 +176,15 @@ def result_text(result: Any) -> str:
     if isinstance(result, dict) and isinstance(result.get("content"), list | str):
         return message_text(result)
     return "" if result is None else json.dumps(result, ensure_ascii=False)
+
+
+def short_result(text: str) -> list[str]:
+    """The first lines of a tool's result, and how much more there is."""
+    lines = [line for line in printable(text[:20_000]).splitlines() if line.strip()]
+    shown = [shorten(line, 120) for line in lines[:RESULT_LINES]]
+    if len(lines) > RESULT_LINES:
+        shown.append(f"… {len(lines) - RESULT_LINES} more lines")
+    return shown
 
 
 def _dict(value: Any) -> dict[str, Any]:

@@ -71,6 +71,7 @@ class RunStream:
         self._notice = notice
         self._seq = 0
         self._text = GrowingText()
+        self._spoke = False
         self._unsent: list[str] = []
         self._thoughts: list[str] = []
         self._thought_unsent: list[str] = []
@@ -224,7 +225,11 @@ class RunStream:
     def _agent_text(self, delta: str) -> None:
         self._seq += 1
         text, size = self._text, self._text.size
-        increment = self._agent_payload("assistant", {"delta": delta}, self._seq, self._clock.now_ms())
+        # Who gets increments only learns by the text that another message of the run begins.
+        begins = self._spoke and size == len(delta)
+        self._spoke = True
+        data = {"text": delta, "delta": delta} if begins else {"delta": delta}
+        increment = self._agent_payload("assistant", data, self._seq, self._clock.now_ms())
         self._broadcaster.publish_variants(
             "agent", lambda: {**increment, "data": {"text": text.upto(size), "delta": delta}}, increment
         )
