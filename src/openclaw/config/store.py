@@ -53,17 +53,17 @@ class ConfigStore:
         self._clock = clock or SystemClock()
         self._environ = environ
         self._snapshot = Snapshot(path=path, exists=False)
-        self._good = self._snapshot
+        self._use(self._snapshot)
         self._subscribers: list[Subscriber] = []
         self._seen: dict[str, _Mark] = {}
         self._reported: object = None
         self._reloading = asyncio.Lock()
         self._writing = threading.Lock()
 
-    @property
-    def current(self) -> Config:
-        """The last configuration that was valid."""
-        return self._good.config
+    def _use(self, snapshot: Snapshot) -> None:
+        self._good = snapshot
+        self.current: Config = snapshot.config
+        """The last configuration that was valid. A plain field: it is asked for twenty times in a turn."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -93,7 +93,7 @@ class ConfigStore:
             return snapshot
         if not (rescue.exists and rescue.valid):
             raise ConfigInvalid(snapshot.issues)
-        self._good = rescue
+        self._use(rescue)
         self._report(snapshot, "the last good configuration is used")
         return snapshot
 
@@ -153,7 +153,7 @@ class ConfigStore:
                 )
 
     def _accept(self, snapshot: Snapshot) -> None:
-        self._good = snapshot
+        self._use(snapshot)
         self._reported = None
         for warning in snapshot.warnings:
             log.warning("%s: %s", self.path, warning)
