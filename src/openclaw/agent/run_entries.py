@@ -225,7 +225,7 @@ async def open_transcript(turn: Turn, runtime: Runtime) -> Transcript:
         session_id=turn.session_id,
         file=entry.get("sessionFile") if entry and entry["sessionId"] == turn.session_id else None,
     )
-    transcript = await runtime.transcripts.open(ref, cwd=str(terms_of(turn.agent_id, runtime).workspace))
+    transcript = await runtime.transcripts.open(ref, cwd=terms_of(turn.agent_id, runtime).cwd)
     assert transcript is not None
     for warning in transcript.warnings:
         log.warning("transcript %s: %s", transcript.path, warning)

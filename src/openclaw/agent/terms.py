@@ -15,6 +15,8 @@ from openclaw.models.retry import RetrySettings
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Path
+    cwd: str
+    """The same, as transcripts name it."""
     main_key: str
     sandboxes: bool
     """Tools of some of its sessions, or of all, are to run in a sandbox."""
@@ -29,8 +31,10 @@ def terms_of(agent_id: str, runtime: Runtime) -> Terms:
 
 
 def _terms(config: Config, agent_id: str, state_dir: str) -> Terms:
+    workspace = workspace_dir(config, state_dir, agent_id)
     return Terms(
-        workspace=workspace_dir(config, state_dir, agent_id),
+        workspace=workspace,
+        cwd=str(workspace),
         main_key=main_key(config),
         sandboxes=sandbox_config(config, agent_id).mode != "off",
         retry=RetrySettings(

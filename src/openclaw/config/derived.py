@@ -23,8 +23,10 @@ class Derived:
         self._made: dict[Hashable, Any] = {}
 
     def of(self, config: Config, key: Hashable, make: Callable[[], T]) -> T:
-        if config is not self._config or len(self._made) >= MOST_KEPT:
+        if config is not self._config:
             self._config, self._made = config, {}
         if key not in self._made:
+            if len(self._made) >= MOST_KEPT:
+                self._made.clear()
             self._made[key] = make()
         return self._made[key]
