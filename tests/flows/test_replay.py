@@ -32,7 +32,8 @@ async def test_a_client_that_was_away_during_a_reply_sees_all_of_it(
     async with gateway.client(caps=caps) as client:
         assert client.events == []
         answer = await client.call("events.replay", {"afterSeq": began["seq"], "epoch": epoch})
-        numbers = [frame["seq"] for frame in client.events]
+        # Something live may have come right behind the answer.
+        numbers = [frame["seq"] for frame in client.events if frame["seq"] <= answer["seq"]]
         assert numbers == list(range(began["seq"] + 1, answer["seq"] + 1))
         assert text_of(await client.ending("r")) == "one two three four"
         agent = [frame["payload"] for frame in [*seen, *client.events] if frame["event"] == "agent"]
