@@ -132,3 +132,31 @@ async def test_a_caller_that_lost_the_gateway_gets_the_answer_of_the_same_run_wi
     (row,) = (await door.rpc("messages.list", {}))["messages"]
     assert (row["state"], row["attempts"]) == ("answered", 2)
     assert len(door.model.requests) == 2
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+@pytest.mark.parametrize("door", [("*/nothing", "EIO")], indirect=True)
+async def test_a_caller_is_told_that_the_gateway_stops_and_that_its_message_is_kept(door: Served, path: str) -> None:
+    key = {"Idempotency-Key": "once"}
+    door.model.queue(Reply("never", hold=asyncio.Event(), hold_after=0), Reply("done"))
+    asking = asyncio.ensure_future(
+        door.http.post(door.gateway.url + path, json=body(path, "hi"), headers={**BEARER, **key})
+    )
+    await door.model.wait_for_requests(1)
+    assert await door.gateway.stop() == 0
+    async with await asking as response:
+        assert (response.status, response.headers["x-should-retry"]) == (503, "false")
+        assert "The message is kept" in (await response.json())["error"]["message"]
+    await door.gateway.start()
+    assert said(path, (await door.post(path, body(path, "hi"), **key))[1]) == "done"
+    assert len((await door.rpc("messages.list", {}))["messages"]) == 1
+
+
+@pytest.mark.parametrize("door", [("*/nothing", "EIO")], indirect=True)
+async def test_a_client_that_only_waits_does_not_keep_the_gateway_from_stopping(door: Served) -> None:
+    async with door.gateway.client() as client:
+        await client.send("agent.wait", {"runId": "some-day", "timeoutMs": 60_000})
+        await client.call("health")
+        async with asyncio.timeout(4):
+            assert await door.gateway.stop() == 0
+    await door.gateway.start()

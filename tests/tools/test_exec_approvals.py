@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from openclaw.clock import SystemClock
+from openclaw.tools.approval_journal import ApprovalJournal
 from openclaw.tools.approval_rules import ApprovalRules, BadRules
 from openclaw.tools.approvals import ApprovalRequest, Approvals, UnknownApproval
 from openclaw.tools.base import ToolContext, ToolError
@@ -213,3 +214,14 @@ def test_the_terms_of_a_command(
             terms()
     else:
         assert terms() == expected
+
+
+async def test_a_question_does_not_depend_on_a_disk_that_takes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where the directory should be")
+    approvals = Approvals(SystemClock(), ApprovalJournal(str(tmp_path / "state")))
+    approval = approvals.ask(ApprovalRequest(command="true"))
+    await approvals.keep(approval)
+    approvals.resolve(approval.id, "allow-once")
+    await approvals.settled(approval)
+    assert await approval.wait() == "allow-once"
+    await approvals.close()

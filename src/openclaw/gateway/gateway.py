@@ -95,6 +95,8 @@ class Gateway:
         self.port = 0
         self.ready = False
         """Whether ``/readyz`` says yes; set once the services run."""
+        self.leaving = asyncio.Event()
+        """Set when the server begins to stop: whoever waits for a run over HTTP is told, not cut off."""
         self.broadcaster = Broadcaster()
         self.presence = Presence(clock)
         self.devices = Devices(state_dir, clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -124,12 +124,13 @@ class Approvals:
         """Once this returns, a restart will tell the session what became of the question."""
         if self.journal is not None:
             command = approval.request.command[:KEPT_COMMAND]
-            await self.journal.note(Pending(id=approval.id, command=command, run_id=approval.run_id, state=state))
+            pending = Pending(id=approval.id, command=command, run_id=approval.run_id, state=state)
+            await _written(self.journal.note(pending))
 
     async def settled(self, approval: Approval) -> None:
         """Whoever asked knows the outcome."""
         if self.journal is not None:
-            await self.journal.forget(approval.id)
+            await _written(self.journal.forget(approval.id))
 
     def resolve(self, ref: str, decision: Decision, by: str | None = None) -> Approval:
         approval = self.find(ref)
@@ -180,6 +181,13 @@ class Approvals:
     def _close(self, approval: Approval) -> None:
         self._open.pop(approval.id, None)
         approval.ended.set()
+
+
+async def _written(change: Awaitable[None]) -> None:
+    try:
+        await change
+    except OSError as error:  # The question itself does not depend on it.
+        log.warning("a restart would not know what became of a question: %s", error)
 
 
 def _nobody(approval: Approval) -> None: ...

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -15,8 +14,6 @@ from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec_security import Refused, evaluate, parse, resolve_program
 from openclaw.tools.exec_settings import ExecSettings
 from openclaw.tools.exec_terms import ExecWish, Fallback, HostRules, Terms, terms_of
-
-log = logging.getLogger("openclaw.tools.approvals")
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,23 +87,17 @@ class Gate:
             approval = self._approvals.ask(request, run_id=context.run_id)
         except ValueError as full:
             raise ToolError(f"exec needs an approval, which cannot be asked for now: {full}") from None
-        await self._kept(self._approvals.keep(approval))
+        await self._approvals.keep(approval)
         return approval
 
     async def started(self, approval: Approval) -> None:
         """To be called before the command begins: after a restart it is told as interrupted, not as never run."""
         assert self._approvals is not None
-        await self._kept(self._approvals.keep(approval, "running"))
+        await self._approvals.keep(approval, "running")
 
     async def settled(self, approval: Approval) -> None:
         assert self._approvals is not None
-        await self._kept(self._approvals.settled(approval))
-
-    async def _kept(self, written: Awaitable[None]) -> None:
-        try:
-            await written
-        except OSError as error:  # The question itself does not depend on it.
-            log.warning("a restart would not know of this question: %s", error)
+        await self._approvals.settled(approval)
 
     def spawn(self, work: Any) -> None:
         assert self._approvals is not None

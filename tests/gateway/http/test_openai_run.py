@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -46,7 +47,7 @@ def record() -> RunRecord:
 
 def follow(run: RunRecord) -> Following:
     ask = Ask(source="openai", run_id=run.run_id, agent_id="main", said=[], no_message="")
-    following = Following(cast(Any, None), ask)
+    following = Following(cast(Any, SimpleNamespace(leaving=asyncio.Event())), ask)
     following.begin(Submission(run.row, True, False, run))
     return following
 

@@ -109,7 +109,7 @@ async def create(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
             return await _stream(request, following, answer)
         ending = await following.ending()
         if ending.error is not None:
-            return json_response({"error": error_shape(ending.error)}, status=500, headers=NO_RETRY)
+            return json_response({"error": error_shape(ending.error)}, status=ending.status, headers=NO_RETRY)
         return json_response(answer.whole(ending))
     finally:
         following.leave()

@@ -90,7 +90,7 @@ async def create(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
             return await _stream(request, following, reply)
         ending = await following.ending()
         if ending.error is not None:
-            return json_response(reply.failed(ending), status=500, headers=NO_RETRY)
+            return json_response(reply.failed(ending), status=ending.status, headers=NO_RETRY)
         return json_response(reply.completed(ending))
     finally:
         following.leave()

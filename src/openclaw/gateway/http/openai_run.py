@@ -38,6 +38,10 @@ MAX_WAITING = 100
 """Requests that may wait for one session; more are refused."""
 WAIT_LIMIT_S = 24 * 3600
 NOTHING_SAID = "No response from OpenClaw."
+STOPPING = (
+    "The Gateway is stopping. The message is kept and will be answered when it runs again: ask again with the same "
+    "Idempotency-Key, or look in the session."
+)
 
 
 class Ask(msgspec.Struct, kw_only=True):
@@ -151,6 +155,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ending(msgspec.Struct, kw_only=True):
     error: str | None = None
+    status: int = 500
+    """Of an answer that is nothing but the error."""
     text: str = ""
     calls: list[Call] = []
     cut: bool = False
@@ -236,15 +242,25 @@ class Following:
         """Whether any text has been streamed."""
         return self._spoke
 
-    async def _ended(self) -> None:
-        if self._record is not None:
-            await self._record.wait()
-        elif self._row is not None:
-            await self._gateway.hub.wait(self._row.run_id, WAIT_LIMIT_S)
+    async def _ended(self) -> bool:
+        """False: the Gateway stops before the run is over."""
+        run_id = self._row.run_id if self._row is not None else ""
+        over = self._record.wait() if self._record is not None else self._gateway.hub.wait(run_id, WAIT_LIMIT_S)
+        waits: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(over),
+            asyncio.ensure_future(self._gateway.leaving.wait()),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return waits[0].done()
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def ending(self) -> Ending:
         """Waits for the run's end."""
-        await self._ended()
+        if not await self._ended():
+            return Ending(error=STOPPING, status=503, usage=self._usage)
         record, row = self._record, self._row
         if record is None:
             assert row is not None
