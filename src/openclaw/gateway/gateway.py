@@ -126,8 +126,8 @@ class Gateway:
 
     def agent_ids(self) -> list[str]:
         """The default agent first, then the other configured ones, then those that only have sessions left."""
-        configured = agent_ids(self.config.current)
-        return [*configured, *(agent for agent in self.sessions.agent_ids if agent not in configured)]
+        config = self.config.current
+        return list(dict.fromkeys([default_agent_id(config), *agent_ids(config), *self.sessions.agent_ids]))
 
     def canonical_key(self, key: str | None) -> str:
         config = self.config.current
