@@ -31,7 +31,7 @@ ROW = {
 }
 LISTED = {
     "ts": 1_000_000 + 16 * 60_000,
-    "path": "/s/sessions.json",
+    "path": "(multiple)",
     "paths": ["/s/sessions.json", "/t/sessions.json"],
     "count": 1,
     "defaults": {"modelProvider": "mock", "model": "mock-1", "contextTokens": 200_000},

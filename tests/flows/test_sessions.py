@@ -349,3 +349,13 @@ async def test_a_session_keeps_the_name_of_what_it_began_with(gateway: GatewayPr
             await client.chat(f"question {number}", KEY)
         row = (await client.call("sessions.list", {"includeDerivedTitles": True}))["sessions"][0]
         assert row["derivedTitle"] == "question 0"
+
+
+async def test_a_session_that_began_with_a_greeting_is_named_by_what_the_person_says(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        await client.chat("/new", KEY)
+        [row] = (await client.call("sessions.list", {"includeDerivedTitles": True}))["sessions"]
+        assert row["derivedTitle"].startswith(row["sessionId"][:8])
+        await client.chat("plan my day", KEY)
+        [row] = (await client.call("sessions.list", {"includeDerivedTitles": True}))["sessions"]
+    assert row["derivedTitle"] == "plan my day"

@@ -69,6 +69,16 @@ async def test_an_agents_details_say_where_it_lives_what_it_uses_and_what_it_get
     assert beta["model"] == main["model"]
 
 
+async def test_a_list_of_sessions_names_every_store_the_default_agents_first(tmp_path: Path) -> None:
+    agents = [{"id": "beta"}, {"id": "main", "default": True}]
+    async with running_gateway(tmp_path, config={"agents": {"list": agents}}) as running:
+        listed = await payload(running, "sessions.list", {})
+        of_beta = await payload(running, "sessions.list", {"agentId": "beta"})
+    assert listed["path"] == "(multiple)"
+    assert [Path(path).parts[-3] for path in listed["paths"]] == ["main", "beta"]
+    assert of_beta["path"] == listed["paths"][1]
+
+
 async def test_an_agent_without_a_name_is_the_assistant_until_it_writes_one_down(running: Running) -> None:
     assert await payload(running, "agent.identity.get") == {"agentId": "main", "name": "Assistant", "avatar": "A"}
     workspace = Path(running.gateway.state_dir) / "workspace"

@@ -63,11 +63,12 @@ def run(args: argparse.Namespace) -> int:
     listed = clients.from_args(args).call("sessions.list", params)
     now = int(listed.get("ts") or time.time() * 1000)
     rows = [_row(row, now) for row in listed.get("sessions") or []]
+    stores: list[Any] = listed.get("paths") or [listed.get("path")]
     if args.json:
-        shape = {"path": listed.get("path"), "paths": listed.get("paths") or [listed.get("path")], "count": len(rows)}
+        shape = {"path": stores[0], "paths": stores, "count": len(rows)}
         print_json({**shape, "activeMinutes": active, "sessions": rows})
         return 0
-    sys.stdout.write(f"Session store: {listed.get('path')}\nSessions listed: {len(rows)}\n")
+    sys.stdout.write(f"Session store: {stores[0]}\nSessions listed: {len(rows)}\n")
     if active is not None:
         sys.stdout.write(f"Filtered to the last {active} minute(s)\n")
     if rows:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
+SETTLED_S = 3.0
+"""After the start: time for what is not urgent."""
 SEARCH_INTERVAL_S = 300.0
 PRESENCE_PAUSE_S = 0.05
 """Presence changes of a burst of connections are told once."""
@@ -128,8 +130,8 @@ class Gateway:
 
     def agent_ids(self) -> list[str]:
         """The default agent first, then the other configured ones, then those that only have sessions left."""
-        configured = agent_ids(self.config.current)
-        return [*configured, *(agent for agent in self.sessions.agent_ids if agent not in configured)]
+        config = self.config.current
+        return list(dict.fromkeys([default_agent_id(config), *agent_ids(config), *self.sessions.agent_ids]))
 
     def canonical_key(self, key: str | None) -> str:
         config = self.config.current
@@ -217,7 +219,9 @@ class Gateway:
             asyncio.create_task(self._every(HEALTH_INTERVAL_S, self._refresh_health), name="gateway health"),
             asyncio.create_task(self.config.watch(), name="config watch"),
             asyncio.create_task(self.stalls.watch(), name="stall monitor"),
-            asyncio.create_task(self._every(ARCHIVE_INTERVAL_S, self._compress_old), name="old transcripts"),
+            asyncio.create_task(
+                self._every(ARCHIVE_INTERVAL_S, self._compress_old, first=SETTLED_S), name="old transcripts"
+            ),
             asyncio.create_task(self._every(SEARCH_INTERVAL_S, self._read_for_search), name="search index"),
         ]
         self.ready = True
@@ -235,13 +239,16 @@ class Gateway:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._services = []
 
-    async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+    async def _every(
+        self, seconds: float, action: Callable[[], Awaitable[None]], *, first: float | None = None
+    ) -> None:
+        await self.clock.sleep(seconds if first is None else first)
         while True:
-            await self.clock.sleep(seconds)
             try:
                 await action()
             except Exception:
                 log.exception("a regular task failed and will be tried again")
+            await self.clock.sleep(seconds)
 
     async def _tick(self) -> None:
         self.broadcaster.publish("tick", {"ts": self.clock.now_ms()}, drop_if_slow=True)

@@ -13,7 +13,7 @@ import msgspec
 
 from openclaw.clock import iso_utc
 from openclaw.config.agents import default_agent_id
-from openclaw.inbound.stamp import without_wrappers
+from openclaw.inbound.stamp import GREETING_MARK, without_wrappers
 from openclaw.messages import AssistantMessage, ImageBlock, Message, ToolCall, UserMessage, decode_message
 from openclaw.models.catalogue import UnknownModel
 from openclaw.outbound.reasoning import typed
@@ -184,8 +184,8 @@ def derived_title(row: SessionRow, messages: list[Message]) -> str:
     for name in ("displayName", "subject"):
         if value := entry.get(name):
             return str(value)
-    first = next((message for message in messages if isinstance(message, UserMessage)), None)
-    text = " ".join(preview_text(first).split()) if first else ""
+    said = (" ".join(preview_text(message).split()) for message in messages if isinstance(message, UserMessage))
+    text = next((words for words in said if not words.startswith(GREETING_MARK)), "")
     if not text:
         return f"{entry['sessionId'][:8]} ({iso_utc(entry.get('updatedAt', 0))[:10]})"
     if len(text) <= TITLE_LENGTH:

@@ -17,6 +17,9 @@ ABORT_NOTE = (
 )
 """Begins the first message after a run was stopped."""
 
+GREETING_MARK = "A new session was started via /new or /reset"
+"""Begins what the agent is told where a person only asked for a new session: nobody typed it."""
+
 
 def stamped(text: str, now_ms: int, zone: str | None) -> str:
     """``[Sun 2026-11-15 18:22 UTC] text``; left alone when the text carries a stamp already."""

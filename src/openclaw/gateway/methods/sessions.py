@@ -42,9 +42,11 @@ async def list_sessions(call: Call) -> Any:
     if params.include_derived_titles or params.include_last_message:
         for row, view in zip(rows, views, strict=True):
             await _look_inside(call, params, row, view)
+    paths = _store_paths(call, params.agent_id)
     return {
         "ts": gateway.clock.now_ms(),
-        "path": _store_path(call, params.agent_id),
+        "path": paths[0] if len(paths) == 1 else "(multiple)",
+        "paths": paths,
         "count": len(views),
         "defaults": defaults,
         "sessions": views,
@@ -77,11 +79,12 @@ async def _selected(call: Call, params: SessionsList) -> AsyncIterator[SessionRo
             break
 
 
-def _store_path(call: Call, agent_id: str | None) -> str:
-    agents = call.gateway.agent_ids()
+def _store_paths(call: Call, agent_id: str | None) -> list[str]:
+    """The default agent's first."""
+    gateway = call.gateway
     if agent_id:
-        return call.gateway.sessions.path(normalize_agent_id(agent_id))
-    return call.gateway.sessions.path(agents[0]) if len(agents) == 1 else "(multiple)"
+        return [gateway.sessions.path(normalize_agent_id(agent_id))]
+    return list(dict.fromkeys(gateway.sessions.path(agent) for agent in gateway.agent_ids()))
 
 
 async def _look_inside(call: Call, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:

@@ -11,12 +11,13 @@ from openclaw.inbound.command_text import Listening, command_body
 from openclaw.inbound.commands.context import CommandServices, Facts
 from openclaw.inbound.commands.model_choice import leading_model
 from openclaw.inbound.commands.settings import model_fields
+from openclaw.inbound.stamp import GREETING_MARK
 from openclaw.models.base import Model
 
 DEFAULT_TRIGGERS = ("/new", "/reset")
 _PREFIX = re.compile(r"^[A-Za-z0-9+()\-_. ]+:[ \t]*")
 GREETING = (
-    "A new session was started via /new or /reset. Greet the person in your own voice, in one to three sentences, "
+    f"{GREETING_MARK}. Greet the person in your own voice, in one to three sentences, "
     "and ask what they would like to do. {model}Say nothing about files, tools or other workings."
 )
 

@@ -99,8 +99,11 @@ class FileLedger:
         now, encoded = self._clock.now_ms(), None if result is None else encode(result)
         parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
 
+        # The thread holds its last operation until the next: it must not keep the transcript in memory.
+        follows = written is not None
+
         def operation(db: sqlite3.Connection) -> bool:
-            if written is not None:
+            if follows:
                 faults.point("sync.after")
             return _finish(db, ledger_id, state, reason, encoded, parts, now)
 
