@@ -125,6 +125,7 @@ async def test_a_signal_message_is_answered_on_signal(tmp_path: Path, server: Mo
         status = await home.client.call("channels.status", {"probe": True})
         (account,) = status["channelAccounts"]["signal"]
         assert (account["connected"], account["probe"]["ok"]) == (True, True)
+        assert (await home.client.call("status"))["channelSummary"] == ["Signal: connected"]
         assert status["channels"]["signal"]["connected"] and status["channelLabels"] == {"signal": "Signal"}
         assert (await home.client.call("health", {"probe": True}))["channels"]["signal"]["running"]
 

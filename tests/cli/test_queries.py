@@ -137,6 +137,7 @@ HEALTH = {
     "sessions": {"path": "/s", "count": 1, "recent": [{"key": "k", "updatedAt": 5, "age": 7}]},
 }
 STATUS = {
+    "runtimeVersion": "9.9",
     "heartbeat": {"defaultAgentId": "main", "agents": [{"agentId": "main", "enabled": False, "every": "0m"}]},
     "channelSummary": [],
     "queuedSystemEvents": [],
@@ -155,6 +156,7 @@ def test_status_json_is_the_gateways_status_and_its_surroundings(cli: Cli, gatew
     report = json.loads(cli("status", "--json").stdout)
     assert report["sessions"] == STATUS["sessions"]
     assert report["gateway"]["reachable"] is True
+    assert report["gateway"]["self"]["version"] == "9.9"
     assert report["gateway"]["url"] == f"ws://127.0.0.1:{gateway.port}"
     assert report["agents"]["totalSessions"] == 1
     assert report["agents"]["agents"][0]["lastActiveAgeMs"] == 7

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     except UserError as error:
         return _unreachable(client, error, as_json=args.json)
     if args.json:
-        report = {**status, **_surroundings(client, health, latency, None), "agents": _agents(health)}
+        report = {**status, **_surroundings(client, status, latency, None), "agents": _agents(health)}
         report |= {"health": health} if args.deep else {}
         print_json(report | ({"usage": usage} if usage is not None else {}))
     else:
@@ -57,7 +57,7 @@ def _unreachable(client: Client, error: UserError, *, as_json: bool) -> int:
     return EXIT_FAILURE
 
 
-def _surroundings(client: Client, health: dict[str, Any], latency: int | None, error: str | None) -> dict[str, Any]:
+def _surroundings(client: Client, status: dict[str, Any], latency: int | None, error: str | None) -> dict[str, Any]:
     system = os.uname()
     running = running_gateway() if client.target.local else None
     gateway = {
@@ -67,7 +67,7 @@ def _surroundings(client: Client, health: dict[str, Any], latency: int | None, e
         "misconfigured": client.target.misconfigured,
         "reachable": error is None,
         "connectLatencyMs": latency,
-        "self": {"host": system.nodename, "version": health.get("version"), "platform": system.sysname.lower()}
+        "self": {"host": system.nodename, "version": status.get("runtimeVersion"), "platform": system.sysname.lower()}
         if error is None and client.target.local
         else None,
         "pid": running.get("pid") if running else None,

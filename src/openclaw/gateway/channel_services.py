@@ -76,6 +76,20 @@ def summary_of(accounts: list[Running]) -> dict[str, Any]:
     return {**flags, **errors}
 
 
+def summary_lines(channels: Channels | None) -> list[str]:
+    """``Signal: connected``, a line for every channel."""
+    return [f"{label_of(name)}: {_in_a_word(summary_of(accounts))}" for name, accounts in by_channel(channels).items()]
+
+
+def _in_a_word(summary: dict[str, Any]) -> str:
+    if not summary["enabled"]:
+        return "disabled"
+    if not summary["configured"]:
+        return "not configured"
+    state = "connected" if summary["connected"] else "connecting" if summary["running"] else "not running"
+    return f"{state} ({summary['lastError']})" if not summary["connected"] and summary.get("lastError") else state
+
+
 def by_channel(channels: Channels | None) -> dict[str, list[Running]]:
     grouped: dict[str, list[Running]] = {}
     for running in channels.accounts() if channels else ():

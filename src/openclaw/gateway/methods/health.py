@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from openclaw import __version__
 from openclaw.config.agents import default_agent_id
+from openclaw.gateway.channel_services import summary_lines
 from openclaw.gateway.health import heartbeat_summary
 from openclaw.gateway.params import Params
 from openclaw.gateway.registry import Call, method
@@ -51,8 +53,9 @@ async def status(call: Call) -> Any:
     everything.sort(key=lambda row: -(row["updatedAt"] or 0))
     defaults = model_defaults(gateway)
     return {
+        "runtimeVersion": __version__,
         "heartbeat": {"defaultAgentId": default_agent_id(config), "agents": agents},
-        "channelSummary": [],
+        "channelSummary": summary_lines(gateway.channel_services.channels if gateway.channel_services else None),
         "queuedSystemEvents": gateway.system_events.peek(gateway.main_session_key()),
         "sessions": {
             "paths": [agent["path"] for agent in by_agent],
