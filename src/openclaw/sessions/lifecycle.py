@@ -165,7 +165,8 @@ async def _begin(stores: Stores, agent_id: str, key: str, facts: MessageFacts, n
     def change(current: SessionEntry | None) -> SessionEntry:
         return current if current is not None else SessionEntry(sessionId=made, updatedAt=now_ms, compactionCount=0)
 
-    entry = await stores.sessions.update(agent_id, key, change)
+    # Not awaited on disk: the first message that is taken in sees to that.
+    entry = await stores.sessions.update(agent_id, key, change, durable=False)
     assert entry is not None
     return await _branch_off(stores, agent_id, key, entry, facts) if entry["sessionId"] == made else entry
 

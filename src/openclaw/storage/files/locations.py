@@ -26,12 +26,21 @@ class Locations:
         self._state = state_dir
         self._store_path = store_path
         self._places = lru_cache(maxsize=MOST_AGENTS)(self._places_of)
+        self._real = lru_cache(maxsize=MOST_AGENTS)(os.path.realpath)
         self._warned: set[str] = set()
 
     def default(self, ref: TranscriptRef) -> Path:
         """Where a new transcript is written: where the entry says, if it may say so, else in the agent's folder."""
         pointed = self._pointed_at(ref)
         return pointed or Path(self._home(ref), session_file_name(ref.session_id, ref.thread_id))
+
+    def real_default(self, ref: TranscriptRef) -> tuple[Path, str]:
+        """The same, with links followed. Those of the agent's folder once: a file that is new is no link itself."""
+        if ref.file:
+            path = self.default(ref)
+            return path, os.path.realpath(path)
+        home, name = self._home(ref), session_file_name(ref.session_id, ref.thread_id)
+        return Path(home, name), f"{self._real(home)}{os.sep}{name}"
 
     def find(self, ref: TranscriptRef) -> Path | None:
         return next(self._plain(ref, self._candidates(ref)), None)
@@ -79,11 +88,14 @@ class Locations:
             names.insert(0, os.path.basename(ref.file.strip().rstrip("/")))
         named = [name for name in names if name not in ("", ".", "..")]
         pointed = self._pointed_at(ref)
-        found = [f"{folder}{os.sep}{name}" for folder in self._places(ref.agent_id) for name in named]
+        *places, oldest, older = self._places(ref.agent_id)
+        if os.path.isdir(older):
+            places += [oldest, older]
+        found = [f"{folder}{os.sep}{name}" for folder in places for name in named]
         return found if pointed is None else [str(pointed), *found]
 
     def _places_of(self, agent_id: str) -> tuple[str, ...]:
-        """The folders to look into; the last is shared by all agents."""
+        """The folders to look into. The last two are of older versions; of these the second is shared by all agents."""
         beside = [os.path.dirname(self._store_path(agent_id))] if self._store_path else []
         older = os.path.join(self._state, "sessions")
         home, oldest = sessions_dir(self._state, agent_id), os.path.join(older, normalize_agent_id(agent_id))

@@ -72,8 +72,7 @@ class FileTranscriptStore:
         if (known := self._known(ref)) is not None:
             return known
         found = await self._plain(ref)
-        path = found or self._locations.default(ref)
-        place = os.path.realpath(path)
+        path, place = (found, os.path.realpath(found)) if found else self._locations.real_default(ref)
         live = self._live.get(place)
         if live is None and found is None and not create:
             return None
