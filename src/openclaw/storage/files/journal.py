@@ -64,8 +64,11 @@ class Journal:
         if self._folding.exists() or not self.path.exists():
             # An earlier fold did not finish: its marks and ours stay together in the current file.
             return
+        begun = AppendFile(self.path, self._disk)
         self.path.replace(self._folding)
-        self._file = AppendFile(self.path, self._disk)
+        with contextlib.suppress(OSError):
+            begun.look()
+        self._file = begun
 
     async def note_fold(self, seq: int, prepared: Path) -> None:
         file = self._file
