@@ -49,9 +49,6 @@ _OUTBOX = (
 )
 
 
-_STORY = "INSERT INTO story (ledger_id, step, at, state, reason) VALUES (?, ?, ?, ?, ?)"
-
-
 class FileLedger:
     def __init__(self, state_dir: str, *, clock: Clock) -> None:
         self.path = Path(state_dir) / "ledger.db"
@@ -297,10 +294,6 @@ def _accept(
     if not inserted.rowcount:
         return _known(db, message), False
     ledger_id = inserted.lastrowid or 0
-    if step:
-        db.execute(f"{_STORY}, (?, 2, ?, ?, ?)", (ledger_id, 1, now, "accepted", "", ledger_id, now, step, reason))
-    else:
-        db.execute(_STORY, (ledger_id, 1, now, "accepted", ""))
     return _message((ledger_id, *values, "accepted", "", 0, now, None, None, None)), True
 
 
@@ -340,7 +333,11 @@ def _advance(db: sqlite3.Connection, ledger_id: int, state: str, reason: str, se
         " started_at = CASE WHEN ? THEN coalesce(started_at, ?) ELSE started_at END WHERE id = ?",
         (state, reason, starting, session_id, starting, now, ledger_id),
     )
-    _tell_story(db, ledger_id, now, state, reason)
+    db.execute(
+        "INSERT INTO story (ledger_id, step, at, state, reason)"
+        " SELECT ?, coalesce(max(step), 0) + 1, ?, ?, ? FROM story WHERE ledger_id = ?",
+        (ledger_id, now, state, reason, ledger_id),
+    )
 
 
 def _finish(
@@ -361,7 +358,6 @@ def _finish(
     if not ended.rowcount:
         _end_of(db, ledger_id)  # Raises when there is no such message.
         return False
-    _tell_story(db, ledger_id, now, state, reason)
     if parts:
         db.executemany(
             "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
@@ -388,14 +384,6 @@ def _end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
     if row is None:
         raise KeyError(f"the ledger has no message {ledger_id}")
     return row[0] if row[1] is not None else None
-
-
-def _tell_story(db: sqlite3.Connection, ledger_id: int, now: int, state: str, reason: str) -> None:
-    db.execute(
-        "INSERT INTO story (ledger_id, step, at, state, reason)"
-        " SELECT ?, coalesce(max(step), 0) + 1, ?, ?, ? FROM story WHERE ledger_id = ?",
-        (ledger_id, now, state, reason, ledger_id),
-    )
 
 
 def _prune(db: sqlite3.Connection, before: int) -> int:

@@ -76,6 +76,18 @@ CREATE TABLE outbox (
 );
 CREATE INDEX outbox_pending ON outbox (next_at, id) WHERE state = 'pending';
 """
+_TELL_STORY = """
+CREATE TEMP TRIGGER accepted AFTER INSERT ON main.messages BEGIN
+  INSERT INTO story VALUES (NEW.id, 1, NEW.accepted_at, 'accepted', '');
+  INSERT INTO story SELECT NEW.id, 2, NEW.accepted_at, NEW.state, NEW.reason WHERE NEW.state <> 'accepted';
+END;
+CREATE TEMP TRIGGER ended AFTER UPDATE OF ended_at ON main.messages
+WHEN OLD.ended_at IS NULL AND NEW.ended_at IS NOT NULL BEGIN
+  INSERT INTO story SELECT NEW.id, coalesce(max(step), 0) + 1, NEW.ended_at, NEW.state, NEW.reason
+  FROM story WHERE ledger_id = NEW.id;
+END;
+"""
+"""The first and the last lines of a story, in the statement that makes them true: each one more would be a wait."""
 _MESSAGE_ID = "ALTER TABLE outbox ADD COLUMN message_id TEXT NOT NULL DEFAULT '';"
 
 
@@ -107,6 +119,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         _check(connection, path)
         _migrate(connection, path)
+        connection.executescript(_TELL_STORY)
     except BaseException:
         connection.close()
         raise
