@@ -91,13 +91,16 @@ class AgentRun:
         inbox: Inbox,
         emit: Callable[[Event], None],
         disk: DiskWait | None = None,
+        asks: Callable[[], None] = lambda: None,
     ) -> None:
+        """``asks`` is called when the model is."""
         self._turn = turn
         self._runtime = runtime
         self._abort = abort
         self._inbox = inbox
         self._emit = emit
         self._disk = disk
+        self._asks = asks
         self.prepared: Preparation | None = None
         """Set once the run knows its model and prompt."""
         self._failure: ModelError | None = None
@@ -357,6 +360,7 @@ class AgentRun:
 
     def _call_model(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         faults.point("model.call")
+        self._asks()
         runtime, turn = self._runtime, self._turn
         if terms_of(turn.agent_id, runtime).limited:
             return within_budget(

@@ -12,6 +12,7 @@ from openclaw.inbound.attachments import Image
 from openclaw.inbound.commands.context import Hints
 from openclaw.messages import ToolResultMessage
 from openclaw.models.base import ToolSpec
+from openclaw.runs.doorway import Guest
 from openclaw.runs.hub import RunHub, Submission
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
@@ -53,6 +54,19 @@ class Incoming(msgspec.Struct, kw_only=True):
 
 async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submission:
     """Returns once the message is on disk. The same run id again starts nothing."""
+    guest = await hub.doorway.enter()
+    try:
+        submission = await _take_in(message, runtime, hub, guest)
+    except BaseException:
+        guest.leave()
+        raise
+    if not submission.new:
+        guest.leave()
+    faults.point("ack")
+    return submission
+
+
+async def _take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Guest) -> Submission:
     entry = await touch_session(message, runtime)
     body: dict[str, Any] = {**message.carried, "prompt": message.prompt}
     if message.images or message.stored_images:
@@ -101,9 +115,7 @@ async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submissio
     settings = queue_settings(
         runtime.config.current.messages.queue, entry, str(message.route.get("channel", message.source)), hints.queue
     )
-    submission = await hub.submit(accept, settings, message.watcher)
-    faults.point("ack")
-    return submission
+    return await hub.submit(accept, settings, message.watcher, guest)
 
 
 async def touch_session(message: Incoming, runtime: Runtime) -> SessionEntry:

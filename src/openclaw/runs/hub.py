@@ -15,6 +15,7 @@ from openclaw.agent.runtime import Runtime, Turn
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import TextBlock, UserMessage
 from openclaw.runs.compactions import Compactions
+from openclaw.runs.doorway import Doorway, Guest
 from openclaw.runs.ending import end_of
 from openclaw.runs.inbox import RunInbox
 from openclaw.runs.lane import Lane, may_share
@@ -72,15 +73,23 @@ class RunHub:
         """Messages of an earlier life, by session, until their lane is made."""
         self._background: set[asyncio.Task[None]] = set()
         self._slots = Slots(lambda: runtime.config.current)
+        self.doorway = Doorway()
         self.compactions = Compactions(runtime, self.exclusively)
         self._stopping = False
 
     # Accepting
 
     async def submit(
-        self, message: Accept, settings: QueueSettings | None = None, watcher: str | None = None
+        self,
+        message: Accept,
+        settings: QueueSettings | None = None,
+        watcher: str | None = None,
+        guest: Guest | None = None,
     ) -> Submission:
-        """Writes the message down, then decides what becomes of it. A known id starts nothing."""
+        """Writes the message down, then decides what becomes of it. A known id starts nothing.
+
+        ``guest``: its place in the doorway, which a message that runs at once keeps until it asks its model.
+        """
         settings = settings or QueueSettings(mode="followup")
         lane = self._lane(message.session_key)
         step = self._first_step(lane, settings)
@@ -99,7 +108,10 @@ class RunHub:
         if not new or record is None:
             return Submission(row, False, False, record)
         self._remember(record)
+        record.guest = guest
         queued = await self._place(record, settings)
+        if queued:
+            record.asks()
         return Submission(row, True, queued, record)
 
     def _first_step(self, lane: Lane, settings: QueueSettings) -> FirstStep | None:
@@ -417,7 +429,15 @@ class RunHub:
             record.tell(event)
 
         try:
-            run = AgentRun(turn, self._runtime, abort=record.abort, inbox=record.inbox, emit=emit, disk=record.disk)
+            run = AgentRun(
+                turn,
+                self._runtime,
+                abort=record.abort,
+                inbox=record.inbox,
+                emit=emit,
+                disk=record.disk,
+                asks=record.asks,
+            )
             result = await (run.execute() if going_on == "run" else run.give_up(error))
             result.expired = record.expired
         finally:

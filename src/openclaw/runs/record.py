@@ -14,6 +14,7 @@ from openclaw.storage.base import FirstStep, LedgerRow
 from openclaw.storage.trouble import DiskWait
 
 if TYPE_CHECKING:
+    from openclaw.runs.doorway import Guest
     from openclaw.runs.inbox import RunInbox
 
 RunState = Literal["queued", "running", "ok", "error", "aborted"]
@@ -53,6 +54,8 @@ class RunRecord:
         """Connections that asked for this run and may see its tool events."""
         self.listeners: list[Callable[[Event], None]] = []
         """In-process followers of the run's events, e.g. an HTTP response that streams it."""
+        self.guest: Guest | None = None
+        """Its place in the doorway."""
         self._ended = asyncio.Event()
 
     @property
@@ -66,9 +69,15 @@ class RunRecord:
     def begin(self, now_ms: int) -> None:
         self.state, self.started_at = "running", now_ms
 
+    def asks(self) -> None:
+        """The model is being asked, or will not be for now: others may come in."""
+        if self.guest is not None:
+            self.guest.leave()
+
     def end(self, state: RunState, now_ms: int, error: str | None = None, result: RunResult | None = None) -> None:
         self.state, self.ended_at, self.error, self.result = state, now_ms, error, result
         self._ended.set()
+        self.asks()
 
     def tell(self, event: Event) -> None:
         for listener in self.listeners:
