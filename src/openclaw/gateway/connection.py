@@ -36,9 +36,9 @@ log = logging.getLogger("openclaw.gateway.ws")
 class WebSocketSink:
     """Frames go into the socket's own buffer, whose size is asked before each one.
 
-    What is written in one pass of the event loop leaves together when the pass is over. The first event after a pause
-    is not held longer than that; those that follow within two milliseconds leave together, since at the speed of a
-    model the system call per frame and client is most of the cost. An answer takes along what waits.
+    An answer, and the first event after a pause, leave at once, or with the others when something has left in this pass
+    of the event loop. Events that follow within two milliseconds leave together, since at the speed of a model the
+    system call per frame and client is most of the cost.
     """
 
     def __init__(self, ws: web.WebSocketResponse, transport: asyncio.Transport, writer: AbstractStreamWriter) -> None:
@@ -69,19 +69,21 @@ class WebSocketSink:
     def write(self, packed: bytes) -> None:
         self._gather(packed)
         if self._pause is None:
-            self._leave_soon()
+            self._leave()
             self._pause = self._loop.call_later(GATHER_S, self._after_pause)
 
     def write_now(self, packed: bytes) -> None:
         self._gather(packed)
-        self._leave_soon()
+        self._leave()
 
     def _gather(self, packed: bytes) -> None:
         self._gathered.append(packed)
         self._gathered_size += len(packed)
 
-    def _leave_soon(self) -> None:
+    def _leave(self) -> None:
+        """At once, or, when something has left in this pass already, when it is over."""
         if not self._leaving:
+            self._flush()
             self._leaving = True
             self._loop.call_soon(self._flush)
 
