@@ -132,7 +132,7 @@ async def touch_session(message: Incoming, runtime: Runtime) -> SessionEntry:
 
     # A new session's id must not be forgotten in a power cut that spares the message.
     known = await runtime.sessions.get(agent_id, session_key)
-    new = known is None or not known.get("systemSent")
+    new = known is None or not (known.get("lastChannel") or known.get("chatType") or known.get("systemSent"))
     entry = await runtime.sessions.update(agent_id, session_key, change, durable=new)
     assert entry is not None
     return entry
