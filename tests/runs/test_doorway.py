@@ -62,8 +62,11 @@ async def test_one_who_gives_up_waiting_takes_nobodys_place() -> None:
 async def test_who_stays_too_long_is_not_counted_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doorway, "LONGEST_S", 0.0)
     door = Doorway(most=1)
-    await door.enter()  # And never leaves.
-    await asyncio.wait_for(door.enter(), 60)
+    stays = await door.enter()  # And never leaves.
+    second = await asyncio.wait_for(door.enter(), 60)
+    assert second is not stays
+    stays.leave()  # Later than it was counted out: nobody's place is given away twice.
+    second.leave()
 
 
 async def test_nobody_stands_in_line_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

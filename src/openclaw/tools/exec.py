@@ -107,7 +107,8 @@ class ExecTool:
             self._processes.move_to_background(session, None)
             return session
 
-        self._gate.spawn(carry_out(approval, question, self._gate, context, start, self._settings, self._clock))
+        work = carry_out(approval, question, self._gate, context, start, self._settings, self._clock)
+        self._gate.follow(approval, work)
         text = (
             f"{warning}Approval required (id {approval.slug}). Approve to run; the outcome follows in this session "
             "when the command has ended. Do not run it again meanwhile. The person can answer with "

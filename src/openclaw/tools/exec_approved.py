@@ -27,19 +27,6 @@ async def carry_out(
     clock: Clock,
 ) -> None:
     """Waits for the answer; a no is noted for the session's next turn, the end of the command begins one."""
-    await _carry_out(approval, question, gate, context, start, settings, clock)
-    await gate.settled(approval)
-
-
-async def _carry_out(
-    approval: Approval,
-    question: Question,
-    gate: Gate,
-    context: ToolContext,
-    start: Callable[[Order], Awaitable[ProcessSession]],
-    settings: ExecSettings,
-    clock: Clock,
-) -> None:
     decision = await approval.wait()
     if approval.withdrawn:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import msgspec
@@ -95,13 +95,16 @@ class Gate:
         assert self._approvals is not None
         await self._approvals.keep(approval, "running")
 
-    async def settled(self, approval: Approval) -> None:
-        assert self._approvals is not None
-        await self._approvals.settled(approval)
+    def follow(self, approval: Approval, work: Awaitable[None]) -> None:
+        """What the answer leads to, in the background. Cut short by a stop, it stays noted for the next start."""
+        approvals = self._approvals
+        assert approvals is not None
 
-    def spawn(self, work: Any) -> None:
-        assert self._approvals is not None
-        self._approvals.spawn(work)
+        async def to_the_end() -> None:
+            await work
+            await approvals.settled(approval)
+
+        approvals.spawn(to_the_end())
 
     async def remember(self, question: Question, agent_id: str) -> None:
         if self._rules is not None and question.programs:
