@@ -1,5 +1,5 @@
 # Everything a person needs: `make run` to talk, `make test` to check. `make help` lists the rest.
-PYTHON ?= python3
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto

@@ -124,7 +124,12 @@ def stamp(ms: int, zone: str) -> str:
 
 def minute_stamp(ms: int, zone: tzinfo | None) -> str:
     """``Sun 2026-11-15 18:22 UTC``; None is the machine's own zone."""
-    moment = datetime.fromtimestamp(ms / 1000, UTC).astimezone(zone)
+    return _minute(ms // 60_000, zone)
+
+
+@lru_cache(maxsize=16)
+def _minute(minutes: int, zone: tzinfo | None) -> str:
+    moment = datetime.fromtimestamp(minutes * 60, UTC).astimezone(zone)
     return f"{_WEEKDAYS[moment.weekday()]} {moment:%Y-%m-%d %H:%M} {zone_label(moment)}"
 
 

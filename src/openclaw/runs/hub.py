@@ -21,7 +21,7 @@ from openclaw.runs.inbox import RunInbox
 from openclaw.runs.lane import Lane, may_share
 from openclaw.runs.observer import Observer
 from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, waits_because
-from openclaw.runs.record import RunRecord, RunState
+from openclaw.runs.record import RunRecord
 from openclaw.runs.recovery import crashes_of, how_to_go_on, in_order, is_too_old, put_down, queue_again, why_not
 from openclaw.runs.replies import reply_parts
 from openclaw.runs.slots import Slots
@@ -407,7 +407,8 @@ class RunHub:
         observer = self._observers[record.run_id]
         crashes = await crashes_of(record.row, self._runtime.ledger)
         going_on = how_to_go_on(crashes, expired=record.expired)
-        error = why_not(record.row, crashes, self._runtime.clock.now_ms(), expired=record.expired)
+        now = self._runtime.clock.now_ms()
+        error = "" if going_on == "run" else why_not(record.row, crashes, now, expired=record.expired)
         if going_on == "close":
             await self._finish(record, RunResult(outcome="error", error=error, expired=record.expired))
             return
@@ -481,10 +482,9 @@ class RunHub:
             disk,
         )
         faults.point("finish.after")
-        states: dict[str, RunState] = {"ok": "ok", "error": "error", "aborted": "aborted"}
         for one in (record, *record.absorbed):
             one.started_at = one.started_at or record.started_at
-            one.end(states[result.outcome], self._runtime.clock.now_ms(), result.error, result)
+            one.end(result.outcome, self._runtime.clock.now_ms(), result.error, result)
             self._ended.append(one.run_id)
             for waiter in self._waiters.get(one.run_id, ()):
                 waiter.set()

@@ -101,7 +101,10 @@ def queue_settings(
 
 
 def _first(*values: Any) -> float:
-    return next(value for value in values if isinstance(value, int | float) and not isinstance(value, bool))
+    for value in values:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return value
+    raise ValueError("none of the settings is a number")
 
 
 # Merging

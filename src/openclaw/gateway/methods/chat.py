@@ -117,8 +117,9 @@ async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]
         )
         gateway.spawn(say(gateway, said) if outcome.later is None else _say_later(gateway, said, outcome.later))
         return {"runId": run_id, "status": "started"}
-    # A command is obeyed all the same (how else to lift the block?); what goes on to the model is not.
-    await _check_policy(call, target)
+    if "/" in params.message:
+        # A command is obeyed all the same (how else to lift the block?); what goes on to the model is not.
+        await _check_policy(call, target)
     for number, reply in enumerate(outcome.side_replies):
         await show(gateway, target, f"{run_id}:{number}", reply)
     entry = await fresh_session(gateway, target)
