@@ -70,6 +70,11 @@ def compose(said: Sequence[Said], known: Sequence[Message], now_ms: int) -> Prom
     )
 
 
+def refers_back(said: Sequence[Said]) -> bool:
+    """Whether it takes the session's newest messages to understand it: words of a user alone say all by themselves."""
+    return any(one.role != "user" for one in said)
+
+
 def _up_to_current(said: Sequence[Said]) -> list[Said]:
     """Up to the last message of the user or of a tool; what an assistant may have begun after it is not ours."""
     usable = [one for one in said if one.text.strip() or one.images or one.role == "tool"]

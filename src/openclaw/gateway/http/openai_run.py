@@ -13,7 +13,15 @@ from openclaw.agent.run import entry_id
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
 from openclaw.gateway.broadcast import MAX_BUFFERED_BYTES
 from openclaw.gateway.http.openai_common import Refused, stateless_target
-from openclaw.gateway.http.openai_prompt import NoMessage, Prompt, Said, compose, public_call_id, runs_named
+from openclaw.gateway.http.openai_prompt import (
+    NoMessage,
+    Prompt,
+    Said,
+    compose,
+    public_call_id,
+    refers_back,
+    runs_named,
+)
 from openclaw.gateway.registry import MethodError
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, transcript_ref
 from openclaw.gateway.webchat import fresh_session
@@ -76,7 +84,8 @@ async def find_seat(gateway: Gateway, ask: Ask, explicit: Target | None) -> Seat
     try:
         if explicit is not None:
             await fresh_session(gateway, explicit)
-            return Seat(target=explicit, prompt=compose(ask.said, await _newest(gateway, explicit), now))
+            known = await _newest(gateway, explicit) if refers_back(ask.said) else []
+            return Seat(target=explicit, prompt=compose(ask.said, known, now))
         runs = [*([ask.previous_run] if ask.previous_run else []), *runs_named(ask.said)]
         for run_id in runs[:MAX_NAMED_RUNS]:
             row = await gateway.ledger.by_run(run_id)
