@@ -11,7 +11,7 @@ import msgspec
 from openclaw.gateway.registry import MethodError
 from openclaw.gateway.targets import find_row, target_of
 from openclaw.inbound.stamp import without_wrappers
-from openclaw.runs.hub import LONGEST_CHAIN
+from openclaw.runs.known import LONGEST_CHAIN
 from openclaw.runs.story import answered_by, summary, tell
 from openclaw.sessions.carry_over import previous_sessions
 from openclaw.sessions.keys import key_problem, shown_key

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from openclaw.runs.compactions import Compactions
 from openclaw.runs.doorway import Doorway, Guest
 from openclaw.runs.ending import end_of
 from openclaw.runs.inbox import RunInbox
+from openclaw.runs.known import KnownRuns, WaitResult
 from openclaw.runs.lane import Lane, may_share
 from openclaw.runs.observer import Observer
 from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, waits_because
@@ -28,15 +28,13 @@ from openclaw.runs.slots import Slots
 from openclaw.runs.story import STOPPED_BEFORE
 from openclaw.runs.turn import images_of, turn_of
 from openclaw.storage import faults
-from openclaw.storage.base import END_STATES, Accept, FirstStep, LedgerRow, Transcript
+from openclaw.storage.base import Accept, FirstStep, LedgerRow, Transcript
 from openclaw.storage.trouble import DiskWait, until_written
 
 log = logging.getLogger("openclaw.runs")
 T = TypeVar("T")
 
-REMEMBERED_RUNS = 200
 IDLE_LANES = 1_000
-LONGEST_CHAIN = 20
 STOP_S = 5.0
 """How long stopping waits for bookkeeping; what a full disk keeps from being written is found at the next start."""
 QUEUE_FULL = "Not taken: {waiting} messages of this session are waiting already. Wait for an answer, or use /stop."
@@ -51,24 +49,13 @@ class Submission(msgspec.Struct, frozen=True):
     record: RunRecord | None
 
 
-class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
-    status: str
-    """``ok``, ``error`` or ``timeout``."""
-    started_at: int | None = None
-    ended_at: int | None = None
-    error: str | None = None
-
-
 class RunHub:
     def __init__(self, runtime: Runtime, observe: Callable[[RunRecord], Observer]) -> None:
         self._runtime = runtime
         self._observe = observe
         self._lanes: dict[str, Lane] = {}
-        self._records: dict[str, RunRecord] = {}
-        self._ended: deque[str] = deque()
-        """Of ``_records``, those that have ended, the first of them first."""
+        self._known = KnownRuns(runtime.ledger)
         self._observers: dict[str, Observer] = {}
-        self._waiters: dict[str, set[asyncio.Event]] = {}
         self._left: dict[str, list[tuple[RunRecord, QueueSettings]]] | None = None
         """Messages of an earlier life, by session, until their lane is made."""
         self._background: set[asyncio.Task[None]] = set()
@@ -102,7 +89,7 @@ class RunHub:
         finally:
             lane.coming -= 1
         faults.point("accept.after")
-        record = self._records.get(row.run_id) if not new else RunRecord(row, noted=step)
+        record = self._known.get(row.run_id) if not new else RunRecord(row, noted=step)
         if record is not None and watcher is not None:
             record.watchers.add(watcher)
         if not new or record is None:
@@ -241,7 +228,11 @@ class RunHub:
     # Looking
 
     def find(self, run_id: str) -> RunRecord | None:
-        return self._records.get(run_id)
+        return self._known.get(run_id)
+
+    async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
+        """The run's end, or ``timeout``."""
+        return await self._known.wait(run_id, timeout_s)
 
     def active(self, session_key: str) -> list[RunRecord]:
         """What runs now, then what waits."""
@@ -257,59 +248,6 @@ class RunHub:
 
     def queued(self) -> int:
         return sum(lane.depth for lane in self._lanes.values())
-
-    async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
-        """The run's end, or ``timeout``; waiting does not depend on any connection. Unknown ids may still arrive."""
-        known = await self._outcome(run_id)
-        if known is not None or timeout_s <= 0:
-            return known or WaitResult(status="timeout")
-        ended = asyncio.Event()
-        answering = await self._answering(run_id)
-        waiters = self._waiters.setdefault(answering, set())
-        waiters.add(ended)
-        try:
-            async with asyncio.timeout(timeout_s):
-                # It may have ended while the name of the run that answers was looked up.
-                if (known := await self._outcome(run_id)) is not None:
-                    return known
-                await ended.wait()
-        except TimeoutError:
-            return WaitResult(status="timeout")
-        finally:
-            waiters.discard(ended)
-            if not waiters:
-                self._waiters.pop(answering, None)
-        return await self._outcome(run_id) or WaitResult(status="timeout")
-
-    async def _outcome(self, run_id: str) -> WaitResult | None:
-        record = self._records.get(run_id)
-        if record is not None:
-            if not record.ended:
-                return None
-            status = "ok" if record.state == "ok" else "error"
-            error = record.error or ("aborted" if record.state == "aborted" else None)
-            return WaitResult(status=status, started_at=record.started_at, ended_at=record.ended_at, error=error)
-        answering = await self._answering(run_id)
-        if answering in self._records:
-            return await self._outcome(answering)
-        row = await self._runtime.ledger.by_run(answering)
-        if row is None or row.state not in END_STATES:
-            return None
-        status = "ok" if row.state in ("answered", "silent") else "error"
-        error = None if status == "ok" else row.reason or row.state
-        return WaitResult(status=status, started_at=row.started_at, ended_at=row.ended_at, error=error)
-
-    async def _answering(self, run_id: str) -> str:
-        """The run that answers this message: its own, or the one that took it in."""
-        for _ in range(LONGEST_CHAIN):
-            if run_id in self._records:
-                break
-            row = await self._runtime.ledger.by_run(run_id)
-            by = (row.result or {}).get("answeredBy") if row is not None else None
-            if not isinstance(by, str):
-                break
-            run_id = by
-        return run_id
 
     # Stopping and editing
 
@@ -453,7 +391,7 @@ class RunHub:
         await self._runtime.ledger.advance(record.row.id, "running", session_id=turn.session_id)
 
     def _took_in(self, record: RunRecord, run_id: str) -> None:
-        steered = self._records.get(run_id)
+        steered = self._known.get(run_id)
         if steered is not None:
             self._absorb(record, steered)
             reason, by = f"taken into run {record.run_id}", {"answeredBy": record.run_id}
@@ -485,9 +423,7 @@ class RunHub:
         for one in (record, *record.absorbed):
             one.started_at = one.started_at or record.started_at
             one.end(result.outcome, self._runtime.clock.now_ms(), result.error, result)
-            self._ended.append(one.run_id)
-            for waiter in self._waiters.get(one.run_id, ()):
-                waiter.set()
+            self._known.ended(one.run_id)
         observer = self._observers.pop(record.run_id, None)
         if observer is not None:
             observer.finished()
@@ -497,11 +433,8 @@ class RunHub:
         return await until_written(write, self._runtime.clock.sleep, disk)
 
     def _remember(self, record: RunRecord) -> None:
-        """Keeps the newest runs at hand; older ones are answered from the ledger."""
         self._observers[record.run_id] = self._observe(record)
-        self._records[record.run_id] = record
-        while len(self._records) > REMEMBERED_RUNS and self._ended:
-            self._records.pop(self._ended.popleft(), None)
+        self._known.add(record)
 
     def _later(self, work: Awaitable[Any]) -> None:
         """Bookkeeping nobody waits for; kept referenced until done, failures logged."""
