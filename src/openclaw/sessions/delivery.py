@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _RENAMED = {"provider": "channel", "lastProvider": "lastChannel", "room": "groupChannel"}
 _FLAT = {"channel": "lastChannel", "to": "lastTo", "accountId": "lastAccountId", "threadId": "lastThreadId"}
-_ROUTE = ("deliveryContext", "channel", *_FLAT.values())
+_LEADING = frozenset({*_RENAMED, *_FLAT.values(), "channel", "deliveryContext", "sessionId"})
+"""Fields that others follow from."""
 _CHANNEL_ALIASES = {
     "imsg": "imessage",
     "google-chat": "googlechat",
@@ -44,14 +45,17 @@ def normalize_route(context: Any) -> dict[str, Any]:
     return route
 
 
+def is_plain(changes: Iterable[str]) -> bool:
+    """Whether fields may change without any other field having to follow."""
+    return _LEADING.isdisjoint(changes)
+
+
 def normalize_entry(entry: dict[str, Any], previous: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A new entry with current field names and both spellings of the route in agreement.
 
     ``previous`` is the entry before a change: the spelling that was changed then says the whole route, so that a
     thread id that was left out does not come back from the other spelling. It must be one of ours.
     """
-    if previous is not None and _same_route(entry, previous):
-        return dict(entry)
     renamed = _with_current_names(entry)
     flat, nested = _flat_route(renamed), normalize_route(renamed.get("deliveryContext"))
     if previous is not None:
@@ -63,12 +67,6 @@ def normalize_entry(entry: dict[str, Any], previous: Mapping[str, Any] | None = 
             nested = {}
     merged = {name: value for name in _FLAT if (value := flat.get(name, nested.get(name))) is not None}
     return _with_route(renamed, merged)
-
-
-def _same_route(entry: Mapping[str, Any], previous: Mapping[str, Any]) -> bool:
-    """Nothing to do, as in most changes: no older name, and the route as it was when it was put in order."""
-    old_names = not _RENAMED.keys().isdisjoint(entry)
-    return not old_names and [*map(entry.get, _ROUTE)] == [*map(previous.get, _ROUTE)]
 
 
 def _with_current_names(entry: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ FOLD_SHARE = 40
 """A store that takes long to write waits that many times as long, so that folding stays a small part of the work."""
 LONGEST_WAIT_S = 5.0
 MOST_AGENTS = 256
+MOST_UNLISTED = 1000
 
 
 def store_path(state_dir: str, agent_id: str, template: str | None = None) -> Path:
@@ -53,6 +54,8 @@ class FileSessionStore:
         self._all_rows = RowIndex()
         self._agent_rows: defaultdict[str, RowIndex] = defaultdict(RowIndex)
         self._by_session: dict[str, dict[Name, SessionRow]] = {}
+        self._unlisted: dict[Name, Any] = {}
+        """Changes since somebody last asked for rows: made several times a turn, looked at now and then."""
         self._opening = asyncio.Lock()
         self._folds: set[asyncio.Task[None]] = set()
         self._settling: dict[StoreFile, asyncio.Task[None]] = {}
@@ -77,31 +80,30 @@ class FileSessionStore:
 
     async def get(self, agent_id: str, key: str) -> SessionEntry | None:
         file = self._of_agent.get(agent_id) or self._files.get(self.path(agent_id))
-        entry = file.get(key) if file else None
-        return cast("SessionEntry", dict(entry)) if entry is not None else None
+        entry = file.values.get(key) if file else None
+        return cast("SessionEntry", entry.copy()) if isinstance(entry, dict) else None
 
     async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
         file = self._of_agent.get(agent_id) or await self._file(agent_id)
         if not file.dirty and file.edited:
             # Before the first change of its own: a key that was changed on both sides would keep only this one.
             await self._settled(file)
-        current = file.get(key)
-        wanted = change(cast("SessionEntry", private_copy(current)) if current is not None else None)
-        # Private again on the way in: the caller may go on using what it returned.
-        entry: dict[str, Any] | None = private_copy(wanted)
-        if entry is None and current is None:
+        current = file.values.get(key)
+        wanted = change(private_copy(current) if isinstance(current, dict) else None)
+        if wanted is None and not isinstance(current, dict):
             return None
-        stored = await file.put(key, entry, durable=durable)
+        stored = await file.put(key, cast("dict[str, Any] | None", wanted), durable=durable)
         if file.wants_fold and not self._folds:
             self._bring_up_to_date(file)
-        elif file.dirty and file not in self._settling:
+        elif file not in self._settling and file.dirty:
             self._settling[file] = asyncio.create_task(self._settle(file), name=f"settle {file.path}")
-        return cast("SessionEntry", dict(stored)) if stored is not None else None
+        return cast("SessionEntry", stored.copy()) if stored is not None else None
 
     async def rows(self, agent_id: str | None = None) -> Sequence[SessionRow]:
         for file in list(self._files.values()):
             if file.edited:
                 await self._settled(file)
+        self._list()
         if agent_id is None:
             return self._all_rows.rows()
         index = self._agent_rows.get(normalize_agent_id(agent_id))
@@ -109,10 +111,12 @@ class FileSessionStore:
 
     async def find_session_id(self, session_id: str) -> SessionRow | None:
         """The row of that session; of several the latest, a cron job's own row before the alias of one run."""
+        self._list()
         rows = self._by_session.get(session_id, {}).values()
         return min(rows, key=lambda row: (is_cron_run_alias(row.key), -updated_at(row.entry), row.key), default=None)
 
     async def count(self, agent_id: str) -> int:
+        self._list()
         index = self._agent_rows.get(normalize_agent_id(agent_id))
         return len(index) if index else 0
 
@@ -122,6 +126,7 @@ class FileSessionStore:
     @property
     def agent_ids(self) -> list[str]:
         """Agents that have at least one session."""
+        self._list()
         return [agent for agent, index in self._agent_rows.items() if len(index)]
 
     async def flush(self) -> None:
@@ -161,18 +166,20 @@ class FileSessionStore:
     async def _open_file(self, path: str, agent: str) -> StoreFile:
         shared = bool(self._template) and "{agentId}" not in (self._template or "")
 
-        def owner(key: str) -> str:
-            return agent_of(key, default_agent=self._default_agent) if shared else agent
+        def note(key: str, value: Any) -> None:
+            owner = agent_of(key, default_agent=self._default_agent) if shared else agent
+            self._unlisted[owner, key] = value
 
-        file = StoreFile(Path(path), self._disk, self._clock, lambda key, value: self._observe(owner(key), key, value))
-        values = await file.open()
-        for key, value in values.items():
-            self._observe(owner(key), key, value)
+        file = StoreFile(Path(path), self._disk, self._clock, note)
+        for key, value in (await file.open()).items():
+            note(key, value)
         return file
 
     async def _tend(self) -> None:
         while True:
             await self._clock.sleep(LOOK_SECONDS)
+            if len(self._unlisted) > MOST_UNLISTED:
+                self._list()
             for file in list(self._files.values()):
                 if file.dirty and self._clock.monotonic() - file.folded_at < _rest(file):
                     continue
@@ -213,8 +220,14 @@ class FileSessionStore:
 
     # Indexes
 
-    def _observe(self, agent: str, key: str, value: Any) -> None:
-        name = agent, key
+    def _list(self) -> None:
+        """Brings the indexes up to date, before anyone looks into them."""
+        changes, self._unlisted = self._unlisted, {}
+        for name, value in changes.items():
+            self._observe(name, value)
+
+    def _observe(self, name: Name, value: Any) -> None:
+        agent, key = name
         before = self._all_rows.get(name)
         if _is_entry(value):
             row = SessionRow(agent, key, cast("SessionEntry", value))

@@ -14,7 +14,7 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.sessions import json_text
-from openclaw.sessions.delivery import normalize_entry
+from openclaw.sessions.delivery import is_plain, normalize_entry
 from openclaw.sessions.keys import session_file_name
 from openclaw.storage.files.disk import AppendFile, Disk, put_in_place, write_beside
 from openclaw.storage.files.gathering import Gathering
@@ -42,7 +42,7 @@ class _Unwritten(NamedTuple):
 
 
 class StoreFile:
-    """The truth is ``_values``; values in it are replaced, never mutated."""
+    """The truth is ``values``; what is in it is replaced, never mutated."""
 
     def __init__(self, path: Path, disk: Disk, clock: Clock, observer: Observer) -> None:
         # A symlinked store stays a symlink: what is replaced is the file it leads to.
@@ -50,7 +50,7 @@ class StoreFile:
         self._clock = clock
         self._observer = observer
         self._journal = Journal(self.path, disk)
-        self._values: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
         self._changed: dict[str, int] = {}
         self._before: dict[str, Any] = {}
         """What the snapshot has for keys that changed since."""
@@ -72,10 +72,10 @@ class StoreFile:
         recovered, self._seen = await asyncio.to_thread(self._recover)
         self._changed, self._seq = recovered.changed, recovered.seq
         self._rewrite = recovered.damaged
-        self._values = {key: self._normalized(key, value) for key, value in recovered.values.items()}
+        self.values = {key: self._normalized(key, value) for key, value in recovered.values.items()}
         for warning in recovered.warnings:
             log.warning("session store %s: %s", self.path, warning)
-        return self._values
+        return self.values
 
     def _recover(self) -> tuple[Recovered, Signature]:
         before = _signature(self.path)
@@ -95,16 +95,14 @@ class StoreFile:
     def wants_fold(self) -> bool:
         return len(self._changed) >= FOLD_RECORDS
 
-    def get(self, key: str) -> dict[str, Any] | None:
-        value = self._values.get(key)
-        return value if isinstance(value, dict) else None
+    async def put(self, key: str, wanted: dict[str, Any] | None, *, durable: bool) -> dict[str, Any] | None:
+        """Sets or removes one entry. In memory when the first await is reached, in the journal when this returns.
 
-    async def put(self, key: str, entry: dict[str, Any] | None, *, durable: bool) -> dict[str, Any] | None:
-        """Sets or removes one entry. In memory when the first await is reached, in the journal when this returns."""
-        previous = self._values.get(key)
-        if entry is not None:
-            entry = self._with_topic_file(key, normalize_entry(entry, previous if isinstance(previous, dict) else None))
-        changed = entry != previous
+        The caller may go on using ``wanted``: what is stored is a copy.
+        """
+        previous = self.values.get(key)
+        entry = None if wanted is None else self._in_order(key, wanted, previous)
+        changed = entry is not previous
         if not changed and not self._unwritten:
             return entry
         line = journal_line(self._seq + 1, key, entry) if changed else b""
@@ -120,6 +118,17 @@ class StoreFile:
         if durable:
             await file.sync()
         return entry
+
+    def _in_order(self, key: str, wanted: dict[str, Any], previous: Any) -> dict[str, Any]:
+        """The entry to be stored; ``previous`` itself when nothing has changed."""
+        if not isinstance(previous, dict):
+            return self._normalized(key, private_copy(wanted))
+        news = {name: value for name, value in wanted.items() if name not in previous or previous[name] != value}
+        if is_plain(news) and previous.keys() <= wanted.keys():
+            # Most changes only count something or note the time.
+            return {**previous, **private_copy(news)} if news else previous
+        entry = self._with_topic_file(key, normalize_entry(private_copy(wanted), previous))
+        return previous if entry == previous else entry
 
     def _note_change(self, key: str, previous: Any) -> None:
         self._seq += 1
@@ -155,10 +164,10 @@ class StoreFile:
 
     def _set(self, key: str, value: Any) -> None:
         if value is None:
-            self._values.pop(key, None)
+            self.values.pop(key, None)
             self._pretty.pop(key, None)
         else:
-            self._values[key] = value
+            self.values[key] = value
         self._observer(key, value)
 
     # Folding
@@ -196,7 +205,7 @@ class StoreFile:
         await asyncio.to_thread(self._journal.rotate)
         # Taken after that: the snapshot holds all that is in the older file, which goes when it is done.
         self._unwritten.now()
-        seq, values = self._seq, self._values.copy()
+        seq, values = self._seq, self.values.copy()
         prepared = await asyncio.to_thread(self._prepare, values)
         if _signature(self.path) != self._seen:
             prepared.unlink(missing_ok=True)
@@ -290,20 +299,20 @@ class StoreFile:
 
     def _merge(self, theirs: dict[str, Any]) -> None:
         self._unwritten.now()
-        for key in [key for key in self._values if key not in theirs and key not in self._changed]:
+        for key in [key for key in self.values if key not in theirs and key not in self._changed]:
             log.info("session %s was removed from %s by hand", key, self.path)
             self._set(key, None)
         for key, value in theirs.items():
             normal = self._normalized(key, value)
             if key in self._changed:
                 self._merge_fields(key, normal)
-            elif normal != self._values.get(key):
+            elif normal != self.values.get(key):
                 log.info("session %s was edited in %s by hand", key, self.path)
                 self._set(key, normal)
 
     def _merge_fields(self, key: str, theirs: Any) -> None:
         """A field that only the editor changed is the editor's; one that both changed stays the Gateway's."""
-        before, ours = self._before.get(key), self._values.get(key)
+        before, ours = self._before.get(key), self.values.get(key)
         if not (isinstance(before, dict) and isinstance(ours, dict) and isinstance(theirs, dict)):
             return
         edited = [name for name in {**before, **theirs} if theirs.get(name) != before.get(name)]
