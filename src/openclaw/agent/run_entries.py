@@ -199,7 +199,10 @@ class RunEntries:
             faults.point("steer.after")
 
     async def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
-        await self.kept(lambda: self.transcript.append_all(entries))
+        try:
+            await self.transcript.append_all(entries)
+        except OSError:
+            await self.kept(lambda: self.transcript.append_all(entries))
 
     def _id(self, step: int | str) -> str:
         return entry_id(self._turn.run_id, step)

@@ -429,6 +429,33 @@ async def test_another_programs_torn_line_does_not_swallow_ours(tmp_path, store)
     assert (await transcript.entry(transcript.leaf_id)).raw.endswith(b"}")
 
 
+@pytest.mark.parametrize("ended_by", ["reading", "writing", "resting", "condensing"])
+async def test_another_programs_line_in_the_moment_of_ours_does_not_hide_ours(tmp_path, store, monkeypatch, ended_by):
+    transcript = await store.open(REF)
+    await transcript.append(user("one"), entry_id="a")
+    real = os.write
+
+    def late(fd, data):
+        monkeypatch.undo()
+        with file_of(tmp_path).open("ab") as other:
+            other.write(b'{"type":"custom","id":"other","parentId":"a"}\n')
+        return real(fd, data)
+
+    monkeypatch.setattr(disk.os, "write", late)
+    await transcript.append_all({"b": user("two"), "c": user("three")})
+    if ended_by == "writing":
+        await transcript.append(user("four"), entry_id="d")
+    elif ended_by == "resting":
+        transcript.rest()
+    elif ended_by == "condensing":
+        monkeypatch.setattr(disk.os, "write", late)
+        kept = {"type": "compaction", "summary": "s", "firstKeptEntryId": "b"}
+        await transcript.append_all({"d": kept, "e": user("four")})
+        assert texts(transcript)[1:] == ["two", "three", "four"]
+    for own in [own for own in "abcde" if own in transcript]:
+        assert json.loads((await transcript.entry(own)).raw)["id"] == own
+
+
 async def test_same_transcript_is_one_object_however_often_it_is_opened(tmp_path, store):
     write_lines(file_of(tmp_path), [GOLDEN[0], entry("a", None)])
     opened = await asyncio.gather(*(store.open(REF) for _ in range(5)))

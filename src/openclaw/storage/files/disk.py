@@ -91,6 +91,9 @@ class AppendFile:
         self._fd = -1
         self._size = 0
         self._torn = False
+        self._end = 0
+        """Where the last append ended, if nobody wrote just before it."""
+        self._end_is_sure = True
         self._written = 0
         self._synced = 0
         self._named_on_disk = False
@@ -114,26 +117,43 @@ class AppendFile:
         if status is None or status.st_nlink == 0:
             status = self._open()
         size = status.st_size
-        if size != self._size:
+        if size == self._size:
+            self._end_is_sure = True
+        else:
             self._size = size
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
         return size
 
     def append(self, data: bytes, *, looked: bool = False) -> int:
-        """Writes ``data`` at the end and returns its offset. On an error nothing of it counts as written.
+        """Writes ``data`` at the end and returns its offset, which may ``drift``. On an error nothing of it counts.
 
         ``looked``: the caller has done so in this very step.
         """
         faults.write(self.path)
         if not looked:
             self.look()
-        fd = self._fd
-        self._write(fd, b"\n" + data if self._torn else data)
-        self._torn = not data.endswith(b"\n")
+        if self._torn:
+            data = b"\n" + data
+        written = os.write(self._fd, data)
+        while written < len(data):
+            # After a short write the rest, or the error that cut it short. The next append sees what is torn.
+            written += os.write(self._fd, memoryview(data)[written:])
+        start, self._torn = self._size + self._torn, not data.endswith(b"\n")
+        self._size = self._end = self._size + len(data)
+        self._end_is_sure = False
         self._written += 1
-        # Another program may have appended in between: ask where we really are.
-        self._size = os.lseek(fd, 0, os.SEEK_CUR)
-        return self._size - len(data)
+        return start
+
+    def drift(self) -> int:
+        """How much further on the last append is than its offset said: another program may have written just before.
+
+        Asked by who needs to know it, and not in every append: when other threads wait for the interpreter, each call
+        of the system costs 20 µs.
+        """
+        if self._end_is_sure or self._fd < 0:
+            return 0
+        self._end_is_sure = True
+        return os.lseek(self._fd, 0, os.SEEK_CUR) - self._end
 
     @property
     def is_durable(self) -> bool:
@@ -176,10 +196,6 @@ class AppendFile:
             return error
         return None
 
-    def vanished(self) -> bool:
-        """Whether someone removed the file while we had it open."""
-        return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
-
     def close(self) -> None:
         with self._guard:
             fd, self._fd = self._fd, -1
@@ -194,17 +210,10 @@ class AppendFile:
         except FileNotFoundError:
             make_private_dir(str(self.path.parent))
             self._fd = os.open(self.path, how, 0o600)
-        self._size = -1
+        self._size, self._end_is_sure = -1, True
         status = os.fstat(self._fd)
         self._named_on_disk = self._named_on_disk and status.st_size > 0
         return status
-
-    @staticmethod
-    def _write(fd: int, data: bytes) -> None:
-        """One write; after a short one the rest, or the error that cut it short. The next append sees what is torn."""
-        written = os.write(fd, data)
-        while written < len(data):
-            written += os.write(fd, memoryview(data)[written:])
 
 
 def atomic_replace(path: Path, data: bytes) -> None:

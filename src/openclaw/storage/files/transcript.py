@@ -15,12 +15,13 @@ from openclaw.sessions import json_text
 from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
 from openclaw.storage.base import Context, Entry
 from openclaw.storage.files.disk import AppendFile, Disk
-from openclaw.storage.files.transcript_index import Envelope, TranscriptIndex, read_spans, scan
+from openclaw.storage.files.transcript_index import TranscriptIndex, read_spans, scan
 
 FORMAT_VERSION = 3
 SHOWN_TYPES = frozenset({"message", "compaction", "custom_message", "custom"})
 MAYBE_SHOWN_TYPES = frozenset({"custom_message", "custom"})
 """Shown to people only when the entry says so."""
+_MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage)
 _INDEX_BYTES = 250
 """Roughly what one indexed entry costs in memory."""
 
@@ -36,6 +37,8 @@ class FileTranscript:
         self._file = AppendFile(path, disk)
         self._index = TranscriptIndex()
         self._leaf = -1
+        self._newest = 0
+        """The first entry of the last append."""
         self._branch: BranchContext | None = BranchContext()
         self._decoded_bytes = 0
 
@@ -74,8 +77,8 @@ class FileTranscript:
 
     @property
     def holds_file(self) -> bool:
-        """Its file is open, and still in its folder."""
-        return self._file.is_open and not self._file.vanished()
+        """Its file is open. Whether it is still in its folder is seen when the next entry is written."""
+        return self._file.is_open
 
     def __len__(self) -> int:
         return len(self._index)
@@ -116,11 +119,14 @@ class FileTranscript:
 
     def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
         """Those that are new, each below the one before it, in one write."""
+        read_back = False
         for fields in entries.values():
             if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
                 raise ValueError(f"a transcript entry needs a type other than 'session', got {kind!r}")
+            read_back = read_back or kind == "compaction"
         if self._file.look() == 0:
             self._notice_removal()
+        self._find_newest()
         index = self._index
         new = {own: fields for own, fields in entries.items() if own not in index.by_id}
         if not new:
@@ -128,8 +134,11 @@ class FileTranscript:
         lines = self._lines(new)
         header = self._header_line() if index.header is None and not index.ids else b""
         offset = self._file.append(header + b"\n".join(lines) + b"\n", looked=True) + len(header)
+        if read_back:
+            offset += self._file.drift()
         if header:
             index.header = fields_of(header)
+        self._newest = len(index.ids)
         for (own, fields), line in zip(new.items(), lines, strict=True):
             self._take_in(own, fields, line, offset)
             offset += len(line) + 1
@@ -138,20 +147,17 @@ class FileTranscript:
         parent, now = self.leaf_id, iso_utc(self._clock.now_ms())
         lines: list[bytes] = []
         for own, fields in entries.items():
-            envelope = {"type": fields["type"], "id": own, "parentId": parent, "timestamp": now}
-            # Twice: the first says where its fields stand, the second what they say.
-            lines.append(json_text.encode({**envelope, **fields, **envelope}))
+            # Both in front, where readers look for them, and after the fields, which do not decide them.
+            ours = {"id": own, "parentId": parent, "timestamp": now}
+            lines.append(json_text.encode({"type": fields["type"], **ours, **fields, **ours}))
             parent = own
         return lines
 
     def _take_in(self, own: str, fields: dict[str, Any], line: bytes, offset: int) -> None:
         kind: str = fields["type"]
-        self._leaf = self._index.add(Envelope(type=kind, id=own, parentId=self.leaf_id), offset, len(line))
+        self._leaf = self._index.put(own, kind, self._leaf, offset, len(line))
         if kind == "label":
             self._index.note_label(fields)
-        self._extend(own, kind, line, fields.get("message"))
-
-    def _extend(self, own: str, kind: str, line: bytes, message: Any) -> None:
         branch = self._branch
         if branch is None:
             return
@@ -159,9 +165,14 @@ class FileTranscript:
             self._branch = self._rebuild(branch)
         else:
             # The very object that was given: who keeps notes about messages knows it again.
-            known = message if isinstance(message, UserMessage | AssistantMessage | ToolResultMessage) else None
-            branch.add(own, kind, line, known)
+            message = fields.get("message")
+            branch.add(own, kind, line, message if isinstance(message, _MESSAGES) else None)
             self._decoded_bytes += len(line)
+
+    def _find_newest(self) -> None:
+        """Another program may have written between our last look at the file and our write."""
+        if drift := self._file.drift():
+            self._index.shift(self._newest, drift)
 
     def _header_line(self) -> bytes:
         header: dict[str, Any] = {
@@ -204,6 +215,7 @@ class FileTranscript:
 
     def context(self) -> Context:
         if self._branch is None:
+            self._find_newest()
             self._branch = self._rebuild()
         return self._branch.context()
 
@@ -211,6 +223,7 @@ class FileTranscript:
         """After ``branch``: reads in a thread what ``context`` needs, so that it does not have to."""
         if self._branch is None:
             leaf = self._leaf
+            self._find_newest()
             rebuilt = await asyncio.to_thread(self._rebuild)
             if self._leaf == leaf and self._branch is None:
                 self._branch = rebuilt
@@ -243,6 +256,7 @@ class FileTranscript:
         return [entry for entry in entries if entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)][-limit:]
 
     async def _entries(self, places: Sequence[int]) -> list[Entry]:
+        self._find_newest()
         index = self._index
         named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
         raws = await asyncio.to_thread(list, read_spans(self._file.path, index.spans(places)))
@@ -309,6 +323,7 @@ class FileTranscript:
     def rest(self) -> None:
         """Gives the file descriptor back; the next append opens the file again."""
         if not self._file.busy:
+            self._find_newest()
             self._file.close()
 
 

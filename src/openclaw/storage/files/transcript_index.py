@@ -89,13 +89,23 @@ class TranscriptIndex:
                 self.missing_parents[place] = above
         elif envelope.id is None:
             parent = place - 1
+        return self.put(own, envelope.type, parent, offset, length)
+
+    def put(self, own: str, kind: str, parent: int, offset: int, length: int) -> int:
+        """``parent`` by its place; -1 for none."""
+        place = len(self.ids)
         self.ids.append(own)
-        self.types.append(sys.intern(envelope.type))
+        self.types.append(sys.intern(kind))
         self.parents.append(parent)
         self.offsets.append(offset)
         self.lengths.append(length)
         self.by_id[own] = place
         return place
+
+    def shift(self, first: int, distance: int) -> None:
+        """The entries from place ``first`` on are that much further on in the file."""
+        for place in range(first, len(self.ids)):
+            self.offsets[place] += distance
 
     def take_line(self, number: int, raw: bytes, offset: int) -> None:
         line, shift = trim(raw)
