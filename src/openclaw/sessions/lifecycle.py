@@ -168,7 +168,11 @@ async def _begin(stores: Stores, agent_id: str, key: str, facts: MessageFacts, n
     # Not awaited on disk: the first message that is taken in sees to that.
     entry = await stores.sessions.update(agent_id, key, change, durable=False)
     assert entry is not None
-    return await _branch_off(stores, agent_id, key, entry, facts) if entry["sessionId"] == made else entry
+    if entry["sessionId"] != made:
+        return entry
+    entry = await _branch_off(stores, agent_id, key, entry, facts)
+    stores.transcripts.begin(transcript_ref(agent_id, entry), cwd=home_of(stores, agent_id))
+    return entry
 
 
 async def was_used(stores: Stores, agent_id: str, entry: SessionEntry) -> bool:

@@ -182,6 +182,10 @@ class TranscriptStore(Protocol):
         """The live transcript; the same object while it stays in memory. ``create=False``: None if there is none."""
         ...
 
+    def begin(self, ref: TranscriptRef, *, cwd: str = "") -> None:
+        """Tells of a session whose id is new: it is not looked for, and made ready for its first entry."""
+        ...
+
     async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> Transcript:
         """A new transcript that begins with ``source``'s active branch. FileExistsError: ``ref`` is not new."""
         ...

@@ -75,6 +75,35 @@ async def test_file_given_back_before_its_sync_is_still_synced(tmp_path):
     await shared.close()
 
 
+@pytest.mark.parametrize("first", ["made early", "written first"])
+async def test_file_made_early_is_the_one_that_is_written(tmp_path, first, monkeypatch):
+    opened, real = [], os.open
+    monkeypatch.setattr(disk.os, "open", lambda *args, **how: opened.append(real(*args, **how)) or opened[-1])
+    file = AppendFile(tmp_path / "deep" / "f", Disk())
+    if first == "made early":
+        file.open_early()
+        assert (tmp_path / "deep" / "f").read_bytes() == b""
+    file.append(b"x\n")
+    if first == "written first":
+        file.open_early()
+    file.append(b"y\n")
+    monkeypatch.undo()
+    assert (tmp_path / "deep" / "f").read_bytes() == b"x\ny\n"
+    assert stat.S_IMODE((tmp_path / "deep" / "f").stat().st_mode) == 0o600
+    for fd in opened[1:]:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    file.close()
+
+
+def test_file_that_cannot_be_made_early_is_told_of_when_it_is_written(tmp_path):
+    (tmp_path / "f").mkdir()
+    file = AppendFile(tmp_path / "f", Disk())
+    file.open_early()
+    with pytest.raises(IsADirectoryError):
+        file.append(b"x\n")
+
+
 def test_replacing_is_all_or_nothing(tmp_path, monkeypatch):
     path = tmp_path / "deep" / "file"
     atomic_replace(path, b"one")

@@ -466,6 +466,26 @@ async def test_same_transcript_is_one_object_however_often_it_is_opened(tmp_path
     assert await store.open(TranscriptRef(agent_id="main", session_id="none"), create=False) is None
 
 
+async def test_transcript_of_a_new_session_is_not_looked_for(tmp_path, store, monkeypatch):
+    monkeypatch.setattr(store._locations, "find_either", lambda ref: pytest.fail("looked for"))
+    store.begin(REF, cwd="/home/me/work")
+    transcript = await store.open(REF)
+    await transcript.append(user("one"), durable=True)
+    again = await reopened(tmp_path)
+    assert again.header["cwd"] == "/home/me/work" and texts(again) == ["one"]
+    store.begin(REF)
+    assert await store.open(REF) is transcript
+
+
+async def test_new_session_that_nobody_wrote_to_is_empty_after_a_restart(tmp_path, store):
+    store.begin(REF)
+    await store.close()
+    again = await reopened(tmp_path)
+    assert len(again) == 0
+    await again.append(user("one"))
+    assert (await reopened(tmp_path)).header is not None
+
+
 async def test_held_transcript_stays_itself_when_the_cache_is_full(tmp_path):
     store = FileTranscriptStore(str(tmp_path), clock=StillClock(), most_live=2)
     held = await store.open(REF)

@@ -21,7 +21,7 @@ _sync_data = getattr(os, "fdatasync", os.fsync)
 
 T = TypeVar("T")
 _Then: TypeAlias = Callable[[OSError | None], None]
-_Wish: TypeAlias = "tuple[AppendFile, int, _Then]"
+_Work: TypeAlias = Callable[[], None]
 _MOST_THREADS = 4
 """Syncs that run beside each other share the file system's commits: 100 files take 12 ms and not 200."""
 
@@ -30,8 +30,8 @@ class Disk:
     """Threads that make appended files durable. Whoever asks while a file's sync runs shares its next one."""
 
     def __init__(self) -> None:
-        self._wanted: queue.SimpleQueue[_Wish | None] = queue.SimpleQueue()
-        self._asked: Gathering[_Wish] = Gathering(self._hand_on)
+        self._wanted: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._asked: Gathering[_Work] = Gathering(self._hand_on)
         self._threads: list[threading.Thread] = []
         self._closed = False
 
@@ -39,7 +39,12 @@ class Disk:
         """``then`` is called in a thread of the disk once the file's first ``written`` appends are on disk."""
         if self._closed:
             raise RuntimeError("the store is closed; nothing more can be made durable")
-        self._asked.add((file, written, then))
+        self._asked.add(lambda: then(file.sync_now(written)))
+
+    def make(self, file: AppendFile) -> None:
+        """Has a file made that will soon be written to, which takes ten times as long as writing to it."""
+        if not self._closed:
+            self._asked.add(file.open_early)
 
     async def close(self) -> None:
         self._closed = True
@@ -50,9 +55,9 @@ class Disk:
             await asyncio.to_thread(thread.join)
         self._threads.clear()
 
-    def _hand_on(self, wishes: list[_Wish]) -> None:
-        for wish in wishes:
-            self._wanted.put(wish)
+    def _hand_on(self, asked: list[_Work]) -> None:
+        for work in asked:
+            self._wanted.put(work)
         needed = min(_MOST_THREADS, self._wanted.qsize())
         while len(self._threads) < needed:
             thread = threading.Thread(target=self._work, name=f"openclaw-disk-{len(self._threads)}", daemon=True)
@@ -60,9 +65,8 @@ class Disk:
             thread.start()
 
     def _work(self) -> None:
-        while (wish := self._wanted.get()) is not None:
-            file, written, then = wish
-            then(file.sync_now(written))
+        while (work := self._wanted.get()) is not None:
+            work()
 
 
 def _tell(future: asyncio.Future[Any], error: OSError | None) -> None:
@@ -106,10 +110,6 @@ class AppendFile:
     @property
     def busy(self) -> bool:
         return self._syncing > 0
-
-    @property
-    def is_open(self) -> bool:
-        return self._fd >= 0
 
     def look(self) -> int:
         """How long the file is; opened, or begun, if it was not open or someone removed it."""
@@ -202,18 +202,37 @@ class AppendFile:
             if fd >= 0:
                 os.close(fd)
 
-    def _open(self) -> os.stat_result:
-        self.close()
-        how = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    def open_early(self) -> None:
+        """In a thread of the disk; an append that comes before it is done opens the file itself."""
         try:
-            self._fd = os.open(self.path, how, 0o600)
-        except FileNotFoundError:
-            make_private_dir(str(self.path.parent))
-            self._fd = os.open(self.path, how, 0o600)
+            fd = _open_or_make(self.path)
+        except OSError:
+            return  # Whoever appends will meet the same error, and somebody is told then.
+        with self._guard:
+            if self._fd < 0:
+                self._fd = fd
+                return
+        os.close(fd)
+
+    def _open(self) -> os.stat_result:
+        fd = _open_or_make(self.path)
+        with self._guard:
+            before, self._fd = self._fd, fd
+        if before >= 0:
+            os.close(before)
         self._size, self._end_is_sure = -1, True
         status = os.fstat(self._fd)
         self._named_on_disk = self._named_on_disk and status.st_size > 0
         return status
+
+
+def _open_or_make(path: Path) -> int:
+    how = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    try:
+        return os.open(path, how, 0o600)
+    except FileNotFoundError:
+        make_private_dir(str(path.parent))
+        return os.open(path, how, 0o600)
 
 
 def atomic_replace(path: Path, data: bytes) -> None:

@@ -75,11 +75,6 @@ class FileTranscript:
         # Twice: what is said, and what readers keep of it in the branch's memo.
         return 2 * self._decoded_bytes + len(self._index) * _INDEX_BYTES
 
-    @property
-    def holds_file(self) -> bool:
-        """Its file is open. Whether it is still in its folder is seen when the next entry is written."""
-        return self._file.is_open
-
     def __len__(self) -> int:
         return len(self._index)
 

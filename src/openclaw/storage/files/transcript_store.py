@@ -76,9 +76,7 @@ class FileTranscriptStore:
         live = self._live.get(place)
         if live is None and found is None and not create:
             return None
-        if len(self._places) >= MOST_PLACES:
-            self._places.clear()
-        self._places[ref] = place
+        self._note_place(ref, place)
         if live is not None:
             self._use(place, live)
             return live
@@ -91,13 +89,24 @@ class FileTranscriptStore:
         # Shielded: one caller giving up must not take the file away from the others.
         return await asyncio.shield(task)
 
+    def begin(self, ref: TranscriptRef, *, cwd: str = "") -> None:
+        path, place = self._locations.real_default(ref)
+        if ref.file is None and place not in self._live:
+            self._note_place(ref, place)
+            self._disk.make(self._keep(place, self._make(path, ref.session_id, cwd)).file)
+
     def _known(self, ref: TranscriptRef) -> FileTranscript | None:
         place = self._places.get(ref)
         live = self._live.get(place) if place is not None else None
-        if place is None or live is None or not live.holds_file:
+        if place is None or live is None:
             return None
         self._use(place, live)
         return live
+
+    def _note_place(self, ref: TranscriptRef, place: str) -> None:
+        if len(self._places) >= MOST_PLACES:
+            self._places.clear()
+        self._places[ref] = place
 
     async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> FileTranscript:
         """A new transcript that begins with ``source``'s active branch, same ids, labels carried over."""
