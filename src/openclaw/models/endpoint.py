@@ -2,12 +2,14 @@
 
 aiohttp's session works out for every request what is the same for all requests to one address with one key: URL,
 headers, cookies, time limits. Here that happens once, and a call is one write and one read on a connection of the
-session's pool. Pool, TLS, name look-up and the reading of HTTP stay aiohttp's; what is out of the ordinary (a proxy, a
-password in the URL, a body too large to be written at once) goes through the session as a whole.
+session's pool. Pool, TLS, name look-up and the reading of all but the most common form of answer stay aiohttp's; what
+is out of the ordinary (a proxy, a password in the URL, a body too large to be written at once) goes through the session
+as a whole.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -16,8 +18,10 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp.connector import Connection
-from aiohttp.http import HttpProcessingError, RawResponseMessage
+from aiohttp.http import HttpProcessingError
 from yarl import URL
+
+from openclaw.models.streamed import PLAIN_HEADERS, Body, QuietWatch, StreamedAnswer
 
 CONNECT_TIMEOUT_S = 20.0
 IDLE_TIMEOUT_S = 120.0
@@ -30,10 +34,10 @@ _SECRET_WORDS = ("auth", "key", "token", "secret", "cookie")
 class Response:
     """An answer whose body is still coming; of aiohttp's own, the part that is needed here."""
 
-    def __init__(self, connection: Connection, message: RawResponseMessage, content: aiohttp.StreamReader) -> None:
+    def __init__(self, connection: Connection, status: int, headers: Mapping[str, str], content: Body) -> None:
         self._connection = connection
-        self.status = message.code
-        self.headers: Mapping[str, str] = message.headers
+        self.status = status
+        self.headers = headers
         self.content = content
 
     @property
@@ -70,7 +74,7 @@ class Endpoint:
         proxy = proxy_for(self.url)
         line = self._line
         if line is None or line.session is not session:
-            line = self._line = _Line(session, self.url, self._sent_headers())
+            line = self._line = _Line(session, self.url, self._sent_headers(), self.idle_s)
         if proxy is None and line.direct and len(body) <= LARGEST_AT_ONCE:
             return await line.post(body, self._timeout)
         return await session.post(
@@ -89,12 +93,13 @@ class Endpoint:
 class _Line:
     """One endpoint over one session's pool: the head of its requests, and what the pool knows its connections by."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], idle_s: float) -> None:
         self.session = session
         self.url = _checked(url)
         self.direct = self.url.user is None and self.url.password is None
         self._request = aiohttp.ClientRequest("POST", self.url, headers={**session.headers, **headers})
         self._head = _head(self._request)
+        self._quiet = QuietWatch(asyncio.get_running_loop(), idle_s)
 
     async def post(self, body: bytes, timeout: aiohttp.ClientTimeout) -> Response:
         connector = self.session.connector
@@ -105,18 +110,19 @@ class _Line:
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self.url}") from error
         try:
-            return await self._exchange(connection, body, timeout)
+            return await self._exchange(connection, body)
         except BaseException:
             connection.close()
             raise
 
-    async def _exchange(self, connection: Connection, body: bytes, timeout: aiohttp.ClientTimeout) -> Response:
+    async def _exchange(self, connection: Connection, body: bytes) -> Response:
         protocol, transport = connection.protocol, connection.transport
         if protocol is None or transport is None:
             raise aiohttp.ServerDisconnectedError
-        protocol.set_response_params(read_until_eof=True, read_timeout=timeout.sock_read)
+        answer = StreamedAnswer(protocol, self._quiet)
         transport.write(b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body))
-        protocol.start_timeout()
+        if await answer.is_plain():
+            return Response(connection, 200, PLAIN_HEADERS, answer)
         try:
             message, content = await protocol.read()
             while 100 <= message.code < 200 and message.code != 101:
@@ -125,7 +131,7 @@ class _Line:
             raise aiohttp.ClientResponseError(
                 self._request.request_info, (), status=error.code, message=error.message, headers=error.headers
             ) from error
-        return Response(connection, message, content)
+        return Response(connection, message.code, message.headers, content)
 
 
 def _checked(url: str) -> URL:
