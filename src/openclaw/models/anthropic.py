@@ -135,13 +135,13 @@ def _system(request: ModelRequest, marker: dict[str, str] | None, standing: Stan
     """The stable part carries the cache marker; what changes from turn to turn stands after it."""
 
     def stable() -> dict[str, Any]:
-        return _marked({"type": "text", "text": _without_refusal_test(request.system)}, marker)
+        return _marked(_text(request.system), marker)
 
     blocks: list[Any] = []
     if request.system.strip():
         blocks.append(once(standing, request.system, _form(marker), stable))
     if request.system_suffix.strip():
-        blocks.append({"type": "text", "text": _without_refusal_test(request.system_suffix)})
+        blocks.append(_text(request.system_suffix))
     return blocks
 
 
@@ -150,6 +150,9 @@ def _messages(history: list[Message], model: Model, *, beginning: bool) -> list[
     out: list[dict[str, Any]] = []
     pictures: list[dict[str, Any]] = []
     for message in history:
+        if not pictures and type(message) is not ToolResultMessage and (text := convert.plain_text(message)):
+            _say(out, "user" if type(message) is UserMessage else "assistant", [_text(text)])
+            continue
         if isinstance(message, ToolResultMessage):
             result, images = _result_blocks(message, model)
             _say(out, "user", [result])
@@ -175,13 +178,17 @@ def _say(out: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> 
     if out and out[-1]["role"] == role:
         out[-1]["content"] += blocks
     else:
-        out.append({"role": role, "content": list(blocks)})
+        out.append({"role": role, "content": blocks})
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": _without_refusal_test(text)}
 
 
 def _user_block(block: UserBlock) -> dict[str, Any]:
     if isinstance(block, ImageBlock):
         return {"type": "image", "source": {"type": "base64", "media_type": block.mime_type, "data": block.data}}
-    return {"type": "text", "text": _without_refusal_test(block.text)}
+    return _text(block.text)
 
 
 def _assistant_blocks(message: AssistantMessage) -> list[dict[str, Any]]:
@@ -195,7 +202,7 @@ def _assistant_blocks(message: AssistantMessage) -> list[dict[str, Any]]:
 def _assistant_block(block: AssistantBlock) -> dict[str, Any]:
     match block:
         case TextBlock():
-            return {"type": "text", "text": _without_refusal_test(block.text)}
+            return _text(block.text)
         case ThinkingBlock(redacted=True):
             return {"type": "redacted_thinking", "data": block.thinking_signature}
         case ThinkingBlock():

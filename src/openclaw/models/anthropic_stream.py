@@ -37,6 +37,9 @@ _ERROR_STATUS = {
 }
 
 
+_SAY_NOTHING = frozenset((b"ping", b"content_block_stop"))
+
+
 class _Delta(msgspec.Struct):
     type: str = ""
     text: str | None = None
@@ -70,10 +73,11 @@ class AnthropicStream:
 
     def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
         draft = self.draft
-        for _, data in events:
+        for name, data in events:
             if draft.complete:
                 break
-            self._handle(draft.decode(_decoder, data))
+            if name not in _SAY_NOTHING:
+                self._handle(draft.decode(_decoder, data))
         return draft.take()
 
     def feed_whole(self, body: bytes) -> list[StreamEvent]:
@@ -119,7 +123,7 @@ class AnthropicStream:
             case "error":
                 raise self._refused(event.error)
             case _:
-                # Pings, block ends, and events of later API versions.
+                # Pings and block ends of servers that do not name their events, and events of later API versions.
                 pass
 
     def _open(self, index: int, block: dict[str, Any]) -> None:
@@ -127,7 +131,8 @@ class AnthropicStream:
         match block:
             case {"type": "text"}:
                 opened = draft.open(Block(kind="text"))
-                draft.text(opened, str(block.get("text") or ""))
+                if text := block.get("text"):
+                    draft.text(opened, str(text))
             case {"type": "thinking"}:
                 opened = draft.open(Block(kind="thinking", signature=block.get("signature") or None))
                 draft.thinking(opened, str(block.get("thinking") or ""))
@@ -165,8 +170,10 @@ class AnthropicStream:
         """Later numbers replace earlier ones; those a server leaves out or sends as null stay."""
         if not isinstance(usage, dict):
             return
-        self._counts.update({name: value for name, value in usage.items() if isinstance(value, int)})
         counts = self._counts
+        for name, value in usage.items():
+            if isinstance(value, int):
+                counts[name] = value
         self.draft.count(
             input=counts.get("input_tokens", 0),
             output=counts.get("output_tokens", 0),

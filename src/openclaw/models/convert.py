@@ -52,7 +52,7 @@ def transform(messages: list[Message], model: Model, ids: UniqueIds) -> list[Mes
 
     Nothing to change in most conversations: those are returned as they are.
     """
-    if all(type(message) is UserMessage or _is_plain_reply(message, model) for message in messages):
+    if _is_plain_talk(messages, model):
         return messages
     paired = pair(without_failed(messages))
     out: list[Message] = []
@@ -64,7 +64,7 @@ def transform(messages: list[Message], model: Model, ids: UniqueIds) -> list[Mes
             case AssistantMessage():
                 same = is_same_model(message, model)
                 position = 0
-                if same and is_plain(message):
+                if same and plain_text(message):
                     # Nothing to change in most replies; the whole history comes through here at every call.
                     current = {}
                     out.append(message)
@@ -93,19 +93,23 @@ def is_same_model(message: AssistantMessage, model: Model) -> bool:
     return (message.provider, message.api, message.model) == (model.provider, model.api, model.id)
 
 
-def _is_plain_reply(message: Message, model: Model) -> bool:
-    return (
-        type(message) is AssistantMessage
-        and is_plain(message)
-        and message.stop_reason not in FAILED
-        and is_same_model(message, model)
-    )
+def _is_plain_talk(messages: list[Message], model: Model) -> bool:
+    for message in messages:
+        if type(message) is UserMessage:
+            continue
+        if type(message) is not AssistantMessage or message.stop_reason in FAILED:
+            return False
+        if not plain_text(message) or not is_same_model(message, model):
+            return False
+    return True
 
 
-def is_plain(message: Message) -> bool:
-    """One block of text that says something, and nothing else."""
+def plain_text(message: Message) -> str:
+    """The words of a message that is one block of text which says something, and nothing else; empty of any other."""
     content = message.content
-    return len(content) == 1 and type(block := content[0]) is TextBlock and not is_blank(block.text)
+    if len(content) != 1 or type(block := content[0]) is not TextBlock or is_blank(block.text):
+        return ""
+    return block.text
 
 
 def legal_name(name: str) -> str:
@@ -126,7 +130,7 @@ def sanitised(call_id: str) -> str:
 def user_blocks(message: UserMessage | ToolResultMessage, model: Model) -> list[UserBlock]:
     """What can be sent of the content: no blank text, no picture the model or its provider would refuse."""
     content = message.content
-    if not isinstance(content, str) and is_plain(message):
+    if not isinstance(content, str) and plain_text(message):
         return list(content)
     blocks: list[UserBlock] = [TextBlock(text=content)] if isinstance(content, str) else list(content)
     kept: list[UserBlock] = []

@@ -119,6 +119,7 @@ class Draft:
 
     def message(self, reason: StopReason, error: str | None = None) -> AssistantMessage:
         content: list[AssistantBlock] = []
+        calls = False
         notes = [error] if error else []
         for block in self.blocks:
             match block.kind:
@@ -138,6 +139,7 @@ class Draft:
                             f"The call of `{block.name}` was cut before its arguments were complete: left out."
                         )
                     else:
+                        calls = True
                         content.append(call)
         return AssistantMessage(
             content=content,
@@ -145,7 +147,7 @@ class Draft:
             provider=self.model.provider,
             model=self.model.id,
             usage=priced_usage(self.model.cost, **self._counted),
-            stop_reason=_agreeing(reason, content),
+            stop_reason=_agreeing(reason, calls),
             error_message=" ".join(notes) if notes else msgspec.UNSET,
             timestamp=self.timestamp,
         )
@@ -222,12 +224,11 @@ def _finished_call(block: Block, *, cut: bool) -> ToolCall | None:
     return ToolCall(id=block.call_id, name=block.name, arguments=arguments, thought_signature=block.thought_signature)
 
 
-def _agreeing(reason: StopReason, content: list[AssistantBlock]) -> StopReason:
+def _agreeing(reason: StopReason, calls: bool) -> StopReason:
     """Servers disagree on the reason when calls are present; the calls themselves decide."""
-    has_calls = any(isinstance(block, ToolCall) for block in content)
-    if reason == "stop" and has_calls:
+    if reason == "stop" and calls:
         return "toolUse"
-    return "stop" if reason == "toolUse" and not has_calls else reason
+    return "stop" if reason == "toolUse" and not calls else reason
 
 
 def _mend(block: Block, delta: str) -> str:

@@ -64,6 +64,7 @@ class Endpoint:
         self.place = _place(url)
         """Host and port, for messages."""
         self.secrets = secrets_of(headers, api_key)
+        self._is_here = _is_here(url)
         self._timeout = aiohttp.ClientTimeout(
             total=None, connect=CONNECT_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_s
         )
@@ -71,7 +72,7 @@ class Endpoint:
 
     async def post(self, session: aiohttp.ClientSession, body: bytes) -> AnyResponse:
         """Sends JSON and returns as soon as the head of the answer is there. Redirects are not followed."""
-        proxy = proxy_for(self.url)
+        proxy = None if self._is_here else proxy_for(self.url)
         line = self._line
         if line is None or line.session is not session:
             line = self._line = _Line(session, self.url, self._sent_headers(), self.idle_s)
@@ -171,9 +172,17 @@ def secrets_of(headers: Mapping[str, str], api_key: str) -> list[str]:
 
 def proxy_for(url: str) -> str | None:
     """The environment's proxy; never for this machine, which a proxy could not reach anyway."""
+    if _is_here(url):
+        return None
     parts = urlsplit(url)
     host = parts.hostname or ""
-    if host == "localhost" or host == "::1" or host.startswith("127."):
-        return None
     proxy = getproxies().get(parts.scheme)
     return None if proxy is None or proxy_bypass(host) else proxy
+
+
+def _is_here(url: str) -> bool:
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    return host in ("localhost", "::1") or host.startswith("127.")

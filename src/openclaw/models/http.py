@@ -71,8 +71,10 @@ async def stream_reply(wire: WireRequest, state: StreamState, *, model: Model) -
     endpoint, draft = wire.endpoint, state.draft
     try:
         response = await endpoint.post(shared_session(), encode_body(wire.body))
-        await _check(response, endpoint, model)
-        if response.content_type == "application/json":
+        kind = response.content_type
+        if response.status >= 300 or kind == "text/html":
+            raise await _refused(response, endpoint, model)
+        if kind == "application/json":
             for event in state.feed_whole(await _read_bounded(response, MAX_WHOLE_BODY)):
                 yield event
             return
@@ -98,18 +100,17 @@ async def stream_reply(wire: WireRequest, state: StreamState, *, model: Model) -
             response.close()
 
 
-async def _check(response: AnyResponse, endpoint: Endpoint, model: Model) -> None:
+async def _refused(response: AnyResponse, endpoint: Endpoint, model: Model) -> ModelError:
     """A refusal, or a page meant for people, is no reply."""
     if response.status >= 300:
         body = await _read_bounded(response, MAX_ERROR_BODY)
-        raise status_error(model.provider, response.status, response.headers, body, endpoint.secrets)
-    if response.content_type == "text/html":
-        page = (await _read_bounded(response, 300)).decode("utf-8", "replace").strip()
-        raise ModelError(
-            f"{endpoint.place} answered with a web page instead of a model's reply; check the provider's baseUrl. "
-            f"It begins: {page[:200]!r}",
-            kind="other",
-        )
+        return status_error(model.provider, response.status, response.headers, body, endpoint.secrets)
+    page = (await _read_bounded(response, 300)).decode("utf-8", "replace").strip()
+    return ModelError(
+        f"{endpoint.place} answered with a web page instead of a model's reply; check the provider's baseUrl. "
+        f"It begins: {page[:200]!r}",
+        kind="other",
+    )
 
 
 async def post_json(wire: WireRequest, *, provider: str, timeout_s: float) -> bytes:

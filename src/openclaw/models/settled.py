@@ -14,7 +14,7 @@ import msgspec
 
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage
 from openclaw.models.base import Model, ModelRequest
-from openclaw.models.convert import FAILED, UniqueIds, is_blank, is_plain
+from openclaw.models.convert import FAILED, UniqueIds, is_blank, plain_text
 from openclaw.models.draft import encode_body
 
 FEWEST = 8
@@ -96,4 +96,6 @@ def _says_something(message: UserMessage | AssistantMessage) -> bool:
     content = message.content
     if isinstance(content, str):
         return not is_blank(content)
-    return is_plain(message) or any(isinstance(block, TextBlock) and not is_blank(block.text) for block in content)
+    return bool(plain_text(message)) or any(
+        isinstance(block, TextBlock) and not is_blank(block.text) for block in content
+    )
