@@ -103,25 +103,24 @@ class Client:
         self.dropped = 0
         self.closing = False
 
-    def send_frame(self, frame: bytes, drop_if_slow: bool = False) -> None:
+    def send_frame(self, frame: bytes) -> None:
         """One frame for this client alone, at once."""
-        if self._has_room(drop_if_slow):
+        if self.closing:
+            return
+        if self.sink.buffered <= MAX_BUFFERED_BYTES:
             self.sink.write_now(self.sink.pack(frame))
+        else:
+            self.close(1008, "slow consumer")
 
     def send_packed(self, packed: bytes, drop_if_slow: bool) -> None:
-        if self._has_room(drop_if_slow):
-            self.sink.write(packed)
-
-    def _has_room(self, drop_if_slow: bool) -> bool:
         if self.closing:
-            return False
+            return
         if self.sink.buffered <= MAX_BUFFERED_BYTES:
-            return True
-        if drop_if_slow:
+            self.sink.write(packed)
+        elif drop_if_slow:
             self.dropped += 1
         else:
             self.close(1008, "slow consumer")
-        return False
 
     async def send_answer(self, frame: bytes) -> None:
         """A response: a client with a full buffer is waited for, since it asked for what fills it."""
@@ -169,7 +168,7 @@ class Broadcaster:
     def publish(
         self,
         event: str,
-        payload: Payload,
+        payload: Any,
         *,
         drop_if_slow: bool = False,
         scope: str | None = None,
@@ -178,67 +177,53 @@ class Broadcaster:
         """To every client that may see it. ``scope`` narrows further than what the event itself demands."""
         self.seq += 1
         needed = scope or EVENT_SCOPES.get(event)
-        variant = _Variant(event, payload, self.seq, state_version)
-        for client in list(self.clients.values()):
-            if client.live and (needed is None or may_receive(client.role, client.scopes, needed)):
-                variant.send(client, drop_if_slow)
-        self.backlog.keep(Kept(self.seq, event, needed, variant.encoded()))
+        frame = frames.encode_event(event, payload, self.seq, state_version)
+        _send(self._live(needed), event, payload, frame, drop_if_slow)
+        self.backlog.keep(Kept(self.seq, event, needed, frame))
 
-    def publish_variants(self, event: str, full: Payload, delta: Payload, *, drop_if_slow: bool = False) -> None:
+    def publish_variants(self, event: str, full: Payload, delta: Any, *, drop_if_slow: bool = False) -> None:
         """One event in two forms under one sequence number: increments for clients with ``delta-events``.
 
         ``full`` may be called again, much later, for a client that missed the event.
         """
         self.seq += 1
-        whole = _Variant(event, full, self.seq)
-        increment = _Variant(event, delta, self.seq)
-        for client in list(self.clients.values()):
-            if client.live:
-                (increment if client.takes_increments else whole).send(client, drop_if_slow)
-        self.backlog.keep(Kept(self.seq, event, None, increment.encoded(), full))
+        increment = frames.encode_event(event, delta, self.seq)
+        live = self._live(None)
+        if whole := [client for client in live if not client.takes_increments]:
+            payload = full() if callable(full) else full
+            _send(whole, event, payload, frames.encode_event(event, payload, self.seq), drop_if_slow)
+        if len(whole) < len(live):
+            _send([client for client in live if client.takes_increments], event, delta, increment, drop_if_slow)
+        self.backlog.keep(Kept(self.seq, event, None, increment, full))
 
-    def send_to(self, conn_ids: Iterable[str], event: str, payload: Payload, *, drop_if_slow: bool = False) -> None:
+    def send_to(self, conn_ids: Iterable[str], event: str, payload: Any, *, drop_if_slow: bool = False) -> None:
         """To these connections only, without a sequence number."""
-        variant = _Variant(event, payload, None)
-        for conn_id in conn_ids:
-            if client := self.clients.get(conn_id):
-                variant.send(client, drop_if_slow, filtered=False)
+        named = [client for conn_id in conn_ids if (client := self.clients.get(conn_id)) is not None]
+        if named:
+            _send(named, event, payload, frames.encode_event(event, payload), drop_if_slow, filtered=False)
+
+    def _live(self, scope: str | None) -> list[Client]:
+        if scope is None:
+            return [client for client in self.clients.values() if client.live]
+        return [
+            client for client in self.clients.values() if client.live and may_receive(client.role, client.scopes, scope)
+        ]
 
 
-class _Variant:
-    """One form of an event, made when the first client needs it and then shared byte for byte."""
-
-    __slots__ = ("event", "frame", "packed", "payload", "seq", "state_version")
-
-    def __init__(
-        self, event: str, payload: Payload, seq: int | None, state_version: dict[str, int] | None = None
-    ) -> None:
-        self.event = event
-        self.payload = payload
-        self.seq = seq
-        self.state_version = state_version
-        self.frame: bytes | None = None
-        self.packed: dict[Callable[[bytes], bytes], bytes] = {}
-
-    def send(self, client: Client, drop_if_slow: bool, filtered: bool = True) -> None:
+def _send(
+    clients: list[Client], event: str, payload: Any, frame: bytes, drop_if_slow: bool, *, filtered: bool = True
+) -> None:
+    """One form of an event to clients of several kinds, byte for byte the same for all of a kind."""
+    packed: dict[Callable[[bytes], bytes], bytes] = {}
+    for client in clients:
         accepts = client.event_filter
-        if filtered and accepts is not None and not accepts(self.event, self._value()):
-            return
+        if filtered and accepts is not None and not accepts(event, payload):
+            continue
         pack = client.sink.pack
-        packed = self.packed.get(pack)
-        if packed is None:
-            packed = self.packed[pack] = pack(self.encoded())
-        client.send_packed(packed, drop_if_slow)
-
-    def encoded(self) -> bytes:
-        if self.frame is None:
-            self.frame = frames.encode_event(self.event, self._value(), self.seq, self.state_version)
-        return self.frame
-
-    def _value(self) -> Any:
-        if callable(self.payload):
-            self.payload = self.payload()
-        return self.payload
+        ready = packed.get(pack)
+        if ready is None:
+            ready = packed[pack] = pack(frame)
+        client.send_packed(ready, drop_if_slow)
 
 
 def field_of(payload: Any, wire_name: str) -> Any:

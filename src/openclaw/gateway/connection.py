@@ -29,6 +29,8 @@ CLOSE_GRACE_S = 5.0
 LINGER_STEP_S = 0.05
 SLOW_CALL_MS = 250
 GATHER_S = 0.002
+_medium = struct.Struct("!HH").pack
+_long = struct.Struct("!HQ").pack
 
 log = logging.getLogger("openclaw.gateway.ws")
 
@@ -61,24 +63,22 @@ class WebSocketSink:
         """A text frame as RFC 6455 has it; a server does not mask."""
         size = len(frame)
         if size < 126:
-            return b"\x81" + bytes((size,)) + frame
+            return bytes((0x81, size)) + frame
         if size < 65536:
-            return b"\x81\x7e" + struct.pack("!H", size) + frame
-        return b"\x81\x7f" + struct.pack("!Q", size) + frame
+            return _medium(0x817E, size) + frame
+        return _long(0x817F, size) + frame
 
     def write(self, packed: bytes) -> None:
-        self._gather(packed)
+        self._gathered.append(packed)
+        self._gathered_size += len(packed)
         if self._pause is None:
             self._leave()
             self._pause = self._loop.call_later(GATHER_S, self._after_pause)
 
     def write_now(self, packed: bytes) -> None:
-        self._gather(packed)
-        self._leave()
-
-    def _gather(self, packed: bytes) -> None:
         self._gathered.append(packed)
         self._gathered_size += len(packed)
+        self._leave()
 
     def _leave(self) -> None:
         """At once, or, when something has left in this pass already, when it is over."""

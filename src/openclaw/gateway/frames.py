@@ -1,7 +1,6 @@
 """The three frames of protocol v3 (request, response, event) as bytes, and back.
 
-Requests are strict: an unknown top-level property is refused. Responses and events are put together around an already
-encoded payload, so that one encoding serves every client.
+Requests are strict: an unknown top-level property is refused.
 """
 
 from __future__ import annotations
@@ -33,6 +32,20 @@ class ErrorShape(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     retry_after_ms: int | None = None
 
 
+class _Response(msgspec.Struct, frozen=True, tag_field="type", tag="res", omit_defaults=True):
+    id: str
+    ok: bool
+    payload: Any = None
+    error: ErrorShape | None = None
+
+
+class _Event(msgspec.Struct, frozen=True, tag_field="type", tag="event", omit_defaults=True, rename="camel"):
+    event: str
+    payload: Any
+    seq: int | None = None
+    state_version: dict[str, int] | None = None
+
+
 class BadFrame(Exception):
     """JSON, but not a request. ``id`` is its own id where it has one, so that the sender can tell which it was."""
 
@@ -48,6 +61,7 @@ class NotJson(Exception):
 _encoder = msgspec.json.Encoder()
 _request_decoder = msgspec.json.Decoder(Request)
 _any_decoder = msgspec.json.Decoder()
+_NULL = msgspec.Raw(b"null")
 encode = _encoder.encode
 
 
@@ -105,39 +119,22 @@ def _what_is_wrong(raw: bytes) -> str:
 
 
 def encode_response(id: str, payload: Any = None) -> bytes:
-    body = b"" if payload is None else b',"payload":' + _encoder.encode(payload)
-    return b'{"type":"res","id":' + _encoder.encode(id) + b',"ok":true' + body + b"}"
+    return _encoder.encode(_Response(id, True, payload))
 
 
 def encode_null_response(id: str) -> bytes:
     """An answer whose value is null, which is not the same as an answer without a value."""
-    return b'{"type":"res","id":' + _encoder.encode(id) + b',"ok":true,"payload":null}'
+    return _encoder.encode(_Response(id, True, _NULL))
 
 
 def encode_error(id: str, error: ErrorShape, payload: Any = None) -> bytes:
-    body = b"" if payload is None else b',"payload":' + _encoder.encode(payload)
-    return (
-        b'{"type":"res","id":'
-        + _encoder.encode(id)
-        + b',"ok":false'
-        + body
-        + b',"error":'
-        + _encoder.encode(error)
-        + b"}"
-    )
+    return _encoder.encode(_Response(id, False, payload, error))
 
 
 def encode_event(
     event: str, payload: Any, seq: int | None = None, state_version: dict[str, int] | None = None
 ) -> bytes:
-    number = b"" if seq is None else b',"seq":%d' % seq
-    version = b"" if state_version is None else b',"stateVersion":' + _encoder.encode(state_version)
-    return b'{"type":"event","event":"%b","payload":%b%b%b}' % (
-        event.encode(),
-        _encoder.encode(payload),
-        number,
-        version,
-    )
+    return _encoder.encode(_Event(event, payload, seq, state_version))
 
 
 def close_reason(text: str) -> bytes:
