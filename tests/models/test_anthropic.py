@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.anthropic import AnthropicProvider, build_body, build_request
 from openclaw.models.anthropic_stream import AnthropicStream
-from openclaw.models.base import Done, Model, ModelError, Start, Text, Thinking, ToolCallStart
+from openclaw.models.base import Done, Model, ModelError, Text, Thinking, ToolCallStart
 from openclaw.models.draft import INVALID_JSON
 from tests.models.streams import READ, ask, collect, done_of, feed, sse
 from tests.support.model_rules import check_anthropic
@@ -48,7 +48,6 @@ async def test_a_whole_turn_streams_thinking_text_and_a_call(server: ModelServer
     request = ask(server.model(reasoning=True), tools=[READ], thinking="low")
     events = await collect(AnthropicProvider(), request, server.api_key)
     message = done_of(events)
-    assert isinstance(events[0], Start)
     assert "".join(event.delta for event in events if isinstance(event, Thinking)) == "let me see"
     assert "".join(event.delta for event in events if isinstance(event, Text)) == "I will read it."
     call = message.tool_calls[0]
@@ -385,8 +384,8 @@ def test_any_split_of_the_stream_gives_the_same_message(cuts: list[int]) -> None
         assert "".join(e.delta for e in split if isinstance(e, kind)) == "".join(
             e.delta for e in whole if isinstance(e, kind)
         )
-    assert [e for e in split if isinstance(e, Start | ToolCallStart | Done)] == [
-        e for e in whole if isinstance(e, Start | ToolCallStart | Done)
+    assert [e for e in split if isinstance(e, ToolCallStart | Done)] == [
+        e for e in whole if isinstance(e, ToolCallStart | Done)
     ]
 
 

@@ -65,6 +65,7 @@ class RunStream:
         notice: Callable[[str, str], None] = lambda entry_id, text: None,
     ) -> None:
         self._record = record
+        self._key = shown_key(record.session_key)
         self._broadcaster = broadcaster
         self._clock = clock
         self._verbose = verbose
@@ -229,7 +230,7 @@ class RunStream:
         begins = self._spoke and size == len(delta)
         self._spoke = True
         data = {"text": delta, "delta": delta} if begins else {"delta": delta}
-        increment = self._agent_payload("assistant", data, self._seq, self._clock.now_ms())
+        increment = self._payload("assistant", data)
         self._broadcaster.publish_variants(
             "agent", lambda: {**increment, "data": {"text": text.upto(size), "delta": delta}}, increment
         )
@@ -238,7 +239,7 @@ class RunStream:
         text, size, now = self._text, self._text.size, self._clock.now_ms()
         head = {
             "runId": self._record.run_id,
-            "sessionKey": shown_key(self._record.session_key),
+            "sessionKey": self._key,
             "seq": self._seq,
             "state": "delta",
         }
@@ -251,7 +252,7 @@ class RunStream:
     def _chat(self, state: str, *, seq: int | None = None, **more: Any) -> None:
         head = {
             "runId": self._record.run_id,
-            "sessionKey": shown_key(self._record.session_key),
+            "sessionKey": self._key,
             "seq": seq or self._seq,
             "state": state,
         }
@@ -259,11 +260,17 @@ class RunStream:
 
     def _agent(self, stream: str, data: dict[str, Any]) -> None:
         self._seq += 1
-        self._broadcaster.publish("agent", self._agent_payload(stream, data, self._seq, self._clock.now_ms()))
+        self._broadcaster.publish("agent", self._payload(stream, data))
 
-    def _agent_payload(self, stream: str, data: dict[str, Any], seq: int, ts: int) -> dict[str, Any]:
-        key = shown_key(self._record.session_key)
-        return {"runId": self._record.run_id, "stream": stream, "data": data, "sessionKey": key, "seq": seq, "ts": ts}
+    def _payload(self, stream: str, data: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "runId": self._record.run_id,
+            "stream": stream,
+            "data": data,
+            "sessionKey": self._key,
+            "seq": self._seq,
+            "ts": self._clock.now_ms(),
+        }
 
     def _tool(self, data: dict[str, Any], body: tuple[str, Callable[[], Any]] | None = None) -> None:
         """Tool events go only to the connections that asked for this run, as detailed as the session's verbosity.
@@ -286,8 +293,7 @@ class RunStream:
             return
         if body is not None and level == "full":
             data = {**data, body[0]: body[1]()}
-        payload = self._agent_payload("tool", data, self._seq, self._clock.now_ms())
-        self._broadcaster.send_to(ids, "agent", payload)
+        self._broadcaster.send_to(ids, "agent", self._payload("tool", data))
 
 
 def spoken(text: str, at: int) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class AnthropicStream:
         content = whole.get("content")
         if whole.get("type") != "message" or not isinstance(content, list):
             raise self.draft.failure("The server answered with JSON that is not a model's message; check baseUrl.")
-        self.draft.start()
+        self.draft.started = True
         for index, block in enumerate(content):
             self._open(index, block)
         self._count(whole.get("usage"))
@@ -108,10 +108,10 @@ class AnthropicStream:
                 if event.delta is not None:
                     self._extend(event.index, event.delta)
             case "content_block_start":
-                self.draft.start()
+                self.draft.started = True
                 self._open(event.index, event.content_block or {})
             case "message_start":
-                self.draft.start()
+                self.draft.started = True
                 if isinstance(event.message, dict):
                     self._count(event.message.get("usage"))
             case "message_delta":
@@ -153,7 +153,7 @@ class AnthropicStream:
         if delta.text is not None:
             if block is None:
                 # Some compatible servers leave out content_block_start.
-                draft.start()
+                draft.started = True
                 block = self._by_index[index] = draft.open(Block(kind="text"))
             if block.kind == "text":
                 draft.text(block, delta.text)

@@ -75,10 +75,6 @@ class ModelRequest(msgspec.Struct, kw_only=True):
     """Where an adapter keeps what it made of the conversation's beginning until the next request. No part of it."""
 
 
-class Start(msgspec.Struct, frozen=True):
-    """The model accepted the request and begins to answer."""
-
-
 class Text(msgspec.Struct, frozen=True):
     delta: str
 
@@ -98,7 +94,7 @@ class Done(msgspec.Struct, frozen=True):
     message: AssistantMessage
 
 
-StreamEvent: TypeAlias = Start | Text | Thinking | ToolCallStart | Done
+StreamEvent: TypeAlias = Text | Thinking | ToolCallStart | Done
 
 
 class ModelError(Exception):

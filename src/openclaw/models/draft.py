@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from openclaw.messages import AssistantBlock, AssistantMessage, StopReason, TextBlock, ThinkingBlock, ToolCall
-from openclaw.models.base import Done, Model, ModelError, Start, StreamEvent, Text, Thinking, ToolCallStart
+from openclaw.models.base import Done, Model, ModelError, StreamEvent, Text, Thinking, ToolCallStart
 from openclaw.models.cost import priced_usage
 from openclaw.models.sse import SseEvent
 
@@ -65,16 +65,12 @@ class Draft:
         self.blocks: list[Block] = []
         self._counted: dict[str, int] = {}
         self.complete = False
-        self._started = False
+        self.started = False
+        """The model accepted the request and has begun to answer."""
         self._ragged = False
         self._out: list[StreamEvent] = []
         self._run: list[str] = []
         self._run_kind: type[Text] | type[Thinking] = Text
-
-    def start(self) -> None:
-        if not self._started:
-            self._started = True
-            self._out.append(Start())
 
     def open(self, block: Block) -> Block:
         self.blocks.append(block)
@@ -112,7 +108,7 @@ class Draft:
 
     def done(self, reason: StopReason, error: str | None = None) -> None:
         """The reply is complete; nothing that follows counts."""
-        self.start()
+        self.started = True
         self._flush()
         self.complete = True
         self._out.append(Done(self.message(reason, error)))
@@ -171,7 +167,7 @@ class Draft:
         return ModelError(text, kind=kind, status=status, retryable=retryable, partial=self.partial(text))
 
     def partial(self, error: str) -> AssistantMessage | None:
-        return self.message("error", error) if self._started else None
+        return self.message("error", error) if self.started else None
 
     def cut(self) -> ModelError:
         return self.failure(

@@ -17,7 +17,7 @@ from typing import Any
 from openclaw import paths
 from openclaw.clock import Clock, SystemClock
 from openclaw.messages import AssistantMessage, StopReason, TextBlock, Usage
-from openclaw.models.base import Done, Model, ModelError, ModelRequest, Start, StreamEvent, Text
+from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text
 from openclaw.models.install import INSTALL_COMMAND, weights_path
 from openclaw.models.local_prompt import Turn, fit, turns_of
 
@@ -164,8 +164,6 @@ class LocalProvider:
                 await worker.ask(fit(system, turns or [Turn("user", "Hello")], budget), limit, request.temperature)
                 overflow = 0
                 async for line in worker.lines():
-                    if not parts and "overflow" not in line:
-                        yield Start()
                     if "text" in line:
                         parts.append(line["text"])
                         yield Text(line["text"])

@@ -91,7 +91,7 @@ class ChatStream:
         if not chunk.choices:
             return
         choice = chunk.choices[0]
-        self.draft.start()
+        self.draft.started = True
         if choice.usage and not chunk.usage:
             self._count(choice.usage)
         delta = choice.delta if choice.delta is not None else choice.message

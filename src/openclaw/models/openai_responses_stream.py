@@ -87,13 +87,13 @@ class ResponsesStream:
             if block is not None and event.arguments is not None:
                 block.parts = [event.arguments]
         elif kind == "response.output_item.added":
-            self.draft.start()
+            self.draft.started = True
             self._open(event.output_index, event.item or {})
         elif kind == "response.output_item.done":
-            self.draft.start()
+            self.draft.started = True
             self._close(event.output_index, event.item or {})
         elif kind in ("response.created", "response.in_progress", "response.queued"):
-            self.draft.start()
+            self.draft.started = True
         elif kind in _TERMINAL:
             self._end(event.response or {})
         elif kind == "error":
@@ -103,7 +103,7 @@ class ResponsesStream:
         """The item's block; deltas of a server that did not announce the item open one."""
         block = self._items.get(event.output_index)
         if block is None:
-            self.draft.start()
+            self.draft.started = True
             block = self._items[event.output_index] = self.draft.open(Block(kind=kind))
         return block
 
