@@ -159,8 +159,14 @@ class TagStream:
         return self._thinking
 
     def feed(self, delta: str) -> list[Piece]:
-        self._held += delta
-        return self._sort(last=False)
+        if self._held or self._thinking or _SPECIAL.search(delta) is not None:
+            self._held += delta
+            return self._sort(last=False)
+        # Words, as most of what arrives.
+        out = _Pieces()
+        self._code.plain(delta)
+        self._say(delta, out)
+        return out.made
 
     def close(self, *, complete: bool = True) -> list[Piece]:
         """The end. Of a text that was cut off, what is held back may be half a tag: it goes."""
@@ -254,7 +260,9 @@ def typed(message: AssistantMessage, *, thinking: bool = False) -> AssistantMess
     ``thinking``: the message goes on with the reasoning that an earlier part of the answer had begun.
     """
     first = message.content[0] if message.content else None
-    if not isinstance(first, TextBlock) or any(isinstance(block, ThinkingBlock) for block in message.content):
+    if not isinstance(first, TextBlock) or (not thinking and "<" not in first.text):
+        return message
+    if any(isinstance(block, ThinkingBlock) for block in message.content):
         return message
     thoughts, rest = _leading_thoughts(first.text, thinking, cut=message.stop_reason == "length")
     if not thoughts:

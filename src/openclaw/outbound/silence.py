@@ -13,6 +13,7 @@ NO_REPLY = "NO_REPLY"
 HEARTBEAT_OK = "HEARTBEAT_OK"
 TOKENS = (NO_REPLY, HEARTBEAT_OK)
 
+_FIRST_LETTERS = frozenset(token[0] for token in TOKENS)
 _DRESS = "*_~\"'`“”‘’«»()[]"
 """Quotes and markup that may stand around a token."""
 _CUT_DRESS = frozenset(_DRESS) - {"`"}
@@ -63,7 +64,8 @@ class SilenceGate:
         """What is left to say. Of a text that was cut off, half a token stays unsaid."""
         if self.silent is not None:
             return ""
-        said = self._release()
+        # Otherwise all that may be said was let through as it came.
+        said = self._release() if self._ack_max_chars is not None else ""
         if not complete:
             rest = ""
         elif self._speaking:
@@ -89,7 +91,13 @@ class SilenceGate:
         """Whether it is certain that something is being said."""
         while True:
             self._held = self._held.lstrip()
-            if not self._held or _MAYBE_LEADS.match(self._held):
+            if not self._held:
+                return False
+            first = self._held[0]
+            if first.isalnum() and first not in _FIRST_LETTERS:
+                self._speaking = True  # Some other word, as nearly always.
+                return True
+            if _MAYBE_LEADS.match(self._held):
                 return False
             if _LEADS.match(self._held):
                 self.silent, self._held = NO_REPLY, ""
@@ -140,6 +148,9 @@ def hold_from(text: str, floor: int = 0) -> int:
     end = len(text)
     if text[-1:].isalnum() and not text.endswith(_TOKEN_OR_PREFIX):
         return end  # In the middle of some other word, as most of what arrives.
+    words = text.rstrip()
+    if len(words) < end and words[-1:].isalnum() and not words.endswith(TOKENS):
+        return max(floor, len(words))  # After one.
     start = _with_dress(text, floor, end - _begun_token(text, floor))
     if start is not None:
         end = start
