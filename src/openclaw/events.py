@@ -1,6 +1,6 @@
 """Every event a run emits: one closed union of plain records.
 
-``agent.loop`` yields them; ``agent.run`` makes transcript entries of some; the Gateway makes frames of them.
+``agent.loop`` tells of them; ``agent.minutes`` makes transcript entries of some; the Gateway makes frames of them.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import pytest
 
 from openclaw.agent.abort import AbortSignal
 from openclaw.agent.loop import LoopOptions, run_loop
-from openclaw.events import AssistantEnded, RunEnded
-from openclaw.messages import Message, UserMessage
+from openclaw.events import RunEnded
+from openclaw.messages import AssistantMessage, Message, UserMessage
 from openclaw.models.base import ModelError, ModelRequest, Text
 from openclaw.tools.base import ToolContext
 from tests.agent.scripted import MODEL, HeldClock, Script, says
@@ -45,15 +45,14 @@ async def run(script: Script, simplify: Simplifier, workspace: Any) -> tuple[lis
         stream=stream,
         request=simplify.request,
         tools={},
-        tool_context=ToolContext(agent_id="main", session_key="k", workspace=workspace, run_id="r"),
+        tool_context=lambda call, update: ToolContext(agent_id="main", session_key="k", workspace=workspace),
         clock=HeldClock(),
         abort=AbortSignal(),
         simplify=simplify,
     )
-    events = [event async for event in run_loop([UserMessage(content="hello")], options)]
-    assert isinstance(events[-1], RunEnded)
-    reasons = [event.message.stop_reason for event in events if isinstance(event, AssistantEnded)]
-    return systems, events[-1], [str(reason) for reason in reasons]
+    ended = await run_loop([UserMessage(content="hello")], options)
+    reasons = [message.stop_reason for message in ended.messages if isinstance(message, AssistantMessage)]
+    return systems, ended, [str(reason) for reason in reasons]
 
 
 async def test_a_refused_request_is_built_more_plainly_once(tmp_path: Any) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from openclaw.events import (
     ToolEnded,
     ToolUpdated,
 )
-from openclaw.messages import Message, ToolResultMessage, UserMessage
+from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import ModelError, ModelRequest, Text
 from openclaw.models.retry import RetrySettings, next_retry_ms
-from openclaw.tools.base import ToolContext, ToolError, text_result
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from tests.agent.scripted import MODEL, Echo, HeldClock, Script, call, says
 
 FAST = RetrySettings(base_delay_ms=5)
@@ -31,6 +31,9 @@ class Inbox:
         self.steer: list[UserMessage] = []
         self.after: list[UserMessage] = []
 
+    def waiting(self) -> bool:
+        return bool(self.steer)
+
     def steering(self) -> list[Steered]:
         taken, self.steer = self.steer[:1], self.steer[1:]
         return [Steered(message, "token") for message in taken]
@@ -40,13 +43,19 @@ class Inbox:
         return [Steered(message, "after") for message in taken]
 
 
+def tool_context(call: ToolCall, update: Callable[[ToolResult], None]) -> ToolContext:
+    return ToolContext(
+        agent_id="main", session_key="agent:main:main", workspace=Path("/tmp"), call_id=call.id, update=update
+    )
+
+
 def options(script: Script, **more: Any) -> LoopOptions:
     fields: dict[str, Any] = {
         "model": MODEL,
         "stream": script.stream,
         "request": lambda messages: ModelRequest(model=MODEL, system="", messages=messages),
         "tools": {"echo": Echo()},
-        "tool_context": ToolContext(agent_id="main", session_key="agent:main:main", workspace=Path("/tmp")),
+        "tool_context": tool_context,
         "clock": HeldClock(),
         "abort": AbortSignal(),
         "retry_delay_ms": lambda attempt, error: next_retry_ms(error, attempt, FAST),
@@ -59,7 +68,13 @@ def prompt(text: str = "hello") -> list[Message]:
 
 
 async def run(script: Script, messages: list[Message] | None = None, **more: Any) -> list[Event]:
-    return [event async for event in run_loop(messages or prompt(), options(script, **more))]
+    events: list[Event] = []
+
+    async def keep(event: Event) -> None:
+        events.append(event)
+
+    ended = await run_loop(messages or prompt(), options(script, **({"show": events.append, "keep": keep} | more)))
+    return [*events, ended]
 
 
 def the_end(events: list[Event]) -> RunEnded:
@@ -129,16 +144,16 @@ async def test_a_bug_in_a_tool_does_not_end_the_run() -> None:
 
 
 async def test_progress_of_a_tool_is_shown_while_it_runs() -> None:
-    seen: list[ToolUpdated] = []
+    seen: list[Event] = []
 
     async def progress(context: ToolContext) -> None:
         assert context.update is not None
         context.update(text_result("half"))
-        assert [update.partial.content[0].text for update in seen] == ["half"]
+        assert [event.partial.content[0].text for event in seen if isinstance(event, ToolUpdated)] == ["half"]
 
     script = Script(says("", call("c1", text="x")), says("ok"))
-    await run(script, tools={"echo": Echo(progress)}, tool_update=seen.append)
-    assert len(seen) == 1
+    await run(script, tools={"echo": Echo(progress)}, show=seen.append)
+    assert len([event for event in seen if isinstance(event, ToolUpdated)]) == 1
 
 
 async def test_words_from_the_user_skip_the_remaining_calls() -> None:
@@ -154,6 +169,19 @@ async def test_words_from_the_user_skip_the_remaining_calls() -> None:
     kinds = [type(message).__name__ for message in script.seen[1]]
     assert kinds == ["UserMessage", "AssistantMessage", *["ToolResultMessage"] * 3, "UserMessage"]
     assert [event.token for event in events if isinstance(event, SteeringInjected)] == ["token"]
+
+
+async def test_words_that_come_while_calls_are_handed_over_wait_for_the_next_run() -> None:
+    inbox = Inbox()
+
+    async def user_speaks(context: ToolContext) -> None:
+        inbox.steer.append(UserMessage(content="one more thing"))
+
+    script = Script(says("", call("c1", text="1"), call("c2", "theirs")))
+    events = await run(script, tools={"echo": Echo(user_speaks)}, inbox=inbox, client_tools=frozenset({"theirs"}))
+    assert [result.text for result in results(events)] == ["1"]
+    assert not [event for event in events if isinstance(event, SteeringInjected)]
+    assert inbox.steer == [UserMessage(content="one more thing")]
 
 
 async def test_a_follow_up_is_taken_only_when_the_run_would_end() -> None:
@@ -216,6 +244,19 @@ async def test_aborting_while_streaming_keeps_what_was_said() -> None:
     message = the_end(events).messages[0]
     assert (the_end(events).outcome, the_end(events).error) == ("aborted", "rpc")
     assert (message.text, message.stop_reason) == ("so far so good", "aborted")  # type: ignore[union-attr]
+
+
+async def test_whoever_is_shown_a_word_can_stop_the_run_right_there() -> None:
+    signal = AbortSignal()
+
+    def show(event: Event) -> None:
+        if isinstance(event, TextDelta):
+            signal.abort("enough")
+
+    end = the_end(await run(Script(says("one two three")), abort=signal, show=show))
+    assert (end.outcome, end.error) == ("aborted", "enough")
+    assert [message.text for message in end.messages if isinstance(message, AssistantMessage)] == ["one"]
+    await asyncio.sleep(0)  # Nothing of the abort is left to hit whatever the task does next.
 
 
 async def test_aborting_in_a_tool_stops_it_and_answers_every_call() -> None:

@@ -15,7 +15,8 @@ class AbortSignal:
     """Interrupts the one await a run is in, and only there: bookkeeping between two awaits is never torn apart.
 
     The loop marks each wait on a model, a tool or a pause with ``with signal.waiting():``. ``abort`` cancels that
-    wait, or, when the run is between two of them, takes effect at the next.
+    wait, or, when the run is between two of them, takes effect at the next. What happens within one that is no waiting
+    must not need to be finished.
     """
 
     def __init__(self) -> None:
@@ -31,9 +32,16 @@ class AbortSignal:
         if self.reason is not None:
             return False
         self.reason = reason
+        if self._task is not None and self._task is asyncio.current_task():
+            # The run stops itself in the middle of a wait; cancelled now, it would be torn at whatever it awaits next.
+            asyncio.get_running_loop().call_soon(self._interrupt)
+        else:
+            self._interrupt()
+        return True
+
+    def _interrupt(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        return True
 
     def waiting(self) -> Self:
         return self

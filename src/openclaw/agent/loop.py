@@ -1,12 +1,12 @@
 """The agent loop: stream an answer, run its tool calls, listen for new words from the user, repeat.
 
-A pure function over messages that yields events. It knows no storage, no channel and no vendor: the caller stores each
-message when its event arrives, before the loop goes on to the next model call.
+It knows no storage, no channel and no vendor: whoever runs it is told of everything that happens, in order. What is to
+be shown is told in passing; for what must last the loop waits until it is kept, before it goes on to the next call.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from openclaw.events import (
     RetryScheduled,
     RunEnded,
     RunStarted,
+    Speech,
     SteeringInjected,
     TextDelta,
     ThinkingDelta,
@@ -38,6 +39,8 @@ from openclaw.outbound.reasoning import Piece, Said
 from openclaw.outbound.visible import SpeechStream
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 
+FAILED = ("error", "aborted")
+"""Reasons to stop of a message that the model does not get to read again."""
 SKIPPED_FOR_USER = "Skipped due to queued user message."
 REFUSED = (
     "The model's provider refused the request, and refused it again in its simplest form. Nothing is lost: write "
@@ -53,8 +56,12 @@ class Steered(msgspec.Struct, frozen=True):
 class Inbox(Protocol):
     """Where messages that arrive during a run wait. Both polls take what they return."""
 
+    def waiting(self) -> bool:
+        """Asked after each tool: whether there is something to take. It stays there until it can be told."""
+        ...
+
     def steering(self) -> list[Steered]:
-        """Polled before the first call, after each tool and after each answer."""
+        """Polled before the first call, and after each answer and its tools."""
         ...
 
     def follow_ups(self) -> list[Steered]:
@@ -63,11 +70,18 @@ class Inbox(Protocol):
 
 
 class NoInbox:
+    def waiting(self) -> bool:
+        return False
+
     def steering(self) -> list[Steered]:
         return []
 
     def follow_ups(self) -> list[Steered]:
         return []
+
+
+async def _forget(event: Event) -> None:
+    """For a run that nothing is kept of."""
 
 
 class LoopOptions(msgspec.Struct, kw_only=True):
@@ -76,9 +90,14 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     request: Callable[[list[Message]], ModelRequest]
     """Builds the next request from everything said so far; the place for hygiene and pruning."""
     tools: Mapping[str, Tool]
-    tool_context: ToolContext
+    tool_context: Callable[[ToolCall, Callable[[ToolResult], None]], ToolContext]
+    """Of one call; the second argument takes its progress."""
     clock: Clock
     abort: AbortSignal
+    show: Callable[[Event], None] = lambda event: None
+    """Told of what only those see who watch: beginnings, deltas, a tool's progress, a coming retry."""
+    keep: Callable[[Event], Awaitable[None]] = _forget
+    """Told of what belongs to the conversation: ends of messages and tool calls, and everything in between them."""
     inbox: Inbox = NoInbox()
     retry_delay_ms: Callable[[int, ModelError], int | None] = lambda attempt, error: None
     """The wait before retry number ``attempt`` (from 1), or None to give up."""
@@ -87,202 +106,196 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     """Asked when a provider refused a request as malformed: True when the next one will be plainer."""
     client_tools: frozenset[str] = frozenset()
     """Tools that the caller of the Gateway runs itself: a call to one ends the run, its result comes later."""
-    tool_update: Callable[[ToolUpdated], None] = lambda update: None
-    """Progress of a running tool: shown, never stored, so it does not wait for the loop's next event."""
     speech: Callable[[], SpeechStream] = SpeechStream
     """Tells what of the model's words is for people."""
     max_continuations: int = 0
     """How often the model is asked for the rest of one answer that the output limit cut."""
 
 
-async def run_loop(messages: list[Message], options: LoopOptions) -> AsyncIterator[Event]:
-    """Runs until the model has nothing more to do. Extends ``messages`` in place; exactly one RunEnded comes last."""
-    added: list[Message] = []
-    outcome, error = "ok", None
-    yield RunStarted(options.clock.now_ms())
-    try:
-        reply = Reply.resumed(messages, options.speech, options.max_continuations)
-        if reply.parts and isinstance(messages[-1], AssistantMessage):
-            yield _ask_for_more(messages[-1], reply, messages, added, options)
-        pending = options.inbox.steering() if not reply.parts else []
-        while True:
-            for steered in pending:
-                _add(messages, added, steered.message)
-                yield SteeringInjected(steered.message, steered.token)
-            answer: AssistantMessage | None = None
-            goes_on = False
-            async for event in _answer(messages, options, reply):
-                if isinstance(event, AssistantEnded):
-                    answer, goes_on = event.message, event.continues
-                    if answer.stop_reason not in ("error", "aborted"):
-                        messages.append(answer)
-                    added.append(answer)
-                yield event
-            assert answer is not None
-            if answer.stop_reason in ("error", "aborted"):
-                outcome, error = answer.stop_reason, _text_or_none(answer.error_message)
-                break
-            pending = []
-            if goes_on:
-                yield _ask_for_more(answer, reply, messages, added, options)
-                continue
-            reply = Reply(options.speech, options.max_continuations)
-            calls = answer.tool_calls
-            if calls and any(call.name in options.client_tools for call in calls):
-                async for event in _hand_over(calls, options):
-                    if isinstance(event, ToolEnded):
-                        _add(messages, added, event.message)
-                    yield event
-                break
-            if calls:
-                async for event in _run_tools(calls, options, pending):
-                    if isinstance(event, ToolEnded):
-                        _add(messages, added, event.message)
-                    yield event
-                if options.abort.aborted:
-                    outcome, error = "aborted", options.abort.reason
-                    break
-                if (note := told_of_cut_call(answer, options.clock.now_ms())) is not None:
-                    _add(messages, added, note)
-                    yield ContinuationAsked(note, 1)
-            pending = pending or options.inbox.steering()
-            if not calls and not pending:
-                pending = options.inbox.follow_ups()
-                if not pending:
-                    break
-    except Aborted as stopped:
-        outcome, error = "aborted", str(stopped)
-    yield RunEnded(outcome, error, added)
+async def run_loop(messages: list[Message], options: LoopOptions) -> RunEnded:
+    """Runs until the model has nothing more to do. Extends ``messages`` in place."""
+    talk = _Talk(messages, options)
+    options.show(RunStarted(options.clock.now_ms()))
+    outcome, error = await _converse(talk)
+    return RunEnded(outcome, error, talk.added)
 
 
-def _add(messages: list[Message], added: list[Message], message: Message) -> None:
-    messages.append(message)
-    added.append(message)
+class _Talk:
+    """The conversation, as the run adds to it."""
+
+    def __init__(self, messages: list[Message], options: LoopOptions) -> None:
+        self.messages = messages
+        self.options = options
+        self.added: list[Message] = []
+
+    def add(self, message: Message) -> None:
+        self.messages.append(message)
+        self.added.append(message)
+
+    async def end(self, message: AssistantMessage, speech: Speech, *, continues: bool = False) -> AssistantEnded:
+        if message.stop_reason not in FAILED:
+            self.messages.append(message)
+        self.added.append(message)
+        ended = AssistantEnded(message, speech, continues)
+        await self.options.keep(ended)
+        return ended
+
+    async def ask_for_more(self, cut: AssistantMessage, reply: Reply) -> None:
+        request = reply.request(cut, self.options.clock.now_ms())
+        self.add(request)
+        await self.options.keep(ContinuationAsked(request, reply.parts))
 
 
-def _ask_for_more(
-    cut: AssistantMessage, reply: Reply, messages: list[Message], added: list[Message], options: LoopOptions
-) -> ContinuationAsked:
-    request = reply.request(cut, options.clock.now_ms())
-    _add(messages, added, request)
-    return ContinuationAsked(request, reply.parts)
+async def _converse(talk: _Talk) -> tuple[str, str | None]:
+    """The outcome, and what was wrong with it."""
+    options, messages = talk.options, talk.messages
+    reply = Reply.resumed(messages, options.speech, options.max_continuations)
+    if reply.parts and isinstance(messages[-1], AssistantMessage):
+        await talk.ask_for_more(messages[-1], reply)
+    pending = options.inbox.steering() if not reply.parts else []
+    while True:
+        for steered in pending:
+            talk.add(steered.message)
+            await options.keep(SteeringInjected(steered.message, steered.token))
+        pending = []
+        ended = await _answer(talk, reply)
+        answer = ended.message
+        if answer.stop_reason in FAILED:
+            return answer.stop_reason, _text_or_none(answer.error_message)
+        if ended.continues:
+            await talk.ask_for_more(answer, reply)
+            continue
+        calls = answer.tool_calls
+        if calls and any(call.name in options.client_tools for call in calls):
+            # Those that are ours are run, those of the caller stay open.
+            await _run_tools([call for call in calls if call.name not in options.client_tools], talk)
+            return "ok", None
+        if calls:
+            await _run_tools(calls, talk)
+            if options.abort.aborted:
+                return "aborted", options.abort.reason
+            if (note := told_of_cut_call(answer, options.clock.now_ms())) is not None:
+                talk.add(note)
+                await options.keep(ContinuationAsked(note, 1))
+        pending = options.inbox.steering()
+        if not calls and not pending:
+            pending = options.inbox.follow_ups()
+            if not pending:
+                return "ok", None
+        reply = Reply(options.speech, options.max_continuations)
 
 
-async def _answer(messages: list[Message], options: LoopOptions, reply: Reply) -> AsyncIterator[Event]:
-    """One assistant message, with retries; failed attempts are reported as messages of their own."""
+async def _answer(talk: _Talk, reply: Reply) -> AssistantEnded:
+    """One assistant message, with retries; failed attempts are kept as messages of their own."""
+    options = talk.options
     attempt = 0
     simplified = False
     while True:
-        request = options.request(messages)
-        failure: ModelError | None = None
+        request = options.request(talk.messages)
         so_far = _Partial(options)
         part = reply.begin()
-        for event in _beginning(reply, part, first_attempt=attempt == 0 and not simplified):
-            yield event
-        stream = options.stream(request)
+        _show_beginning(reply, part, options, first_attempt=attempt == 0 and not simplified)
         try:
-            while True:
-                with options.abort.waiting():
-                    event = await anext(stream, None)
-                match event:
-                    case Text(delta):
-                        so_far.text(delta)
-                        for piece in part.feed(delta):
-                            yield _delta(piece)
-                    case Thinking(delta):
-                        so_far.thinking(delta)
-                        yield ThinkingDelta(delta)
-                    case Done(message):
-                        for event in _ending(message, part, reply):
-                            yield event
-                        return
-                    case None:
-                        raise ModelError("The model's stream ended without a final event.", kind="network")
-                    case _:
-                        pass
+            message = await _stream(request, part, so_far, options)
         except Aborted as stopped:
-            for piece in part.close(complete=False):
-                yield _delta(piece)
-            yield AssistantEnded(so_far.message("aborted", str(stopped)), part.speech.outcome)
-            return
+            _show(part.close(complete=False), options)
+            return await talk.end(so_far.message("aborted", str(stopped)), part.speech.outcome)
         except ModelError as error:
             failure = error
-        finally:
-            await _close(stream)
+        else:
+            return await _end(message, part, reply, talk)
         # A model that is not there (404) does not come back for a plainer request.
         malformed = failure.kind == "format" and failure.status != 404
         if malformed and options.simplify(failure):
             simplified = True
-            yield AssistantEnded(so_far.message("error", str(failure), failure.partial), continues=True)
-            yield RetryScheduled(1, 1, 0, str(failure))
+            await talk.end(so_far.message("error", str(failure), failure.partial), Unsaid(), continues=True)
+            options.show(RetryScheduled(1, 1, 0, str(failure)))
             continue
         attempt += 1
         why = REFUSED.format(error=failure) if malformed and simplified else str(failure)
+        failed = so_far.message("error", why, failure.partial)
         delay = options.retry_delay_ms(attempt, failure) if attempt <= options.max_retries else None
-        speech = reply.heard() if delay is None else Unsaid()
-        yield AssistantEnded(so_far.message("error", why, failure.partial), speech, continues=delay is not None)
         if delay is None:
-            return
-        yield RetryScheduled(attempt, options.max_retries, delay, str(failure))
+            return await talk.end(failed, reply.heard())
+        await talk.end(failed, Unsaid(), continues=True)
+        options.show(RetryScheduled(attempt, options.max_retries, delay, str(failure)))
         try:
             with options.abort.waiting():
                 await options.clock.sleep(delay / 1000)
         except Aborted as stopped:
-            yield AssistantStarted()
-            yield AssistantEnded(_Partial(options).message("aborted", str(stopped)), reply.heard())
-            return
+            options.show(AssistantStarted())
+            return await talk.end(_Partial(options).message("aborted", str(stopped)), reply.heard())
 
 
-def _beginning(reply: Reply, part: Part, *, first_attempt: bool) -> list[Event]:
+async def _stream(request: ModelRequest, part: Part, so_far: _Partial, options: LoopOptions) -> AssistantMessage:
+    """The message as the provider ends it; what it says on the way is shown as it comes."""
+    abort = options.abort
+    stream = options.stream(request)
+    try:
+        with abort.waiting():
+            async for event in stream:
+                if type(event) is Text:
+                    so_far.add(TextBlock, event.delta)
+                    _show(part.feed(event.delta), options)
+                elif type(event) is Thinking:
+                    so_far.add(ThinkingBlock, event.delta)
+                    options.show(ThinkingDelta(event.delta))
+                elif type(event) is Done:
+                    return event.message
+                if abort.reason is not None:
+                    raise Aborted(abort.reason)  # By someone who was shown this.
+    finally:
+        await _close(stream)
+    raise ModelError("The model's stream ended without a final event.", kind="network")
+
+
+def _show_beginning(reply: Reply, part: Part, options: LoopOptions, *, first_attempt: bool) -> None:
     """A continuation goes on where the part before ended; only a new attempt shows that part again."""
-    if not reply.parts:
-        return [AssistantStarted()]
-    if first_attempt:
-        return []
-    return [AssistantStarted(), *([TextDelta(part.said_before)] if part.said_before else [])]
+    if reply.parts and first_attempt:
+        return
+    options.show(AssistantStarted())
+    if reply.parts and part.said_before:
+        options.show(TextDelta(part.said_before))
 
 
-def _ending(message: AssistantMessage, part: Part, reply: Reply) -> list[Event]:
-    """What was held back, and the finished message as it will be stored."""
-    pieces = [] if part.received or not message.text else part.feed(message.text)
+async def _end(message: AssistantMessage, part: Part, reply: Reply, talk: _Talk) -> AssistantEnded:
+    """Shows what was held back, and keeps the finished message as it is to be stored."""
+    if not part.received and message.text:
+        _show(part.feed(message.text), talk.options)
     stored = part.speech.stored(message, part.before, thinking=part.thinking)
     if reply.goes_on(message, part):
-        pieces += part.pause()
+        _show(part.pause(), talk.options)
         reply.keep(part)
-        return [*map(_delta, pieces), AssistantEnded(stored, Unsaid(), continues=True)]
-    pieces += part.close(complete=True)
-    return [*map(_delta, pieces), AssistantEnded(stored, part.speech.outcome)]
+        return await talk.end(stored, Unsaid(), continues=True)
+    _show(part.close(complete=True), talk.options)
+    return await talk.end(stored, part.speech.outcome)
 
 
-def _delta(piece: Piece) -> TextDelta | ThinkingDelta:
-    return TextDelta(piece.text) if isinstance(piece, Said) else ThinkingDelta(piece.text)
+def _show(pieces: Iterable[Piece], options: LoopOptions) -> None:
+    for piece in pieces:
+        options.show(TextDelta(piece.text) if type(piece) is Said else ThinkingDelta(piece.text))
 
 
-async def _run_tools(calls: list[ToolCall], options: LoopOptions, steered: list[Steered]) -> AsyncIterator[Event]:
+async def _run_tools(calls: list[ToolCall], talk: _Talk) -> None:
     """Runs the calls in order. Words from the user or an abort skip the rest: each still gets its result."""
+    options = talk.options
+    interrupted = False
     for call in calls:
         if options.abort.aborted:
-            yield _skip(call, f"Not run: the run was stopped ({options.abort.reason}).", options)
-            continue
-        if steered:
-            yield _skip(call, SKIPPED_FOR_USER, options)
-            continue
-        yield ToolStarted(call.id, call.name, call.arguments)
-        context = msgspec.structs.replace(
-            options.tool_context, call_id=call.id, update=partial(_forward, call, options.tool_update)
-        )
-        yield await call_tool(call, options.tools, context, options.abort, options.clock)
-        steered.extend(options.inbox.steering())
+            ended = _skip(call, f"Not run: the run was stopped ({options.abort.reason}).", options)
+        elif interrupted:
+            ended = _skip(call, SKIPPED_FOR_USER, options)
+        else:
+            await options.keep(ToolStarted(call.id, call.name, call.arguments))
+            context = options.tool_context(call, partial(_show_progress, call, options.show))
+            ended = await call_tool(call, options.tools, context, options.abort, options.clock)
+        talk.add(ended.message)
+        await options.keep(ended)
+        interrupted = interrupted or options.inbox.waiting()
 
 
-async def _hand_over(calls: list[ToolCall], options: LoopOptions) -> AsyncIterator[Event]:
-    """Runs the calls that are ours and leaves those of the caller open."""
-    async for event in _run_tools([call for call in calls if call.name not in options.client_tools], options, []):
-        yield event
-
-
-def _forward(call: ToolCall, send: Callable[[ToolUpdated], None], result: ToolResult) -> None:
-    send(ToolUpdated(call.id, call.name, call.arguments, result))
+def _show_progress(call: ToolCall, show: Callable[[Event], None], result: ToolResult) -> None:
+    show(ToolUpdated(call.id, call.name, call.arguments, result))
 
 
 def _skip(call: ToolCall, why: str, options: LoopOptions) -> ToolEnded:
@@ -294,23 +307,17 @@ class _Partial:
 
     def __init__(self, options: LoopOptions) -> None:
         self._options = options
-        self._parts: list[tuple[str, list[str]]] = []
+        self._parts: list[tuple[type[TextBlock | ThinkingBlock], list[str]]] = []
 
-    def text(self, delta: str) -> None:
-        self._collect("text", delta)
-
-    def thinking(self, delta: str) -> None:
-        self._collect("thinking", delta)
-
-    def _collect(self, kind: str, delta: str) -> None:
-        if not self._parts or self._parts[-1][0] != kind:
+    def add(self, kind: type[TextBlock | ThinkingBlock], delta: str) -> None:
+        if not self._parts or self._parts[-1][0] is not kind:
             self._parts.append((kind, []))
         self._parts[-1][1].append(delta)
 
     def message(self, stop_reason: Any, why: str, known: AssistantMessage | None = None) -> AssistantMessage:
         model = self._options.model
         content: list[AssistantBlock] = [
-            TextBlock(text="".join(parts)) if kind == "text" else ThinkingBlock(thinking="".join(parts))
+            TextBlock(text="".join(parts)) if kind is TextBlock else ThinkingBlock(thinking="".join(parts))
             for kind, parts in self._parts
         ]
         if known is not None:

@@ -28,9 +28,9 @@ from openclaw.agent.side_calls import NOBODYS, Purse, SideCalls
 from openclaw.agent.tool_output import stored_result
 from openclaw.config.agents import sandbox_config, wants_sandbox
 from openclaw.config.schema import Config, MemoryFlush
-from openclaw.events import AssistantEnded, RunEnded, ToolEnded
-from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, UserMessage
-from openclaw.models.base import ModelError, ModelRequest
+from openclaw.events import AssistantEnded, Event, RunEnded, ToolEnded
+from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
+from openclaw.models.base import ModelError
 from openclaw.models.retry import next_retry_ms
 from openclaw.outbound.silence import NO_REPLY
 from openclaw.sessions.entry import SessionEntry
@@ -206,7 +206,7 @@ async def _flush(
 async def _ask(messages: list[Message], options: LoopOptions, prepared: Preparation) -> RunEnded:
     async with asyncio.timeout(min(prepared.timeout_s or LONGEST_FLUSH_S, LONGEST_FLUSH_S)):
         await prepared.cleaner.prepare(messages)
-        return await _converse(messages, options)
+        return await run_loop(messages, options)
 
 
 def usable_tools(tools: dict[str, Tool]) -> dict[str, Tool]:
@@ -236,23 +236,6 @@ def settled(messages: list[Message]) -> list[Message]:
     return messages[:end]
 
 
-async def _converse(messages: list[Message], options: LoopOptions) -> RunEnded:
-    answers = 0
-    ended: RunEnded | None = None
-    async for event in run_loop(messages, options):
-        match event:
-            case AssistantEnded(continues=False):
-                answers += 1
-            case ToolEnded() if answers >= MOST_ANSWERS:
-                options.abort.abort(f"more than {MOST_ANSWERS} answers")
-            case RunEnded():
-                ended = event
-            case _:
-                pass
-    assert ended is not None
-    return ended
-
-
 def _options(
     runtime: Runtime, turn: Turn, prepared: Preparation, tools: dict[str, Tool], system: str, calls: SideCalls
 ) -> LoopOptions:
@@ -264,21 +247,34 @@ def _options(
     def delay(attempt: int, error: ModelError) -> int | None:
         return next_retry_ms(error, attempt, prepared.retry)
 
-    request: Callable[[list[Message]], ModelRequest] = prepared.request
-    return LoopOptions(
-        model=prepared.model,
-        stream=calls.stream,
-        request=request,
-        tools=tools,
-        tool_context=ToolContext(
+    abort, answers = AbortSignal(), 0
+
+    async def count(event: Event) -> None:
+        nonlocal answers
+        if isinstance(event, AssistantEnded) and not event.continues:
+            answers += 1
+        elif isinstance(event, ToolEnded) and answers >= MOST_ANSWERS:
+            abort.abort(f"more than {MOST_ANSWERS} answers")
+
+    def tool_context(call: ToolCall, update: Callable[[ToolResult], None]) -> ToolContext:
+        return ToolContext(
             agent_id=turn.agent_id,
             session_key=turn.session_key,
             workspace=prepared.workspace,
             run_id=turn.run_id,
+            call_id=call.id,
             model_sees_images=False,
-        ),
+        )
+
+    return LoopOptions(
+        model=prepared.model,
+        stream=calls.stream,
+        request=prepared.request,
+        tools=tools,
+        tool_context=tool_context,
         clock=runtime.clock,
-        abort=AbortSignal(),
+        abort=abort,
+        keep=count,
         retry_delay_ms=delay,
         max_retries=prepared.retry.max_retries if prepared.retry.enabled else 0,
     )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any, TypeVar, cast
 
 from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.budget import within_budget
@@ -29,33 +28,17 @@ from openclaw.agent.make_room import (
     without_answer,
 )
 from openclaw.agent.memory_flush import flush_if_due
+from openclaw.agent.minutes import Minutes
 from openclaw.agent.preparation import Preparation, prepare
-from openclaw.agent.prompt_images import with_pictures
-from openclaw.agent.result import RunResult, note_speech
+from openclaw.agent.result import RunResult
 from openclaw.agent.resume import entry_id
 from openclaw.agent.run_entries import RunEntries, open_transcript
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.agent.side_calls import Purse
 from openclaw.agent.terms import terms_of
 from openclaw.agent.tokens import reported_prompt
-from openclaw.events import (
-    AssistantEnded,
-    AssistantStarted,
-    ContinuationAsked,
-    Event,
-    RunEnded,
-    Spoken,
-    SteeringInjected,
-    TextDelta,
-    ThinkingDelta,
-    ToolEnded,
-    ToolStarted,
-)
-from openclaw.messages import (
-    AssistantMessage,
-    Message,
-    Usage,
-)
+from openclaw.events import Event, Spoken
+from openclaw.messages import AssistantMessage, Message, ToolCall, Usage
 from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.compat import reasons_in_tags
 from openclaw.models.cost import added, has_price
@@ -68,7 +51,7 @@ from openclaw.sessions.freshness import touched
 from openclaw.storage import faults
 from openclaw.storage.base import Transcript
 from openclaw.storage.trouble import DiskWait
-from openclaw.tools.base import ToolContext
+from openclaw.tools.base import ToolContext, ToolResult
 from openclaw.tools.exec_terms import ExecWish
 
 log = logging.getLogger("openclaw.agents.run")
@@ -227,61 +210,24 @@ class AgentRun:
         self._spent = added(self._spent, usage)
 
     async def _loop(self, prepared: Preparation) -> RunResult:
-        result = RunResult(outcome="ok")
-        thoughts: list[str] = []
-        ended: RunEnded | None = None
-        timer = self._start_timer(prepared)
-        # A copy: the loop extends it, the transcript's own list follows by append.
         entries = self._entries
         context = entries.transcript.context()
-        messages = list(context.messages)
         entries.log.know(context)
         prepared.remember(context.memo)
+        # A copy: the loop extends it, the transcript's own list follows by append.
+        messages = list(context.messages)
         await prepared.cleaner.prepare(messages)
+        with_reasoning = self._shows_reasoning(prepared)
+        minutes = Minutes(
+            prepared, entries, messages, emit=self._emit, spent=self._note_spent, with_reasoning=with_reasoning
+        )
+        timer = self._start_timer(prepared)
         try:
-            async for event in run_loop(messages, self._options(prepared)):
-                match event:
-                    case TextDelta():
-                        pass  # By far the most of them.
-                    case AssistantStarted():
-                        thoughts.clear()
-                    case ThinkingDelta(delta):
-                        thoughts.append(delta)
-                    case AssistantEnded(message, speech, continues):
-                        result.final = message
-                        self._note_spent(message.usage)
-                        prepared.view.learn(message)
-                        faults.point("answer.before")
-                        await entries.append(message)
-                        faults.point("answer.after")
-                        if not continues:
-                            note_speech(result, speech, "".join(thoughts) if self._shows_reasoning(prepared) else "")
-                    case ContinuationAsked(message):
-                        await entries.note_continuation(message)
-                        await prepared.cleaner.prepare([message])
-                    case ToolStarted(call_id, name, arguments):
-                        await entries.note_start(call_id, name, msgspec.json.encode(arguments).decode())
-                    case ToolEnded(message):
-                        event = await entries.store_result(event)
-                        if messages[-1] is message:
-                            # The model reads what was kept, now as in every later turn.
-                            messages[-1] = event.message
-                        await prepared.cleaner.prepare([event.message])
-                    case SteeringInjected(message, token):
-                        message = messages[-1] = await with_pictures(message, prepared)
-                        await entries.append(message, own_id=token)
-                        await prepared.cleaner.prepare([message])
-                    case RunEnded():
-                        ended = event
-                        continue
-                    case _:
-                        pass
-                self._emit(event)
+            ended = await run_loop(messages, self._options(prepared, minutes))
         finally:
             if timer is not None:
                 timer.cancel()
-        assert ended is not None
-        outcome: Any = ended.outcome
+        result, outcome = minutes.result, cast("Any", ended.outcome)
         result.outcome, result.error = outcome, ended.error
         result.usage = result.final.usage if result.final else None
         return result
@@ -307,7 +253,7 @@ class AgentRun:
             return None
         return asyncio.get_running_loop().call_later(prepared.timeout_s, self._abort.abort, "timeout")
 
-    def _options(self, prepared: Preparation) -> LoopOptions:
+    def _options(self, prepared: Preparation, minutes: Minutes) -> LoopOptions:
         settings = prepared.retry
 
         def delay(attempt: int, error: ModelError) -> int | None:
@@ -325,27 +271,33 @@ class AgentRun:
             stream=self._call_model,
             request=request,
             tools=prepared.tools,
-            tool_context=ToolContext(
-                agent_id=self._turn.agent_id,
-                session_key=self._turn.session_key,
-                workspace=prepared.workspace,
-                run_id=self._turn.run_id,
-                model_sees_images="image" in prepared.model.input,
-                env=prepared.skill_env,
-                notify=lambda text: self._runtime.notes.add(self._turn.session_key, text),
-                wake=self._wake,
-                exec=self._exec_wish,
-            ),
+            tool_context=partial(self._tool_context, prepared),
             clock=self._runtime.clock,
             abort=self._abort,
+            show=minutes.show,
+            keep=minutes.keep,
             inbox=self._inbox,
             client_tools=frozenset(spec.name for spec in self._turn.client_tools),
             retry_delay_ms=delay,
             max_retries=settings.max_retries if settings.enabled else 0,
             simplify=lambda error: prepared.simplify(error, self._runtime.clock.now_ms()),
-            tool_update=self._emit,
             speech=lambda: self._speech(prepared.model),
             max_continuations=self._continuations,
+        )
+
+    def _tool_context(self, prepared: Preparation, call: ToolCall, update: Callable[[ToolResult], None]) -> ToolContext:
+        return ToolContext(
+            agent_id=self._turn.agent_id,
+            session_key=self._turn.session_key,
+            workspace=prepared.workspace,
+            run_id=self._turn.run_id,
+            call_id=call.id,
+            model_sees_images="image" in prepared.model.input,
+            env=prepared.skill_env,
+            update=update,
+            notify=lambda text: self._runtime.notes.add(self._turn.session_key, text),
+            wake=self._wake,
+            exec=self._exec_wish,
         )
 
     async def _exec_wish(self) -> ExecWish | None:

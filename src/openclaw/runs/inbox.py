@@ -23,6 +23,9 @@ class RunInbox:
         self._waiting.append((record, message))
         return True
 
+    def waiting(self) -> bool:
+        return bool(self._waiting)
+
     def steering(self) -> list[Steered]:
         if not self._waiting:
             return []
