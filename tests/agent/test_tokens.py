@@ -7,6 +7,7 @@ import pytest
 
 from openclaw.agent.compaction_cut import should_compact
 from openclaw.agent.tokens import (
+    GrowingSum,
     PromptBudget,
     Scale,
     Scales,
@@ -19,6 +20,9 @@ from openclaw.agent.tokens import (
     text_tokens,
     u16len,
 )
+from openclaw.agent.view import PromptView
+from openclaw.clock import SystemClock
+from openclaw.config.schema import ContextPruning
 from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolResultMessage, Usage, UserMessage
 from tests.agent.scripted import MODEL, call, says
 
@@ -131,3 +135,25 @@ def test_the_budget_keeps_room_for_the_answer_and_the_fixed_part() -> None:
     assert budget.room == 200_000 - 8192 - 1000
     assert prompt_budget(MODEL, 1000, 2.0).room == (200_000 - 8192) // 2 - 1000
     assert PromptBudget(window=100, output=10, overhead=200).room < 0
+
+
+def test_a_prompt_is_learnt_from_as_it_was_shown_not_as_it_was_said() -> None:
+    said: list[Message] = [UserMessage(content="x" * 4000)]
+    shown: list[Message] = [UserMessage(content="x" * 8000)]
+    answer = AssistantMessage(content=[], usage=Usage(input=4000))
+    for size in (said, shown):
+        scale = Scale()
+        view = PromptView(MODEL, 0, scale, SystemClock(), pruning=ContextPruning())
+        assert view.fits(said)
+        view.of(size)
+        view.learn(answer)
+        assert scale.value == 4000 / prompt_tokens(size)
+
+
+def test_counting_on_needs_the_same_beginning() -> None:
+    first, other, last = (UserMessage(content=text * 40) for text in "abc")
+    counted = GrowingSum()
+    assert counted.of([first]) == 10
+    assert counted.further([other, last]) is None
+    assert counted.further([first, last]) == 20
+    assert counted.of([other]) == 10

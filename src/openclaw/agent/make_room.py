@@ -8,7 +8,7 @@ from openclaw.agent.compaction import Job, Outcome, compact
 from openclaw.agent.compaction_cut import CompactionSettings, compaction_settings
 from openclaw.agent.preparation import Preparation
 from openclaw.agent.runtime import Runtime
-from openclaw.messages import AssistantMessage, Message
+from openclaw.messages import AssistantMessage
 from openclaw.models.base import Model, ModelError
 from openclaw.models.errors import is_overflow, is_silent_overflow
 from openclaw.storage.base import Transcript
@@ -45,11 +45,6 @@ def overflowed(error: str | None, failure: ModelError | None) -> bool:
 
 def silently_overflowed(final: AssistantMessage | None, prepared: Preparation) -> bool:
     return final is not None and is_silent_overflow(final, prepared.context_window)
-
-
-def must_condense(messages: list[Message], prepared: Preparation, runtime: Runtime) -> bool:
-    """Whether these could not be sent as they are. What still does not fit then is shortened in memory."""
-    return runtime.config.current.compaction.enabled and not prepared.view.fits(messages)
 
 
 async def after_overflow(job: Job, prepared: Preparation) -> Outcome | None:

@@ -20,7 +20,6 @@ from openclaw.agent.loop import Inbox, LoopOptions, run_loop
 from openclaw.agent.make_room import (
     STILL_TOO_LARGE,
     after_overflow,
-    must_condense,
     overflowed,
     settings_for,
     silently_overflowed,
@@ -152,16 +151,18 @@ class AgentRun:
 
     async def _answer(self, prepared: Preparation) -> RunResult:
         """Runs the loop. A prompt that turns out too large is condensed and sent once more, never twice."""
-        try:
-            prepared.view.check_room()
-        except DoesNotFit as problem:
-            return await self._refuse(str(problem))
         transcript = self._entries.transcript
         context = transcript.context()
         prepared.remember(context.memo)
-        if must_condense(context.messages, prepared, self._runtime):
-            await compact(self._compaction(prepared, "threshold"))
-            context = transcript.context()
+        if not prepared.view.fits(context.messages):
+            try:
+                prepared.view.check_room()
+            except DoesNotFit as problem:
+                return await self._refuse(str(problem))
+            # What still does not fit when it is condensed is shortened in memory.
+            if self._runtime.config.current.compaction.enabled:
+                await compact(self._compaction(prepared, "threshold"))
+                context = transcript.context()
         prepared.view.begin(context.messages)
         first = await self._loop(prepared)
         silent = first.outcome == "ok" and silently_overflowed(first.final, prepared)

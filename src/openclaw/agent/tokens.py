@@ -81,12 +81,21 @@ class GrowingSum:
         self._total = 0
 
     def of(self, messages: list[Message]) -> int:
+        total = self.further(messages)
+        if total is None:
+            self._counted, self._total = messages.copy(), prompt_tokens(messages)
+            total = self._total
+        return total
+
+    def further(self, messages: list[Message]) -> int | None:
+        """Counts on where these begin with what was counted before; None where they do not."""
+        known = len(self._counted)
         # Comparing lists of the same objects is a thousand times cheaper than counting them.
-        if self._counted != messages[: len(self._counted)]:
-            self._counted, self._total = [], 0
-        new = messages[len(self._counted) :]
-        self._total += prompt_tokens(new)
-        self._counted += new
+        if self._counted != messages[:known]:
+            return None
+        for message in messages[known:]:
+            self._total += _prompt_tokens(message)
+            self._counted.append(message)
         return self._total
 
 
@@ -196,7 +205,7 @@ class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def room(self) -> int:
         """Estimated tokens left for messages; not positive when the fixed part alone is too large."""
-        return math.floor((self.window - self.output) / self.scale) - self.overhead
+        return int((self.window - self.output) / self.scale) - self.overhead
 
     def size(self, messages: Iterable[Message]) -> int:
         """The next prompt in the model's tokens."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from openclaw.agent.fit import check_room, fit
+from openclaw.agent.fit import SMALLEST_ROOM, check_room, fit
 from openclaw.agent.pruning import Pruner, effective, is_pruned, last_touch
-from openclaw.agent.tokens import GrowingSum, PromptBudget, Scale, prompt_budget, reported_prompt
+from openclaw.agent.tokens import GrowingSum, PromptBudget, Scale, prompt_budget, prompt_tokens, reported_prompt
 from openclaw.clock import Clock
 from openclaw.config.schema import ContextPruning
 from openclaw.messages import AssistantMessage, Message
@@ -31,7 +31,8 @@ class PromptView:
         self._scale = scale
         self._clock = clock
         self._wanted_output = wanted_output
-        self._sent = 0
+        self._estimated = 0
+        """Of the last prompt as it was sent."""
         self._budget: PromptBudget | None = None
         self._pruning = pruning
         self.pruner: Pruner | None = None
@@ -62,27 +63,28 @@ class PromptView:
             self.pruner = Pruner(settings, self._model, last_touch(messages, self._model))
 
     def fits(self, messages: list[Message]) -> bool:
-        budget = self.budget
-        return budget.size_of(self._all.of(messages)) <= budget.window - budget.output
+        """Whether these can be sent as they are. False as well when nothing could be."""
+        return self._all.of(messages) <= self.budget.room >= SMALLEST_ROOM
 
     def of(self, messages: list[Message]) -> list[Message]:
         if self.pruner is not None:
             messages = self.pruner.apply(messages, self._clock.now_ms())
-        budget, estimated = self.budget, self._shown.of(messages)
-        fitted = fit(messages, budget, estimated)
-        self.shortened = fitted.shortened
-        self._sent = budget.size_of(estimated) if fitted.messages is messages else budget.size(fitted.messages)
-        return fitted.messages
+        # Most often what is shown is what was said, and has been counted as that.
+        estimated = self._all.further(messages)
+        if estimated is None:
+            estimated = self._shown.of(messages)
+        self.shortened, budget = 0, self.budget
+        if estimated > budget.room:
+            fitted = fit(messages, budget, estimated)
+            messages, self.shortened, estimated = fitted.messages, fitted.shortened, prompt_tokens(fitted.messages)
+        self._estimated = self._overhead + estimated
+        return messages
 
     def learn(self, answer: AssistantMessage) -> None:
         """Compares what was sent with what the provider counted."""
-        if answer.stop_reason in ("error", "aborted"):
-            return
-        self._scale.learn(self._estimate(), reported_prompt(answer.usage))
+        if answer.stop_reason not in ("error", "aborted"):
+            self._scale.learn(self._estimated, reported_prompt(answer.usage))
 
     def was_too_large(self) -> None:
         """The provider refused what was thought to fit."""
-        self._scale.too_large(self._estimate(), self._model.context_window)
-
-    def _estimate(self) -> int:
-        return round(self._sent / self._scale.value)
+        self._scale.too_large(self._estimated, self._model.context_window)
