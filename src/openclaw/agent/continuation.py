@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from openclaw.events import Speech
-from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, user_text
+from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage
 from openclaw.outbound.reasoning import Piece
 from openclaw.outbound.visible import SpeechStream
 
@@ -29,8 +29,6 @@ class Seam:
 
     def __init__(self, before: str) -> None:
         self._done = not before
-        if not before:
-            return
         self._tail = before[-LONGEST_OVERLAP:]
         self._line = before[before.rfind("\n") + 1 :]
         self._fence = open_fence(before)
@@ -97,27 +95,28 @@ class Part:
     """The part of an answer that is arriving: what it adds, and what a person gets of it."""
 
     def __init__(self, before: str, speech: SpeechStream) -> None:
-        if before:
-            speech.feed(before)
         self.before = before
         self.speech = speech
-        self.said_before = speech.said
-        self.thinking = speech.thinking
+        self.said_before = ""
+        self.thinking = False
         """It begins in the middle of the model's reasoning."""
-        self._seam = Seam(before)
+        self._seam: Seam | None = None
         self._added: list[str] = []
         self.received = False
+        if before:
+            speech.feed(before)
+            self.said_before, self.thinking, self._seam = speech.said, speech.thinking, Seam(before)
 
     def feed(self, delta: str) -> list[Piece]:
         self.received = True
-        return self._add(self._seam.feed(delta))
+        return self._add(self._seam.feed(delta) if self._seam else delta)
 
     def pause(self) -> list[Piece]:
         """The part is over, the answer is not."""
-        return self._add(self._seam.close())
+        return self._add(self._seam.close()) if self._seam else []
 
     def close(self, *, complete: bool) -> list[Piece]:
-        return self.pause() + self.speech.close(complete=complete)
+        return [*self.pause(), *self.speech.close(complete=complete)]
 
     @property
     def added(self) -> str:
@@ -143,8 +142,9 @@ class Reply:
     def resumed(cls, messages: Sequence[Message], speech: Callable[[], SpeechStream], limit: int) -> Reply:
         """The answer as far as it had come when the Gateway was stopped in the middle of it."""
         reply = cls(speech, limit)
-        chain = parts_at_end(messages) if messages and (is_request(messages[-1]) or unfinished(messages, limit)) else []
-        reply._text, reply.parts = joined(chain), len(chain)
+        if messages and (is_request(messages[-1]) or unfinished(messages, limit)):
+            chain = parts_at_end(messages)
+            reply._text, reply.parts = joined(chain), len(chain)
         return reply
 
     def begin(self) -> Part:
@@ -196,7 +196,9 @@ def unfinished(messages: Sequence[Message], limit: int) -> bool:
 
 def _has_more(message: AssistantMessage) -> bool:
     """A limit that was spent on reasoning alone would be spent again."""
-    return is_cut(message) and not message.tool_calls and bool(message.text.strip() or cut_call(message))
+    return (
+        message.stop_reason == "length" and not message.tool_calls and bool(message.text.strip() or cut_call(message))
+    )
 
 
 def is_cut(message: Message) -> bool:
@@ -210,7 +212,12 @@ def cut_call(message: AssistantMessage) -> str | None:
 
 
 def is_request(message: Message) -> bool:
-    return isinstance(message, UserMessage) and user_text(message).startswith(CONTINUE)
+    if not isinstance(message, UserMessage):
+        return False
+    content = message.content
+    first = content[0] if content and not isinstance(content, str) else content
+    text = first.text if isinstance(first, TextBlock) else first
+    return isinstance(text, str) and text.startswith(CONTINUE)
 
 
 def parts_at_end(messages: Sequence[Message]) -> list[AssistantMessage]:

@@ -8,7 +8,6 @@ whatever they are given (``models.convert``), so that summaries and every other 
 
 from __future__ import annotations
 
-import operator
 import re
 from collections import OrderedDict
 from typing import Any, cast
@@ -19,9 +18,17 @@ from openclaw.agent.fit import cut_text
 from openclaw.agent.hygiene_images import ImageShelf, has_images, newest_images, replace_images
 from openclaw.agent.hygiene_plain import is_plain, plain_upto
 from openclaw.config.schema.channels import Channels
-from openclaw.messages import ImageBlock, Message, TextBlock, ToolResultMessage, UserBlock, UserMessage
+from openclaw.messages import (
+    AssistantMessage,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ToolResultMessage,
+    UserBlock,
+    UserMessage,
+)
 from openclaw.models.base import Model
-from openclaw.models.convert import without_failed
+from openclaw.models.convert import FAILED, without_failed
 from openclaw.tools.images import MAX_SIDE
 
 INTER_SESSION = "[Inter-session message]"
@@ -44,7 +51,7 @@ class Hygiene:
 
     def plain_until(self, session_id: str, model: Model, now_ms: int) -> int:
         """Messages up to this moment go out in their plainest form; -1: none."""
-        moment = self._refused.get((session_id, model.ref), -1)
+        moment = self._refused.get((session_id, model.ref), -1) if self._refused else -1
         return moment if now_ms - moment < PLAIN_FOR_MS else -1
 
     def note_refusal(self, session_id: str, model: Model, now_ms: int) -> None:
@@ -90,7 +97,8 @@ class HistoryCleaner:
             await self._hygiene.images.prepare(self._cleaned.new(messages), self._max_side)
 
     def clean(self, messages: list[Message]) -> list[Message]:
-        messages = limit_turns(messages, self._history_limit)
+        if self._history_limit > 0:
+            messages = limit_turns(messages, self._history_limit)
         if self._plain_until >= 0:
             messages = plain_upto(without_failed(messages), self._plain_until)
             self._shown = clean_history(messages, self._model, self._hygiene.images, self._max_side)
@@ -132,7 +140,11 @@ class _Cleaned:
         if len(new) + len(self._source) != len(messages):
             self._source, self._out, self._pictures = [], [], []
         self._source += new
-        for message in _mended(without_failed(new), model):
+        for message in new:
+            if isinstance(message, AssistantMessage):
+                self._out += without_failed([message]) if message.stop_reason in FAILED else (message,)
+                continue
+            message = _mended(message, model)
             if has_images(message):
                 self._pictures.append(len(self._out))
             self._out.append(message)
@@ -143,7 +155,7 @@ class _Cleaned:
 
 def clean_history(messages: list[Message], model: Model, images: ImageShelf, max_side: int = MAX_SIDE) -> list[Message]:
     """The messages as they may be sent; those with nothing to mend stay the same objects."""
-    out = _mended(messages, model)
+    out = [_mended(message, model) for message in messages]
     if "image" not in model.input:
         return out
     return _with_pictures(out, [place for place, message in enumerate(out) if has_images(message)], images, max_side)
@@ -158,17 +170,13 @@ def _with_pictures(messages: list[Message], places: list[int], images: ImageShel
     return messages
 
 
-def _mended(messages: list[Message], model: Model) -> list[Message]:
+def _mended(message: Message, model: Model) -> Message:
     """What does not depend on other messages, pictures aside."""
-    most = max_result_chars(model.context_window)
-    out: list[Message] = []
-    for message in messages:
-        if isinstance(message, UserMessage):
-            message = attributed(message)
-        elif isinstance(message, ToolResultMessage):
-            message = capped(message, most)
-        out.append(message)
-    return out
+    if isinstance(message, UserMessage):
+        return attributed(message)
+    if isinstance(message, ToolResultMessage):
+        return capped(message, max_result_chars(model.context_window))
+    return message
 
 
 def limit_turns(messages: list[Message], limit: int) -> list[Message]:
@@ -204,15 +212,14 @@ def capped(message: ToolResultMessage, most: int) -> ToolResultMessage:
 
 def attributed(message: UserMessage) -> UserMessage:
     """Words that another session sent say so. Nobody else's can: a marker found in a text loses its brackets."""
-    source = message.provenance
-    content = message.content
+    source, content = message.provenance, message.content
     blocks: list[UserBlock] = [TextBlock(text=content)] if isinstance(content, str) else content
-    checked = [_unforged(block) for block in blocks]
     if source is not None and source.get("kind") == "inter_session":
-        checked.insert(0, TextBlock(text=_marker(source)))
-    elif all(map(operator.is_, checked, blocks)):
-        return message
-    return msgspec.structs.replace(message, content=checked)
+        return msgspec.structs.replace(message, content=[TextBlock(text=_marker(source)), *map(_unforged, blocks)])
+    for block in blocks:
+        if _unforged(block) is not block:
+            return msgspec.structs.replace(message, content=[*map(_unforged, blocks)])
+    return message
 
 
 def _unforged(block: UserBlock) -> UserBlock:
