@@ -10,6 +10,7 @@ import pytest
 
 from openclaw.agent.context_report import context_detail, context_json, context_list, sized, tokens_line
 from openclaw.agent.kept_reports import Reports, stored_report
+from openclaw.agent.prompt_report import PromptReport
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.files.blobs import FileBlobStore
 
@@ -117,7 +118,13 @@ async def test_reports_that_say_the_same_are_kept_once_and_found_again(tmp_path:
     first, second = report(), {**report(), "sessionKey": "agent:main:other", "generatedAt": 6}
     own = ("source", "generatedAt", "sessionId", "sessionKey")
     kept = [
-        await reports.keep(each, {name: value for name, value in each.items() if name not in own}, blobs)
+        await reports.keep(
+            PromptReport(
+                {name: value for name, value in each.items() if name in own},
+                {name: value for name, value in each.items() if name not in own},
+            ),
+            blobs,
+        )
         for each in (first, second)
     ]
     assert len(list((tmp_path / "blobs").iterdir())) == 1

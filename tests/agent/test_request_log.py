@@ -38,6 +38,11 @@ async def transcript_of(store: FileTranscriptStore, count: int) -> Transcript:
     return transcript
 
 
+async def recorded(log: RequestLog, blobs: FileBlobStore) -> Any:
+    """As the ledger gives it back."""
+    return msgspec.json.decode(msgspec.json.encode(await log.record(Reports(), blobs)))
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> FileTranscriptStore:
     return FileTranscriptStore(str(tmp_path), clock=StillClock())
@@ -48,7 +53,7 @@ async def test_an_unchanged_conversation_is_one_span_however_long(store: FileTra
     log, messages = RequestLog(), list(transcript.context().messages)
     log.know(transcript.context())
     log.note(request(messages), 7, shortened=0, pruned=0)
-    stored = await log.record(Reports(), blobs)
+    stored = await recorded(log, blobs)
     assert len(msgspec.json.encode(stored)) < 500
     record = await read_record(stored, blobs)
     assert record is not None
@@ -71,7 +76,7 @@ async def test_what_was_changed_left_out_or_said_meanwhile_is_rebuilt_as_it_was_
     log.name(late, await transcript.append({"type": "message", "message": late}))
     second = [*first, late]
     log.note(request(second), 8, shortened=0, pruned=0)
-    record = await read_record(await log.record(Reports(), blobs), blobs)
+    record = await read_record(await recorded(log, blobs), blobs)
     assert record is not None
     for number, expected in ((0, first), (1, second)):
         rebuilt = await rebuild(record, transcript, blobs, number)
@@ -85,7 +90,7 @@ async def test_a_large_record_is_kept_beside_the_ledger(store: FileTranscriptSto
     blobs, log = FileBlobStore(str(tmp_path)), RequestLog()
     for number in range(MOST_CALLS + 10):
         log.note(request([said(f"{n} in call {number // 40}") for n in range(5)]), number, shortened=0, pruned=0)
-    stored = await log.record(Reports(), blobs)
+    stored = await recorded(log, blobs)
     assert len(msgspec.json.encode(stored)) < LARGEST_INLINE
     record = await read_record(stored, blobs)
     assert record is not None
@@ -98,7 +103,7 @@ async def test_what_is_gone_is_said_to_be_missing(store: FileTranscriptStore, tm
     log = RequestLog()
     log.know(transcript.context())
     log.note(request(transcript.context().messages), 7, shortened=0, pruned=0)
-    record = await read_record(await log.record(Reports(), blobs), blobs)
+    record = await read_record(await recorded(log, blobs), blobs)
     assert record is not None
     rebuilt = await rebuild(record, None, FileBlobStore(str(tmp_path / "empty")))
     assert rebuilt.missing == ["the system prompt", "the tools", "3 messages"]

@@ -25,7 +25,7 @@ async def session_report(agent_id: str, session_key: str, runtime: Runtime) -> d
         return report
     session_id = entry["sessionId"] if entry else ""
     turn = Turn(ledger_id=0, run_id="", agent_id=agent_id, session_key=session_key, session_id=session_id, prompt="")
-    return {**(await prepare(turn, runtime)).report, "source": "estimate"}
+    return {**(await prepare(turn, runtime)).report.whole(), "source": "estimate"}
 
 
 # Showing

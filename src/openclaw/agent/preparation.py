@@ -12,7 +12,7 @@ from openclaw.agent.hygiene import HistoryCleaner, dm_history_limit
 from openclaw.agent.model_params import params_of, with_retention
 from openclaw.agent.prompt import SystemPrompt
 from openclaw.agent.prompt_facts import Means, occasion_of
-from openclaw.agent.prompt_report import prompt_report
+from openclaw.agent.prompt_report import PromptReport, prompt_report
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.agent.terms import terms_of
 from openclaw.agent.toolset import tools_for
@@ -38,9 +38,8 @@ class Preparation(msgspec.Struct, kw_only=True):
     skill_env: Mapping[str, str]
     """What the commands of the run find in their environment besides the Gateway's."""
     prompt: SystemPrompt
-    report: dict[str, Any]
-    """Sizes of what the model is given. ``shared_report`` is the part of it that many runs have in common."""
-    shared_report: dict[str, Any]
+    report: PromptReport
+    """Sizes of what the model is given."""
     timeout_s: float | None
     retry: RetrySettings
     session_id: str
@@ -128,7 +127,6 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         skill_env=briefing.facts.skill_env,
         prompt=briefing.prompt,
         report=prompt_report(turn, briefing.facts, briefing.report, now),
-        shared_report=briefing.report,
         timeout_s=run_timeout(turn, config),
         retry=terms.retry,
         session_id=turn.session_id,

@@ -14,22 +14,28 @@ from openclaw.config.schema import Config
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Turn
 
+
+class PromptReport(msgspec.Struct, frozen=True):
+    own: dict[str, Any]
+    """What belongs to one run."""
+    shared: dict[str, Any]
+    """What is the same for every run with this prompt. Never mutate it."""
+    warnings: list[str] = []
+    """What the person is to be told for the first time."""
+
+    def whole(self) -> dict[str, Any]:
+        """In the shape clients know."""
+        return {**self.own, **self.shared, **({"warnings": self.warnings} if self.warnings else {})}
+
+
 UNSEEN_SOURCES = ("", "cron", "heartbeat", "hook")
 """Runs nobody reads along: a warning given there would be lost."""
 
 
-def prompt_report(turn: Turn, facts: PromptFacts, shared: dict[str, Any], now_ms: int) -> dict[str, Any]:
-    """In the shape clients know. ``warnings`` is there when the person is to be told something for the first time."""
-    report = {
-        "source": "run",
-        "generatedAt": now_ms,
-        "sessionId": turn.session_id,
-        "sessionKey": turn.session_key,
-        **shared,
-    }
-    if facts.mode == "full" and turn.source not in UNSEEN_SOURCES and (warnings := untold_warnings(facts.files)):
-        report["warnings"] = warnings
-    return report
+def prompt_report(turn: Turn, facts: PromptFacts, shared: dict[str, Any], now_ms: int) -> PromptReport:
+    own = {"source": "run", "generatedAt": now_ms, "sessionId": turn.session_id, "sessionKey": turn.session_key}
+    seen = facts.mode == "full" and turn.source not in UNSEEN_SOURCES
+    return PromptReport(own, shared, untold_warnings(facts.files) if seen else [])
 
 
 def shared_report(facts: PromptFacts, prompt: SystemPrompt, config: Config) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import msgspec
 from openclaw.agent.kept_reports import Reports
 from openclaw.messages import Message, ThinkingLevel, decode_message
 from openclaw.models.base import Model, ModelRequest, ToolSpec
+from openclaw.sessions.json_text import encode
 from openclaw.sessions.tree import message_of
 from openclaw.storage.base import BlobStore, Context, Transcript
 
@@ -133,18 +134,19 @@ class RequestLog:
             if entry_id != self._compaction:
                 self._names[id(message)] = (place, entry_id, message)
 
-    async def record(self, kept: Reports, blobs: BlobStore) -> RequestRecord | dict[str, Any] | None:
-        """None when no model was called; where it is kept, when it is large."""
+    async def record(self, kept: Reports, blobs: BlobStore) -> msgspec.Raw | dict[str, Any] | None:
+        """Encoded, for the ledger. None when no model was called; where it is kept, when it is large."""
         request = self._last
         if request is None:
             return None
+        prompt = await kept.prompt_of(request, blobs)
         record = RequestRecord(
             model=request.model.ref,
             thinking=request.thinking,
-            system=await kept.same(request.system, request.system.encode, blobs) or "",
+            system=prompt.system_digest,
             suffix=request.system_suffix,
-            tools=await kept.same(request.tools, lambda: msgspec.json.encode(request.tools), blobs) or "",
-            model_facts=await kept.same(request.model, lambda: model_facts(request.model), blobs) or "",
+            tools=prompt.tools_digest,
+            model_facts=prompt.model_digest,
             max_tokens=request.max_tokens,
             temperature=request.temperature,
             tool_choice=request.tool_choice,
@@ -163,15 +165,10 @@ class RequestLog:
                     digests[id(part)] = await kept.once(msgspec.json.encode(part), blobs) or ""
                 call.parts.append(digests[id(part)])
             record.calls.append(call)
-        data = msgspec.json.encode(record)
+        data = encode(record)
         if len(data) > LARGEST_INLINE and (digest := await kept.once(data, blobs)):
             return {"blob": digest}
-        return record
-
-
-def model_facts(model: Model) -> bytes:
-    """Without its headers: they may hold keys, which are kept nowhere."""
-    return msgspec.json.encode(msgspec.structs.replace(model, headers={}) if model.headers else model)
+        return msgspec.Raw(data)
 
 
 # Rebuilding

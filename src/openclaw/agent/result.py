@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from openclaw.agent.continuation import joined
+from openclaw.agent.prompt_report import PromptReport
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.outbound.footer import with_footer
@@ -41,7 +42,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     """Of all its model calls together."""
     footer: str = ""
     """Shown under the last words when the session wants to see its usage."""
-    report: dict[str, Any] = {}
+    report: PromptReport | None = None
     request: Any = None
     """What the model was sent, as ``request_log`` notes it."""
     duration_ms: int = 0

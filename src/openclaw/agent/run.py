@@ -325,7 +325,7 @@ class AgentRun:
         """Statistics of the session: what the run used, except ``totalTokens``, the size of its last prompt."""
         usage, now = result.usage, self._runtime.clock.now_ms()
         result.spent = spent = self._spent
-        report = await self._runtime.reports.keep(prepared.report, prepared.shared_report, self._runtime.blobs)
+        report = await self._runtime.reports.keep(prepared.report, self._runtime.blobs)
 
         def change(entry: SessionEntry | None) -> SessionEntry | None:
             if entry is None:

@@ -168,8 +168,8 @@ class RunStream:
 
     def _warn(self) -> None:
         """What people should know about their files, e.g. that one was too long to be read whole; said once."""
-        report = self._record.result.report if self._record.result else {}
-        for number, warning in enumerate(report.get("warnings", ())):
+        report = self._record.result.report if self._record.result else None
+        for number, warning in enumerate(report.warnings if report else ()):
             self._notice(f"notice-{self._record.run_id}-{number}", f"⚠️ {warning}")
 
     def _final_message(self) -> dict[str, Any]:

@@ -247,7 +247,7 @@ def _result(record: RunRecord) -> dict[str, Any]:
             **({"usage": _usage(usage)} if usage else {}),
         },
         "aborted": record.state == "aborted",
-        "systemPromptReport": result.report,
+        "systemPromptReport": result.report.whole() if result.report else {},
     }
     payloads = [{"text": text, "mediaUrl": None} for text in _texts(result)]
     summary = "aborted" if record.state == "aborted" else "completed"
