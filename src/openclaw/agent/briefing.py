@@ -16,6 +16,8 @@ from openclaw.agent.prompt_facts import Means, Occasion, facts_for
 from openclaw.agent.prompt_report import shared_report
 from openclaw.agent.tokens import overhead_tokens
 from openclaw.models.base import ToolSpec
+from openclaw.models.compat import reasons_in_tags
+from openclaw.outbound.reasoning import Framing
 from openclaw.tools.base import Tool
 
 MOST_KEPT = 64
@@ -30,6 +32,8 @@ class Briefing(msgspec.Struct, frozen=True, kw_only=True):
     """Ours, then the caller's. Never mutate it."""
     overhead: int
     """Estimated tokens of all this in every prompt."""
+    framing: Framing
+    """Where the model's answer stands among what it writes."""
     report: dict[str, Any]
     """The sizes, without what belongs to one run."""
 
@@ -62,5 +66,6 @@ def _brief(occasion: Occasion, means: Means, now_ms: int, client_tools: list[Too
         tools={tool.spec.name: tool for tool in facts.tools},
         specs=specs,
         overhead=overhead_tokens(prompt.text, prompt.suffix, specs),
+        framing=reasons_in_tags(means.model),
         report=shared_report(facts, prompt, means.config),
     )

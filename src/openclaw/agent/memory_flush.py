@@ -64,10 +64,10 @@ SILENT_HINT = f"If no visible reply is needed, start your answer with {NO_REPLY}
 
 def due(entry: SessionEntry | None, window: int, floor: int, soft: int) -> bool:
     """Whether the window has filled up so far that the next compaction is near, and this cycle was not flushed yet."""
-    if entry is None or flushed_this_cycle(entry):
+    if entry is None:
         return False
-    total, threshold = entry.get("totalTokens", 0), max(0, window - floor - soft)
-    return total > 0 and threshold > 0 and total >= threshold
+    total, threshold = entry.get("totalTokens", 0), window - floor - soft
+    return total >= threshold > 0 and not flushed_this_cycle(entry)
 
 
 def flushed_this_cycle(entry: SessionEntry) -> bool:
@@ -106,7 +106,17 @@ def _zone(name: str | None) -> tzinfo | None:
 # The two occasions
 
 
-async def flush_if_due(
+def is_due(runtime: Runtime, turn: Turn, prepared: Preparation) -> bool:
+    """Asked before each turn of the user: true once per compaction cycle."""
+    config = runtime.config.current
+    if turn.source == "heartbeat" or turn.resumed or not config.compaction.enabled:
+        return False
+    compaction = config.agents.defaults.compaction
+    soft = compaction.memory_flush.soft_threshold_tokens
+    return due(prepared.entry, prepared.context_window, compaction.reserve_tokens_floor, soft)
+
+
+async def flush(
     runtime: Runtime,
     turn: Turn,
     transcript: Transcript,
@@ -114,17 +124,10 @@ async def flush_if_due(
     abort: AbortSignal,
     purse: Purse = NOBODYS,
 ) -> bool:
-    """Before the user's turn, once per compaction cycle. True when notes were asked for and the turn is recorded.
+    """True when notes were asked for and the turn is recorded.
 
     The caller owns the session. A failure is logged, and tried again at the next message.
     """
-    config = runtime.config.current
-    if turn.source == "heartbeat" or turn.resumed or not config.compaction.enabled:
-        return False
-    compaction = config.agents.defaults.compaction
-    soft = compaction.memory_flush.soft_threshold_tokens
-    if not due(prepared.entry, prepared.context_window, compaction.reserve_tokens_floor, soft):
-        return False
     try:
         with abort.waiting():
             return await _flush(runtime, turn, transcript, prepared, purse)

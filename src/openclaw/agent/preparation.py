@@ -23,6 +23,7 @@ from openclaw.models.base import Model, ModelError, ModelRequest, ToolSpec
 from openclaw.models.errors import supported_thinking_levels
 from openclaw.models.retry import RetrySettings
 from openclaw.models.thinking import clamp, clamp_to_model, level_unless_set, parse_level
+from openclaw.outbound.reasoning import Framing
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import Tool
 
@@ -38,6 +39,7 @@ class Preparation(msgspec.Struct, kw_only=True):
     skill_env: Mapping[str, str]
     """What the commands of the run find in their environment besides the Gateway's."""
     prompt: SystemPrompt
+    framing: Framing
     report: PromptReport
     """Sizes of what the model is given."""
     timeout_s: float | None
@@ -126,6 +128,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
         tool_specs=briefing.specs,
         skill_env=briefing.facts.skill_env,
         prompt=briefing.prompt,
+        framing=briefing.framing,
         report=prompt_report(turn, briefing.facts, briefing.report, now),
         timeout_s=run_timeout(turn, config),
         retry=terms.retry,

@@ -79,7 +79,7 @@ def occasion_of(
         model=model.ref,
         thinking=thinking,
         reasoning=turn.reasoning or entry.get("reasoningLevel") or "off",
-        channel=channel_of(entry, key, main_key=terms.main_key),
+        channel=channel_of(entry, key, kind=kind),
         private=kind in ("main", "other") and not subagent,
         subagent=subagent,
         sandboxed=terms.sandboxes and wants_sandbox(config, turn.agent_id, key),

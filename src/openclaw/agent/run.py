@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -26,7 +25,7 @@ from openclaw.agent.make_room import (
     summary_model,
     without_answer,
 )
-from openclaw.agent.memory_flush import flush_if_due
+from openclaw.agent.memory_flush import flush, is_due
 from openclaw.agent.minutes import Minutes
 from openclaw.agent.preparation import Preparation, prepare
 from openclaw.agent.result import RunResult
@@ -38,8 +37,7 @@ from openclaw.agent.terms import terms_of
 from openclaw.agent.tokens import reported_prompt
 from openclaw.events import Event, Spoken
 from openclaw.messages import AssistantMessage, Message, ToolCall, Usage
-from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
-from openclaw.models.compat import reasons_in_tags
+from openclaw.models.base import ModelError, ModelRequest, StreamEvent
 from openclaw.models.cost import added, has_price
 from openclaw.models.retry import next_retry_ms
 from openclaw.models.spoken_error import in_plain_words
@@ -129,7 +127,8 @@ class AgentRun:
 
     async def _run(self, prepared: Preparation) -> RunResult:
         entries = self._entries
-        await flush_if_due(self._runtime, self._turn, entries.transcript, prepared, self._abort, self._purse)
+        if is_due(self._runtime, self._turn, prepared):
+            await flush(self._runtime, self._turn, entries.transcript, prepared, self._abort, self._purse)
         result = await entries.begin(prepared, self._continuations)
         if result is None:
             result = await self._answer(prepared)
@@ -222,12 +221,13 @@ class AgentRun:
         minutes = Minutes(
             prepared, entries, messages, emit=self._emit, spent=self._note_spent, with_reasoning=with_reasoning
         )
-        timer = self._start_timer(prepared)
+        deadlines = self._runtime.deadlines
+        if prepared.timeout_s is not None:
+            deadlines.set(self._abort, prepared.timeout_s)
         try:
             ended = await run_loop(messages, self._options(prepared, minutes))
         finally:
-            if timer is not None:
-                timer.cancel()
+            deadlines.clear(self._abort)
         result, outcome = minutes.result, cast("Any", ended.outcome)
         result.outcome, result.error = outcome, ended.error
         result.usage = result.final.usage if result.final else None
@@ -243,19 +243,14 @@ class AgentRun:
     def _shows_reasoning(self, prepared: Preparation) -> bool:
         return (self._turn.reasoning or prepared.entry.get("reasoningLevel")) == "on"
 
-    def _speech(self, model: Model) -> SpeechStream:
+    def _speech(self, prepared: Preparation) -> SpeechStream:
         if self._turn.source != "heartbeat":
-            return SpeechStream(only_final=reasons_in_tags(model))
+            return SpeechStream(only_final=prepared.framing)
         beat = self._runtime.config.current.agents.defaults.heartbeat
-        return SpeechStream(only_final=reasons_in_tags(model), ack_max_chars=beat.ack_max_chars)
-
-    def _start_timer(self, prepared: Preparation) -> asyncio.TimerHandle | None:
-        if prepared.timeout_s is None:
-            return None
-        return asyncio.get_running_loop().call_later(prepared.timeout_s, self._abort.abort, "timeout")
+        return SpeechStream(only_final=prepared.framing, ack_max_chars=beat.ack_max_chars)
 
     def _options(self, prepared: Preparation, minutes: Minutes) -> LoopOptions:
-        settings = prepared.retry
+        settings, client_tools = prepared.retry, self._turn.client_tools
 
         def delay(attempt: int, error: ModelError) -> int | None:
             self._failure = error
@@ -278,11 +273,11 @@ class AgentRun:
             show=minutes.show,
             keep=minutes.keep,
             inbox=self._inbox,
-            client_tools=frozenset(spec.name for spec in self._turn.client_tools),
+            client_tools=frozenset(spec.name for spec in client_tools) if client_tools else frozenset(),
             retry_delay_ms=delay,
             max_retries=settings.max_retries if settings.enabled else 0,
             simplify=lambda error: prepared.simplify(error, self._runtime.clock.now_ms()),
-            speech=lambda: self._speech(prepared.model),
+            speech=lambda: self._speech(prepared),
             max_continuations=self._continuations,
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from openclaw.agent.briefing import Briefings
+from openclaw.agent.deadlines import Deadlines
 from openclaw.agent.ground import Grounds
 from openclaw.agent.hooks import Hooks
 from openclaw.agent.hygiene import Hygiene
@@ -67,6 +68,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     spending: Spending = msgspec.field(default_factory=Spending)
     """What transcripts say of tokens and money."""
     reports: Reports = msgspec.field(default_factory=Reports)
+    deadlines: Deadlines = msgspec.field(default_factory=Deadlines)
     derived: Derived = msgspec.field(default_factory=Derived)
     """Tools and folders, as the current configuration has them."""
     briefings: Briefings = msgspec.field(default_factory=Briefings)

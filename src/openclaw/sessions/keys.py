@@ -223,9 +223,12 @@ def _kind_by_name(key: str, main_key: str, scope: str) -> SessionKind:
     return "group" if any(mark in f":{rest}" for mark in _GROUP_MARKS) else "other"
 
 
-def channel_of(entry: Mapping[str, Any] | None, key: str, *, main_key: str = DEFAULT_MAIN_KEY) -> str:
-    """The channel a listed session belongs to: ``internal`` for machinery, ``unknown`` where nothing says."""
-    kind = kind_of(key, entry, main_key=main_key)
+def channel_of(entry: Mapping[str, Any] | None, key: str, *, kind: SessionKind | None = None) -> str:
+    """The channel a listed session belongs to: ``internal`` for machinery, ``unknown`` where nothing says.
+
+    ``kind``: what ``kind_of`` says of it, where that is known.
+    """
+    kind = kind or kind_of(key, entry)
     if kind in _INTERNAL_KINDS:
         return "internal"
     found: Any = None
