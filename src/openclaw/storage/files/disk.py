@@ -8,6 +8,7 @@ import os
 import queue
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -32,6 +33,7 @@ class Disk:
     def __init__(self) -> None:
         self._wanted: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._asked: Gathering[_Work] = Gathering(self._hand_on)
+        self._to_make: deque[AppendFile] = deque()
         self._threads: list[threading.Thread] = []
         self._closed = False
 
@@ -43,8 +45,9 @@ class Disk:
 
     def make(self, file: AppendFile) -> None:
         """Has a file made that will soon be written to, which takes ten times as long as writing to it."""
-        if not self._closed:
-            self._asked.add(file.open_early)
+        self._to_make.append(file)
+        if len(self._to_make) == 1 and not self._closed:
+            self._asked.add(self._make_all)
 
     async def close(self) -> None:
         self._closed = True
@@ -63,6 +66,11 @@ class Disk:
             thread = threading.Thread(target=self._work, name=f"openclaw-disk-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def _make_all(self) -> None:
+        """One after the other: threads that make files in one folder at the same time only wait for each other."""
+        while self._to_make:
+            self._to_make.popleft().open_early()
 
     def _work(self) -> None:
         while (work := self._wanted.get()) is not None:
