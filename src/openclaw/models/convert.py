@@ -119,6 +119,8 @@ def legal_name(name: str) -> str:
 
 def is_blank(text: str) -> bool:
     """Nothing a model could read: white space, or halves of surrogate pairs, which are not sent."""
+    if "!" <= text[:1] <= "~":
+        return False
     text = text.strip()
     return not text or ("\ud800" <= text[0] <= "\udfff" and not strip_lone_surrogates(text).strip())
 

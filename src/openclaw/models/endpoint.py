@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError
 from yarl import URL
@@ -111,19 +112,19 @@ class _Line:
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self.url}") from error
         try:
-            return await self._exchange(connection, body)
+            protocol, transport = connection.protocol, connection.transport
+            if protocol is None or transport is None:
+                raise aiohttp.ServerDisconnectedError
+            answer = StreamedAnswer(protocol, self._quiet)
+            transport.write(b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body))
+            if await answer.plain:
+                return Response(connection, 200, PLAIN_HEADERS, answer)
+            return await self._any_answer(connection, protocol)
         except BaseException:
             connection.close()
             raise
 
-    async def _exchange(self, connection: Connection, body: bytes) -> Response:
-        protocol, transport = connection.protocol, connection.transport
-        if protocol is None or transport is None:
-            raise aiohttp.ServerDisconnectedError
-        answer = StreamedAnswer(protocol, self._quiet)
-        transport.write(b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body))
-        if await answer.is_plain():
-            return Response(connection, 200, PLAIN_HEADERS, answer)
+    async def _any_answer(self, connection: Connection, protocol: ResponseHandler) -> Response:
         try:
             message, content = await protocol.read()
             while 100 <= message.code < 200 and message.code != 101:

@@ -41,8 +41,9 @@ class StreamedAnswer:
     def __init__(self, protocol: ResponseHandler, quiet: QuietWatch) -> None:
         self._protocol = protocol
         self._quiet = quiet
-        self._plain: bool | None = None
-        """None: the head has not come."""
+        self.plain: asyncio.Future[bool] = quiet.loop.create_future()
+        """Done when the head has come. False: aiohttp reads the answer."""
+        self._begun = False
         self._ended = False
         self._left = 0
         """Bytes to come of the chunk that has begun."""
@@ -57,21 +58,17 @@ class StreamedAnswer:
         protocol.set_parser(self, None)
         quiet.begin(self)
 
-    async def is_plain(self) -> bool:
-        """Waits for the head. False: aiohttp reads the answer."""
-        while self._plain is None:
-            if self._error is not None:
-                raise self._error
-            await self._wait()
-        return self._plain
-
     async def readany(self) -> bytes:
         while not self._parts:
             if self._error is not None:
                 raise self._error
             if self._ended:
                 return b""
-            await self._wait()
+            self._waiter = self._quiet.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         parts, self._parts, self._buffered = self._parts, [], 0
         if self._paused:
             self._resume()
@@ -87,23 +84,15 @@ class StreamedAnswer:
             transport.resume_reading()
             self._quiet.begin(self)
 
-    async def _wait(self) -> None:
-        self._waiter = self._quiet.loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
     # Called by the connection
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        if self._plain:
+        if self._begun:
             self._quiet.begin(self)
             self._take(data)
+            self._wake()
         else:
             self._begin(data)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
         return False, b""
 
     def feed_eof(self) -> None:
@@ -114,15 +103,22 @@ class StreamedAnswer:
     def fail(self, error: Exception) -> None:
         self._quiet.end(self)
         self._error = self._error or error
+        if not self.plain.done():
+            self.plain.set_exception(error)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _begin(self, data: bytes) -> None:
         end = data.find(b"\r\n\r\n")
-        self._plain = end >= 0 and is_plain_head(data[: end + 2])
-        if self._plain:
+        self._begun = end >= 0 and is_plain_head(data[: end + 2])
+        if not self.plain.done():
+            self.plain.set_result(self._begun)
+        if self._begun:
             self._quiet.begin(self)
-            self._take(data[end + 2 :])
+            self._take(data, end + 2)
         else:
             self._hand_over(data)
 
@@ -134,32 +130,29 @@ class StreamedAnswer:
         protocol.set_response_params(read_until_eof=True, read_timeout=self._quiet.limit_s)
         protocol.data_received(data)
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes, at: int = 0) -> None:
         """Takes the chunks out of the bytes. The line break that ends one counts as the beginning of the next."""
-        at = 0
+        if self._framing:
+            data, self._framing = self._framing + data, b""
+        size, stop = len(data), at + self._left
         if self._left:
-            at = self._add(data[: self._left])
-        elif self._framing:
-            data = self._framing + data
-        while not self._left and (begins := _chunk_begins(data, at)) is not None:
-            size, at = int(begins[1], 16), begins.end()
-            if size == 0:
+            self._parts.append(data[:stop])
+        while stop < size and (begins := _chunk_begins(data, stop)) is not None:
+            at = begins.end()
+            stop = at + int(begins[1], 16)
+            if stop == at:
+                self._left = 0
                 self._end(data, at)
                 return
-            self._left = size
-            at += self._add(data[at : at + size])
-        self._framing = data[at:]
+            if at < size:
+                self._parts.append(data[at:stop])
+        self._left = max(0, stop - size)
+        self._buffered += size
+        if self._buffered > MOST_BUFFERED and not self._paused:
+            self._pause()
+        self._framing = data[stop:]
         if self._framing and not _may_begin_chunk(self._framing):
             self._give_up()
-
-    def _add(self, part: bytes) -> int:
-        if part:
-            self._parts.append(part)
-            self._left -= len(part)
-            self._buffered += len(part)
-            if self._buffered > MOST_BUFFERED and not self._paused:
-                self._pause()
-        return len(part)
 
     def _pause(self) -> None:
         transport = self._protocol.transport
