@@ -151,7 +151,8 @@ class Connection:
         self._gateway = gateway
         self._peer = peer
         self._handshake_timeout_s = handshake_timeout_s
-        self._in_flight = asyncio.Semaphore(MAX_CALLS_IN_FLIGHT)
+        self._in_flight = 0
+        self._room = asyncio.Event()
         self._id = str(uuid.uuid4())
         self._nonce = str(uuid.uuid4())
 
@@ -257,7 +258,10 @@ class Connection:
                 error = frames.ErrorShape(code="INVALID_REQUEST", message=f"invalid request frame: {bad}")
                 await client.send_answer(frames.encode_error(bad.id, error))
                 continue
-            await self._in_flight.acquire()
+            if self._in_flight >= MAX_CALLS_IN_FLIGHT:
+                self._room.clear()
+                await self._room.wait()
+            self._in_flight += 1
             self._gateway.spawn(self._answer(client, request))
 
     async def _answer(self, client: Client, request: frames.Request) -> None:
@@ -267,7 +271,9 @@ class Connection:
             answer = await registry.answer(self._gateway, client, request.id, request.method, request.params)
             await client.send_answer(answer.frame)
         finally:
-            self._in_flight.release()
+            if self._in_flight == MAX_CALLS_IN_FLIGHT:
+                self._room.set()
+            self._in_flight -= 1
         took_ms = int((self._gateway.clock.monotonic() - began) * 1000)
         _log_call(client, request, answer, took_ms)
 

@@ -113,6 +113,7 @@ class Gateway:
         self.stalls = StallMonitor(clock)
         self.calls: set[asyncio.Task[Any]] = set()
         self.turnstile = Turnstile()
+        self._loop = asyncio.get_running_loop()
         """Calls being answered; one whose client has left still runs to its end."""
         self._services: list[asyncio.Task[None]] = []
         self._presence_told: asyncio.Task[None] | None = None
@@ -201,7 +202,7 @@ class Gateway:
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Answers a call in its own task, which stopping the server waits for."""
-        task = asyncio.create_task(work)
+        task = self._loop.create_task(work)
         self.calls.add(task)
         task.add_done_callback(self.calls.discard)
         return task

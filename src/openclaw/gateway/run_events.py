@@ -98,11 +98,12 @@ class RunStream:
                     self._schedule()
             case AssistantStarted():
                 self._flush()
-                self._text = GrowingText()
+                if self._text.size:
+                    self._text = GrowingText()
                 self._thoughts, self._thought_unsent = [], []
             case AssistantEnded(_, speech):
                 self._flush()
-                if isinstance(speech, Spoken):
+                if self._thought_unsent and isinstance(speech, Spoken):
                     self._flush_thoughts()
             case ToolStarted(call_id, name, arguments):
                 self._flush()

@@ -17,21 +17,21 @@ class Turnstile:
 
     def __init__(self, most: int = MOST_PER_PASS) -> None:
         self._most = most
+        self._loop = asyncio.get_running_loop()
         self._passed = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._in_line = False
         """Somebody had to wait, and until all of them are through nobody may pass by."""
 
     async def enter(self) -> None:
-        loop = asyncio.get_running_loop()
         if self._in_line or self._passed >= self._most:
             self._in_line = True
-            turn = loop.create_future()
+            turn = self._loop.create_future()
             self._waiting.append(turn)
             await turn
             return
         if self._passed == 0:
-            loop.call_soon(self._next_pass)
+            self._loop.call_soon(self._next_pass)
         self._passed += 1
 
     def _next_pass(self) -> None:
@@ -44,4 +44,4 @@ class Turnstile:
         self._in_line = self._passed > 0
         if self._in_line:
             # After those just let through have run.
-            asyncio.get_running_loop().call_soon(self._next_pass)
+            self._loop.call_soon(self._next_pass)

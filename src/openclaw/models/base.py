@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -21,7 +22,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cache_write: float = 0
 
 
-class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True):
     """One model of the catalogue, with everything an adapter needs to call it (but no key)."""
 
     provider: str
@@ -44,7 +45,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     auth_profile: str | None = None
     """The stored credential a session chose for its calls; None: whichever is found first."""
 
-    @property
+    @cached_property
     def ref(self) -> str:
         return f"{self.provider}/{self.id}"
 
