@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openclaw.gateway import registry
+from openclaw.gateway import connection, registry
 from openclaw.gateway.broadcast import MAX_BUFFERED_BYTES
 from openclaw.gateway.params import Params
 from openclaw.gateway.registry import Call, MethodError
@@ -218,3 +218,25 @@ async def test_what_a_client_asked_for_is_done_although_it_leaves(running: Runni
     while running.gateway.broadcaster.clients:
         await running.rpc("health")
     assert running.gateway.system_events.peek("agent:main:main") == ["noted"]
+
+
+@pytest.mark.usefixtures("extra_methods")
+async def test_a_client_with_too_many_unanswered_calls_is_read_again_once_one_is_answered(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MAX_CALLS_IN_FLIGHT", 2)
+    async with running.client() as busy, running.client() as other:
+        for number in (1, 2, 3):
+            await busy.send(
+                {"type": "req", "id": f"w{number}", "method": "test.wait", "params": {"name": f"g{number}"}}
+            )
+        await other.call("test.open", {"name": "g3"})
+        await other.call("test.open", {"name": "g2"})
+        answered = [frame["id"] for frame in [await busy.until(is_answer), await busy.until(is_answer)]]
+        await other.call("test.open", {"name": "g1"})
+        answered.append((await busy.until(is_answer))["id"])
+    assert answered == ["w2", "w3", "w1"], "the third was not begun before the second had ended"
+
+
+def is_answer(frame: dict[str, Any]) -> bool:
+    return frame["type"] == "res"

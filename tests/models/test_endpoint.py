@@ -21,6 +21,10 @@ from openclaw.models import endpoint as module
 from openclaw.models.endpoint import Endpoint
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncontent-length: 2\r\n\r\nok"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    b"1\r\no\r\n1\r\nk\r\n0\r\n\r\n"
+)
 
 
 class RawServer:
@@ -88,8 +92,9 @@ async def test_the_bytes_are_those_the_session_sends(
     assert own == sessions
 
 
-async def test_calls_share_a_connection() -> None:
-    async with RawServer().running() as server, aiohttp.ClientSession() as session:
+@pytest.mark.parametrize("answer", [OK, CHUNKED])
+async def test_calls_share_a_connection(answer: bytes) -> None:
+    async with RawServer(answer).running() as server, aiohttp.ClientSession() as session:
         endpoint = Endpoint(f"http://127.0.0.1:{server.port}/", {})
         for _ in range(3):
             await post(endpoint, session)
@@ -171,9 +176,10 @@ async def test_silence_ends_the_call_after_its_time() -> None:
             await post(Endpoint(f"http://127.0.0.1:{server.port}/", {}, idle_s=0.02), session)
 
 
-async def test_a_certificate_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answer", [OK, CHUNKED])
+async def test_a_certificate_nobody_vouches_for_is_refused(tmp_path: Path, answer: bytes) -> None:
     served, trusting = certificate(tmp_path)
-    async with RawServer().running(served) as server:
+    async with RawServer(answer).running(served) as server:
         endpoint = Endpoint(f"https://127.0.0.1:{server.port}/", {"x-api-key": "k"})
         async with aiohttp.ClientSession() as session:
             with pytest.raises(aiohttp.ClientConnectorCertificateError):

@@ -105,6 +105,7 @@ class StreamedAnswer:
         self._error = self._error or error
         if not self.plain.done():
             self.plain.set_exception(error)
+            self.plain.exception()  # Nobody may be waiting any more.
         self._wake()
 
     def _wake(self) -> None:
