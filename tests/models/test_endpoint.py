@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import ipaddress
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,7 +36,7 @@ class RawServer:
         self.port = 0
 
     @asynccontextmanager
-    async def running(self, context: ssl.SSLContext | None = None) -> AsyncIterator[RawServer]:
+    async def running(self, context: ssl.SSLContext | None = None) -> AsyncGenerator[RawServer]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=context, limit=1 << 22)
         self.port = server.sockets[0].getsockname()[1]
         try:
@@ -212,3 +212,27 @@ def certificate(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(file)
     return served, ssl.create_default_context(cadata=made.public_bytes(serialization.Encoding.PEM).decode())
+
+
+async def test_a_connection_the_server_wrote_to_unasked_is_not_used_again() -> None:
+    unasked = CHUNKED + b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n"
+    async with RawServer(unasked).running() as server, aiohttp.ClientSession() as session:
+        endpoint = Endpoint(f"http://127.0.0.1:{server.port}/", {})
+        for _ in range(2):
+            assert await post(endpoint, session) == (200, b"ok")
+    assert [len(requests) for requests in server.received] == [1, 1]
+
+
+async def test_a_connection_the_server_closed_meanwhile_is_not_used_again() -> None:
+    class Closing(RawServer):
+        async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.received.append([await reader.readuntil(b"{}")])
+            writer.write(self.answer)
+            writer.close()
+
+    async with Closing(CHUNKED).running() as server, aiohttp.ClientSession() as session:
+        endpoint = Endpoint(f"http://127.0.0.1:{server.port}/", {})
+        for _ in range(2):
+            assert await post(endpoint, session) == (200, b"ok")
+            await asyncio.sleep(0.02)
+    assert len(server.received) == 2
