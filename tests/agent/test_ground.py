@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from openclaw.agent.ground import LOOK_AGAIN_S, Ground, Grounds, View
+from openclaw.agent.ground import LOOK_AGAIN_S, SHARED_S, Ground, Grounds, View
 from openclaw.config.schema import Config
 from tests.agent.scripted import HeldClock
 
@@ -30,8 +30,8 @@ class Place:
         given = {"skipBootstrap": True, "workspace": str(self.workspace), **defaults}
         self.config = msgspec.convert({"agents": {"defaults": given}}, Config)
 
-    async def look(self, view: View = VIEW) -> Ground:
-        return await self.grounds.of("main", self.config, self.workspace, view)
+    async def look(self, view: View = VIEW, asked_at: float | None = None) -> Ground:
+        return await self.grounds.of("main", self.config, self.workspace, view, asked_at)
 
     def write(self, name: str, text: str) -> None:
         path = self.workspace / name
@@ -97,14 +97,25 @@ async def test_a_change_is_seen_by_the_next_turn(
     assert seen(await place.look(), place)
 
 
-async def test_turns_of_one_pass_share_a_look_and_the_next_pass_looks_again(place: Place) -> None:
+async def test_questions_that_came_before_a_look_share_it_and_later_ones_look_again(place: Place) -> None:
+    time = asyncio.get_running_loop().time
     place.write("SOUL.md", "lively")
-    await place.look()
-    looked = await place.look()
+    asked_at = time()
+    looked = await place.look(asked_at=asked_at)
     place.write("SOUL.md", "calm")
-    assert await place.look() is looked
-    await asyncio.sleep(0)
-    assert files(await place.look())["SOUL.md"] == "calm"
+    assert await place.look(asked_at=asked_at) is looked
+    assert files(await place.look(asked_at=time()))["SOUL.md"] == "calm"
+
+
+async def test_a_look_is_not_shared_for_long(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    place.write("SOUL.md", "lively")
+    asked_at = loop.time()
+    await place.look(asked_at=asked_at)
+    place.write("SOUL.md", "calm")
+    later = loop.time() + SHARED_S
+    monkeypatch.setattr(loop, "time", lambda: later)
+    assert files(await place.look(asked_at=asked_at))["SOUL.md"] == "calm"
 
 
 async def test_a_program_that_a_skill_needs_is_noticed_when_it_is_installed(

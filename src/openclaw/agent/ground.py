@@ -1,10 +1,9 @@
 """What the disk holds for an agent's prompt: workspace files, skills, the repository around it.
 
 Reading all of it took a thread and a tenth of every turn. Here a turn only asks whether anything has changed, which is
-one ``stat`` for each file and folder that people edit, and reads again when something has. Turns that begin in the same
-pass of the event loop share one look: what each of them was asked was known before it, so nothing that was edited
-before the question is missed. Programs and repositories outside the workspace, which hardly ever change, are looked at
-every few seconds.
+one ``stat`` for each file and folder that people edit, and reads again when something has. Turns that begin at nearly
+the same time share one look, if what each was asked had come before it: nothing that was edited before the question is
+missed. Programs and repositories outside the workspace, which hardly ever change, are looked at every few seconds.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ from openclaw.config.schema import Config
 
 MOST_KEPT = 64
 LOOK_AGAIN_S = 5.0
+SHARED_S = 0.1
 _FILES = (*BOOTSTRAP_FILES, *MEMORY_FILES)
 _Sign: TypeAlias = tuple[int, int, int] | None
 """Of a file or folder; None where there is none."""
@@ -69,16 +69,19 @@ class _Found(msgspec.Struct):
     far: list[str]
     far_signs: list[_Sign]
     looked_at: float
-    fresh: bool = False
-    """Found unchanged in this pass of the event loop."""
+    seen_at: float
+    """On the event loop's clock: since then nothing near is known to have changed."""
 
-    def holds(self, config: Config, now: float) -> bool:
+    def holds(self, config: Config, now: float, asked_at: float | None) -> bool:
         if config is not self.config:
             return False
-        if not self.fresh and self._unchanged(now):
-            self.fresh = True
-            asyncio.get_running_loop().call_soon(self._next_pass)
-        return self.fresh
+        moment = asyncio.get_running_loop().time()
+        if asked_at is not None and asked_at < self.seen_at > moment - SHARED_S:
+            return True
+        if not self._unchanged(now):
+            return False
+        self.seen_at = moment
+        return True
 
     def _unchanged(self, now: float) -> bool:
         if _signs(self.near) != self.near_signs:
@@ -87,9 +90,6 @@ class _Found(msgspec.Struct):
             self.looked_at = now
             return _signs(self.far) == self.far_signs
         return True
-
-    def _next_pass(self) -> None:
-        self.fresh = False
 
 
 class Grounds:
@@ -100,17 +100,21 @@ class Grounds:
         self._clock = clock
         self._known: OrderedDict[tuple[str, View], _Found] = OrderedDict()
 
-    async def of(self, agent_id: str, config: Config, workspace: Path, view: View) -> Ground:
+    async def of(
+        self, agent_id: str, config: Config, workspace: Path, view: View, asked_at: float | None = None
+    ) -> Ground:
+        """``asked_at``: on the event loop's clock; a look made after that will do. None: only one made now."""
         known, now = self._known.get((agent_id, view)), self._clock.monotonic()
-        if known is not None and known.holds(config, now):
+        if known is not None and known.holds(config, now, asked_at):
             return known.ground
-        found = await asyncio.to_thread(self._look, agent_id, config, workspace, view, now)
+        moment = asyncio.get_running_loop().time()
+        found = await asyncio.to_thread(self._look, agent_id, config, workspace, view, now, moment)
         self._known[agent_id, view] = found
         while len(self._known) > MOST_KEPT:
             self._known.popitem(last=False)
         return found.ground
 
-    def _look(self, agent_id: str, config: Config, workspace: Path, view: View, now: float) -> _Found:
+    def _look(self, agent_id: str, config: Config, workspace: Path, view: View, now: float, moment: float) -> _Found:
         defaults = config.agents.defaults
         ready_workspace(workspace, seed=not defaults.skip_bootstrap)
         near, far = self._watched(agent_id, config, workspace)
@@ -124,7 +128,7 @@ class Grounds:
             skill_env=skill_environment(verdicts, config, os.environ) if config.skills.entries else {},
             repo_root=repo_root(workspace, defaults.repo_root),
         )
-        return _Found(ground, config, near, near_signs, far, far_signs, now)
+        return _Found(ground, config, near, near_signs, far, far_signs, now, moment)
 
     def _watched(self, agent_id: str, config: Config, workspace: Path) -> tuple[list[str], list[str]]:
         """A folder's own time changes when something appears in it or goes: what is missing needs no watching."""

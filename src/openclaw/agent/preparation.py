@@ -106,7 +106,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     workspace = terms.workspace
     tools = beside_client_tools(turn, tools_for(turn.agent_id, model, workspace, config, runtime))
     occasion = occasion_of(turn, entry, config, terms, model=model, thinking=thinking)
-    ground = await runtime.grounds.of(turn.agent_id, config, workspace, occasion.view(model.context_window))
+    ground = await runtime.grounds.of(turn.agent_id, config, workspace, occasion.view(model.context_window), turn.came)
     means = Means(config, ground, model, tools, workspace)
     now = runtime.clock.now_ms()
     briefing = runtime.briefings.of(occasion, means, now, turn.client_tools if model.tools else [])

@@ -106,3 +106,5 @@ class Turn(msgspec.Struct, kw_only=True):
     """Length of each answer at most; the model's own limit otherwise."""
     resumed: bool = False
     """True after a restart: what the transcript already holds of this run is not done again."""
+    came: float | None = None
+    """When the Gateway had the message, on the event loop's clock, if the run begins because of that alone."""

@@ -24,11 +24,12 @@ class Doorway:
         self._line: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> Guest:
+        came = asyncio.get_running_loop().time()
         if self._inside < self._most:
             self._inside += 1
         else:
             await self._stand_in_line()
-        return Guest(self)
+        return Guest(self, came)
 
     async def _stand_in_line(self) -> None:
         loop = asyncio.get_running_loop()
@@ -58,7 +59,9 @@ class Doorway:
 class Guest:
     """Inside until it leaves, by itself if it stays too long."""
 
-    def __init__(self, doorway: Doorway) -> None:
+    def __init__(self, doorway: Doorway, came: float) -> None:
+        self.came = came
+        """To the doorway, on the event loop's clock."""
         self._doorway: Doorway | None = doorway
         self._limit = asyncio.get_running_loop().call_later(LONGEST_S, self.leave)
 

@@ -44,6 +44,8 @@ async def turn_of(record: RunRecord, runtime: Runtime) -> Turn:
         tool_choice=body.get("toolChoice"),
         max_tokens=body.get("maxTokens"),
         resumed=resumed,
+        # Who waited behind another run begins from what that run left.
+        came=record.guest.came if record.guest is not None and not record.queued else None,
     )
 
 
