@@ -136,11 +136,11 @@ class _Cleaned:
         return messages[known:] if self._source == messages[:known] else messages
 
     def grown(self, messages: list[Message], model: Model, images: ImageShelf, max_side: int) -> list[Message]:
-        new = self.new(messages)
-        if len(new) + len(self._source) != len(messages):
-            self._source, self._out, self._pictures = [], [], []
-        self._source += new
-        for message in new:
+        known = len(self._source)
+        if self._source != messages[:known]:
+            known, self._source, self._out, self._pictures = 0, [], [], []
+        for message in messages[known:]:
+            self._source.append(message)
             if isinstance(message, AssistantMessage):
                 self._out += without_failed([message]) if message.stop_reason in FAILED else (message,)
                 continue

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from itertools import groupby
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -116,8 +117,40 @@ async def run_loop(messages: list[Message], options: LoopOptions) -> RunEnded:
     """Runs until the model has nothing more to do. Extends ``messages`` in place."""
     talk = _Talk(messages, options)
     options.show(RunStarted(options.clock.now_ms()))
-    outcome, error = await _converse(talk)
-    return RunEnded(outcome, error, talk.added)
+    reply = Reply.resumed(messages, options.speech, options.max_continuations)
+    if reply.parts and isinstance(messages[-1], AssistantMessage):
+        await talk.ask_for_more(messages[-1], reply)
+    pending = options.inbox.steering() if not reply.parts else []
+    while True:
+        for steered in pending:
+            talk.add(steered.message)
+            await options.keep(SteeringInjected(steered.message, steered.token))
+        pending = []
+        ended = await _answer(talk, reply)
+        answer = ended.message
+        if answer.stop_reason in FAILED:
+            return talk.over(answer.stop_reason, _text_or_none(answer.error_message))
+        if ended.continues:
+            await talk.ask_for_more(answer, reply)
+            continue
+        calls = answer.tool_calls
+        if calls and any(call.name in options.client_tools for call in calls):
+            # Those that are ours are run, those of the caller stay open.
+            await _run_tools([call for call in calls if call.name not in options.client_tools], talk)
+            return talk.over("ok")
+        if calls:
+            await _run_tools(calls, talk)
+            if options.abort.aborted:
+                return talk.over("aborted", options.abort.reason)
+            if (note := told_of_cut_call(answer, options.clock.now_ms())) is not None:
+                talk.add(note)
+                await options.keep(ContinuationAsked(note, 1))
+        pending = options.inbox.steering()
+        if not calls and not pending:
+            pending = options.inbox.follow_ups()
+            if not pending:
+                return talk.over("ok")
+        reply = Reply(options.speech, options.max_continuations)
 
 
 class _Talk:
@@ -145,44 +178,8 @@ class _Talk:
         self.add(request)
         await self.options.keep(ContinuationAsked(request, reply.parts))
 
-
-async def _converse(talk: _Talk) -> tuple[str, str | None]:
-    """The outcome, and what was wrong with it."""
-    options, messages = talk.options, talk.messages
-    reply = Reply.resumed(messages, options.speech, options.max_continuations)
-    if reply.parts and isinstance(messages[-1], AssistantMessage):
-        await talk.ask_for_more(messages[-1], reply)
-    pending = options.inbox.steering() if not reply.parts else []
-    while True:
-        for steered in pending:
-            talk.add(steered.message)
-            await options.keep(SteeringInjected(steered.message, steered.token))
-        pending = []
-        ended = await _answer(talk, reply)
-        answer = ended.message
-        if answer.stop_reason in FAILED:
-            return answer.stop_reason, _text_or_none(answer.error_message)
-        if ended.continues:
-            await talk.ask_for_more(answer, reply)
-            continue
-        calls = answer.tool_calls
-        if calls and any(call.name in options.client_tools for call in calls):
-            # Those that are ours are run, those of the caller stay open.
-            await _run_tools([call for call in calls if call.name not in options.client_tools], talk)
-            return "ok", None
-        if calls:
-            await _run_tools(calls, talk)
-            if options.abort.aborted:
-                return "aborted", options.abort.reason
-            if (note := told_of_cut_call(answer, options.clock.now_ms())) is not None:
-                talk.add(note)
-                await options.keep(ContinuationAsked(note, 1))
-        pending = options.inbox.steering()
-        if not calls and not pending:
-            pending = options.inbox.follow_ups()
-            if not pending:
-                return "ok", None
-        reply = Reply(options.speech, options.max_continuations)
+    def over(self, outcome: str, error: str | None = None) -> RunEnded:
+        return RunEnded(outcome, error, self.added)
 
 
 async def _answer(talk: _Talk, reply: Reply) -> AssistantEnded:
@@ -192,14 +189,14 @@ async def _answer(talk: _Talk, reply: Reply) -> AssistantEnded:
     simplified = False
     while True:
         request = options.request(talk.messages)
-        so_far = _Partial(options)
+        so_far: list[Text | Thinking] = []
         part = reply.begin()
         _show_beginning(reply, part, options, first_attempt=attempt == 0 and not simplified)
         try:
             message = await _stream(request, part, so_far, options)
         except Aborted as stopped:
             _show(part.close(complete=False), options)
-            return await talk.end(so_far.message("aborted", str(stopped)), part.speech.outcome)
+            return await talk.end(_broken_off(so_far, "aborted", str(stopped), options), part.speech.outcome)
         except ModelError as error:
             failure = error
         else:
@@ -208,12 +205,13 @@ async def _answer(talk: _Talk, reply: Reply) -> AssistantEnded:
         malformed = failure.kind == "format" and failure.status != 404
         if malformed and options.simplify(failure):
             simplified = True
-            await talk.end(so_far.message("error", str(failure), failure.partial), Unsaid(), continues=True)
+            failed = _broken_off(so_far, "error", str(failure), options, failure.partial)
+            await talk.end(failed, Unsaid(), continues=True)
             options.show(RetryScheduled(1, 1, 0, str(failure)))
             continue
         attempt += 1
         why = REFUSED.format(error=failure) if malformed and simplified else str(failure)
-        failed = so_far.message("error", why, failure.partial)
+        failed = _broken_off(so_far, "error", why, options, failure.partial)
         delay = options.retry_delay_ms(attempt, failure) if attempt <= options.max_retries else None
         if delay is None:
             return await talk.end(failed, reply.heard())
@@ -224,21 +222,23 @@ async def _answer(talk: _Talk, reply: Reply) -> AssistantEnded:
                 await options.clock.sleep(delay / 1000)
         except Aborted as stopped:
             options.show(AssistantStarted())
-            return await talk.end(_Partial(options).message("aborted", str(stopped)), reply.heard())
+            return await talk.end(_broken_off([], "aborted", str(stopped), options), reply.heard())
 
 
-async def _stream(request: ModelRequest, part: Part, so_far: _Partial, options: LoopOptions) -> AssistantMessage:
-    """The message as the provider ends it; what it says on the way is shown as it comes."""
+async def _stream(
+    request: ModelRequest, part: Part, so_far: list[Text | Thinking], options: LoopOptions
+) -> AssistantMessage:
+    """The message as the provider ends it; what it says on the way is shown and put into ``so_far`` as it comes."""
     abort = options.abort
     stream = options.stream(request)
     try:
         with abort.waiting():
             async for event in stream:
                 if type(event) is Text:
-                    so_far.add(TextBlock, event.delta)
+                    so_far.append(event)
                     _show(part.feed(event.delta), options)
                 elif type(event) is Thinking:
-                    so_far.add(ThinkingBlock, event.delta)
+                    so_far.append(event)
                     options.show(ThinkingDelta(event.delta))
                 elif type(event) is Done:
                     return event.message
@@ -302,35 +302,31 @@ def _skip(call: ToolCall, why: str, options: LoopOptions) -> ToolEnded:
     return ToolEnded(not_run(call, why, options.clock.now_ms()), call.arguments, True)
 
 
-class _Partial:
-    """What has been streamed of a message so far, should it never be finished."""
-
-    def __init__(self, options: LoopOptions) -> None:
-        self._options = options
-        self._parts: list[tuple[type[TextBlock | ThinkingBlock], list[str]]] = []
-
-    def add(self, kind: type[TextBlock | ThinkingBlock], delta: str) -> None:
-        if not self._parts or self._parts[-1][0] is not kind:
-            self._parts.append((kind, []))
-        self._parts[-1][1].append(delta)
-
-    def message(self, stop_reason: Any, why: str, known: AssistantMessage | None = None) -> AssistantMessage:
-        model = self._options.model
-        content: list[AssistantBlock] = [
-            TextBlock(text="".join(parts)) if kind is TextBlock else ThinkingBlock(thinking="".join(parts))
-            for kind, parts in self._parts
-        ]
-        if known is not None:
-            # Calls of a failed message are never run; keeping them would leave calls without results.
-            content = [block for block in known.content if not isinstance(block, ToolCall)]
-        base = known or AssistantMessage(content=[], api=model.api, provider=model.provider, model=model.id)
-        return msgspec.structs.replace(
-            base,
-            content=content,
-            stop_reason=stop_reason,
-            error_message=why,
-            timestamp=base.timestamp or self._options.clock.now_ms(),
-        )
+def _broken_off(
+    so_far: list[Text | Thinking],
+    stop_reason: Literal["error", "aborted"],
+    why: str,
+    options: LoopOptions,
+    known: AssistantMessage | None = None,
+) -> AssistantMessage:
+    """A message that is never finished, from what was streamed of it, or what is ``known`` of it otherwise."""
+    model = options.model
+    content: list[AssistantBlock] = []
+    if known is not None:
+        # Calls of a failed message are never run; keeping them would leave calls without results.
+        content = [block for block in known.content if not isinstance(block, ToolCall)]
+    else:
+        for kind, events in groupby(so_far, type):
+            text = "".join(event.delta for event in events)
+            content.append(TextBlock(text=text) if kind is Text else ThinkingBlock(thinking=text))
+    base = known or AssistantMessage(content=[], api=model.api, provider=model.provider, model=model.id)
+    return msgspec.structs.replace(
+        base,
+        content=content,
+        stop_reason=stop_reason,
+        error_message=why,
+        timestamp=base.timestamp or options.clock.now_ms(),
+    )
 
 
 async def _close(stream: AsyncIterator[StreamEvent]) -> None:

@@ -243,11 +243,11 @@ class AgentRun:
     def _shows_reasoning(self, prepared: Preparation) -> bool:
         return (self._turn.reasoning or prepared.entry.get("reasoningLevel")) == "on"
 
-    def _speech(self, prepared: Preparation) -> SpeechStream:
+    def _speech(self, prepared: Preparation) -> Callable[[], SpeechStream]:
         if self._turn.source != "heartbeat":
-            return SpeechStream(only_final=prepared.framing)
+            return partial(SpeechStream, only_final=prepared.framing)
         beat = self._runtime.config.current.agents.defaults.heartbeat
-        return SpeechStream(only_final=prepared.framing, ack_max_chars=beat.ack_max_chars)
+        return partial(SpeechStream, only_final=prepared.framing, ack_max_chars=beat.ack_max_chars)
 
     def _options(self, prepared: Preparation, minutes: Minutes) -> LoopOptions:
         settings, client_tools = prepared.retry, self._turn.client_tools
@@ -277,7 +277,7 @@ class AgentRun:
             retry_delay_ms=delay,
             max_retries=settings.max_retries if settings.enabled else 0,
             simplify=lambda error: prepared.simplify(error, self._runtime.clock.now_ms()),
-            speech=lambda: self._speech(prepared),
+            speech=self._speech(prepared),
             max_continuations=self._continuations,
         )
 
