@@ -9,20 +9,18 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.hygiene import HistoryCleaner, dm_history_limit
-from openclaw.agent.model_params import params_of, with_retention
+from openclaw.agent.outfit import Outfit, outfit_of
 from openclaw.agent.prompt import SystemPrompt
 from openclaw.agent.prompt_facts import Means, occasion_of
 from openclaw.agent.prompt_report import PromptReport, prompt_report
 from openclaw.agent.runtime import Runtime, Turn
-from openclaw.agent.terms import terms_of
-from openclaw.agent.toolset import tools_for
 from openclaw.agent.view import PromptView
 from openclaw.config.schema import Config
 from openclaw.messages import Message, ThinkingLevel
 from openclaw.models.base import Model, ModelError, ModelRequest, ToolSpec
 from openclaw.models.errors import supported_thinking_levels
 from openclaw.models.retry import RetrySettings
-from openclaw.models.thinking import clamp, clamp_to_model, level_unless_set, parse_level
+from openclaw.models.thinking import clamp, clamp_to_model, parse_level
 from openclaw.outbound.reasoning import Framing
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import Tool
@@ -98,13 +96,11 @@ class Preparation(msgspec.Struct, kw_only=True):
 async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     config = runtime.config.current
     entry = await runtime.sessions.get(turn.agent_id, turn.session_key) or SessionEntry(sessionId=turn.session_id)
-    model = choose_model(entry, config, turn.agent_id, runtime, turn.model, turn.auth_profile)
-    params = params_of(config, model)
-    model = with_retention(model, params)
-    thinking = choose_thinking(turn, entry, config, model)
-    terms = terms_of(turn.agent_id, runtime)
-    workspace = terms.workspace
-    tools = beside_client_tools(turn, tools_for(turn.agent_id, model, workspace, config, runtime))
+    chosen = choose_model(entry, config, turn.agent_id, runtime, turn.model, turn.auth_profile)
+    outfit = outfit_of(turn.agent_id, chosen, config, runtime)
+    model, params, terms = outfit.model, outfit.params, outfit.terms
+    thinking = choose_thinking(turn, entry, outfit)
+    workspace, tools = terms.workspace, beside_client_tools(turn, outfit.tools)
     occasion = occasion_of(turn, entry, config, terms, model=model, thinking=thinking)
     ground = await runtime.grounds.of(turn.agent_id, config, workspace, occasion.view(model.context_window), turn.came)
     means = Means(config, ground, model, tools, workspace)
@@ -113,7 +109,7 @@ async def prepare(turn: Turn, runtime: Runtime) -> Preparation:
     view = PromptView(
         model,
         briefing.overhead,
-        runtime.scales.of(model),
+        outfit.scale,
         runtime.clock,
         pruning=config.agents.defaults.context_pruning,
         wanted_output=turn.max_tokens or params.max_tokens,
@@ -179,11 +175,11 @@ def choose_model(
     return msgspec.structs.replace(model, auth_profile=profile) if profile else model
 
 
-def choose_thinking(turn: Turn, entry: SessionEntry, config: Config, model: Model) -> ThinkingLevel:
+def choose_thinking(turn: Turn, entry: SessionEntry, outfit: Outfit) -> ThinkingLevel:
     """The message's own wish, then the session's, then the configuration's; never more than the model can do."""
     wanted = turn.thinking or entry.get("thinkingLevel")
     level = parse_level(wanted) if wanted else None
-    return clamp_to_model(level, model) if level else level_unless_set(model, config.agents.defaults.thinking_default)
+    return clamp_to_model(level, outfit.model) if level else outfit.thinking
 
 
 def run_timeout(turn: Turn, config: Config) -> float | None:
