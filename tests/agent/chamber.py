@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from openclaw.agent.tokens import PromptBudget, Scales
 from openclaw.config.build import build
 from openclaw.events import Event
 from openclaw.messages import AssistantMessage, Message, TextBlock, Usage, UserMessage, user_text
-from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent
+from openclaw.models.base import Heard, Model, ModelError, ModelRequest
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.storage.files.session_store import FileSessionStore
@@ -53,7 +53,7 @@ class Summaries:
         self.answers = list(answers)
         self.requests: list[ModelRequest] = []
 
-    async def stream(self, request: ModelRequest, agent_id: str) -> AsyncIterator[StreamEvent]:
+    async def answer(self, request: ModelRequest, agent_id: str, heard: Heard) -> AssistantMessage:
         self.requests.append(request)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, ModelError):
@@ -61,7 +61,7 @@ class Summaries:
         if answer == HANGS:
             await asyncio.Event().wait()
         text = answer(request) if callable(answer) else answer
-        yield Done(AssistantMessage(content=[TextBlock(text=text)], provider="mock", model="mock-1"))
+        return AssistantMessage(content=[TextBlock(text=text)], provider="mock", model="mock-1")
 
     def asked(self, number: int = -1) -> str:
         (message,) = self.requests[number].messages
@@ -88,7 +88,7 @@ class Chamber:
             catalogue=nothing,
             processes=nothing,
             notes=nothing,
-            call_model=summaries.stream,
+            call_model=summaries.answer,
             grounds=Grounds(str(state_dir), self.clock),
             notebooks=nothing,
             hooks=Hooks(),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall
-from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text, ToolSpec
+from openclaw.models.base import Done, Heard, Model, ModelError, ModelRequest, StreamEvent, Text, ToolSpec
 from openclaw.tools.base import ToolContext, ToolResult, text_result
 
 MODEL = Model(provider="mock", id="mock-1", api="anthropic-messages")
@@ -46,7 +47,15 @@ class Script:
         self.steps = list(steps)
         self.seen: list[list[Message]] = []
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+    async def ask(self, request: ModelRequest, heard: Heard) -> AssistantMessage:
+        async with aclosing(self._stream(request)) as stream:
+            async for event in stream:
+                if isinstance(event, Done):
+                    return event.message
+                heard(event)
+        raise ModelError("The stream ended without a message.", kind="network")
+
+    async def _stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         self.seen.append(list(request.messages))
         step = self.steps.pop(0)
         if isinstance(step, ModelError):

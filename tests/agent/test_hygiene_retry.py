@@ -11,7 +11,7 @@ from openclaw.agent.abort import AbortSignal
 from openclaw.agent.loop import LoopOptions, run_loop
 from openclaw.events import RunEnded
 from openclaw.messages import AssistantMessage, Message, UserMessage
-from openclaw.models.base import ModelError, ModelRequest, Text
+from openclaw.models.base import Heard, ModelError, ModelRequest, Text
 from openclaw.tools.base import ToolContext
 from tests.agent.scripted import MODEL, HeldClock, Script, says
 
@@ -35,14 +35,13 @@ class Simplifier:
 async def run(script: Script, simplify: Simplifier, workspace: Any) -> tuple[list[str], RunEnded, list[str]]:
     systems: list[str] = []
 
-    async def stream(request: ModelRequest) -> AsyncIterator[Any]:
+    async def ask(request: ModelRequest, heard: Heard) -> AssistantMessage:
         systems.append(request.system)
-        async for event in script.stream(request):
-            yield event
+        return await script.ask(request, heard)
 
     options = LoopOptions(
         model=MODEL,
-        stream=stream,
+        ask=ask,
         request=simplify.request,
         tools={},
         tool_context=lambda call, update: ToolContext(agent_id="main", session_key="k", workspace=workspace),

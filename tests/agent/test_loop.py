@@ -52,7 +52,7 @@ def tool_context(call: ToolCall, update: Callable[[ToolResult], None]) -> ToolCo
 def options(script: Script, **more: Any) -> LoopOptions:
     fields: dict[str, Any] = {
         "model": MODEL,
-        "stream": script.stream,
+        "ask": script.ask,
         "request": lambda messages: ModelRequest(model=MODEL, system="", messages=messages),
         "tools": {"echo": Echo()},
         "tool_context": tool_context,

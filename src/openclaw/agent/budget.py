@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from openclaw.agent.spend import Days, FileSpend, PriceOf, Totals, total_of
 from openclaw.config.agents import agent_config
 from openclaw.config.schema import Budget, Config
 from openclaw.messages import Usage
-from openclaw.models.base import ModelError, ModelRequest, Price, StreamEvent
+from openclaw.models.base import ModelError, Price
 from openclaw.models.catalogue import UnknownModel
 from openclaw.outbound.figures import money, token_count
 from openclaw.sessions.entry import SessionEntry
@@ -164,21 +164,11 @@ def overridden(entry: SessionEntry | None, now_ms: int) -> bool:
     return isinstance(until, int) and now_ms < until
 
 
-async def within_budget(
-    request: ModelRequest, runtime: Runtime, agent_id: str, session_key: str, transcript: Path, run: Usage | None
-) -> AsyncIterator[StreamEvent]:
-    """The model's answer, or ``ModelError`` before anything was asked of it."""
+async def check_budget(runtime: Runtime, agent_id: str, session_key: str, transcript: Path, run: Usage | None) -> None:
+    """Raises ``ModelError`` when nothing more may be asked of a model."""
     budget = budget_of(runtime.config.current, agent_id)
     family = await family_of(runtime, session_key)
     if not any(overridden(row.entry, runtime.clock.now_ms()) for row in family):
         problem = refusal(limits(budget, await spent_so_far(runtime, transcript, family, run)))
         if problem is not None:
             raise ModelError(problem, kind="billing")
-    stream = runtime.call_model(request, agent_id)
-    try:
-        async for event in stream:
-            yield event
-    finally:
-        # Closed with its reader, so that a run that is stopped also hangs up.
-        if (close := getattr(stream, "aclose", None)) is not None:
-            await close()

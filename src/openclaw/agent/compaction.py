@@ -76,7 +76,7 @@ class Job(msgspec.Struct, kw_only=True):
     def summariser(self, purpose: str = "compaction") -> Summariser:
         calls = SideCalls(self.runtime, self.agent_id, self.session_key, self.transcript, purpose, purse=self.purse)
         return Summariser(
-            calls.stream,
+            calls.ask,
             self.model,
             self.settings.reserve,
             scale=self.runtime.scales.of(self.model).value,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from openclaw.agent.compaction_text import conversation, digest, pieces
 from openclaw.agent.fit import cut_text
 from openclaw.agent.tokens import prompt_tokens, text_tokens
 from openclaw.messages import AssistantMessage, Message, TextBlock, ThinkingLevel, UserMessage
-from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent
+from openclaw.models.base import Model, ModelError, ModelRequest
 from openclaw.models.thinking import clamp_to_model
 
 MOST_CALLS = 3
@@ -103,7 +103,7 @@ class Summariser:
 
     def __init__(
         self,
-        stream: Callable[[ModelRequest], AsyncIterator[StreamEvent]],
+        ask: Callable[[ModelRequest], Awaitable[AssistantMessage]],
         model: Model,
         reserve: int,
         *,
@@ -111,7 +111,7 @@ class Summariser:
         timeout_s: float = CALL_TIMEOUT_S,
         small_parts: bool = False,
     ) -> None:
-        self._stream = stream
+        self._ask_model = ask
         self._model = model
         self._scale = scale
         self._timeout_s = timeout_s
@@ -235,7 +235,7 @@ class Summariser:
         )
         try:
             async with asyncio.timeout(self._timeout_s):
-                message = await _answer(self._stream(request))
+                message = await self._ask_model(request)
         except TimeoutError:
             raise SummaryFailed(f"the model gave no summary within {self._timeout_s:.0f} seconds") from None
         except ModelError as error:
@@ -256,18 +256,6 @@ def part_share(messages: Sequence[Message], window: int) -> float:
 
 def _output(model: Model, wanted: int) -> int:
     return max(1, min(wanted, model.max_tokens, model.context_window // 3))
-
-
-async def _answer(stream: AsyncIterator[StreamEvent]) -> AssistantMessage:
-    try:
-        async for event in stream:
-            if isinstance(event, Done):
-                return event.message
-    finally:
-        aclose = getattr(stream, "aclose", None)
-        if aclose is not None:
-            await aclose()
-    raise ModelError("The model's stream ended without a final event.", kind="network")
 
 
 def without_model(task: Task) -> str:

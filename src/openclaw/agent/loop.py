@@ -6,7 +6,7 @@ be shown is told in passing; for what must last the loop waits until it is kept,
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from itertools import groupby
 from typing import Literal, Protocol
@@ -35,7 +35,7 @@ from openclaw.events import (
     Unsaid,
 )
 from openclaw.messages import AssistantBlock, AssistantMessage, Message, TextBlock, ThinkingBlock, ToolCall, UserMessage
-from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text, Thinking
+from openclaw.models.base import Heard, Model, ModelError, ModelRequest, StreamEvent, Text, Thinking
 from openclaw.outbound.reasoning import Piece, Said
 from openclaw.outbound.visible import SpeechStream
 from openclaw.tools.base import Tool, ToolContext, ToolResult
@@ -87,7 +87,8 @@ async def _forget(event: Event) -> None:
 
 class LoopOptions(msgspec.Struct, kw_only=True):
     model: Model
-    stream: Callable[[ModelRequest], AsyncIterator[StreamEvent]]
+    ask: Callable[[ModelRequest, Heard], Awaitable[AssistantMessage]]
+    """The model's whole answer; what it says on the way is heard as it comes."""
     request: Callable[[list[Message]], ModelRequest]
     """Builds the next request from everything said so far; the place for hygiene and pruning."""
     tools: Mapping[str, Tool]
@@ -193,7 +194,7 @@ async def _answer(talk: _Talk, reply: Reply) -> AssistantEnded:
         part = reply.begin()
         _show_beginning(reply, part, options, first_attempt=attempt == 0 and not simplified)
         try:
-            message = await _stream(request, part, so_far, options)
+            message = await _ask(request, part, so_far, options)
         except Aborted as stopped:
             _show(part.close(complete=False), options)
             return await talk.end(_broken_off(so_far, "aborted", str(stopped), options), part.speech.outcome)
@@ -225,28 +226,24 @@ async def _answer(talk: _Talk, reply: Reply) -> AssistantEnded:
             return await talk.end(_broken_off([], "aborted", str(stopped), options), reply.heard())
 
 
-async def _stream(
+async def _ask(
     request: ModelRequest, part: Part, so_far: list[Text | Thinking], options: LoopOptions
 ) -> AssistantMessage:
     """The message as the provider ends it; what it says on the way is shown and put into ``so_far`` as it comes."""
     abort = options.abort
-    stream = options.stream(request)
-    try:
-        with abort.waiting():
-            async for event in stream:
-                if type(event) is Text:
-                    so_far.append(event)
-                    _show(part.feed(event.delta), options)
-                elif type(event) is Thinking:
-                    so_far.append(event)
-                    options.show(ThinkingDelta(event.delta))
-                elif type(event) is Done:
-                    return event.message
-                if abort.reason is not None:
-                    raise Aborted(abort.reason)  # By someone who was shown this.
-    finally:
-        await _close(stream)
-    raise ModelError("The model's stream ended without a final event.", kind="network")
+
+    def heard(event: StreamEvent) -> None:
+        if type(event) is Text:
+            so_far.append(event)
+            _show(part.feed(event.delta), options)
+        elif type(event) is Thinking:
+            so_far.append(event)
+            options.show(ThinkingDelta(event.delta))
+        if abort.reason is not None:
+            raise Aborted(abort.reason)  # By someone who was shown this.
+
+    with abort.waiting():
+        return await options.ask(request, heard)
 
 
 def _show_beginning(reply: Reply, part: Part, options: LoopOptions, *, first_attempt: bool) -> None:
@@ -327,13 +324,6 @@ def _broken_off(
         error_message=why,
         timestamp=base.timestamp or options.clock.now_ms(),
     )
-
-
-async def _close(stream: AsyncIterator[StreamEvent]) -> None:
-    """Closes the provider's connection now rather than when the garbage collector finds it."""
-    aclose = getattr(stream, "aclose", None)
-    if aclose is not None:
-        await aclose()
 
 
 def _text_or_none(value: str | msgspec.UnsetType) -> str | None:

@@ -271,7 +271,7 @@ def _options(
 
     return LoopOptions(
         model=prepared.model,
-        stream=calls.stream,
+        ask=calls.ask,
         request=prepared.request,
         tools=tools,
         tool_context=tool_context,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from openclaw.agent.abort import Aborted, AbortSignal
-from openclaw.agent.budget import within_budget
+from openclaw.agent.budget import check_budget
 from openclaw.agent.compaction import Job, compact
 from openclaw.agent.compaction_summary import WAITED_FOR_S
 from openclaw.agent.exec_wish import exec_wish
@@ -37,7 +37,7 @@ from openclaw.agent.terms import terms_of
 from openclaw.agent.tokens import reported_prompt
 from openclaw.events import Event, Spoken
 from openclaw.messages import AssistantMessage, Message, ToolCall, Usage
-from openclaw.models.base import ModelError, ModelRequest, StreamEvent
+from openclaw.models.base import Heard, ModelError, ModelRequest
 from openclaw.models.cost import added, has_price
 from openclaw.models.retry import next_retry_ms
 from openclaw.models.spoken_error import in_plain_words
@@ -264,7 +264,7 @@ class AgentRun:
 
         return LoopOptions(
             model=prepared.model,
-            stream=self._call_model,
+            ask=self._call_model,
             request=request,
             tools=prepared.tools,
             tool_context=partial(self._tool_context, prepared),
@@ -306,15 +306,14 @@ class AgentRun:
         else:
             self._runtime.notes.add(self._turn.session_key, text)
 
-    def _call_model(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+    async def _call_model(self, request: ModelRequest, heard: Heard) -> AssistantMessage:
         faults.point("model.call")
         self._asks()
         runtime, turn = self._runtime, self._turn
         if terms_of(turn.agent_id, runtime).limited:
-            return within_budget(
-                request, runtime, turn.agent_id, turn.session_key, Path(self._entries.transcript.path), self._spent
-            )
-        return runtime.call_model(request, turn.agent_id)
+            path = Path(self._entries.transcript.path)
+            await check_budget(runtime, turn.agent_id, turn.session_key, path, self._spent)
+        return await runtime.call_model(request, turn.agent_id, heard)
 
     async def _account(self, result: RunResult, prepared: Preparation) -> None:
         """Statistics of the session: what the run used, except ``totalTokens``, the size of its last prompt."""

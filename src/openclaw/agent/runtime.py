@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,8 +19,8 @@ from openclaw.agent.tokens import Scales
 from openclaw.clock import Clock
 from openclaw.config.derived import Derived
 from openclaw.memory.notebooks import Notebooks
-from openclaw.messages import ImageBlock, ToolResultMessage
-from openclaw.models.base import ModelRequest, StreamEvent, ToolSpec
+from openclaw.messages import AssistantMessage, ImageBlock, ToolResultMessage
+from openclaw.models.base import Heard, ModelRequest, ToolSpec
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     catalogue: Callable[[], Catalogue]
     processes: ProcessRegistry
     notes: Notes
-    call_model: Callable[[ModelRequest, str], AsyncIterator[StreamEvent]]
-    """Finds the provider and the agent's key, then streams."""
+    call_model: Callable[[ModelRequest, str, Heard], Awaitable[AssistantMessage]]
+    """Finds the provider and the agent's key, then hears the answer out."""
     grounds: Grounds
     """What workspaces and skill folders hold."""
     notebooks: Notebooks

@@ -7,17 +7,17 @@ every sum is taken from the transcripts.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from openclaw.agent.budget import within_budget
+from openclaw.agent.budget import check_budget
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend import BILL
 from openclaw.agent.terms import terms_of
 from openclaw.messages import AssistantMessage, Usage
-from openclaw.models.base import Done, ModelRequest, StreamEvent
+from openclaw.models.base import Heard, ModelRequest
 from openclaw.storage.base import Transcript
 
 log = logging.getLogger("openclaw.agents.spend")
@@ -60,17 +60,14 @@ class SideCalls:
         self._purse = purse
         self._unwritten: list[AssistantMessage] = []
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
-        stream = self._call(request)
-        try:
-            async for event in stream:
-                if isinstance(event, Done):
-                    await self._note(event.message)
-                yield event
-        finally:
-            # Closed with its reader, so that work that is stopped also hangs up.
-            if (close := getattr(stream, "aclose", None)) is not None:
-                await close()
+    async def ask(self, request: ModelRequest, heard: Heard = lambda event: None) -> AssistantMessage:
+        runtime, agent_id = self._runtime, self._agent_id
+        if terms_of(agent_id, runtime).limited:
+            path = Path(self._transcript.path)
+            await check_budget(runtime, agent_id, self._session_key, path, self._purse.spent())
+        message = await runtime.call_model(request, agent_id, heard)
+        await self._note(message)
+        return message
 
     async def write_down(self) -> None:
         """The bill of answers that are not in the transcript."""
@@ -87,13 +84,6 @@ class SideCalls:
                 await self._transcript.append({"type": "custom", "customType": BILL, "data": data})
             except OSError as error:
                 log.warning("what a %s of %s used is not counted: %s", self._purpose, self._session_key, error)
-
-    def _call(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
-        runtime, agent_id = self._runtime, self._agent_id
-        if not terms_of(agent_id, runtime).limited:
-            return runtime.call_model(request, agent_id)
-        path = Path(self._transcript.path)
-        return within_budget(request, runtime, agent_id, self._session_key, path, self._purse.spent())
 
     async def _note(self, message: AssistantMessage) -> None:
         usage = message.usage

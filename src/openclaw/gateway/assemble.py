@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from openclaw.agent.extensions import load_extensions
@@ -27,8 +28,9 @@ from openclaw.gateway.registry import load_methods
 from openclaw.gateway.run_events import RunStream
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.notebooks import Notebooks
+from openclaw.messages import AssistantMessage
 from openclaw.models import http as model_http
-from openclaw.models.base import ModelError, ModelRequest, StreamEvent
+from openclaw.models.base import Done, Heard, ModelError, ModelRequest, StreamEvent
 from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.detect import FoundServer, find_servers
 from openclaw.models.keys import Keys
@@ -91,7 +93,7 @@ async def open_gateway(
         catalogue=lambda: gateway.catalogue,
         processes=ProcessRegistry(),
         notes=gateway.system_events,
-        call_model=lambda request, agent_id: call_model(gateway, keys, request, agent_id),
+        call_model=partial(call_model, gateway, keys),
         grounds=Grounds(state_dir, clock),
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
@@ -154,7 +156,9 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
     return Metered(record, shown, gateway.meter)
 
 
-async def call_model(gateway: Gateway, keys: Keys, request: ModelRequest, agent_id: str) -> AsyncIterator[StreamEvent]:
+async def call_model(
+    gateway: Gateway, keys: Keys, request: ModelRequest, agent_id: str, heard: Heard
+) -> AssistantMessage:
     """Finds the key at every call, so that a rotated one takes effect at once."""
     stream: AsyncIterator[StreamEvent] | None = None
     answering = False
@@ -166,11 +170,15 @@ async def call_model(gateway: Gateway, keys: Keys, request: ModelRequest, agent_
             if not answering:
                 answering = True
                 await gateway.turnstile.enter()
-            yield event
+            if type(event) is Done:
+                return event.message
+            heard(event)
+        raise ModelError("The model's stream ended without a final event.", kind="network")
     except ModelError as error:
         gateway.meter.model_errors[error.kind] += 1
         raise
     finally:
+        # Now rather than when the garbage collector finds it: a run that is stopped hangs up.
         aclose = getattr(stream, "aclose", None)
         if aclose is not None:
             await aclose()

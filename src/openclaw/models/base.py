@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -96,6 +96,8 @@ class Done(msgspec.Struct, frozen=True):
 
 
 StreamEvent: TypeAlias = Text | Thinking | ToolCallStart | Done
+Heard: TypeAlias = Callable[[StreamEvent], None]
+"""Told of what comes before the end of an answer, by whoever hears a stream out and returns its message."""
 
 
 class ModelError(Exception):
