@@ -214,10 +214,11 @@ def cut_call(message: AssistantMessage) -> str | None:
 def is_request(message: Message) -> bool:
     if not isinstance(message, UserMessage):
         return False
-    content = message.content
-    first = content[0] if content and not isinstance(content, str) else content
-    text = first.text if isinstance(first, TextBlock) else first
-    return isinstance(text, str) and text.startswith(CONTINUE)
+    text = message.content
+    if not isinstance(text, str):
+        first = text[0] if text else None
+        text = first.text if isinstance(first, TextBlock) else ""
+    return text.startswith(CONTINUE)
 
 
 def parts_at_end(messages: Sequence[Message]) -> list[AssistantMessage]:

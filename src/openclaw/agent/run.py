@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -46,7 +46,7 @@ from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.freshness import touched
 from openclaw.storage import faults
-from openclaw.storage.base import Transcript
+from openclaw.storage.base import Context, Transcript
 from openclaw.storage.trouble import DiskWait
 from openclaw.tools.base import ToolContext, ToolResult
 from openclaw.tools.exec_terms import ExecWish
@@ -163,7 +163,7 @@ class AgentRun:
                 await compact(self._compaction(prepared, "threshold"))
                 context = transcript.context()
         prepared.view.begin(context.messages)
-        first = await self._loop(prepared)
+        first = await self._loop(prepared, context)
         silent = first.outcome == "ok" and silently_overflowed(first.final, prepared)
         if not silent and not overflowed(first.error, self._failure):
             return first
@@ -176,7 +176,7 @@ class AgentRun:
             return first
         said = first.texts[:-1] if silent and isinstance(first.speech, Spoken) else first.texts
         self._failure = None
-        result = await self._loop(prepared)
+        result = await self._loop(prepared, transcript.context())
         result.texts = [*said, *result.texts]
         if overflowed(result.error, self._failure):
             result.error = STILL_TOO_LARGE.format(error=result.error)
@@ -209,9 +209,8 @@ class AgentRun:
     def _note_spent(self, usage: Usage) -> None:
         self._spent = added(self._spent, usage)
 
-    async def _loop(self, prepared: Preparation) -> RunResult:
+    async def _loop(self, prepared: Preparation, context: Context) -> RunResult:
         entries = self._entries
-        context = entries.transcript.context()
         entries.log.know(context)
         prepared.remember(context.memo)
         # A copy: the loop extends it, the transcript's own list follows by append.
@@ -306,13 +305,16 @@ class AgentRun:
         else:
             self._runtime.notes.add(self._turn.session_key, text)
 
-    async def _call_model(self, request: ModelRequest, heard: Heard) -> AssistantMessage:
+    def _call_model(self, request: ModelRequest, heard: Heard) -> Awaitable[AssistantMessage]:
         faults.point("model.call")
         self._asks()
+        if terms_of(self._turn.agent_id, self._runtime).limited:
+            return self._within_budget(request, heard)
+        return self._runtime.call_model(request, self._turn.agent_id, heard)
+
+    async def _within_budget(self, request: ModelRequest, heard: Heard) -> AssistantMessage:
         runtime, turn = self._runtime, self._turn
-        if terms_of(turn.agent_id, runtime).limited:
-            path = Path(self._entries.transcript.path)
-            await check_budget(runtime, turn.agent_id, turn.session_key, path, self._spent)
+        await check_budget(runtime, turn.agent_id, turn.session_key, Path(self.written.path), self._spent)
         return await runtime.call_model(request, turn.agent_id, heard)
 
     async def _account(self, result: RunResult, prepared: Preparation) -> None:
