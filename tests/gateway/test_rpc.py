@@ -16,6 +16,7 @@ from tests.gateway.support import TOKEN, HeldClock, Running, running_gateway, wi
 @pytest.fixture(autouse=True)
 def run_methods() -> Iterator[None]:
     """Methods that behave as ``agent`` and ``chat.send`` do, without a model."""
+    registry.load_methods()
     before = dict(registry._methods)
 
     @registry.method("test.agent")
