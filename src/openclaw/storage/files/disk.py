@@ -105,7 +105,7 @@ class AppendFile:
         self._torn = False
         self._end = 0
         """Where the last append ended, if nobody wrote just before it."""
-        self._end_is_sure = True
+        self.end_is_sure = True
         self._written = 0
         self._synced = 0
         self._named_on_disk = False
@@ -126,7 +126,7 @@ class AppendFile:
             status = self._open()
         size = status.st_size
         if size == self._size:
-            self._end_is_sure = True
+            self.end_is_sure = True
         else:
             self._size = size
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
@@ -148,7 +148,7 @@ class AppendFile:
             written += os.write(self._fd, memoryview(data)[written:])
         start, self._torn = self._size + self._torn, not data.endswith(b"\n")
         self._size = self._end = self._size + len(data)
-        self._end_is_sure = False
+        self.end_is_sure = False
         self._written += 1
         return start
 
@@ -158,9 +158,9 @@ class AppendFile:
         Asked by who needs to know it, and not in every append: when other threads wait for the interpreter, each call
         of the system costs 20 µs.
         """
-        if self._end_is_sure or self._fd < 0:
+        if self.end_is_sure or self._fd < 0:
             return 0
-        self._end_is_sure = True
+        self.end_is_sure = True
         return os.lseek(self._fd, 0, os.SEEK_CUR) - self._end
 
     @property
@@ -228,7 +228,7 @@ class AppendFile:
             before, self._fd = self._fd, fd
         if before >= 0:
             os.close(before)
-        self._size, self._end_is_sure = -1, True
+        self._size, self.end_is_sure = -1, True
         status = os.fstat(self._fd)
         self._named_on_disk = self._named_on_disk and status.st_size > 0
         return status

@@ -121,7 +121,8 @@ class FileTranscript:
             read_back = read_back or kind == "compaction"
         if self._file.look() == 0:
             self._notice_removal()
-        self._find_newest()
+        if not self._file.end_is_sure:
+            self._find_newest()
         index = self._index
         new = {own: fields for own, fields in entries.items() if own not in index.by_id}
         if not new:
