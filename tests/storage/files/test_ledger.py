@@ -117,6 +117,50 @@ async def test_unknown_messages_are_refused(ledger):
     assert await ledger.get(99) is None and await ledger.by_run("x") is None
 
 
+async def test_messages_that_come_and_end_together_keep_their_own_rows(ledger, clock):
+    first = [row for row, _ in await asyncio.gather(*(ledger.accept(message(number)) for number in range(6)))]
+    assert [row.run_id for row in first] == [f"run-{number}" for number in range(6)]
+    assert [(await ledger.by_run(row.run_id)).id for row in first] == [row.id for row in first]
+    clock.now += 5
+    parts = [OutboxPart(part=0, channel="telegram", payload={"text": "hi"})]
+    told = await asyncio.gather(
+        ledger.finish(first[0].id, "answered", result={"n": 0}, outbox=parts),
+        ledger.accept(message("new"), step="queued", reason="waits"),
+        ledger.finish(first[1].id, "failed", reason="no"),
+        ledger.accept(message("newer", dedupe_keys=("k",)), step="running"),
+        ledger.finish(first[2].id, "answered"),
+    )
+    assert [told[0], told[2], told[4]] == [True] * 3 and told[1][1] and told[3][1]
+    ends = [(row.state, row.reason, row.result) for row in [await ledger.get(row.id) for row in first[:4]]]
+    assert ends == [("answered", "", {"n": 0}), ("failed", "no", None), ("answered", "", None), ("accepted", "", None)]
+    assert [part.payload for part in await ledger.outbox_of(first[0].id)] == [{"text": "hi"}]
+    assert [(step.state, step.reason) for step in await ledger.story(first[1].id)] == [
+        ("accepted", ""),
+        ("failed", "no"),
+    ]
+    assert [step.state for step in await ledger.story(told[1][0].id)] == ["accepted", "queued"]
+    assert (await ledger.by_run("run-newer")).attempts == 1 and await ledger.seen("k", 1000, 10, remember=False)
+
+
+async def test_one_of_many_that_has_ended_before_changes_nothing_for_the_others(ledger):
+    rows = [row for row, _ in await asyncio.gather(*(ledger.accept(message(number)) for number in range(4)))]
+    await ledger.finish(rows[1].id, "failed", reason="first")
+    same = OutboxPart(part=0, channel="telegram", payload={})
+    told = await asyncio.gather(
+        *(ledger.finish(row.id, "answered") for row in rows[:3]),
+        ledger.finish(rows[2].id, "failed"),
+        ledger.finish(rows[3].id, "answered", outbox=[same, same]),
+        ledger.finish(999, "answered"),
+        ledger.accept(message(0)),
+        ledger.accept(message("new")),
+        return_exceptions=True,
+    )
+    assert told[:4] == [True, False, True, False]
+    assert isinstance(told[4], ValueError) and isinstance(told[5], KeyError)
+    assert told[6][1] is False and told[6][0].id == rows[0].id and told[7][1]
+    assert [(await ledger.get(row.id)).state for row in rows] == ["answered", "failed", "answered", "accepted"]
+
+
 async def test_refusal_does_not_touch_operations_committed_with_it(ledger):
     row, _ = await ledger.accept(message())
     results = await asyncio.gather(

@@ -24,25 +24,15 @@ from openclaw.storage.base import (
     ToolCallRow,
     Transcript,
 )
-from openclaw.storage.files.ledger_seen import (
-    MaybeSeen,
-    hold,
-    is_time_to_prune,
-    let_go,
-    remember_seen,
-    seen,
-    stored_keys,
-)
+from openclaw.storage.files.ledger_accept import MESSAGE, Acceptance, message_of
+from openclaw.storage.files.ledger_finish import Ending, end_of
+from openclaw.storage.files.ledger_seen import MaybeSeen, hold, is_time_to_prune, let_go, seen, stored_keys
 from openclaw.storage.files.ledger_thread import LedgerThread
 from openclaw.storage.files.transcript import FileTranscript
 
 _STEPS = frozenset({"accepted", "queued", "running"})
 _LOOKED_THROUGH = 20_000
 """How many of the latest messages a question about a state may read."""
-_MESSAGE = (
-    "SELECT id, run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state, reason, attempts,"
-    " accepted_at, started_at, ended_at, result FROM messages"
-)
 _OUTBOX = (
     "SELECT id, ledger_id, run_id, part, channel, route, payload, state, attempts, next_at, created_at, error,"
     " message_id FROM outbox"
@@ -68,7 +58,7 @@ class FileLedger:
     ) -> tuple[LedgerRow, bool]:
         self._maybe_seen.note(message.dedupe_keys)
         now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
-        return await self._thread.run(lambda db: _accept(db, message, route, body, now, step, reason))
+        return await self._thread.run(Acceptance(message, route, body, now, step, reason))
 
     async def advance(
         self, ledger_id: int, state: MessageState, reason: str = "", *, session_id: str | None = None
@@ -95,16 +85,8 @@ class FileLedger:
             await written.sync()
         now, encoded = self._clock.now_ms(), None if result is None else encode(result)
         parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
-
-        # The thread holds its last operation until the next: it must not keep the transcript in memory.
-        follows = written is not None
-
-        def operation(db: sqlite3.Connection) -> bool:
-            if follows:
-                faults.point("sync.after")
-            return _finish(db, ledger_id, state, reason, encoded, parts, now)
-
-        return await self._thread.run(operation, after=file)
+        ending = Ending(ledger_id, state, reason, encoded, parts, now, follows=written is not None)
+        return await self._thread.run(ending, after=file)
 
     async def post(
         self,
@@ -187,10 +169,10 @@ class FileLedger:
         ]
 
     async def by_run(self, run_id: str) -> LedgerRow | None:
-        return await self._one(f"{_MESSAGE} WHERE run_id = ?", run_id)
+        return await self._one(f"{MESSAGE} WHERE run_id = ?", run_id)
 
     async def get(self, ledger_id: int) -> LedgerRow | None:
-        return await self._one(f"{_MESSAGE} WHERE id = ?", ledger_id)
+        return await self._one(f"{MESSAGE} WHERE id = ?", ledger_id)
 
     async def story(self, ledger_id: int) -> list[StateChange]:
         statement = "SELECT at, state, reason FROM story WHERE ledger_id = ? ORDER BY step"
@@ -198,7 +180,7 @@ class FileLedger:
         return [StateChange(at=at, state=state, reason=reason) for at, state, reason in rows]
 
     async def unfinished(self) -> list[LedgerRow]:
-        return await self._many(f"{_MESSAGE} WHERE ended_at IS NULL ORDER BY id")
+        return await self._many(f"{MESSAGE} WHERE ended_at IS NULL ORDER BY id")
 
     async def recent(
         self, *, session_key: str | None = None, state: MessageState | None = None, limit: int = 50
@@ -213,11 +195,11 @@ class FileLedger:
             conditions += ["state = ?", "id > (SELECT coalesce(max(id), 0) FROM messages) - ?"]
             values += [state, _LOOKED_THROUGH]
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        return await self._many(f"{_MESSAGE}{where} ORDER BY id DESC LIMIT ?", *values, max(0, limit))
+        return await self._many(f"{MESSAGE}{where} ORDER BY id DESC LIMIT ?", *values, max(0, limit))
 
     async def runs_beginning(self, prefix: str, limit: int = 10) -> list[LedgerRow]:
         # A range and not LIKE, which would neither use the index nor tell capitals apart.
-        statement = f"{_MESSAGE} WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?"
+        statement = f"{MESSAGE} WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?"
         return await self._many(statement, prefix, f"{prefix}\U0010ffff", max(0, limit))
 
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
@@ -259,51 +241,16 @@ class FileLedger:
 
     async def _one(self, statement: str, *values: Any) -> LedgerRow | None:
         row = await self._thread.run(lambda db: db.execute(statement, values).fetchone())
-        return _message(row) if row else None
+        return message_of(row) if row else None
 
     async def _many(self, statement: str, *values: Any) -> list[LedgerRow]:
-        return [_message(row) for row in await self._thread.run(lambda db: db.execute(statement, values).fetchall())]
+        return [message_of(row) for row in await self._thread.run(lambda db: db.execute(statement, values).fetchall())]
 
     async def _parts(self, statement: str, *values: Any) -> list[OutboxRow]:
         return [_part(row) for row in await self._thread.run(lambda db: db.execute(statement, values).fetchall())]
 
 
 # The operations, run in the ledger's thread. Those that refuse before they write cost their neighbours nothing.
-
-
-def _accept(
-    db: sqlite3.Connection,
-    message: Accept,
-    route: bytes,
-    body: bytes,
-    now: int,
-    step: FirstStep | None = None,
-    reason: str = "",
-) -> tuple[LedgerRow, bool]:
-    names = (message.run_id, message.dedupe_key, message.agent_id, message.session_key, message.session_id)
-    values = (*names, message.source, route, body)
-    begun = step == "running"
-    state = (step or "accepted", reason, begun, now if begun else None)
-    inserted = db.execute(
-        "INSERT INTO messages (run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, accepted_at,"
-        " state, reason, attempts, started_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        (*values, now, *state),
-    )
-    if message.dedupe_keys:
-        remember_seen(db, message.dedupe_keys, now)
-    if not inserted.rowcount:
-        return _known(db, message), False
-    ledger_id = inserted.lastrowid or 0
-    return _message((ledger_id, *values, "accepted", "", 0, now, None, None, None)), True
-
-
-def _known(db: sqlite3.Connection, message: Accept) -> LedgerRow:
-    # The index covers only real keys; saying so lets SQLite use it.
-    by_key = f"{_MESSAGE} WHERE dedupe_key = ? AND dedupe_key <> ''"
-    return _message(
-        db.execute(f"{_MESSAGE} WHERE run_id = ?", (message.run_id,)).fetchone()
-        or db.execute(by_key, (message.dedupe_key,)).fetchone()
-    )
 
 
 def _post(
@@ -317,15 +264,15 @@ def _post(
 ) -> tuple[LedgerRow, bool]:
     if len({part for part, _, _ in parts}) < len(parts):
         raise ValueError(f"message {message.run_id}: two parts to deliver have the same number")
-    row, new = _accept(db, message, route, body, now)
+    row, new = Acceptance(message, route, body, now)(db)
     if new:
-        _finish(db, row.id, *end, parts, now)
-        row = _message(db.execute(f"{_MESSAGE} WHERE id = ?", (row.id,)).fetchone())
+        Ending(row.id, *end, parts, now)(db)
+        row = message_of(db.execute(f"{MESSAGE} WHERE id = ?", (row.id,)).fetchone())
     return row, new
 
 
 def _advance(db: sqlite3.Connection, ledger_id: int, state: str, reason: str, session_id: str | None, now: int) -> None:
-    if ended := _end_of(db, ledger_id):
+    if ended := end_of(db, ledger_id):
         raise ValueError(f"message {ledger_id} has ended ({ended}) and cannot become '{state}'")
     starting = state == "running"
     db.execute(
@@ -340,50 +287,16 @@ def _advance(db: sqlite3.Connection, ledger_id: int, state: str, reason: str, se
     )
 
 
-def _finish(
-    db: sqlite3.Connection,
-    ledger_id: int,
-    state: str,
-    reason: str,
-    result: bytes | None,
-    parts: list[tuple[int, str, bytes]],
-    now: int,
-) -> bool:
-    if len({part for part, _, _ in parts}) < len(parts):
-        raise ValueError(f"message {ledger_id}: two parts to deliver have the same number")
-    ended = db.execute(
-        "UPDATE messages SET state = ?, reason = ?, ended_at = ?, result = ? WHERE id = ? AND ended_at IS NULL",
-        (state, reason, now, result, ledger_id),
-    )
-    if not ended.rowcount:
-        _end_of(db, ledger_id)  # Raises when there is no such message.
-        return False
-    if parts:
-        db.executemany(
-            "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
-            " SELECT id, run_id, ?, ?, route, ?, 'pending', ? FROM messages WHERE id = ?",
-            [(part, channel, payload, now, ledger_id) for part, channel, payload in parts],
-        )
-    return True
-
-
 def _absorb(
     db: sqlite3.Connection, into: int, others: Sequence[int], changes: dict[str, Any], reason: str, now: int
 ) -> None:
-    if ended := _end_of(db, into):
+    if ended := end_of(db, into):
         raise ValueError(f"message {into} has ended ({ended}) and can take no other in")
     body, run_id = db.execute("SELECT body, run_id FROM messages WHERE id = ?", (into,)).fetchone()
     changed = encode({**msgspec.json.decode(body), **changes})
     db.execute("UPDATE messages SET body = ? WHERE id = ?", (changed, into))
     for other in others:
-        _finish(db, other, "superseded", reason, encode({"answeredBy": run_id}), [], now)
-
-
-def _end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
-    row = db.execute("SELECT state, ended_at FROM messages WHERE id = ?", (ledger_id,)).fetchone()
-    if row is None:
-        raise KeyError(f"the ledger has no message {ledger_id}")
-    return row[0] if row[1] is not None else None
+        Ending(other, "superseded", reason, encode({"answeredBy": run_id}), [], now)(db)
 
 
 def _prune(db: sqlite3.Connection, before: int) -> int:
@@ -395,35 +308,6 @@ def _prune(db: sqlite3.Connection, before: int) -> int:
         db.executemany(f"DELETE FROM {table} WHERE ledger_id = ?", rows)
     db.executemany("DELETE FROM messages WHERE id = ?", rows)
     return len(rows)
-
-
-def _object(raw: bytes) -> dict[str, Any] | None:
-    """None when a damaged page left nothing readable: one such message must not keep the others from being read."""
-    try:
-        return msgspec.json.decode(raw, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-
-
-def _message(row: tuple[Any, ...]) -> LedgerRow:
-    return LedgerRow(
-        id=row[0],
-        run_id=row[1],
-        dedupe_key=row[2],
-        agent_id=row[3],
-        session_key=row[4],
-        session_id=row[5],
-        source=row[6],
-        route=_object(row[7]) or {},
-        body=_object(row[8]) or {},
-        state=row[9],
-        reason=row[10],
-        attempts=row[11],
-        accepted_at=row[12],
-        started_at=row[13],
-        ended_at=row[14],
-        result=None if row[15] is None else _object(row[15]),
-    )
 
 
 def _part(row: tuple[Any, ...]) -> OutboxRow:

@@ -8,9 +8,12 @@ import errno
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
+
+import msgspec
 
 from openclaw.storage import faults
 from openclaw.storage.files.disk import AppendFile
@@ -18,6 +21,27 @@ from openclaw.storage.files.gathering import Gathering
 from openclaw.storage.files.ledger_schema import LedgerError, open_ledger
 
 Result = TypeVar("Result")
+
+
+class Apart(Exception):
+    """One of several operations is not as the others: they have to be done one after the other."""
+
+
+class Joint(msgspec.Struct):
+    """An operation that can be done in one statement with others of its kind, in whatever order with other kinds.
+
+    The interpreter is handed from thread to thread around every statement, which costs more than the statement.
+    """
+
+    def __call__(self, db: sqlite3.Connection) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def together(db: sqlite3.Connection, operations: Sequence[Any]) -> list[Any]:
+        """The result of each. Raises ``Apart`` when one of them would not do what most do."""
+        raise NotImplementedError
+
+
 Operation: TypeAlias = Callable[[sqlite3.Connection], Any]
 _Job: TypeAlias = tuple[Operation, "asyncio.Future[Any]"]
 _MOST_TOGETHER = 16
@@ -92,7 +116,10 @@ class LedgerThread:
     def _commit_together(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
         """All in one transaction. When the database refuses one, each gets a transaction of its own."""
         try:
-            return self._transact(connection, jobs)
+            try:
+                return self._transact(connection, jobs, _jointly)
+            except Apart:
+                return self._transact(connection, jobs, _one_by_one)
         except sqlite3.Error as error:
             if len(jobs) == 1:
                 return [(jobs[0][1], None, self._explain(error))]
@@ -102,20 +129,11 @@ class LedgerThread:
                 return [(jobs[0][1], None, error)]
         return [outcome for job in jobs for outcome in self._commit_together(connection, [job])]
 
-    def _transact(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
-        outcomes: list[_Outcome] = []
+    def _transact(self, connection: sqlite3.Connection, jobs: list[_Job], perform: _Perform) -> list[_Outcome]:
         changes = connection.total_changes
         try:
             connection.execute("BEGIN")
-            for operation, done in jobs:
-                before = connection.total_changes
-                try:
-                    outcomes.append((done, operation(connection), None))
-                except (ValueError, LookupError) as refusal:
-                    # Refused before it wrote anything, the others are not touched; otherwise it all goes back.
-                    if connection.total_changes != before:
-                        raise
-                    outcomes.append((done, None, refusal))
+            outcomes = perform(connection, jobs)
             self._commit(connection, written=connection.total_changes != changes)
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
@@ -139,6 +157,37 @@ class LedgerThread:
 
 
 _Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"
+_Perform: TypeAlias = Callable[[sqlite3.Connection, list[_Job]], list[_Outcome]]
+
+
+def _jointly(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
+    outcomes: list[_Outcome] = []
+    for joint, neighbours in groupby(jobs, lambda job: isinstance(job[0], Joint)):
+        run = list(neighbours)
+        outcomes += _in_few_statements(connection, run) if joint and len(run) > 1 else _one_by_one(connection, run)
+    return outcomes
+
+
+def _in_few_statements(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
+    kinds: dict[type[Any], list[Any]] = {}
+    for operation, _ in jobs:
+        kinds.setdefault(type(operation), []).append(operation)
+    results = {kind: iter(kind.together(connection, operations)) for kind, operations in kinds.items()}
+    return [(done, next(results[type(operation)]), None) for operation, done in jobs]
+
+
+def _one_by_one(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
+    outcomes: list[_Outcome] = []
+    for operation, done in jobs:
+        before = connection.total_changes
+        try:
+            outcomes.append((done, operation(connection), None))
+        except (ValueError, LookupError) as refusal:
+            # Refused before it wrote anything, the others are not touched; otherwise it all goes back.
+            if connection.total_changes != before:
+                raise
+            outcomes.append((done, None, refusal))
+    return outcomes
 
 
 def _settle(outcomes: list[_Outcome]) -> None:
