@@ -213,3 +213,43 @@ async def test_message_right_after_a_stop_does_not_count_as_sent_while_busy(
         assert await client.call("chat.send", params) == {"runId": "next", "status": "started"}
         assert text_of(await client.ending("next")) == "short"
         assert "Queued" not in json.dumps(models.requests[-1].body["messages"])
+
+
+@pytest.mark.parametrize("method", ["chat.send", "agent"])
+@pytest.mark.parametrize("known", [False, True], ids=["new-session", "known-session"])
+async def test_messages_sent_in_one_breath_are_taken_in_the_order_they_were_sent(
+    start: Start, models: ModelServer, method: str, known: bool
+) -> None:
+    async with start(mode="followup") as gateway, gateway.client() as client:
+        for number in range(10):
+            key = f"agent:main:{number}"
+            if known:
+                await client.chat("hello", key)
+            names = [f"{number}{letter}" for letter in "abcde"]
+            for name in names:  # Nobody waits for an answer in between.
+                await client.send(method, {"sessionKey": key, "message": name, "idempotencyKey": name})
+            for name in names:
+                await client.call("agent.wait", {"runId": name, "timeoutMs": 20_000})
+            kept = (await client.call("messages.list", {"sessionKey": key}))["messages"]
+            assert [row["runId"] for row in reversed(kept)][-5:] == names
+
+
+async def test_a_command_is_obeyed_before_what_was_sent_right_after_it(start: Start, models: ModelServer) -> None:
+    async with start() as gateway, gateway.client() as client:
+        for number in range(5):
+            key = f"agent:main:{number}"
+            params = {"sessionKey": key, "message": "/queue followup", "idempotencyKey": f"{number}q"}
+            await client.send("chat.send", params)
+            await client.send("chat.send", {"sessionKey": key, "message": "/send off", "idempotencyKey": f"{number}o"})
+            with pytest.raises(Exception, match="send blocked by session policy"):
+                await client.call("chat.send", {"sessionKey": key, "message": "hello", "idempotencyKey": f"{number}h"})
+    assert not models.requests
+
+
+async def test_a_word_that_stops_comes_after_the_message_it_was_sent_after(start: Start, models: ModelServer) -> None:
+    models.queue(Reply("never said", hold=asyncio.Event(), hold_after=0))
+    async with start() as gateway, gateway.client() as client:
+        await client.send("chat.send", {"sessionKey": "main", "message": "hello", "idempotencyKey": "h"})
+        stopped = await client.call("chat.send", {"sessionKey": "main", "message": "stop", "idempotencyKey": "s"})
+        assert stopped["runIds"] == ["h"]
+        assert (await client.call("agent.wait", {"runId": "h", "timeoutMs": 20_000}))["status"] == "error"

@@ -52,16 +52,17 @@ class Incoming(msgspec.Struct, kw_only=True):
     watcher: str | None = None
 
 
-async def take_in(message: Incoming, runtime: Runtime, hub: RunHub) -> Submission:
-    """Returns once the message is on disk. The same run id again starts nothing."""
-    guest = await hub.doorway.enter()
+async def take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Guest | None = None) -> Submission:
+    """Returns once the message is on disk. The same run id again starts nothing.
+
+    ``guest``: its place in the doorway, where the caller has entered for it and will say when it is settled.
+    """
+    entered = guest or await hub.doorway.enter(message.session_key)
     try:
-        submission = await _take_in(message, runtime, hub, guest)
-    except BaseException:
-        guest.leave()
-        raise
-    if not submission.new:
-        guest.leave()
+        submission = await _take_in(message, runtime, hub, entered)
+    finally:
+        if guest is None:
+            entered.settled()
     faults.point("ack")
     return submission
 

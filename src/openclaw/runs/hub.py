@@ -95,7 +95,8 @@ class RunHub:
         if not new or record is None:
             return Submission(row, False, False, record)
         self._remember(record)
-        record.guest = guest
+        if guest is not None:
+            record.guest, guest.runs = guest, True
         queued = await self._place(record, settings)
         if queued:
             record.asks()

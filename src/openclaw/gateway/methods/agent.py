@@ -14,14 +14,15 @@ from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.spoken import Said, say, show
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_agent, target_of
 from openclaw.gateway.webchat import fresh_session, hear, may_be_command, operator_may_elevate
-from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
-from openclaw.inbound.command_text import is_control_message
+from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
+from openclaw.inbound.command_text import is_abort, is_control_message
 from openclaw.inbound.commands.context import Continue, Handled, Outcome
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.stamp import ABORT_NOTE, stamped
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.paths import normalize_agent_id
+from openclaw.runs.doorway import Guest
 from openclaw.runs.hub import Submission
 from openclaw.runs.record import RunRecord
 from openclaw.sessions.entry import SessionEntry
@@ -62,45 +63,17 @@ class AgentParams(Params):
 @method("agent", AgentParams)
 async def agent(call: Call) -> Any:
     params: AgentParams = call.params
-    gateway = call.gateway
     _check_channel(params)
     target = await _target(call, params)
-    commanded = _written_by_hand(params)
-    if not (commanded and is_control_message(params.message)):
-        check_send_policy(gateway, target, await entry_of(gateway, target), channel=params.channel)
     try:
         images, _ = read_images(params.attachments or [])
     except BadAttachment as bad:
         raise MethodError(f"Error: {bad}") from None
     call.client.follow_run(params.idempotency_key)
-    outcome: Outcome = Continue(text=params.message)
-    if commanded and not await _known(call, params):
-        outcome = await hear(gateway, target, params.message, has_media=bool(images))
+    outcome, submission = await _in_order(call, params, target, images)
     if isinstance(outcome, Handled):
         return await _obeyed(call, params, target, outcome)
-    entry = await fresh_session(gateway, target)
-    check_send_policy(gateway, target, entry, channel=params.channel)
-    for number, reply in enumerate(outcome.side_replies):
-        await show(gateway, target, f"{params.idempotency_key}:{number}", reply)
-    submission = await take_in(
-        Incoming(
-            run_id=params.idempotency_key,
-            agent_id=target.agent_id,
-            session_key=target.key,
-            source="agent",
-            route=_route(params, entry, target),
-            prompt=_prompt(call, outcome, entry),
-            images=images,
-            thinking=_thinking(params),
-            timeout_s=params.timeout,
-            extra_system_prompt=params.extra_system_prompt or "",
-            hints=replace(outcome.hints, elevated_allowed=operator_may_elevate(gateway, target)),
-            entry_fields=_entry_fields(params, target),
-            watcher=call.client.conn_id,
-        ),
-        gateway.runtime,
-        gateway.hub,
-    )
+    assert submission is not None
     accepted_at = submission.row.accepted_at
     call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": accepted_at})
     answer = await _final(call, submission)
@@ -108,6 +81,56 @@ async def agent(call: Call) -> Any:
         said = [{"text": text, "mediaUrl": None} for text in outcome.side_replies]
         answer["result"]["payloads"] = [*said, *answer["result"]["payloads"]]
     return answer
+
+
+async def _in_order(
+    call: Call, params: AgentParams, target: Target, images: list[Image]
+) -> tuple[Outcome, Submission | None]:
+    """What was sent before to the same session comes first; a word that stops the run does not wait for it long."""
+    doorway = call.gateway.hub.doorway
+    if _written_by_hand(params) and is_abort(params.message):
+        await doorway.after(target.key)
+        return await _take_in(call, params, target, images)
+    guest = await doorway.enter(target.key)
+    try:
+        return await _take_in(call, params, target, images, guest)
+    finally:
+        guest.settled()
+
+
+async def _take_in(
+    call: Call, params: AgentParams, target: Target, images: list[Image], guest: Guest | None = None
+) -> tuple[Outcome, Submission | None]:
+    """What the message turned out to be; if it goes on to the agent, it is on disk."""
+    gateway = call.gateway
+    commanded = _written_by_hand(params)
+    if not (commanded and is_control_message(params.message)):
+        check_send_policy(gateway, target, await entry_of(gateway, target), channel=params.channel)
+    outcome: Outcome = Continue(text=params.message)
+    if commanded and not await _known(call, params):
+        outcome = await hear(gateway, target, params.message, has_media=bool(images))
+    if isinstance(outcome, Handled):
+        return outcome, None
+    entry = await fresh_session(gateway, target)
+    check_send_policy(gateway, target, entry, channel=params.channel)
+    for number, reply in enumerate(outcome.side_replies):
+        await show(gateway, target, f"{params.idempotency_key}:{number}", reply)
+    incoming = Incoming(
+        run_id=params.idempotency_key,
+        agent_id=target.agent_id,
+        session_key=target.key,
+        source="agent",
+        route=_route(params, entry, target),
+        prompt=_prompt(call, outcome, entry),
+        images=images,
+        thinking=_thinking(params),
+        timeout_s=params.timeout,
+        extra_system_prompt=params.extra_system_prompt or "",
+        hints=replace(outcome.hints, elevated_allowed=operator_may_elevate(gateway, target)),
+        entry_fields=_entry_fields(params, target),
+        watcher=call.client.conn_id,
+    )
+    return outcome, await take_in(incoming, gateway.runtime, gateway.hub, guest)
 
 
 def _prompt(call: Call, outcome: Continue, entry: SessionEntry) -> str:

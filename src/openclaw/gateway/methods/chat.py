@@ -14,11 +14,12 @@ from openclaw.gateway.spoken import Said, say, show
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_configured, target_of, transcript_ref
 from openclaw.gateway.webchat import fresh_session, hear, may_be_command
 from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
-from openclaw.inbound.command_text import is_control_message
+from openclaw.inbound.command_text import is_abort, is_control_message
 from openclaw.inbound.commands.context import Handled
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.stamp import ABORT_NOTE, stamped
 from openclaw.models.thinking import parse_level
+from openclaw.runs.doorway import Guest
 from openclaw.runs.hub import Submission
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
@@ -68,13 +69,24 @@ async def send(call: Call) -> Any:
         images, warnings = read_images(attachments)
     except BadAttachment as bad:
         raise MethodError(f"Error: {bad}") from None
-    if not is_control_message(params.message):
-        await _check_policy(call, target)
     call.client.follow_run(params.idempotency_key)
-    answer = await _repeated(call, params)
-    if answer is None:
-        answer = await _new(call, params, target, images)
+    answer = await _in_order(call, params, target, images)
     return {**answer, "warnings": warnings} if warnings else answer
+
+
+async def _in_order(call: Call, params: ChatSend, target: Target, images: list[Image]) -> dict[str, Any]:
+    """What was sent before to the same session comes first; a word that stops the run does not wait for it long."""
+    doorway = call.gateway.hub.doorway
+    if is_abort(params.message):
+        await doorway.after(target.key)
+        return await _repeated(call, params) or await _new(call, params, target, images)
+    guest = await doorway.enter(target.key)
+    try:
+        if not is_control_message(params.message):
+            await _check_policy(call, target)
+        return await _repeated(call, params) or await _new(call, params, target, images, guest)
+    finally:
+        guest.settled()
 
 
 async def _check_policy(call: Call, target: Target) -> None:
@@ -103,7 +115,9 @@ async def _repeated(call: Call, params: ChatSend) -> dict[str, Any] | None:
     return _acknowledgement(submission)
 
 
-async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]) -> dict[str, Any]:
+async def _new(
+    call: Call, params: ChatSend, target: Target, images: list[Image], guest: Guest | None = None
+) -> dict[str, Any]:
     gateway, run_id = call.gateway, params.idempotency_key
     thinking = _thinking(params)
     outcome = await hear(gateway, target, params.message, has_media=bool(images), scopes=call.client.scopes)
@@ -146,6 +160,7 @@ async def _new(call: Call, params: ChatSend, target: Target, images: list[Image]
         ),
         gateway.runtime,
         gateway.hub,
+        guest,
     )
     if submission.new or not _ended(submission):
         call.client.finish_after(run_id)
