@@ -246,10 +246,19 @@ async def test_a_command_is_obeyed_before_what_was_sent_right_after_it(start: St
     assert not models.requests
 
 
-async def test_a_word_that_stops_comes_after_the_message_it_was_sent_after(start: Start, models: ModelServer) -> None:
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("chat.send", {"message": "stop", "idempotencyKey": "s"}),
+        ("chat.abort", {}),
+        ("chat.abort", {"runId": "h"}),
+    ],
+)
+async def test_what_stops_a_run_comes_after_the_message_it_was_sent_after(
+    start: Start, models: ModelServer, method: str, params: dict[str, Any]
+) -> None:
     models.queue(Reply("never said", hold=asyncio.Event(), hold_after=0))
     async with start() as gateway, gateway.client() as client:
         await client.send("chat.send", {"sessionKey": "main", "message": "hello", "idempotencyKey": "h"})
-        stopped = await client.call("chat.send", {"sessionKey": "main", "message": "stop", "idempotencyKey": "s"})
-        assert stopped["runIds"] == ["h"]
+        assert (await client.call(method, {"sessionKey": "main", **params}))["runIds"] == ["h"]
         assert (await client.call("agent.wait", {"runId": "h", "timeoutMs": 20_000}))["status"] == "error"

@@ -210,6 +210,7 @@ class ChatAbort(Params):
 async def abort(call: Call) -> Any:
     params: ChatAbort = call.params
     target = target_of(call.gateway, params.session_key)
+    await call.gateway.hub.doorway.after(target.key)
     if params.run_id is not None:
         record = call.gateway.hub.find(params.run_id)
         if record is not None and record.session_key != target.key:
