@@ -126,3 +126,25 @@ async def test_blobs_are_stored_once_and_checked_when_read(tmp_path):
     assert await blobs.get(one) is None
     assert await blobs.get("0" * 64) is None
     assert await blobs.get("../../etc/passwd") is None
+
+
+async def test_files_made_together_share_the_sync_of_their_folder(tmp_path, monkeypatch):
+    synced, real = [], disk.sync_dir
+    monkeypatch.setattr(disk, "sync_dir", lambda path: (real(path), synced.append(path)))
+    shared, folder = Disk(), tmp_path / "made"
+    files = [AppendFile(folder / f"{number}.jsonl", shared) for number in range(10)]
+    for file in files:
+        shared.make(file)
+    async with asyncio.timeout(60):
+        while not synced:
+            await asyncio.sleep(0.001)
+    await shared.close()
+    monkeypatch.setattr(disk, "sync_dir", synced.append)
+    for file in files:
+        file.append(b"a line\n")
+        assert file.sync_now() is None
+    assert synced == [folder], "no file needs a sync of its own"
+    files[0].path.unlink()
+    files[0].append(b"begun anew\n")
+    assert files[0].sync_now() is None
+    assert synced == [folder] * 2, "a file that was made again has a new name in the folder"

@@ -68,9 +68,21 @@ class Disk:
             thread.start()
 
     def _make_all(self) -> None:
-        """One after the other: threads that make files in one folder at the same time only wait for each other."""
-        while self._to_make:
-            self._to_make.popleft().open_early()
+        """One after the other: threads that make files in one folder at the same time only wait for each other.
+
+        One sync of their folder does for all of them, where each would need one of its own with its first entry.
+        """
+        made: dict[Path, list[Callable[[], None]]] = {}
+        with contextlib.suppress(IndexError):  # None is left; another thread may have taken the last.
+            while True:
+                file = self._to_make.popleft()
+                if (named := file.open_early()) is not None:
+                    made.setdefault(file.path.parent, []).append(named)
+        for folder, files in made.items():
+            with contextlib.suppress(OSError):  # The sync of each file will try again, and tell.
+                sync_dir(folder)
+                for named in files:
+                    named()
 
     def _work(self) -> None:
         while (work := self._wanted.get()) is not None:
@@ -210,17 +222,27 @@ class AppendFile:
             if fd >= 0:
                 os.close(fd)
 
-    def open_early(self) -> None:
-        """In a thread of the disk; an append that comes before it is done opens the file itself."""
+    def open_early(self) -> Callable[[], None] | None:
+        """In a thread of the disk; an append that comes before it is done opens the file itself.
+
+        If it made the file: to be called when its name in the folder is on disk.
+        """
+        if self._fd >= 0:
+            return None
         try:
             fd = _open_or_make(self.path)
         except OSError:
-            return  # Whoever appends will meet the same error, and somebody is told then.
+            return None  # Whoever appends will meet the same error, and somebody is told then.
         with self._guard:
             if self._fd < 0:
                 self._fd = fd
-                return
+                return lambda: self._note_named(fd)
         os.close(fd)
+        return None
+
+    def _note_named(self, fd: int) -> None:
+        with self._guard:
+            self._named_on_disk = self._named_on_disk or self._fd == fd
 
     def _open(self) -> os.stat_result:
         fd = _open_or_make(self.path)
