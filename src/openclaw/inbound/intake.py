@@ -18,7 +18,7 @@ from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.freshness import touched
 from openclaw.storage import faults
-from openclaw.storage.base import Accept
+from openclaw.storage.base import Accept, Writing
 
 
 class Incoming(msgspec.Struct, kw_only=True):
@@ -68,7 +68,7 @@ async def take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Guest
 
 
 async def _take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Guest) -> Submission:
-    entry = await touch_session(message, runtime)
+    entry, written = await touch_session(message, runtime)
     body: dict[str, Any] = {**message.carried, "prompt": message.prompt}
     if message.images or message.stored_images:
         images = [
@@ -116,11 +116,15 @@ async def _take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Gues
     settings = queue_settings(
         runtime.config.current.messages.queue, entry, str(message.route.get("channel", message.source)), hints.queue
     )
-    return await hub.submit(accept, settings, message.watcher, guest)
+    return await hub.submit(accept, settings, message.watcher, guest, written)
 
 
-async def touch_session(message: Incoming, runtime: Runtime) -> SessionEntry:
-    """The session's entry, made if there is none, with what the new message tells about it."""
+async def touch_session(message: Incoming, runtime: Runtime) -> tuple[SessionEntry, Writing | None]:
+    """The session's entry, made if there is none, with what the new message tells about it.
+
+    A new session's id must not be forgotten in a power cut that spares the message: what was written of it must be on
+    disk before the message is.
+    """
     agent_id, session_key, now = message.agent_id, message.session_key, runtime.clock.now_ms()
 
     def change(entry: SessionEntry | None) -> SessionEntry:
@@ -131,9 +135,11 @@ async def touch_session(message: Incoming, runtime: Runtime) -> SessionEntry:
         updated.update(message.entry_fields)
         return SessionEntry(**updated)  # type: ignore[typeddict-item]
 
-    # A new session's id must not be forgotten in a power cut that spares the message.
-    known = await runtime.sessions.get(agent_id, session_key)
-    new = known is None or not (known.get("lastChannel") or known.get("chatType") or known.get("systemSent"))
-    entry = await runtime.sessions.update(agent_id, session_key, change, durable=new)
+    sessions = runtime.sessions
+    known, written = await sessions.get(agent_id, session_key), None
+    if known is None or not (known.get("lastChannel") or known.get("chatType") or known.get("systemSent")):
+        entry, written = await sessions.write(agent_id, session_key, change)
+    else:
+        entry = await sessions.update(agent_id, session_key, change, durable=False)
     assert entry is not None
-    return entry
+    return entry, written

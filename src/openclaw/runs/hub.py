@@ -28,7 +28,7 @@ from openclaw.runs.slots import Slots
 from openclaw.runs.story import STOPPED_BEFORE
 from openclaw.runs.turn import images_of, turn_of
 from openclaw.storage import faults
-from openclaw.storage.base import Accept, FirstStep, LedgerRow, Transcript
+from openclaw.storage.base import Accept, FirstStep, LedgerRow, Transcript, Writing
 from openclaw.storage.trouble import DiskWait, until_written
 
 log = logging.getLogger("openclaw.runs")
@@ -72,10 +72,12 @@ class RunHub:
         settings: QueueSettings | None = None,
         watcher: str | None = None,
         guest: Guest | None = None,
+        after: Writing | None = None,
     ) -> Submission:
         """Writes the message down, then decides what becomes of it. A known id starts nothing.
 
         ``guest``: its place in the doorway, which a message that runs at once keeps until it asks its model.
+        ``after``: what must be on disk before the message is.
         """
         settings = settings or QueueSettings(mode="followup")
         lane = self._lane(message.session_key)
@@ -85,7 +87,7 @@ class RunHub:
         lane.coming += 1
         try:
             with self._slots.promised(message.session_key):
-                row, new = await self._runtime.ledger.accept(message, step=step, reason=reason)
+                row, new = await self._runtime.ledger.accept(message, step=step, reason=reason, after=after)
         finally:
             lane.coming -= 1
         faults.point("accept.after")

@@ -28,6 +28,12 @@ Change: TypeAlias = Callable[[SessionEntry | None], SessionEntry | None]
 """Gets a private copy of the entry (None: there is none) and returns the new entry (None: remove it)."""
 
 
+class Writing(Protocol):
+    """Something that was written and may not be on disk yet."""
+
+    async def sync(self) -> None: ...
+
+
 class SessionStore(Protocol):
     """``sessionKey -> SessionEntry`` for every agent. Entries handed out are copies or must be treated as frozen."""
 
@@ -35,6 +41,10 @@ class SessionStore(Protocol):
 
     async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
         """Applies one change atomically with respect to other updates. ``durable``: return only once it is on disk."""
+        ...
+
+    async def write(self, agent_id: str, key: str, change: Change) -> tuple[SessionEntry | None, Writing]:
+        """Like ``update``, without the wait for the disk, which is left to whoever has more to wait for."""
         ...
 
     async def rows(self, agent_id: str | None = None) -> Sequence[SessionRow]:
@@ -321,12 +331,12 @@ class Ledger(Protocol):
     """Every call is one transaction, on disk when it returns. Calls made together share one commit."""
 
     async def accept(
-        self, message: Accept, *, step: FirstStep | None = None, reason: str = ""
+        self, message: Accept, *, step: FirstStep | None = None, reason: str = "", after: Writing | None = None
     ) -> tuple[LedgerRow, bool]:
         """The row and whether it is new. A known run id or dedupe key returns the row that was there.
 
         ``step``: what becomes of it at once is known beforehand and noted in the same commit: its first attempt, or
-        that it waits and why. The row says what was before that.
+        that it waits and why. The row says what was before that. ``after``: what must be on disk before.
         """
         ...
 

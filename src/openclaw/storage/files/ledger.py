@@ -23,7 +23,9 @@ from openclaw.storage.base import (
     StateChange,
     ToolCallRow,
     Transcript,
+    Writing,
 )
+from openclaw.storage.files.disk import AppendFile
 from openclaw.storage.files.ledger_accept import MESSAGE, Acceptance, message_of
 from openclaw.storage.files.ledger_finish import Ending, end_of
 from openclaw.storage.files.ledger_seen import MaybeSeen, hold, is_time_to_prune, let_go, seen, stored_keys
@@ -54,11 +56,12 @@ class FileLedger:
         return ledger
 
     async def accept(
-        self, message: Accept, *, step: FirstStep | None = None, reason: str = ""
+        self, message: Accept, *, step: FirstStep | None = None, reason: str = "", after: Writing | None = None
     ) -> tuple[LedgerRow, bool]:
         self._maybe_seen.note(message.dedupe_keys)
         now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
-        return await self._thread.run(Acceptance(message, route, body, now, step, reason))
+        acceptance = Acceptance(message, route, body, now, step, reason)
+        return await self._thread.run(acceptance, after=await _file_of(after))
 
     async def advance(
         self, ledger_id: int, state: MessageState, reason: str = "", *, session_id: str | None = None
@@ -80,13 +83,10 @@ class FileLedger:
     ) -> bool:
         if state not in END_STATES:
             raise ValueError(f"'{state}' does not end a message: use advance")
-        file = written.file if isinstance(written, FileTranscript) else None
-        if written is not None and file is None:
-            await written.sync()
         now, encoded = self._clock.now_ms(), None if result is None else encode(result)
         parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
         ending = Ending(ledger_id, state, reason, encoded, parts, now, follows=written is not None)
-        return await self._thread.run(ending, after=file)
+        return await self._thread.run(ending, after=await _file_of(written))
 
     async def post(
         self,
@@ -248,6 +248,16 @@ class FileLedger:
 
     async def _parts(self, statement: str, *values: Any) -> list[OutboxRow]:
         return [_part(row) for row in await self._thread.run(lambda db: db.execute(statement, values).fetchall())]
+
+
+async def _file_of(written: Writing | None) -> AppendFile | None:
+    """The file to be synced on the way to the ledger; what is not a file of ours is synced here."""
+    if isinstance(written, FileTranscript):
+        return written.file
+    if written is None or isinstance(written, AppendFile):
+        return written
+    await written.sync()
+    return None
 
 
 # The operations, run in the ledger's thread. Those that refuse before they write cost their neighbours nothing.

@@ -15,7 +15,7 @@ from openclaw.paths import normalize_agent_id, sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import DEFAULT_AGENT, agent_of, is_cron_run_alias
 from openclaw.storage.base import Change, SessionRow
-from openclaw.storage.files.disk import Disk
+from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.row_index import Name, RowIndex, updated_at
 from openclaw.storage.files.store_file import StoreFile, private_copy
 
@@ -84,20 +84,29 @@ class FileSessionStore:
         return cast("SessionEntry", entry.copy()) if isinstance(entry, dict) else None
 
     async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
+        entry, written = await self._write(agent_id, key, change, at_once=durable)
+        if durable:
+            await written.sync()
+        return entry
+
+    async def write(self, agent_id: str, key: str, change: Change) -> tuple[SessionEntry | None, AppendFile]:
+        return await self._write(agent_id, key, change, at_once=True)
+
+    async def _write(
+        self, agent_id: str, key: str, change: Change, *, at_once: bool
+    ) -> tuple[SessionEntry | None, AppendFile]:
         file = self._of_agent.get(agent_id) or await self._file(agent_id)
         if not file.dirty and file.edited:
             # Before the first change of its own: a key that was changed on both sides would keep only this one.
             await self._settled(file)
         current = file.values.get(key)
         wanted = change(private_copy(current) if isinstance(current, dict) else None)
-        if wanted is None and not isinstance(current, dict):
-            return None
-        stored = await file.put(key, cast("dict[str, Any] | None", wanted), durable=durable)
+        stored, written = await file.put(key, cast("dict[str, Any] | None", wanted), at_once=at_once)
         if file.wants_fold and not self._folds:
             self._bring_up_to_date(file)
         elif file not in self._settling and file.dirty:
             self._settling[file] = asyncio.create_task(self._settle(file), name=f"settle {file.path}")
-        return cast("SessionEntry", stored.copy()) if stored is not None else None
+        return cast("SessionEntry", stored.copy()) if stored is not None else None, written
 
     async def rows(self, agent_id: str | None = None) -> Sequence[SessionRow]:
         for file in list(self._files.values()):

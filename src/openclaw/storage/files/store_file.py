@@ -95,16 +95,20 @@ class StoreFile:
     def wants_fold(self) -> bool:
         return len(self._changed) >= FOLD_RECORDS
 
-    async def put(self, key: str, wanted: dict[str, Any] | None, *, durable: bool) -> dict[str, Any] | None:
+    async def put(
+        self, key: str, wanted: dict[str, Any] | None, *, at_once: bool
+    ) -> tuple[dict[str, Any] | None, AppendFile]:
         """Sets or removes one entry. In memory when the first await is reached, in the journal when this returns.
 
-        The caller may go on using ``wanted``: what is stored is a copy.
+        ``at_once``: not together with other changes of this step. Returns what is stored, a copy of ``wanted``, and the
+        file to sync for it to last.
         """
         previous = self.values.get(key)
         entry = None if wanted is None else self._in_order(key, wanted, previous)
-        changed = entry is not previous
+        # What is there but cannot be an entry is not ours to remove.
+        changed = entry is not previous and (entry is not None or isinstance(previous, dict))
         if not changed and not self._unwritten:
-            return entry
+            return entry, self._journal.append(b"")
         line = journal_line(self._seq + 1, key, entry) if changed else b""
         written: asyncio.Future[AppendFile] = asyncio.get_running_loop().create_future()
         # Who changed nothing waits too: messages must not overtake each other here.
@@ -112,12 +116,9 @@ class StoreFile:
         if changed:
             self._note_change(key, previous)
             self._set(key, entry)
-        if durable:
+        if at_once:
             self._unwritten.now()
-        file = await written
-        if durable:
-            await file.sync()
-        return entry
+        return entry, await written
 
     def _in_order(self, key: str, wanted: dict[str, Any], previous: Any) -> dict[str, Any]:
         """The entry to be stored; ``previous`` itself when nothing has changed."""
