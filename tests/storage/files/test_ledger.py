@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from openclaw.storage.base import END_STATES, Accept, OutboxPart
-from openclaw.storage.files import ledger_seen
+from openclaw.storage.files import disk, ledger_seen
+from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.ledger_schema import LedgerError
 from tests.storage.still_clock import StillClock
@@ -409,3 +410,39 @@ async def test_a_new_key_is_known_to_be_new_without_asking_and_a_forgotten_list_
         await ledger.accept(message(number, dedupe_keys=(key,)))
         assert await ledger.seen(key, 60_000, 5000, remember=False)
         assert await ledger.seen(f"signal|ann|{number // 2}", 60_000, 5000, remember=False)
+
+
+async def test_what_a_message_follows_is_on_disk_before_it_is_accepted(tmp_path, ledger, monkeypatch):
+    rows = []
+
+    def synced(fd):
+        with sqlite3.connect(tmp_path / "ledger.db") as other:
+            rows.extend(other.execute("SELECT run_id FROM messages").fetchall())
+        os.fsync(fd)
+
+    monkeypatch.setattr(disk, "_sync_data", synced)
+    shared = Disk()
+    journal = AppendFile(tmp_path / "sessions.journal", shared)
+    journal.append(b"a new session\n")
+    _, new = await ledger.accept(message(), after=journal)
+    assert new
+    assert journal.is_durable
+    assert rows == [], "the message is not there before what it follows"
+    await shared.close()
+
+
+async def test_a_message_whose_session_cannot_be_kept_is_not_accepted(tmp_path, ledger, monkeypatch):
+    def full(fd):
+        raise OSError(28, "No space left on device")
+
+    shared = Disk()
+    journal = AppendFile(tmp_path / "sessions.journal", shared)
+    journal.append(b"a new session\n")
+    monkeypatch.setattr(disk, "_sync_data", full)
+    with pytest.raises(OSError, match="No space left"):
+        await ledger.accept(message(), after=journal)
+    monkeypatch.undo()
+    assert await ledger.by_run("run-1") is None
+    _, new = await ledger.accept(message(), after=journal)
+    assert new
+    await shared.close()
