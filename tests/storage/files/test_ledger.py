@@ -1,5 +1,7 @@
 import asyncio
+import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.storage.base import END_STATES, Accept, OutboxPart
-from openclaw.storage.files import disk, ledger_seen
+from openclaw.storage.files import disk, ledger_schema, ledger_seen
 from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.ledger_schema import LedgerError
@@ -446,3 +448,33 @@ async def test_a_message_whose_session_cannot_be_kept_is_not_accepted(tmp_path, 
     _, new = await ledger.accept(message(), after=journal)
     assert new
     await shared.close()
+
+
+@pytest.mark.parametrize("plenty", [True, False], ids=["plenty-of-space", "little-space"])
+async def test_the_log_has_its_full_length_from_the_start_where_there_is_space(tmp_path, clock, monkeypatch, plenty):
+    monkeypatch.setattr(ledger_schema, "_SPARE_BYTES", 0 if plenty else 1 << 60)
+    log = tmp_path / "ledger.db-wal"
+    for life in range(3):
+        ledger = await FileLedger.open(str(tmp_path), clock=clock)
+        before = log.stat().st_size
+        for number in range(5):
+            await ledger.accept(message(f"{life}-{number}"))
+        assert (log.stat().st_size == before) is plenty, "no commit has to lengthen it"
+        with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as other:
+            assert other.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        await ledger.close()
+    ledger = await FileLedger.open(str(tmp_path), clock=clock)
+    assert len(await ledger.recent()) == 15
+    await ledger.close()
+
+
+async def test_what_was_left_in_a_long_log_by_a_crash_is_found(tmp_path, ledger, clock):
+    await ledger.accept(message())
+    crashed = tmp_path / "crashed"
+    crashed.mkdir()
+    for file in tmp_path.glob("ledger.db*"):
+        shutil.copy(file, crashed)
+    assert (crashed / "ledger.db-wal").stat().st_size > 4_000_000
+    again = await FileLedger.open(str(crashed), clock=clock)
+    assert (await again.by_run("run-1")) is not None
+    await again.close()

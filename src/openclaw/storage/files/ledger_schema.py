@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -17,6 +18,10 @@ log = logging.getLogger(__name__)
 SCHEMA_VERSION = 4
 _CHECKED_UP_TO = 64 << 20
 """Larger databases are not checked page by page at start."""
+_LOG_BYTES = 1_008 * (4_096 + 24)
+"""How long SQLite's log gets before it is begun anew: a thousand pages, each with a head, and what the last adds."""
+_SPARE_BYTES = 256 << 20
+"""On a disk with less left, nothing is taken that is not needed yet."""
 
 _SCHEMA = """
 CREATE TABLE messages (
@@ -120,10 +125,24 @@ def _connect(path: Path) -> sqlite3.Connection:
         _check(connection, path)
         _migrate(connection, path)
         connection.executescript(_TELL_STORY)
+        _lengthen_log(path)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _lengthen_log(path: Path) -> None:
+    """Gives the log its full length at once: a commit that need not lengthen it is on disk in half the time.
+
+    SQLite knows where its log ends by the sums over its pages, whatever stands behind them.
+    """
+    with contextlib.suppress(OSError), path.with_name(f"{path.name}-wal").open("r+b") as log:
+        missing = _LOG_BYTES - log.seek(0, os.SEEK_END)
+        if missing > 0 and shutil.disk_usage(path.parent).free > _SPARE_BYTES:
+            log.write(bytes(missing))
+            log.flush()
+            os.fsync(log.fileno())
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
