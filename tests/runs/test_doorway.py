@@ -141,3 +141,10 @@ async def test_a_word_that_stops_waits_for_what_came_before_but_not_for_ever(mon
     await door.enter("a")  # And nothing ever becomes of it.
     monkeypatch.setattr(doorway, "PATIENCE_S", 0.0)
     await asyncio.wait_for(door.after("a"), 60)
+
+
+async def test_one_that_hangs_holds_up_its_session_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doorway, "STUCK_S", 0.0)
+    door = Doorway()
+    await door.enter("a")  # And nothing ever becomes of it.
+    (await asyncio.wait_for(door.enter("a"), 60)).settled()

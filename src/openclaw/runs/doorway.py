@@ -10,6 +10,8 @@ LONGEST_S = 0.5
 """Who stays longer waits for something else than the processor, and is in nobody's way."""
 PATIENCE_S = 1.0
 """Nobody stands in line longer than this before being let in all the same."""
+STUCK_S = 30.0
+"""A message that is not settled by then (a command that hangs, say) holds up those behind it no longer."""
 
 
 class Doorway:
@@ -34,7 +36,7 @@ class Doorway:
         self._newest[session_key] = written
         try:
             if before is not None:
-                await asyncio.wait([before])
+                await asyncio.wait([before], timeout=STUCK_S)
             came = loop.time()
             if self._inside < self._most:
                 self._inside += 1
