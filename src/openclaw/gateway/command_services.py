@@ -95,7 +95,7 @@ class GatewayCommands:
             session.key,
             MessageFacts(channel=facts.channel, chat_type=facts.chat_type, thread=facts.thread_id is not None),
             self.clock.now_ms(),
-            busy=lambda: bool(gateway.hub.active(session.key)),
+            busy=lambda: gateway.hub.occupied(session.key),
         )
         if rotation is None:
             return None

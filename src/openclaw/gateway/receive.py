@@ -254,7 +254,7 @@ class Reception:
             resolved.session_key,
             facts,
             gateway.clock.now_ms(),
-            busy=lambda: bool(gateway.hub.active(resolved.session_key)),
+            busy=lambda: gateway.hub.occupied(resolved.session_key),
         )
 
     def _prompt(

@@ -41,7 +41,7 @@ async def start_over(gateway: Gateway, target: Target, reason: Reason = "reset",
 
 async def take_up(gateway: Gateway, target: Target, wanted: str | int | PreviousSession | None) -> Rotation:
     """An earlier session becomes current again. Raises ``NotResumable`` with words for the person who asked."""
-    if gateway.hub.active(target.key):
+    if gateway.hub.occupied(target.key):
         raise NotResumable("A message of this session is being answered. Wait for it or send /stop, then try again.")
 
     async def work() -> Rotation:

@@ -242,6 +242,11 @@ class RunHub:
         lane = self._lanes.get(session_key)
         return lane.records if lane is not None else []
 
+    def occupied(self, session_key: str) -> bool:
+        """Whether anything of the session runs or waits."""
+        lane = self._lanes.get(session_key)
+        return lane is not None and (lane.active is not None or lane.depth > 0)
+
     def waiting(self, session_key: str) -> list[RunRecord]:
         lane = self._lanes.get(session_key)
         return lane.waiting if lane is not None else []

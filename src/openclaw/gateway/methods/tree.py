@@ -48,7 +48,7 @@ class SessionsBranch(Params):
 async def branch(call: Call) -> Any:
     params: SessionsBranch = call.params
     target = target_of(call.gateway, params.key)
-    if call.gateway.hub.active(target.key):
+    if call.gateway.hub.occupied(target.key):
         raise MethodError("A message of this session is being answered; wait for it or stop it first.", "UNAVAILABLE")
     moves = call.gateway.hub.compactions
     try:
