@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock
-from openclaw.outbound.reasoning import Said, TagStream, Thought, reasoning_message, typed
+from openclaw.outbound.reasoning import Said, TagStream, Thought, framed, reasoning_message, typed
 
 
 def sort(*deltas: str, only_final: bool | Literal["if_begun"] = False, complete: bool = True) -> tuple[str, str]:
@@ -69,6 +69,15 @@ def test_a_model_that_begins_without_the_tag_is_not_held_to_it(text: str, said: 
     assert sort(*text, only_final="if_begun")[0] == said
     stream = TagStream(only_final="if_begun")
     assert stream.feed("plain ") == [Said("plain ")], "shown while it comes"
+
+
+def test_a_model_that_begins_with_the_tag_is_held_to_it_also_in_what_is_stored() -> None:
+    assert sort("", "<final>ok</final>", " junk", only_final="if_begun")[0] == "ok"
+    answer = message(TextBlock(text="plan<final>no"), TextBlock(text="</final>"))
+    assert framed(answer, "", thinking=False, only_final="if_begun") is answer
+    answer = message(TextBlock(text="<think>plan</think><final>Hello</final>"))
+    stored = framed(answer, "", thinking=False, only_final="if_begun")
+    assert stored.content == [ThinkingBlock(thinking="plan"), TextBlock(text="Hello")]
 
 
 def test_half_a_tag_of_an_answer_that_was_broken_off_stays_unsaid() -> None:

@@ -159,7 +159,7 @@ class TagStream:
         return self._thinking
 
     def feed(self, delta: str) -> list[Piece]:
-        if self._held or self._thinking or _SPECIAL.search(delta) is not None:
+        if not delta or self._held or self._thinking or _SPECIAL.search(delta) is not None:
             self._held += delta
             return self._sort(last=False)
         # Words, as most of what arrives.
