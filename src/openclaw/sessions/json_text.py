@@ -16,7 +16,14 @@ def encode(value: Any) -> bytes:
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
-        return _encoder.encode(_scrub(msgspec.to_builtins(value)))
+        return _encoder.encode(_scrub(msgspec.to_builtins(value, enc_hook=_opened)))
+
+
+def _opened(value: Any) -> Any:
+    """JSON that was encoded before: good as it is, but in the way of looking through the rest."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value)
+    raise TypeError(f"objects of type {type(value).__name__} cannot be JSON")
 
 
 def encode_indented(value: Any) -> bytes:
