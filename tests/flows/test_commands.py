@@ -171,6 +171,18 @@ async def test_commands_and_settings_work_by_the_agent_method_too(gateway: Gatew
             assert "/status" in json.dumps(models.requests[-1].body["messages"][-1])
 
 
+async def test_commands_that_take_long_are_obeyed_by_the_agent_method_too(gateway: GatewayProcess) -> None:
+    async with gateway.client() as client:
+        await client.chat("hello")
+        wish = {"message": "/pin the door code is 4711", "sessionKey": "main", "idempotencyKey": "pin"}
+        sent = await client.send("agent", wish)
+        await client.answer(sent)
+        answer = await client.answer(sent)
+        pins = await said(client, "/pins")
+    assert [payload["text"] for payload in answer["result"]["payloads"]], "it says what was done"
+    assert "4711" in pins
+
+
 async def test_xhigh_is_refused_where_the_model_does_not_offer_it(gateway: GatewayProcess) -> None:
     async with gateway.client() as client:
         with pytest.raises(RequestFailed, match="xhigh"):

@@ -158,13 +158,14 @@ async def _obeyed(call: Call, params: AgentParams, target: Target, outcome: Hand
     gateway, run_id = call.gateway, params.idempotency_key
     began = gateway.clock.now_ms()
     call.respond({"runId": run_id, "status": "accepted", "acceptedAt": began})
+    reply = outcome.reply if outcome.later is None else await outcome.later
     said = Said(
         run_id=run_id,
         target=target,
         source="agent",
         route=_route(params, await entry_of(gateway, target), target),
         asked=params.message,
-        text=outcome.reply,
+        text=reply,
     )
     await say(gateway, said)
     entry = await entry_of(gateway, target)
@@ -173,7 +174,7 @@ async def _obeyed(call: Call, params: AgentParams, target: Target, outcome: Hand
         "agentMeta": {"sessionId": entry["sessionId"] if entry else None},
         "aborted": False,
     }
-    payloads = [{"text": outcome.reply, "mediaUrl": None}] if outcome.reply else []
+    payloads = [{"text": reply, "mediaUrl": None}] if reply else []
     result = {"payloads": payloads, "meta": meta}
     return {"runId": run_id, "status": "ok", "summary": "completed", "result": result}
 
