@@ -15,7 +15,7 @@ from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.receive import Reception
-from openclaw.inbound.intake import Incoming, take_in
+from openclaw.inbound.accept import Incoming, take_in
 from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.runs.hub import Submission
 from openclaw.storage.base import LedgerRow, TranscriptRef

@@ -15,7 +15,7 @@ import pytest
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
-from openclaw.inbound.intake import Incoming, take_in
+from openclaw.inbound.accept import Incoming, take_in
 from openclaw.storage.base import Accept
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
 from tests.support.model_server import Call, ModelServer, Reply

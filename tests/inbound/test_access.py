@@ -13,15 +13,16 @@ from openclaw.config.load import parse_config
 from openclaw.config.schema.system import Commands
 from openclaw.inbound.access import (
     Allow,
+    ChannelSettings,
     Drop,
     Pair,
+    channel_settings,
     decide_access,
     group_rules,
     normal_id,
     sender_ids,
     sender_standing,
 )
-from openclaw.inbound.channel_settings import ChannelSettings, channel_settings
 from openclaw.inbound.message import Inbound, Peer, Sender
 from tests.inbound.support import configured, message
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openclaw.gateway.spoken import notice
-from openclaw.inbound.intake import Incoming, take_in
+from openclaw.inbound.accept import Incoming, take_in
 from openclaw.tools.approval_journal import Pending
 from openclaw.tools.approvals import Approval, Approvals
 

@@ -19,8 +19,7 @@ from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore
 from openclaw.gateway import spoken
 from openclaw.gateway.approvals import wake, watch_approvals
-from openclaw.gateway.channel_run import ChannelRun
-from openclaw.gateway.channel_services import ChannelServices
+from openclaw.gateway.channel_services import ChannelRun, ChannelServices
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.meter import Metered
 from openclaw.gateway.receive import Reception

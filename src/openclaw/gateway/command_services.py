@@ -19,7 +19,7 @@ from openclaw.config.schema import Config
 from openclaw.gateway import explain, spend_view
 from openclaw.gateway.rotation import announce, earlier_sessions, start_over, take_up
 from openclaw.gateway.session_rows import model_defaults, row_view
-from openclaw.gateway.targets import Target
+from openclaw.gateway.session_target import Target
 from openclaw.inbound.commands.context import (
     Cost,
     Decision,
@@ -30,7 +30,6 @@ from openclaw.inbound.commands.context import (
     Stopped,
     Waiting,
 )
-from openclaw.inbound.stamp import without_wrappers
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue
 from openclaw.models.keys import find_source, provider_config, stored_profiles
@@ -39,6 +38,7 @@ from openclaw.runs.compactions import Compactions
 from openclaw.runs.record import RunRecord
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh
+from openclaw.sessions.typed_text import without_wrappers
 from openclaw.storage.base import SessionRow
 from openclaw.tools.approvals import UnknownApproval
 

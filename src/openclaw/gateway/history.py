@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from openclaw.gateway.joined_parts import joined_parts
-from openclaw.inbound.stamp import without_wrappers
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message
 from openclaw.outbound.visible import visible_message
 from openclaw.sessions.export import public_messages
+from openclaw.sessions.typed_text import without_wrappers
 from openclaw.storage.base import Entry
 
 MAX_BYTES = 6 * 1024 * 1024

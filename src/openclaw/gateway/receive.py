@@ -11,31 +11,53 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openclaw.gateway.command_services import GatewayCommands
-from openclaw.gateway.inbound_files import within_reach
+from openclaw.gateway.session_target import Target
 from openclaw.gateway.spoken import Said, say
-from openclaw.gateway.targets import Target
-from openclaw.inbound.access import Drop, Pair, Standing, decide_access, group_rules, sender_ids, sender_standing
-from openclaw.inbound.bodies import NOTHING_TO_ANSWER, PromptParts, assemble_prompt, is_empty, make_bodies
-from openclaw.inbound.channel_settings import ChannelSettings, channel_settings
+from openclaw.inbound.accept import Incoming, take_in
+from openclaw.inbound.access import (
+    ChannelSettings,
+    Drop,
+    Pair,
+    Standing,
+    channel_settings,
+    decide_access,
+    group_rules,
+    sender_ids,
+    sender_standing,
+)
+from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.command_text import Listening, is_control_message
 from openclaw.inbound.commands.context import Continue, Facts, Handled, SessionRef
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
 from openclaw.inbound.dedupe import Dedupe, dedupe_key_of
-from openclaw.inbound.envelope import envelope_options
-from openclaw.inbound.group_intro import group_intro
-from openclaw.inbound.history import PendingHistory, history_entry, history_key, history_limit
-from openclaw.inbound.intake import Incoming, take_in
-from openclaw.inbound.labels import from_label
-from openclaw.inbound.mentions import gate, mention_patterns, needs_mention
+from openclaw.inbound.gate import (
+    PendingHistory,
+    gate,
+    history_entry,
+    history_key,
+    history_limit,
+    mention_patterns,
+    needs_mention,
+)
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.pairing import pairing_reply
-from openclaw.inbound.stamp import ABORT_NOTE
+from openclaw.inbound.prompt_text import (
+    NOTHING_TO_ANSWER,
+    PromptParts,
+    assemble_prompt,
+    envelope_options,
+    from_label,
+    group_intro,
+    is_empty,
+    make_bodies,
+)
 from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
 from openclaw.sessions.display_name import group_display_name
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.lifecycle import MessageFacts, Rotation, ensure_fresh
 from openclaw.sessions.send_policy import send_decision
+from openclaw.sessions.typed_text import ABORT_NOTE
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -214,7 +236,7 @@ class Reception:
             return
         limit, key = history_limit(config, settings), history_key(inbound)
         pending = self._history.pending(key, limit)
-        inbound = await within_reach(gateway, inbound, resolved.agent_id)
+        inbound = await within_reach(gateway.runtime, inbound, resolved.agent_id)
         prompt = self._prompt(inbound, outcome, entry, rotation, pending)
         incoming = Incoming(
             run_id=_run_id(keys, resolved),

@@ -9,7 +9,7 @@ import msgspec
 
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import MethodError
-from openclaw.gateway.targets import Target
+from openclaw.gateway.session_target import Target
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import level_unless_set, parse_level, supported_levels

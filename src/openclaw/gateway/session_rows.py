@@ -13,12 +13,12 @@ import msgspec
 
 from openclaw.clock import iso_utc
 from openclaw.config.agents import default_agent_id
-from openclaw.inbound.stamp import GREETING_MARK, without_wrappers
 from openclaw.messages import AssistantMessage, ImageBlock, Message, ToolCall, UserMessage, decode_message
 from openclaw.models.catalogue import UnknownModel
 from openclaw.outbound.reasoning import typed
 from openclaw.outbound.visible import visible_text
 from openclaw.sessions.keys import RESERVED_KEYS, channel_of, is_cron_run_alias, kind_of, shown_key
+from openclaw.sessions.typed_text import GREETING_MARK, without_wrappers
 from openclaw.storage.base import Entry, SessionRow, TranscriptRef
 
 if TYPE_CHECKING:

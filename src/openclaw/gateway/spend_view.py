@@ -12,7 +12,7 @@ import msgspec
 
 from openclaw.agent.latency import Latency, together
 from openclaw.agent.spend import Activity, Days, FileSpend, PriceOf, Totals, daily_totals, total_of
-from openclaw.gateway.targets import Target, transcript_ref
+from openclaw.gateway.session_target import Target, transcript_ref
 from openclaw.models.base import Price
 from openclaw.models.catalogue import UnknownModel
 from openclaw.paths import sessions_dir

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from openclaw.gateway.authorise import ADMIN, APPROVALS
 from openclaw.gateway.command_services import GatewayCommands
 from openclaw.gateway.rotation import announce
-from openclaw.gateway.targets import Target
+from openclaw.gateway.session_target import Target
 from openclaw.inbound.command_text import is_abort
-from openclaw.inbound.commands import elevated
 from openclaw.inbound.commands.context import Facts, Outcome, SessionRef
 from openclaw.inbound.commands.handle import handle_commands
+from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh
 
@@ -44,7 +44,7 @@ async def hear(
 def operator_may_elevate(gateway: Gateway, target: Target) -> bool:
     """Whoever calls with the Gateway's secret counts as a sender of its own chat."""
     facts = Facts(session=SessionRef(target.agent_id, target.key), channel="webchat")
-    return elevated.allowed(gateway.config.current, facts)
+    return elevated_allowed(gateway.config.current, facts)
 
 
 async def fresh_session(gateway: Gateway, target: Target) -> SessionEntry:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from openclaw.inbound.commands.registry import Command, Enabled, always, find
-from openclaw.inbound.history import CURRENT_MARKER
+from openclaw.inbound.prompt_text import CURRENT_MARKER
 
 ABORT_WORDS: frozenset[str] = frozenset({"stop", "esc", "abort", "wait", "exit", "interrupt"})
 NATIVE_SURFACES: frozenset[str] = frozenset({"telegram", "discord", "slack"})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from openclaw import __version__
-from openclaw.gateway.http.openai_common import Refused, admit
+from openclaw.gateway.http.openai_shared import Refused, admit
 from openclaw.gateway.meter import Histogram
 from openclaw.gateway.origin import Peer
 from openclaw.storage.base import END_STATES

@@ -11,14 +11,14 @@ from openclaw.agent.result import RunResult
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.session_target import Target, check_send_policy, entry_of, require_agent, target_of
 from openclaw.gateway.spoken import Said, say, show
-from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_agent, target_of
 from openclaw.gateway.webchat import fresh_session, hear, may_be_command, operator_may_elevate
+from openclaw.inbound.accept import Incoming, take_in
 from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
 from openclaw.inbound.command_text import is_abort, is_control_message
 from openclaw.inbound.commands.context import Continue, Handled, Outcome
-from openclaw.inbound.intake import Incoming, take_in
-from openclaw.inbound.stamp import ABORT_NOTE, stamped
+from openclaw.inbound.prompt_text import stamped
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.paths import normalize_agent_id
@@ -27,6 +27,7 @@ from openclaw.runs.hub import Submission
 from openclaw.runs.record import RunRecord
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_subagent
+from openclaw.sessions.typed_text import ABORT_NOTE
 from openclaw.storage.base import LedgerRow
 
 KNOWN_CHANNELS = frozenset(

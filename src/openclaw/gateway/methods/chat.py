@@ -10,20 +10,28 @@ import msgspec
 from openclaw.gateway.history import injected_message, read_history
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.session_target import (
+    Target,
+    check_send_policy,
+    entry_of,
+    require_configured,
+    target_of,
+    transcript_ref,
+)
 from openclaw.gateway.spoken import Said, say, show
-from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_configured, target_of, transcript_ref
 from openclaw.gateway.webchat import fresh_session, hear, may_be_command
+from openclaw.inbound.accept import Incoming, take_in
 from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
 from openclaw.inbound.command_text import is_abort, is_control_message
 from openclaw.inbound.commands.context import Handled
-from openclaw.inbound.intake import Incoming, take_in
-from openclaw.inbound.stamp import ABORT_NOTE, stamped
+from openclaw.inbound.prompt_text import stamped
 from openclaw.models.thinking import parse_level
 from openclaw.runs.doorway import Guest
 from openclaw.runs.hub import Submission
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
 from openclaw.sessions.lifecycle import home_of
+from openclaw.sessions.typed_text import ABORT_NOTE
 from openclaw.storage.base import END_STATES
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
 from openclaw.config.schema import MemorySearch
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
-from openclaw.gateway.targets import require_agent
+from openclaw.gateway.session_target import require_agent
 from openclaw.memory.embedder import EmbeddingFailed
 from openclaw.memory.files import memory_files
 from openclaw.memory.search import Fallback, NotesSearch, vectors_of

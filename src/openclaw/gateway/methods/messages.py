@@ -9,7 +9,7 @@ import msgspec
 from openclaw.gateway import explain
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
-from openclaw.gateway.targets import target_of
+from openclaw.gateway.session_target import target_of
 from openclaw.storage.base import MessageState
 
 

@@ -15,7 +15,7 @@ from openclaw.gateway.history import as_people_see_it
 from openclaw.gateway.joined_parts import joined_parts
 from openclaw.gateway.params import NonEmpty, Params, Positive
 from openclaw.gateway.registry import Call, MethodError, method
-from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
+from openclaw.gateway.session_target import Target, entry_of, require_agent, target_of
 from openclaw.sessions.archive import compress_old
 from openclaw.sessions.carry_over import previous_sessions
 from openclaw.sessions.entry import SessionEntry

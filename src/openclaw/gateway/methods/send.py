@@ -16,7 +16,7 @@ from openclaw.gateway.history import injected_message
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
-from openclaw.gateway.targets import Target, check_send_policy, entry_of, target_of, transcript_ref
+from openclaw.gateway.session_target import Target, check_send_policy, entry_of, target_of, transcript_ref
 from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.part import MediaRef, SendFailed

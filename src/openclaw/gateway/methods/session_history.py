@@ -7,7 +7,7 @@ from typing import Any
 from openclaw.gateway.params import NonEmpty, Params, Positive
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.rotation import earlier_sessions, take_up, wanted_session
-from openclaw.gateway.targets import entry_of, target_of
+from openclaw.gateway.session_target import entry_of, target_of
 from openclaw.sessions.keys import shown_key
 from openclaw.sessions.resume import NotResumable
 

@@ -12,7 +12,7 @@ from openclaw.gateway.params import NonEmpty, Params, Positive
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.rotation import earlier_transcripts, start_over, stop_runs
 from openclaw.gateway.session_patch import SessionsPatch, apply_patch, resolved_model
-from openclaw.gateway.targets import Target, entry_of, target_of, transcript_ref
+from openclaw.gateway.session_target import Target, entry_of, target_of, transcript_ref
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key

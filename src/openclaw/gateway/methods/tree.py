@@ -8,7 +8,7 @@ import msgspec
 
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
-from openclaw.gateway.targets import Target, entry_of, target_of, transcript_ref
+from openclaw.gateway.session_target import Target, entry_of, target_of, transcript_ref
 from openclaw.runs.compactions import NothingToDo
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import Transcript

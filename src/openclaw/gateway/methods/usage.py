@@ -16,7 +16,7 @@ from openclaw.gateway import spend_view
 from openclaw.gateway.params import NonEmpty, Params, Positive
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.session_rows import message_of, model_defaults, preview_role, preview_text, row_view, shortened
-from openclaw.gateway.targets import Target, find_row, transcript_ref
+from openclaw.gateway.session_target import Target, find_row, transcript_ref
 from openclaw.messages import AssistantMessage
 from openclaw.models.cost import cost_of
 from openclaw.storage.base import SessionRow

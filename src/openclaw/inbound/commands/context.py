@@ -274,14 +274,3 @@ class Continue(msgspec.Struct, frozen=True, kw_only=True):
 Outcome: TypeAlias = Handled | Continue
 Handler: TypeAlias = Callable[[CommandContext], Awaitable["str | Outcome | None"]]
 """A text is the reply. None: not for this handler after all; the message is looked at further."""
-
-HANDLERS: dict[str, Handler] = {}
-
-
-def handles(*names: str) -> Callable[[Handler], Handler]:
-    def register(handler: Handler) -> Handler:
-        for name in names:
-            HANDLERS[name] = handler
-        return handler
-
-    return register
