@@ -58,6 +58,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.lifecycle import MessageFacts, Rotation, ensure_fresh
 from openclaw.sessions.send_policy import send_decision
 from openclaw.sessions.typed_text import ABORT_NOTE
+from openclaw.storage.base import StoredImage
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -246,7 +247,7 @@ class Reception:
             route=msgspec.to_builtins(reply_route(inbound, resolved)),
             prompt=prompt,
             stored_images=[
-                {"blob": media.blob, "mimeType": media.mime_type}
+                StoredImage(media.blob, media.mime_type)
                 for media in inbound.media
                 if media.blob and media.mime_type.startswith("image/")
             ],

@@ -29,7 +29,7 @@ from openclaw.gateway.http.openai_run import (
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage
 from openclaw.runs.hub import Submission
 from openclaw.runs.record import RunRecord
-from openclaw.storage.base import LedgerRow
+from openclaw.storage.base import LedgerRow, MessageBody
 from tests.gateway.http.served import Served, served
 
 package = pytest.mark.asyncio(loop_scope="package")
@@ -45,7 +45,7 @@ def record() -> RunRecord:
         session_id="s",
         source="openai",
         route={},
-        body={},
+        body=MessageBody(),
         state="accepted",
         reason="",
         attempts=0,

@@ -30,11 +30,11 @@ from openclaw.messages import (
     TextBlock,
     ToolCall,
     ToolResultMessage,
+    ToolSpec,
     Usage,
     UserMessage,
     decode_message,
 )
-from openclaw.models.base import ToolSpec
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.hub import Submission
 from openclaw.runs.queue import QueueWish

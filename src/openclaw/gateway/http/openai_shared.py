@@ -23,7 +23,7 @@ from openclaw.gateway.origin import Peer
 from openclaw.gateway.registry import MethodError
 from openclaw.gateway.session_target import Target, require_agent, target_of
 from openclaw.inbound.attachments import Image
-from openclaw.models.base import ToolSpec
+from openclaw.messages import ToolSpec
 from openclaw.models.thinking import parse_level
 from openclaw.paths import normalize_agent_id
 from openclaw.tools.images import ImageProblem, fit_image, sniff_image
