@@ -35,6 +35,7 @@ from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_ro
 from openclaw.sessions.entry import SessionEntry, group_display_name
 from openclaw.sessions.reset import MessageFacts, Rotation, ensure_fresh
 from openclaw.sessions.send_policy import send_decision
+from openclaw.storage.base import StoredImage
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -223,7 +224,7 @@ class Reception:
             route=msgspec.to_builtins(reply_route(inbound, resolved)),
             prompt=prompt,
             stored_images=[
-                {"blob": media.blob, "mimeType": media.mime_type}
+                StoredImage(media.blob, media.mime_type)
                 for media in inbound.media
                 if media.blob and media.mime_type.startswith("image/")
             ],
