@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from openclaw.gateway import session_rows
 from openclaw.gateway.registry import MethodError
 from openclaw.gateway.session_target import Target, entry_of
-from openclaw.sessions.carry_over import PreviousSession, Reason, previous_sessions
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
-from openclaw.sessions.lifecycle import MARKER_TYPE, Rotation, rotate
-from openclaw.sessions.resume import NotResumable, choose, resume
+from openclaw.sessions.reset import (
+    MARKER_TYPE,
+    NotResumable,
+    PreviousSession,
+    Reason,
+    Rotation,
+    choose,
+    previous_sessions,
+    resume,
+    rotate,
+)
 from openclaw.storage.base import SessionRow, TranscriptRef
 
 if TYPE_CHECKING:
