@@ -9,17 +9,8 @@ from openclaw.gateway.registry import MethodError
 from openclaw.gateway.session_target import Target, entry_of
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
-from openclaw.sessions.reset import (
-    MARKER_TYPE,
-    NotResumable,
-    PreviousSession,
-    Reason,
-    Rotation,
-    choose,
-    previous_sessions,
-    resume,
-    rotate,
-)
+from openclaw.sessions.reset import MARKER_TYPE, PreviousSession, Reason, Rotation, previous_sessions, rotate
+from openclaw.sessions.resume import NotResumable, choose, resume
 from openclaw.storage.base import SessionRow, TranscriptRef
 
 if TYPE_CHECKING:

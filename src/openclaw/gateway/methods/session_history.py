@@ -9,7 +9,7 @@ from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.rotation import earlier_sessions, take_up, wanted_session
 from openclaw.gateway.session_target import entry_of, target_of
 from openclaw.sessions.keys import shown_key
-from openclaw.sessions.reset import NotResumable
+from openclaw.sessions.resume import NotResumable
 
 
 class SessionsArchived(Params):
