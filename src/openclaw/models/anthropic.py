@@ -19,11 +19,12 @@ from openclaw.messages import (
     ThinkingBlock,
     ThinkingLevel,
     ToolResultMessage,
+    ToolSpec,
     UserBlock,
     UserMessage,
 )
 from openclaw.models import convert, thinking
-from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
+from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
 from openclaw.models.compat import (
     ANTHROPIC_BASE_URL,
     ClaudeFacts,

@@ -19,11 +19,12 @@ from openclaw.messages import (
     ThinkingBlock,
     ToolCall,
     ToolResultMessage,
+    ToolSpec,
     UserBlock,
     UserMessage,
 )
 from openclaw.models import convert, thinking
-from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
+from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
 from openclaw.models.compat import Quirks, openai_headers, openai_url, quirks_of, tool_choice
 from openclaw.models.endpoint import Endpoint
 from openclaw.models.errors import classify, describe_error
