@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from openclaw.models.local.provider.install import install_local
 
 from openclaw.memory import embedders
 from openclaw.memory.embedders import EmbeddingFailed, GgufEmbedder
 from openclaw.memory.index import similarities
 from openclaw.memory.search import vectors_of
+from openclaw.models.local.install import install_local
 
 NOTES = ["The database runs on SQLite now", "Ada drinks green tea in the morning", "The car is at the garage"]
 

@@ -22,8 +22,8 @@ from openclaw.models.base import Model, ModelError
 from openclaw.models.endpoint import Endpoint
 from openclaw.models.http import WireRequest, post_json
 from openclaw.models.keys import Keys, find_source, provider_config
-from openclaw.models.local.provider.gguf import says_pooling
-from openclaw.models.local.provider.provider import Worker
+from openclaw.models.local.gguf import says_pooling
+from openclaw.models.local.provider import Worker
 
 Purpose: TypeAlias = Literal["document", "query"]
 """Some models treat a question differently from the passages it is compared with."""

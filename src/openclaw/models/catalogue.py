@@ -17,8 +17,8 @@ from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.models.base import Model, ModelError, Price
 from openclaw.models.catalogue_data import LOCAL_PROVIDER, MODEL_ALIASES, MODELS, PROVIDERS, local_model
 from openclaw.models.keys import canonical_provider, find_source, provider_config, read_profiles
-from openclaw.models.local.provider.gguf import context_length
-from openclaw.models.local.provider.install import INSTALL_COMMAND, is_installed, weights_path
+from openclaw.models.local.gguf import context_length
+from openclaw.models.local.install import INSTALL_COMMAND, is_installed, weights_path
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config, ModelConfig, ProviderConfig

@@ -9,16 +9,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from openclaw.models.local.provider.gguf import context_length
-from openclaw.models.local.provider.install import (
+
+from openclaw.models.local import install
+from openclaw.models.local.gguf import context_length
+from openclaw.models.local.install import (
     InstallError,
     explain_failure,
     install_local,
     is_installed,
     weights_path,
 )
-
-from openclaw.models.local.provider import install
 
 WEIGHTS = b"GGUF" + bytes(range(256)) * 64
 CACHE = Path.home() / ".cache" / "openclaw-tests"

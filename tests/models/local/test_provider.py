@@ -15,13 +15,13 @@ import pytest
 import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
-from openclaw.models.local.provider.install import INSTALL_COMMAND, install_local, weights_path
-from openclaw.models.local.provider.provider import TURN_OVERHEAD, ChatTurn, LocalProvider, fit, shorten, turns_of
 
 from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import Done, ModelError, ModelRequest, StreamEvent, Text
 from openclaw.models.catalogue_data import local_model
-from openclaw.models.local.provider import provider as local
+from openclaw.models.local import provider as local
+from openclaw.models.local.install import INSTALL_COMMAND, install_local, weights_path
+from openclaw.models.local.provider import TURN_OVERHEAD, ChatTurn, LocalProvider, fit, shorten, turns_of
 
 CACHE = str(Path.home() / ".cache" / "openclaw-tests")
 SYSTEM = "You are a helpful assistant. Answer in one or two short sentences."
@@ -255,7 +255,7 @@ def test_a_provider_kept_for_the_whole_process_works_under_a_second_event_loop(i
 
 @pytest.mark.local_model
 def test_the_process_ends_when_its_gateway_is_gone(installed: str) -> None:
-    command = [sys.executable, "-m", "openclaw.models.local.provider.worker", weights_path(installed), "512"]
+    command = [sys.executable, "-m", "openclaw.models.local.worker", weights_path(installed), "512"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdin is not None
         assert process.stdout.readline() == b'{"ready": 512}\n'

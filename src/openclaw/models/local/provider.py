@@ -29,7 +29,7 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text
-from openclaw.models.local.provider.install import INSTALL_COMMAND, weights_path
+from openclaw.models.local.install import INSTALL_COMMAND, weights_path
 
 IDLE_S = 600.0
 LOAD_TIMEOUT_S = 120.0
@@ -232,7 +232,7 @@ class Worker:
             sys.executable,
             "-P",
             "-m",
-            "openclaw.models.local.provider.worker",
+            "openclaw.models.local.worker",
             weights,
             str(context),
             *purpose,

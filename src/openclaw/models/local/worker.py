@@ -1,4 +1,4 @@
-"""The process that holds a local model: ``python -m openclaw.models.local.provider.worker WEIGHTS CONTEXT [PURPOSE]``.
+"""The process that holds a local model: ``python -m openclaw.models.local.worker WEIGHTS CONTEXT [PURPOSE]``.
 
 JSON lines on stdin: ``{"id", "messages", "max_tokens", "temperature"}`` asks, ``{"cancel": id}`` stops that answer.
 JSON lines on stdout: ``{"ready": context}`` once, then per request any number of ``{"id", "text"}`` and exactly one of
