@@ -8,15 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.sessions.reset import (
-    NotResumable,
-    PreviousSession,
-    choose,
-    ensure_fresh,
-    previous_sessions,
-    resume,
-    rotate,
-)
+from openclaw.sessions.reset import PreviousSession, ensure_fresh, previous_sessions, rotate
+from openclaw.sessions.resume import NotResumable, choose, resume
 
 from .stores import AGENT, FileStores, file_stores
 from .test_reset import AFTER, BEFORE, FACTS, KEY

@@ -26,7 +26,8 @@ from openclaw.inbound.commands.handle import handle_commands
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.reset import choose, previous_sessions
+from openclaw.sessions.reset import previous_sessions
+from openclaw.sessions.resume import choose
 from openclaw.storage.files.session_store import FileSessionStore
 from tests.storage.still_clock import StillClock
 
