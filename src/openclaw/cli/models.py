@@ -70,7 +70,7 @@ def status(args: argparse.Namespace) -> int:
             f"Why: {report['why']}",
             f"Fallbacks: {', '.join(report['fallbacks']) or 'none'}",
             f"Aliases: {', '.join(f'{alias} = {name}' for alias, name in report['aliases'].items()) or 'none'}",
-            f"Local model: {'installed' if report['localInstalled'] else 'not here (openclaw models install local)'}",
+            f"Local model: {'installed' if report['localInstalled'] else 'not here (openclaw.models.local.install local)'}",
             f"Config: {report['configPath']}",
         ]
         sys.stdout.write(printable("\n".join(lines)) + "\n")
@@ -84,7 +84,7 @@ def _report(agent: str | None) -> dict[str, Any]:
     from openclaw.config.load import read_config
     from openclaw.models.catalogue import Catalogue, UnknownModel
     from openclaw.models.detect import find_servers
-    from openclaw.models.install import is_installed
+    from openclaw.models.local.install import is_installed
 
     config = read_config(paths.config_path(), os.environ).config
     agent_id = agent or agents.default_agent_id(config)
@@ -139,7 +139,7 @@ def install(args: argparse.Namespace) -> int:
 
 def fetch_local() -> str:
     """Installs the embedded model with a progress bar; the path of its weights."""
-    from openclaw.models.install import InstallError, install_local
+    from openclaw.models.local.install import InstallError, install_local
 
     bar = _Progress()
     try:
@@ -221,7 +221,7 @@ COMMANDS = {
                     Flag("what", choices=(LOCAL,), help="the small model that runs on this computer"),
                     Flag("--if-needed", action="store_true", help="only when no other model is at hand; says which is"),
                 ),
-                example="openclaw models install local",
+                example="openclaw.models.local.install local",
             ),
         },
         default="status",
