@@ -174,7 +174,7 @@ def _ensure_model(provider: str, *, local: bool) -> None:
 
         fetch_local()
     else:
-        note("Later: `openclaw.models.local.install local`, or set a key and restart the Gateway.")
+        note("Later: `openclaw models install local`, or set a key and restart the Gateway.")
 
 
 COMMANDS = {

@@ -70,7 +70,7 @@ def status(args: argparse.Namespace) -> int:
             f"Why: {report['why']}",
             f"Fallbacks: {', '.join(report['fallbacks']) or 'none'}",
             f"Aliases: {', '.join(f'{alias} = {name}' for alias, name in report['aliases'].items()) or 'none'}",
-            f"Local model: {'installed' if report['localInstalled'] else 'not here (openclaw.models.local.install local)'}",
+            f"Local model: {'installed' if report['localInstalled'] else 'not here (openclaw models install local)'}",
             f"Config: {report['configPath']}",
         ]
         sys.stdout.write(printable("\n".join(lines)) + "\n")
@@ -221,7 +221,7 @@ COMMANDS = {
                     Flag("what", choices=(LOCAL,), help="the small model that runs on this computer"),
                     Flag("--if-needed", action="store_true", help="only when no other model is at hand; says which is"),
                 ),
-                example="openclaw.models.local.install local",
+                example="openclaw models install local",
             ),
         },
         default="status",
