@@ -91,7 +91,7 @@ async def list_pairing(call: Call) -> Any:
     return {"requests": [{"channel": channel, **msgspec.to_builtins(request)} for channel, request in waiting]}
 
 
-@method("pairing.approve_pairing", PairingApprove, access="pairing")
+@method("pairing.approve", PairingApprove, access="pairing")
 async def approve_pairing(call: Call) -> Any:
     """Lets the sender of the code in; with ``notify`` also tells them so on their channel."""
     params: PairingApprove = call.params
