@@ -12,10 +12,10 @@ from aiohttp import web
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
-from openclaw.gateway.server import frames
-from openclaw.gateway.server.registry import MethodError
+from openclaw.gateway.server.server import frames
+from openclaw.gateway.server.server.registry import MethodError
 from openclaw.gateway.targets import Target, require_agent, target_of
-from openclaw.models.base import ToolSpec
+from openclaw.messages import ToolSpec
 from openclaw.models.thinking import parse_level
 from openclaw.paths import normalize_agent_id
 

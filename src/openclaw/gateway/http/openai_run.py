@@ -21,15 +21,14 @@ from openclaw.gateway.http.openai_prompt import (
     refers_back,
     runs_named,
 )
-from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
-from openclaw.gateway.server.registry import MethodError
+from openclaw.gateway.server.server.broadcast import MAX_BUFFERED_BYTES
+from openclaw.gateway.server.server.registry import MethodError
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, transcript_ref
 from openclaw.gateway.webchat import fresh_session
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.commands.context import Hints
 from openclaw.inbound.intake import Incoming, take_in
-from openclaw.messages import AssistantMessage, Message, ToolCall, Usage, decode_message
-from openclaw.models.base import ToolSpec
+from openclaw.messages import AssistantMessage, Message, ToolCall, ToolSpec, Usage, decode_message
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.hub import Submission
 from openclaw.runs.queue import QueueWish

@@ -13,8 +13,8 @@ from openclaw.agent.run import entry_id
 from openclaw.channels.manager import Running
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
-from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.server.params import NonEmpty, Params
+from openclaw.gateway.server.server.registry import Call, MethodError, method
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, target_of, transcript_ref
 from openclaw.gateway.views.history import injected_message
 from openclaw.inbound.message import Inbound, Route, Sender
@@ -25,7 +25,7 @@ from openclaw.routing import resolve_route
 from openclaw.sessions.delivery import normalize_channel
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.lifecycle import home_of
-from openclaw.storage.base import Accept, LedgerRow, OutboxRow
+from openclaw.storage.base import Accept, LedgerRow, MessageBody, OutboxRow
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -72,7 +72,7 @@ async def send(call: Call) -> Any:
         session_id="",
         source="send",
         route=stored_route,
-        body={"text": params.message},
+        body=MessageBody(text=params.message),
     )
     row, new = await gateway.ledger.post(accept, parts_for(stored_route, [params.message], limits, media))
     services.delivery.wake()
