@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from openclaw.gateway.server.server.server import serve
 
 from openclaw.channels import registry
 from openclaw.clock import SystemClock
@@ -19,6 +18,7 @@ from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.server.server import serve
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.part import SendFailed

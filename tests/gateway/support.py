@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
-from openclaw.gateway.server.server.registry import load_methods
-from openclaw.gateway.server.server.server import Server, serve
 
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.server.registry import load_methods
+from openclaw.gateway.server.server import Server, serve
 from openclaw.models.catalogue import Catalogue
 from openclaw.storage.files.session_store import FileSessionStore
 

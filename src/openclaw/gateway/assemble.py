@@ -24,8 +24,8 @@ from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.metrics import Metered
 from openclaw.gateway.receive import Reception
-from openclaw.gateway.server.server.registry import load_methods
-from openclaw.gateway.server.server.run_events import RunStream
+from openclaw.gateway.server.registry import load_methods
+from openclaw.gateway.server.run_events import RunStream
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.notebooks import Notebooks
 from openclaw.messages import AssistantMessage

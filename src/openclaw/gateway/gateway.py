@@ -19,9 +19,9 @@ from openclaw.gateway.health import DiskCheck, Health
 from openclaw.gateway.loop_fairness import Turnstile
 from openclaw.gateway.metrics import Meter, StallMonitor
 from openclaw.gateway.restart import Restart
-from openclaw.gateway.server.server.broadcast import Broadcaster, Client
-from openclaw.gateway.server.server.handshake import TICK_INTERVAL_MS
-from openclaw.gateway.server.server.presence import Presence
+from openclaw.gateway.server.broadcast import Broadcaster, Client
+from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
+from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.system_events import SystemEvents
 from openclaw.inbound.pairing import PairingStore
 from openclaw.outbound.visible import visible_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from openclaw.gateway import session_rows
-from openclaw.gateway.server.server.registry import MethodError
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target, entry_of
 from openclaw.sessions.carry_over import PreviousSession, Reason, previous_sessions
 from openclaw.sessions.entry import SessionEntry

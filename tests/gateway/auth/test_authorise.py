@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openclaw.gateway.server.server.registry import ADVERTISED, MethodError, find, load_methods, method
 
 from openclaw.gateway.auth.authorise import ACCESS, access_of, refusal
+from openclaw.gateway.server.registry import ADVERTISED, MethodError, find, load_methods, method
 from tests.gateway.support import Running
 
 SCOPES = ["operator.admin", "operator.read", "operator.write", "operator.pairing", "operator.approvals"]

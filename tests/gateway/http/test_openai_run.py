@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from openclaw.gateway.server.server.broadcast import MAX_BUFFERED_BYTES
 
 from openclaw.agent.run import RunResult
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
 from openclaw.gateway.http.openai_run import Ask, Following, SlowReader
+from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
 from openclaw.messages import AssistantMessage, TextBlock, Usage
 from openclaw.runs.hub import Submission
 from openclaw.runs.record import RunRecord

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openclaw.gateway.server.server.registry import Call
 
-from openclaw.gateway.server.server import registry
+from openclaw.gateway.server import registry
+from openclaw.gateway.server.registry import Call
 from tests.gateway.support import TOKEN, HeldClock, Running, running_gateway, with_token
 
 

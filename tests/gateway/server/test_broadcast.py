@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 import msgspec
-from openclaw.gateway.server.server.broadcast import Broadcaster, Client, ClientInfo, field_of
-from openclaw.gateway.server.server.handshake import TICK_INTERVAL_MS
 
+from openclaw.gateway.server.broadcast import Broadcaster, Client, ClientInfo, field_of
+from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
 from tests.gateway.support import HeldClock, Running, running_gateway
 
 INFO = ClientInfo(id="test", version="1", platform="linux", mode="test")

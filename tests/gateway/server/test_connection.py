@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from openclaw.gateway.server.server.broadcast import MAX_BUFFERED_BYTES
-from openclaw.gateway.server.server.params import Params
-from openclaw.gateway.server.server.registry import Call, MethodError
 
-from openclaw.gateway.server.server import connection, registry
+from openclaw.gateway.server import connection, registry
+from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
+from openclaw.gateway.server.params import Params
+from openclaw.gateway.server.registry import Call, MethodError
 from tests.gateway.support import Running
 
 

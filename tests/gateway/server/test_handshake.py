@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from openclaw.gateway.server.server.registry import ADVERTISED
 
+from openclaw.gateway.server.registry import ADVERTISED
 from tests.gateway.support import Running, connect_params, running_gateway
 
 

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openclaw.gateway.server.server.frames import BadFrame, NotJson, close_reason, decode_request
-from openclaw.gateway.server.server.params import InvalidParams, NonEmpty, Params, decode_params
+
+from openclaw.gateway.server.frames import BadFrame, NotJson, close_reason, decode_request
+from openclaw.gateway.server.params import InvalidParams, NonEmpty, Params, decode_params
 
 
 class Inner(Params):

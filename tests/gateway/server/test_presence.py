@@ -4,8 +4,7 @@ import asyncio
 from datetime import UTC
 from pathlib import Path
 
-from openclaw.gateway.server.server.presence import MAX_ENTRIES, Presence
-
+from openclaw.gateway.server.presence import MAX_ENTRIES, Presence
 from openclaw.gateway.system_events import MAX_PER_SESSION, SystemEvents
 from tests.gateway.support import HeldClock, Running, running_gateway
 

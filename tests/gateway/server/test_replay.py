@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openclaw.gateway.server.server.broadcast import Broadcaster, Client
-from openclaw.gateway.server.server.replay import CHUNK_BYTES, Backlog, Kept, catch_up
-from openclaw.gateway.server.server.run_events import RunStream
 
 from openclaw.clock import SystemClock
 from openclaw.events import AssistantStarted, TextDelta
+from openclaw.gateway.server.broadcast import Broadcaster, Client
+from openclaw.gateway.server.replay import CHUNK_BYTES, Backlog, Kept, catch_up
+from openclaw.gateway.server.run_events import RunStream
 from openclaw.runs.record import RunRecord
 from openclaw.storage.base import LedgerRow, MessageBody
 from tests.gateway.server.test_broadcast import INFO, Recorder

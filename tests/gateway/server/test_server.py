@@ -6,9 +6,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from openclaw.gateway.server.server.server import Server, StartRefused, bind_host, is_loopback, own_addresses
 
-from openclaw.gateway.server.server import server
+from openclaw.gateway.server import server
+from openclaw.gateway.server.server import Server, StartRefused, bind_host, is_loopback, own_addresses
 from tests.gateway.support import Running, running_gateway
 
 

@@ -27,7 +27,7 @@ PENDING_TTL_MS = 5 * 60_000
 MAX_PENDING = 100
 Record: TypeAlias = dict[str, Any]
 
-log = logging.getLogger("openclaw.gateway.auth.devices")
+log = logging.getLogger("openclaw.gateway.devices")
 
 
 class Devices:

@@ -12,8 +12,8 @@ from aiohttp import web
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
-from openclaw.gateway.server.server import frames
-from openclaw.gateway.server.server.registry import MethodError
+from openclaw.gateway.server import frames
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target, require_agent, target_of
 from openclaw.messages import ToolSpec
 from openclaw.models.thinking import parse_level

@@ -21,8 +21,8 @@ from openclaw.gateway.http.openai_prompt import (
     refers_back,
     runs_named,
 )
-from openclaw.gateway.server.server.broadcast import MAX_BUFFERED_BYTES
-from openclaw.gateway.server.server.registry import MethodError
+from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, transcript_ref
 from openclaw.gateway.webchat import fresh_session
 from openclaw.inbound.attachments import Image

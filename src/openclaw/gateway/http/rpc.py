@@ -17,8 +17,8 @@ from openclaw import __version__
 from openclaw.gateway.auth.authorise import ADMIN
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
-from openclaw.gateway.server.server import frames, registry
-from openclaw.gateway.server.server.broadcast import (
+from openclaw.gateway.server import frames, registry
+from openclaw.gateway.server.broadcast import (
     DELTA_EVENTS,
     TOOL_EVENTS,
     Broadcaster,
@@ -26,8 +26,8 @@ from openclaw.gateway.server.server.broadcast import (
     ClientInfo,
     field_of,
 )
-from openclaw.gateway.server.server.params import InvalidParams, Params, decode_params
-from openclaw.gateway.server.server.replay import Resumption, catch_up, resume
+from openclaw.gateway.server.params import InvalidParams, Params, decode_params
+from openclaw.gateway.server.replay import Resumption, catch_up, resume
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

@@ -16,7 +16,7 @@ from openclaw.agent.toolset import tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.openai_common import Refused, admit, json_response, read_json
-from openclaw.gateway.server.server.registry import MethodError
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
 from openclaw.gateway.webchat import operator_may_elevate
 from openclaw.models.base import ModelError

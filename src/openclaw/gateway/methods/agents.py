@@ -17,8 +17,8 @@ from openclaw.config.agents import agent_config, agent_ids, default_agent_id, ma
 from openclaw.config.issues import ConfigInvalid
 from openclaw.config.schema.agents import BindingMatch
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.server.server.params import NonEmpty, Params
-from openclaw.gateway.server.server.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.session_rows import model_defaults
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
 from openclaw.sessions.keys import agent_of

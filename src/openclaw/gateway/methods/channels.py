@@ -10,9 +10,9 @@ import msgspec
 
 from openclaw.channels.manager import Channels, Running
 from openclaw.gateway.channel_services import by_channel, label_of, summary_of
-from openclaw.gateway.server.server import registry
-from openclaw.gateway.server.server.params import NonEmpty, Params
-from openclaw.gateway.server.server.registry import Call, MethodError, method
+from openclaw.gateway.server import registry
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 
 
 class ChannelsStatus(Params):

@@ -17,8 +17,8 @@ from openclaw.config.redact import redact_raw, redacted
 from openclaw.config.reload import changed_paths, reload_action
 from openclaw.config.source import parse_source
 from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
-from openclaw.gateway.server.server.params import NonEmpty, Params
-from openclaw.gateway.server.server.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 
 
 class NoParams(Params):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from openclaw.gateway.auth.devices import summary
-from openclaw.gateway.server.server.params import NonEmpty, Params
-from openclaw.gateway.server.server.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 
 Role = Literal["operator", "node"]
 

@@ -16,8 +16,8 @@ from openclaw.gateway.rotation import (
     take_up,
     wanted_session,
 )
-from openclaw.gateway.server.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.server.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params, Positive
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.session_patch import SessionsPatch, apply_patch, resolved_model
 from openclaw.gateway.targets import Target, entry_of, target_of, transcript_ref
 from openclaw.paths import normalize_agent_id

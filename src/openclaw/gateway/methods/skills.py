@@ -13,8 +13,8 @@ from openclaw.config.agents import agent_ids, default_agent_id, workspace_dir
 from openclaw.config.issues import ConfigInvalid
 from openclaw.config.redact import redacted
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.server.server.params import NonEmpty, Params
-from openclaw.gateway.server.server.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.paths import normalize_agent_id
 
 

@@ -13,9 +13,9 @@ from openclaw import __version__
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.channel_services import summary_lines
 from openclaw.gateway.health import heartbeat_summary
-from openclaw.gateway.server.server.params import NonEmpty, Params
-from openclaw.gateway.server.server.registry import Call, MethodError, method
-from openclaw.gateway.server.server.replay import LET_GO, Resumption, catch_up, resume
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.replay import LET_GO, Resumption, catch_up, resume
 from openclaw.gateway.session_rows import list_kind, model_defaults, most_recent, row_view
 from openclaw.logs import DAILY_NAME, log_path
 from openclaw.models.catalogue import public_row

@@ -13,8 +13,8 @@ import msgspec
 from openclaw.agent.kept_reports import stored_report
 from openclaw.agent.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
 from openclaw.gateway import spend_view
-from openclaw.gateway.server.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.server.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params, Positive
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.session_rows import message_of, model_defaults, preview_role, preview_text, row_view, shortened
 from openclaw.gateway.targets import Target, find_row, transcript_ref
 from openclaw.messages import AssistantMessage

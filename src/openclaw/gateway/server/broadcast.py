@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from openclaw.gateway.auth.authorise import EVENT_SCOPES, may_receive
-from openclaw.gateway.server.server import frames
-from openclaw.gateway.server.server.replay import REPLAY, Backlog, Kept
+from openclaw.gateway.server import frames
+from openclaw.gateway.server.replay import REPLAY, Backlog, Kept
 
 MAX_BUFFERED_BYTES = 1_572_864
 """What may wait in one client's outbound buffer before it counts as slow."""

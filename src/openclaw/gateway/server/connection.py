@@ -12,11 +12,11 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
 from openclaw.gateway.auth.origin import Peer
-from openclaw.gateway.server.server import frames, registry
-from openclaw.gateway.server.server.broadcast import Client
-from openclaw.gateway.server.server.handshake import Admission, ConnectParams, Refused, admit, hello_ok
-from openclaw.gateway.server.server.params import InvalidParams, decode_params
-from openclaw.gateway.server.server.replay import catch_up, resume
+from openclaw.gateway.server import frames, registry
+from openclaw.gateway.server.broadcast import Client
+from openclaw.gateway.server.handshake import Admission, ConnectParams, Refused, admit, hello_ok
+from openclaw.gateway.server.params import InvalidParams, decode_params
+from openclaw.gateway.server.replay import catch_up, resume
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

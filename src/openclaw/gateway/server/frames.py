@@ -110,7 +110,7 @@ def _id_of(raw: bytes) -> str:
 
 
 def _what_is_wrong(raw: bytes) -> str:
-    from openclaw.gateway.server.server.params import problems
+    from openclaw.gateway.server.params import problems
 
     value = decode_any(raw)
     if isinstance(value, dict) and value.get("type") != "req":

@@ -18,11 +18,11 @@ from openclaw.gateway.auth.devices import (
 )
 from openclaw.gateway.auth.origin import Peer, origin_refusal
 from openclaw.gateway.auth.shared_auth import SharedSecret, check, is_control_ui, is_webchat, refusal_text
-from openclaw.gateway.server.server.broadcast import MAX_BUFFERED_BYTES, ClientInfo
-from openclaw.gateway.server.server.frames import MAX_FRAME_BYTES, PROTOCOL_VERSION, Text
-from openclaw.gateway.server.server.params import Params
-from openclaw.gateway.server.server.registry import EVENTS, advertised
-from openclaw.gateway.server.server.replay import Resumption
+from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES, ClientInfo
+from openclaw.gateway.server.frames import MAX_FRAME_BYTES, PROTOCOL_VERSION, Text
+from openclaw.gateway.server.params import Params
+from openclaw.gateway.server.registry import EVENTS, advertised
+from openclaw.gateway.server.replay import Resumption
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

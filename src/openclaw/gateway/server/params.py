@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from openclaw.gateway.server.server.frames import NotJson, decode_any
+from openclaw.gateway.server.frames import NotJson, decode_any
 
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from openclaw.gateway.auth.authorise import Access, access_of, refusal
-from openclaw.gateway.server.server import frames
-from openclaw.gateway.server.server.params import InvalidParams, decode_params
+from openclaw.gateway.server import frames
+from openclaw.gateway.server.params import InvalidParams, decode_params
 from openclaw.storage.trouble import in_words, is_disk_trouble
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
-    from openclaw.gateway.server.server.broadcast import Client
+    from openclaw.gateway.server.broadcast import Client
 
 log = logging.getLogger("openclaw.gateway.ws")
 

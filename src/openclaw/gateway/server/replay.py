@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openclaw.gateway.auth.authorise import may_receive
-from openclaw.gateway.server.server import frames
+from openclaw.gateway.server import frames
 
 if TYPE_CHECKING:
-    from openclaw.gateway.server.server.broadcast import Broadcaster, Client
+    from openclaw.gateway.server.broadcast import Broadcaster, Client
 
 MAX_FRAMES = 4_096
 MAX_BYTES = 4 * 1024 * 1024

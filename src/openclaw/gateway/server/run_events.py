@@ -22,7 +22,7 @@ from openclaw.events import (
     ToolStarted,
     ToolUpdated,
 )
-from openclaw.gateway.server.server.broadcast import Broadcaster
+from openclaw.gateway.server.broadcast import Broadcaster
 from openclaw.messages import ImageBlock, UserBlock
 from openclaw.outbound.footer import with_footer
 from openclaw.runs.record import RunRecord
