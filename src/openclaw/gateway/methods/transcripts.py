@@ -16,7 +16,6 @@ from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
 from openclaw.gateway.views.history import as_people_see_it, joined_parts
 from openclaw.sessions.archive import compress_old
-from openclaw.sessions.carry_over import previous_sessions
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.export import (
     CannotImport,
@@ -27,8 +26,8 @@ from openclaw.sessions.export import (
     raw_page,
 )
 from openclaw.sessions.keys import shown_key
-from openclaw.sessions.lifecycle import home_of
-from openclaw.sessions.search import MOST_RESULTS, Found
+from openclaw.sessions.reset import home_of, previous_sessions
+from openclaw.sessions.search import MOST_RESULTS, TranscriptHit
 from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files.disk import atomic_replace
 
@@ -80,7 +79,7 @@ async def _keys(gateway: Gateway) -> dict[str, str]:
     return keys
 
 
-def _with_key(found: Found, keys: dict[str, str]) -> dict[str, Any]:
+def _with_key(found: TranscriptHit, keys: dict[str, str]) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(found)
     return {"sessionKey": keys.get(found.session_id), **{name: value for name, value in shown.items() if value != ""}}
 
