@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.session_target import find_row, target_of
 from openclaw.runs.known import LONGEST_CHAIN
 from openclaw.runs.story import answered_by, summary, tell

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from openclaw.agent.run import RunResult
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
-from openclaw.gateway.broadcast import MAX_BUFFERED_BYTES
 from openclaw.gateway.http.openai_run import (
     Ask,
     Following,
@@ -26,6 +25,7 @@ from openclaw.gateway.http.openai_run import (
     run_of,
     runs_named,
 )
+from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage
 from openclaw.runs.hub import Submission
 from openclaw.runs.record import RunRecord

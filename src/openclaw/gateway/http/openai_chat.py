@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.config.agents import agent_ids
+from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http import openai_run
 from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, Ending, Following, Said, SlowReader
 from openclaw.gateway.http.openai_shared import (
@@ -31,7 +32,6 @@ from openclaw.gateway.http.openai_shared import (
     thinking_of,
     tool_spec,
 )
-from openclaw.gateway.origin import Peer
 from openclaw.messages import Usage
 
 if TYPE_CHECKING:

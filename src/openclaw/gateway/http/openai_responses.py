@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.config.schema.gateway import ResponseFiles, ResponsesEndpoint
+from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http import openai_run
 from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, Call, Ending, Following, Said, SlowReader
 from openclaw.gateway.http.openai_shared import (
@@ -35,7 +36,6 @@ from openclaw.gateway.http.openai_shared import (
     thinking_of,
     tool_spec,
 )
-from openclaw.gateway.origin import Peer
 from openclaw.messages import Usage
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import msgspec
 from openclaw.agent.continuation import replies
 from openclaw.agent.run import entry_id
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
-from openclaw.gateway.broadcast import MAX_BUFFERED_BYTES
 from openclaw.gateway.http.openai_shared import Refused, stateless_target
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.session_target import Target, check_send_policy, entry_of, transcript_ref
 from openclaw.gateway.webchat import fresh_session
 from openclaw.inbound.accept import Incoming, take_in

@@ -15,12 +15,11 @@ from aiohttp import web
 
 from openclaw.config.agents import default_agent_id
 from openclaw.config.schema.gateway import ResponseFiles, ResponseImages
-from openclaw.gateway import frames
-from openclaw.gateway.http.bearer import HttpRefusal, bearer_refusal, page_refusal
-from openclaw.gateway.http.body import BodyTooLarge, read_body
+from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
-from openclaw.gateway.origin import Peer
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.server import frames
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.session_target import Target, require_agent, target_of
 from openclaw.inbound.attachments import Image
 from openclaw.messages import ToolSpec

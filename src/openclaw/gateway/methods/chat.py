@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from openclaw.gateway.history import injected_message, read_history
-from openclaw.gateway.params import NonEmpty, Params
-from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.session_target import (
     Target,
     check_send_policy,
@@ -19,6 +18,7 @@ from openclaw.gateway.session_target import (
     transcript_ref,
 )
 from openclaw.gateway.spoken import Said, say, show
+from openclaw.gateway.views.history import injected_message, read_history
 from openclaw.gateway.webchat import fresh_session, hear, may_be_command
 from openclaw.inbound.accept import Incoming, take_in
 from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
