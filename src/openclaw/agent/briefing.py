@@ -15,7 +15,7 @@ from openclaw.agent.prompt import QUARTER_MS, PromptFacts, SystemPrompt, build_s
 from openclaw.agent.prompt_facts import Means, Occasion, facts_for
 from openclaw.agent.prompt_report import shared_report
 from openclaw.agent.tokens import overhead_tokens
-from openclaw.models.base import ToolSpec
+from openclaw.messages import ToolSpec
 from openclaw.models.compat import reasons_in_tags
 from openclaw.outbound.reasoning import Framing
 from openclaw.tools.base import Tool

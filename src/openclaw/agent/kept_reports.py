@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.prompt_report import PromptReport
-from openclaw.models.base import Model, ModelRequest, ToolSpec
+from openclaw.messages import ToolSpec
+from openclaw.models.base import Model, ModelRequest
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import BlobStore
 

@@ -16,8 +16,8 @@ from openclaw.agent.prompt_report import PromptReport, prompt_report
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.agent.view import PromptView
 from openclaw.config.schema import Config
-from openclaw.messages import Message, ThinkingLevel
-from openclaw.models.base import Model, ModelError, ModelRequest, ToolSpec
+from openclaw.messages import Message, ThinkingLevel, ToolSpec
+from openclaw.models.base import Model, ModelError, ModelRequest
 from openclaw.models.errors import supported_thinking_levels
 from openclaw.models.retry import RetrySettings
 from openclaw.models.thinking import clamp, clamp_to_model, parse_level

@@ -32,10 +32,10 @@ from openclaw.inbound.message import Inbound
 from openclaw.inbound.pairing import pairing_reply
 from openclaw.inbound.stamp import ABORT_NOTE
 from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
-from openclaw.sessions.display_name import group_display_name
-from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.lifecycle import MessageFacts, Rotation, ensure_fresh
+from openclaw.sessions.entry import SessionEntry, group_display_name
+from openclaw.sessions.reset import MessageFacts, Rotation, ensure_fresh
 from openclaw.sessions.send_policy import send_decision
+from openclaw.storage.base import StoredImage
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -224,7 +224,7 @@ class Reception:
             route=msgspec.to_builtins(reply_route(inbound, resolved)),
             prompt=prompt,
             stored_images=[
-                {"blob": media.blob, "mimeType": media.mime_type}
+                StoredImage(media.blob, media.mime_type)
                 for media in inbound.media
                 if media.blob and media.mime_type.startswith("image/")
             ],
