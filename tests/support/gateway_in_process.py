@@ -14,8 +14,7 @@ from typing import Any
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.lock import GatewayLock
-from openclaw.gateway.main import serving
+from openclaw.gateway.main import GatewayLock, serving
 from openclaw.logs import Logs
 from openclaw.paths import make_private_dir
 from tests.support.gateway import GatewayUnderTest
