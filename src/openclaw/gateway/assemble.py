@@ -22,12 +22,12 @@ from openclaw.gateway.approvals import wake, watch_approvals
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.meter import Metered
+from openclaw.gateway.metrics import Metered
 from openclaw.gateway.receive import Reception
-from openclaw.gateway.registry import load_methods
-from openclaw.gateway.run_events import RunStream
+from openclaw.gateway.server.registry import load_methods
+from openclaw.gateway.server.run_events import RunStream
 from openclaw.memory.embedders import Embedders
-from openclaw.memory.notebooks import Notebooks
+from openclaw.memory.search import Notebooks
 from openclaw.messages import AssistantMessage
 from openclaw.models import http as model_http
 from openclaw.models.base import Done, Heard, ModelError, ModelRequest, StreamEvent
@@ -44,7 +44,7 @@ from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript_store import FileTranscriptStore
-from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
+from openclaw.tools.exec.tool.tool.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.process_registry import ProcessRegistry
 
 log = logging.getLogger("openclaw.gateway")

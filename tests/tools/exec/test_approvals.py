@@ -12,10 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-
-from openclaw.clock import SystemClock
-from openclaw.tools.base import ToolContext, ToolError
-from openclaw.tools.exec.approvals import (
+from openclaw.tools.exec.tool.tool.approvals import (
     ApprovalJournal,
     ApprovalRequest,
     ApprovalRules,
@@ -23,8 +20,11 @@ from openclaw.tools.exec.approvals import (
     BadRules,
     UnknownApproval,
 )
-from openclaw.tools.exec.settings import CommandPolicy, ExecOverrides, ExecSettings, HostRules, command_policy
-from openclaw.tools.exec.tool import ExecTool
+from openclaw.tools.exec.tool.tool.settings import CommandPolicy, ExecOverrides, ExecSettings, HostRules, command_policy
+from openclaw.tools.exec.tool.tool.tool import ExecTool
+
+from openclaw.clock import SystemClock
+from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.process_registry import ProcessRegistry
 
 ECHO = os.path.realpath(shutil.which("echo") or "")

@@ -14,9 +14,9 @@ from openclaw.agent.exec_wish import exec_wish
 from openclaw.agent.preparation import choose_model
 from openclaw.agent.toolset import tools_for
 from openclaw.config.agents import workspace_dir
+from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.openai_common import Refused, admit, json_response, read_json
-from openclaw.gateway.origin import Peer
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
 from openclaw.gateway.webchat import operator_may_elevate
 from openclaw.models.base import ModelError
@@ -24,7 +24,7 @@ from openclaw.paths import make_private_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
-from openclaw.tools.exec.settings import ExecOverrides
+from openclaw.tools.exec.tool.tool.settings import ExecOverrides
 from openclaw.tools.policy import ToolFilter, allowed_tools, normalize_tool_name
 
 if TYPE_CHECKING:

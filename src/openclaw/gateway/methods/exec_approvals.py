@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.gateway.params import NonEmpty, Params
-from openclaw.gateway.registry import Call, MethodError, method
-from openclaw.tools.exec.approvals import (
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.tools.exec.tool.approvals import (
     TIMEOUT_MS,
     ApprovalRequest,
     ApprovalRules,

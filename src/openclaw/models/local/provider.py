@@ -1,0 +1,473 @@
+"""The embedded model: small, free, offline. It runs in a process of its own, started on first use.
+
+A separate process keeps the decoding off the Gateway's event loop and its memory out of the Gateway; when nobody has
+asked for ten minutes it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openclaw import paths
+from openclaw.clock import Clock, SystemClock
+from openclaw.messages import (
+    AssistantMessage,
+    ImageBlock,
+    Message,
+    StopReason,
+    TextBlock,
+    ToolResultMessage,
+    Usage,
+    UserMessage,
+)
+from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text
+from openclaw.models.local.install import INSTALL_COMMAND, weights_path
+
+IDLE_S = 600.0
+LOAD_TIMEOUT_S = 120.0
+STALL_TIMEOUT_S = 600.0
+"""Longest wait for the next word; a long prompt on a slow machine is read for minutes."""
+SETTLE_S = 0.5
+"""An answer that does not stop this soon when cancelled (the prompt is still being read) costs the process its life."""
+MAX_WAITING = 16
+MAX_CONTEXT = 32_768
+DEFAULT_MAX_TOKENS = 512
+CHARS_PER_TOKEN = 3.5
+FIT_ATTEMPTS = 4
+_LINE_LIMIT = 1 << 20
+_PASSED_ON = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "TEMP",
+    "SYSTEMROOT",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "LD_LIBRARY_PATH",
+)
+
+
+class LocalProvider:
+    """Answers one request at a time; others wait their turn. Keep one instance, and ``close()`` it at the end."""
+
+    def __init__(self, state_dir: str | None = None, *, clock: Clock | None = None, idle_s: float = IDLE_S) -> None:
+        self._state_dir = state_dir
+        self._clock = clock or SystemClock()
+        self._idle_s = idle_s
+        self._worker: Worker | None = None
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._idle: asyncio.Task[None] | None = None
+        self._settling: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def worker_pid(self) -> int | None:
+        """The process that holds the model, while it is loaded."""
+        return self._worker.process.pid if self._worker and self._worker.alive else None
+
+    async def stream(self, request: ModelRequest, api_key: str = "") -> AsyncIterator[StreamEvent]:
+        await self._take_turn()
+        worker: Worker | None = None
+        try:
+            worker = await self._ready_worker(request.model)
+            async for event in self._answer(worker, request):
+                yield event
+        finally:
+            # Nothing may be awaited here: a cancelled caller must get away at once.
+            if worker is not None and worker.alive and worker.busy_with is not None:
+                task = asyncio.ensure_future(self._settle(worker))
+                self._settling.add(task)
+                task.add_done_callback(self._settling.discard)
+            else:
+                self._end_turn()
+
+    async def close(self) -> None:
+        self._enter_loop()
+        if self._idle is not None:
+            self._idle.cancel()
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.stop()
+        if self._settling:
+            await asyncio.gather(*self._settling, return_exceptions=True)
+
+    def _enter_loop(self) -> None:
+        """A process's pipes belong to the event loop that started it; under another loop we begin anew."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._worker is not None:
+            self._worker.kill()
+        self._worker, self._idle, self._waiting = None, None, 0
+        self._turn = asyncio.Lock()
+        self._settling.clear()
+        self._loop = loop
+
+    async def _take_turn(self) -> None:
+        self._enter_loop()
+        if self._waiting >= MAX_WAITING:
+            raise ModelError(
+                f"The local model is busy and {MAX_WAITING} requests already wait for it; try again later.",
+                kind="overloaded",
+                retryable=True,
+            )
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _end_turn(self) -> None:
+        self._turn.release()
+        if self._worker is not None:
+            self._idle = asyncio.ensure_future(self._stop_when_idle(self._worker))
+
+    async def _settle(self, worker: Worker) -> None:
+        """After a cancelled answer: the model stops within a word, or its process does."""
+        try:
+            await worker.cancel()
+        finally:
+            self._end_turn()
+
+    async def _stop_when_idle(self, worker: Worker) -> None:
+        await self._clock.sleep(self._idle_s)
+        if self._worker is worker and not self._turn.locked():
+            self._worker = None
+            await worker.stop()
+
+    async def _ready_worker(self, model: Model) -> Worker:
+        weights = _weights(model, self._state_dir)
+        context = min(model.context_window, MAX_CONTEXT)
+        current = self._worker
+        if current is not None and current.alive and (current.weights, current.context) == (weights, context):
+            return current
+        if current is not None:
+            self._worker = None
+            await current.stop()
+        if not await asyncio.to_thread(Path(weights).is_file):
+            raise ModelError(_not_installed(model, weights))
+        self._worker = await Worker.start(weights, context)
+        return self._worker
+
+    async def _answer(self, worker: Worker, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+        system, turns = turns_of(request)
+        limit = min(request.max_tokens or DEFAULT_MAX_TOKENS, request.model.max_tokens, worker.context // 2)
+        room = worker.context - limit
+        budget = int(room * CHARS_PER_TOKEN)
+        parts: list[str] = []
+        try:
+            for _ in range(FIT_ATTEMPTS):
+                await worker.ask(fit(system, turns or [ChatTurn("user", "Hello")], budget), limit, request.temperature)
+                overflow = 0
+                async for line in worker.lines():
+                    if "text" in line:
+                        parts.append(line["text"])
+                        yield Text(line["text"])
+                    elif "done" in line:
+                        yield Done(self._message(request.model, parts, line))
+                        return
+                    else:
+                        overflow = int(line["overflow"])
+                # The tokens are counted only now; the next try keeps the proportion, and a little less.
+                budget = int(budget * min(room / overflow, 1) * 0.9)
+        except ModelError as error:
+            error.partial = self._message(request.model, parts, {"done": "error"}, str(error)) if parts else None
+            raise
+        raise ModelError(
+            f"The conversation does not fit the local model's window of {worker.context} tokens; "
+            "start a new session or use a larger model.",
+            kind="overflow",
+        )
+
+    def _message(self, model: Model, parts: list[str], line: dict[str, Any], error: str = "") -> AssistantMessage:
+        reasons: dict[str, StopReason] = {"length": "length", "cancelled": "aborted", "error": "error"}
+        counts = {name: int(line.get(name, 0)) for name in ("input", "cached", "output")}
+        message = AssistantMessage(
+            content=[TextBlock(text="".join(parts))] if parts else [],
+            api=model.api,
+            provider=model.provider,
+            model=model.id,
+            usage=Usage(
+                input=counts["input"],
+                cache_read=counts["cached"],
+                output=counts["output"],
+                total_tokens=sum(counts.values()),
+            ),
+            stop_reason=reasons.get(line["done"], "stop"),
+            timestamp=self._clock.now_ms(),
+        )
+        if error:
+            message.error_message = error
+        return message
+
+
+class Worker:
+    """The model's process and the lines to and from it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, weights: str, context: int) -> None:
+        self.process = process
+        self.weights = weights
+        self.context = context
+        self.busy_with: int | None = None
+        self._last_id = 0
+
+    @classmethod
+    async def start(cls, weights: str, context: int, *purpose: str) -> Worker:
+        """``purpose``: nothing for answers; see the worker for others."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "openclaw.models.local.worker",
+            weights,
+            str(context),
+            *purpose,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+            limit=_LINE_LIMIT,
+            start_new_session=True,
+        )
+        worker = cls(process, weights, context)
+        try:
+            await worker._read_line(LOAD_TIMEOUT_S)
+        except ModelError:
+            await worker.stop()
+            raise
+        except asyncio.CancelledError:
+            worker.kill()
+            raise
+        return worker
+
+    @property
+    def alive(self) -> bool:
+        return self.process.returncode is None
+
+    async def ask(self, messages: list[dict[str, str]], max_tokens: int, temperature: float | None) -> None:
+        self._last_id += 1
+        self.busy_with = self._last_id
+        await self._send(
+            {"id": self._last_id, "messages": messages, "max_tokens": max_tokens, "temperature": temperature}
+        )
+
+    async def vectors(self, texts: list[str]) -> list[list[float]]:
+        """Of a process started for embeddings."""
+        self._last_id += 1
+        self.busy_with = self._last_id
+        await self._send({"id": self._last_id, "texts": texts})
+        async for line in self.lines():
+            return line["vectors"]
+        return []
+
+    async def lines(self) -> AsyncIterator[dict[str, Any]]:
+        """What comes back for the current request, its last line included."""
+        while True:
+            line = await self._read_line(STALL_TIMEOUT_S)
+            if line.get("id") != self.busy_with:
+                continue
+            if "error" in line:
+                self.busy_with = None
+                raise ModelError(f"The local model failed: {line['error']}")
+            if "text" not in line:
+                self.busy_with = None
+            yield line
+            if self.busy_with is None:
+                return
+
+    async def cancel(self) -> None:
+        """Stops the current answer; the process survives if it obeys quickly."""
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await self._send({"cancel": self.busy_with})
+                async for _ in self.lines():
+                    pass
+        except (TimeoutError, ModelError):
+            self.kill()
+            await self.process.wait()
+        finally:
+            self.busy_with = None
+
+    async def stop(self) -> None:
+        """The end of its input ends the process."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            await asyncio.wait_for(self.process.wait(), 2)
+        except TimeoutError:
+            self.kill()
+            await self.process.wait()
+
+    def kill(self) -> None:
+        if self.alive:
+            try:
+                self.process.kill()
+            except ProcessLookupError:
+                pass
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+            await self.process.stdin.drain()
+        except (BrokenPipeError, ConnectionResetError):
+            raise await self._death() from None
+
+    async def _read_line(self, timeout: float) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        try:
+            async with asyncio.timeout(timeout):
+                raw = await self.process.stdout.readline()
+        except TimeoutError:
+            self.kill()
+            raise ModelError(
+                f"The local model gave no sign of life for {timeout:.0f} seconds and was stopped.",
+                kind="timeout",
+                retryable=True,
+            ) from None
+        if not raw.endswith(b"\n"):
+            raise await self._death()
+        line: dict[str, Any] = json.loads(raw)
+        if "fatal" in line:
+            raise _fatal(line, self.weights)
+        return line
+
+    async def _death(self) -> ModelError:
+        self.kill()
+        code = await self.process.wait()
+        return ModelError(
+            f"The local model's process ended unexpectedly (exit code {code}). It starts again with the next request; "
+            "if this repeats, the machine may be short of memory.",
+            retryable=True,
+        )
+
+
+def _weights(model: Model, state_dir: str | None) -> str:
+    """A model of the config may name its own GGUF file as ``baseUrl``; the default one lies in the state directory."""
+    if model.base_url:
+        return str(Path(model.base_url.removeprefix("file://")).expanduser())
+    return weights_path(state_dir or paths.state_dir())
+
+
+def _not_installed(model: Model, weights: str) -> str:
+    if model.base_url:
+        return f"There is no model file at {weights}, which is configured for {model.ref}."
+    return (
+        f"The embedded local model is not installed. Run `{INSTALL_COMMAND}` (about 100 MB), "
+        "or set a provider's key such as ANTHROPIC_API_KEY."
+    )
+
+
+def _fatal(line: dict[str, Any], weights: str) -> ModelError:
+    if line["fatal"] == "missing":
+        return ModelError(
+            f"The library that runs the local model (xllamacpp) is not installed. Run `{INSTALL_COMMAND}`."
+        )
+    return ModelError(
+        f"The local model at {weights} could not be loaded ({line.get('detail') or 'no reason given'}). "
+        f"Run `{INSTALL_COMMAND}` to check and repair it."
+    )
+
+
+TURN_OVERHEAD = 16
+"""Characters we count for a turn's own markers."""
+CUT_MARK = "\n[…]\n"
+
+
+class ChatTurn(msgspec.Struct, frozen=True):
+    role: str
+    content: str
+
+    @property
+    def size(self) -> int:
+        return len(self.content) + TURN_OVERHEAD
+
+
+def turns_of(request: ModelRequest) -> tuple[str, list[ChatTurn]]:
+    """The system text and the turns, neighbours of one role joined (tool results count as the user's)."""
+    turns: list[ChatTurn] = []
+    for message in request.messages:
+        role = "assistant" if isinstance(message, AssistantMessage) else "user"
+        text = _harmless(_plain_text(message)).strip()
+        if not text:
+            continue
+        if turns and turns[-1].role == role:
+            turns[-1] = ChatTurn(role, turns[-1].content + "\n\n" + text)
+        else:
+            turns.append(ChatTurn(role, text))
+    system = "\n\n".join(part for part in (request.system, request.system_suffix) if part)
+    return _harmless(system), turns
+
+
+def fit(system: str, turns: Sequence[ChatTurn], budget: int) -> list[dict[str, str]]:
+    """Chat messages of at most about ``budget`` characters, always with the last turn.
+
+    The cut moves in steps of half the budget, not with every turn: the kept beginning stays the same for many turns,
+    so the model need not read it again.
+    """
+    system = shorten(system, budget // 2)
+    room = max(budget - len(system) - TURN_OVERHEAD, 1)
+    kept = _drop_oldest(turns, room)
+    if kept and kept[-1].size > room:
+        kept = [ChatTurn(kept[-1].role, shorten(kept[-1].content, max(room - TURN_OVERHEAD, 1)))]
+    head = [{"role": "system", "content": system}] if system else []
+    return head + [{"role": turn.role, "content": turn.content} for turn in kept]
+
+
+def shorten(text: str, limit: int) -> str:
+    """The beginning and the end of a text too long: the question usually stands in one of them."""
+    if len(text) <= limit:
+        return text
+    if limit <= 2 * len(CUT_MARK):
+        return text[:limit]
+    half = (limit - len(CUT_MARK)) // 2
+    return text[:half] + CUT_MARK + text[-half:]
+
+
+def _drop_oldest(turns: Sequence[ChatTurn], room: int) -> list[ChatTurn]:
+    excess = sum(turn.size for turn in turns) - room
+    if excess <= 0:
+        return list(turns)
+    step = max(room // 2, 1)
+    to_drop = -(-excess // step) * step
+    start, dropped = 0, 0
+    while start < len(turns) - 1 and dropped < to_drop:
+        dropped += turns[start].size
+        start += 1
+    if turns[start].role == "assistant" and start < len(turns) - 1:
+        start += 1
+    return list(turns[start:])
+
+
+def _plain_text(message: Message) -> str:
+    match message:
+        case UserMessage():
+            blocks = message.content
+            return blocks if isinstance(blocks, str) else "\n".join(_block_text(block) for block in blocks)
+        case AssistantMessage():
+            return message.text
+        case ToolResultMessage():
+            return f"[{message.tool_name} returned]\n" + "\n".join(_block_text(block) for block in message.content)
+
+
+def _block_text(block: TextBlock | ImageBlock) -> str:
+    return block.text if isinstance(block, TextBlock) else "[a picture]"
+
+
+def _harmless(text: str) -> str:
+    """Chat markers inside a text would otherwise be read as real turns."""
+    return text.replace("<|", "< |").encode("utf-8", "replace").decode()

@@ -1,0 +1,265 @@
+"""An assistant message while it is being streamed: what every adapter's stream state builds on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+
+from openclaw.messages import AssistantBlock, AssistantMessage, StopReason, TextBlock, ThinkingBlock, ToolCall
+from openclaw.models.base import Done, Model, ModelError, StreamEvent, Text, Thinking, ToolCallStart
+from openclaw.models.cost import priced_usage
+from openclaw.models.sse import SseEvent
+
+INVALID_JSON = "__invalid_json__"
+"""The one argument (its text) of a call whose JSON did not parse: answer such a call with an error, never run it."""
+
+_T = TypeVar("_T")
+
+
+class ReplyStream(Protocol):
+    """Turns a provider's events into ours. Pure: it can be fed recorded bytes."""
+
+    builder: MessageBuilder
+
+    def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
+        """What the events of one network read mean. Adjacent deltas come out as one."""
+        ...
+
+    def feed_whole(self, body: bytes) -> list[StreamEvent]:
+        """The same for a server that ignored ``stream`` and answered with one JSON document."""
+        ...
+
+    def finish(self) -> list[StreamEvent]:
+        """The bytes ended. Raises ModelError when the reply is not complete."""
+        ...
+
+
+class BlockBuilder(msgspec.Struct, kw_only=True):
+    """A content block under construction; deltas are collected and joined once."""
+
+    kind: Literal["text", "thinking", "call"]
+    parts: list[str] = []
+    signature: str | None = None
+    redacted: bool = False
+    call_id: str = ""
+    name: str = ""
+    whole_arguments: dict[str, Any] | None = None
+    """Arguments a server sent as an object instead of as JSON text."""
+    thought_signature: str | None = None
+    carry: str = ""
+    """Half of a surrogate pair that was cut between two deltas."""
+
+    @property
+    def joined(self) -> str:
+        return "".join(self.parts)
+
+
+class MessageBuilder:
+    """Blocks in order, tokens used, and the events not yet handed out."""
+
+    def __init__(self, model: Model, timestamp: int = 0) -> None:
+        self.model = model
+        self.timestamp = timestamp
+        self.blocks: list[BlockBuilder] = []
+        self._counted: dict[str, int] = {}
+        self.complete = False
+        self.started = False
+        """The model accepted the request and has begun to answer."""
+        self._ragged = False
+        self._out: list[StreamEvent] = []
+        self._run: list[str] = []
+        self._run_kind: type[Text] | type[Thinking] = Text
+
+    def open(self, block: BlockBuilder) -> BlockBuilder:
+        self.blocks.append(block)
+        return block
+
+    def text(self, block: BlockBuilder, delta: str) -> None:
+        if self._ragged:
+            delta = _mend(block, delta)
+        block.parts.append(delta)
+        self._say(Text, delta)
+
+    def thinking(self, block: BlockBuilder, delta: str) -> None:
+        if self._ragged:
+            delta = _mend(block, delta)
+        block.parts.append(delta)
+        self._say(Thinking, delta)
+
+    def open_call(self, call_id: str, name: str) -> BlockBuilder:
+        self._flush()
+        self._out.append(ToolCallStart(call_id, name))
+        return self.open(BlockBuilder(kind="call", call_id=call_id, name=name))
+
+    def arguments(self, block: BlockBuilder, delta: str) -> None:
+        block.parts.append(_mend(block, delta) if self._ragged else delta)
+
+    def count(self, *, input: int = 0, output: int = 0, cache_read: int = 0, cache_write: int = 0) -> None:
+        """Tokens used so far; servers correct themselves while they write."""
+        self._counted = {"input": input, "output": output, "cache_read": cache_read, "cache_write": cache_write}
+
+    def take(self) -> list[StreamEvent]:
+        """The events since the last call."""
+        self._flush()
+        out, self._out = self._out, []
+        return out
+
+    def done(self, reason: StopReason, error: str | None = None) -> None:
+        """The reply is complete; nothing that follows counts."""
+        self.started = True
+        self._flush()
+        self.complete = True
+        self._out.append(Done(self.message(reason, error)))
+
+    def message(self, reason: StopReason, error: str | None = None) -> AssistantMessage:
+        content: list[AssistantBlock] = []
+        calls = False
+        notes = [error] if error else []
+        for block in self.blocks:
+            match block.kind:
+                case "text":
+                    if text := block.joined:
+                        content.append(TextBlock(text=text, text_signature=block.signature))
+                case "thinking":
+                    if (thought := block.joined) or block.signature:
+                        content.append(
+                            ThinkingBlock(thinking=thought, thinking_signature=block.signature, redacted=block.redacted)
+                        )
+                case "call":
+                    call = _finished_call(block, cut=reason in ("length", "error", "aborted"))
+                    # Where the limit struck, arguments may look whole and not be all that was meant.
+                    if call is None or (reason == "length" and block is self.blocks[-1]):
+                        notes.append(
+                            f"The call of `{block.name}` was cut before its arguments were complete: left out."
+                        )
+                    else:
+                        calls = True
+                        content.append(call)
+        return AssistantMessage(
+            content=content,
+            api=self.model.api,
+            provider=self.model.provider,
+            model=self.model.id,
+            usage=priced_usage(self.model.cost, **self._counted),
+            stop_reason=_agreeing(reason, calls),
+            error_message=" ".join(notes) if notes else msgspec.UNSET,
+            timestamp=self.timestamp,
+        )
+
+    def decode(self, decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
+        """One event's JSON. Halves of surrogate pairs, which some servers send, are mended; the rest is an error."""
+        try:
+            return decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            try:
+                value = msgspec.convert(json.loads(data.decode("utf-8", "replace")), decoder.type)
+            except (ValueError, RecursionError):
+                raise self.failure(f"The model's stream held something unreadable: {_glimpse(data)}") from None
+            self._ragged = True
+            return value
+
+    def failure(
+        self, text: str, *, kind: Any = "other", status: int | None = None, retryable: bool = True
+    ) -> ModelError:
+        """An error that carries what had arrived."""
+        return ModelError(text, kind=kind, status=status, retryable=retryable, partial=self.partial(text))
+
+    def partial(self, error: str) -> AssistantMessage | None:
+        return self.message("error", error) if self.started else None
+
+    def cut(self) -> ModelError:
+        return self.failure(
+            "The model's stream ended before the reply was complete; the connection may have been cut.", kind="network"
+        )
+
+    def _say(self, kind: type[Text] | type[Thinking], delta: str) -> None:
+        if not delta:
+            return
+        if self._run_kind is not kind:
+            self._flush()
+            self._run_kind = kind
+        self._run.append(delta)
+
+    def _flush(self) -> None:
+        if self._run:
+            self._out.append(self._run_kind("".join(self._run)))
+            self._run.clear()
+
+
+def parse_arguments(text: str) -> dict[str, Any] | None:
+    """The object a call's JSON text stands for; None when it is not one. No text means no arguments."""
+    if not text.strip():
+        return {}
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
+        try:
+            value = _without_lone_surrogates(json.loads(text))
+        except (ValueError, RecursionError):
+            return None
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) else None
+
+
+def _finished_call(block: BlockBuilder, *, cut: bool) -> ToolCall | None:
+    """The call, or None when the reply was cut while it was being written: half a call must never run."""
+    text = block.joined
+    if block.whole_arguments is not None and not text:
+        arguments: dict[str, Any] | None = block.whole_arguments
+    elif cut and not text.strip():
+        arguments = None
+    else:
+        arguments = parse_arguments(text)
+    if arguments is None:
+        if cut:
+            return None
+        arguments = {INVALID_JSON: text}
+    return ToolCall(id=block.call_id, name=block.name, arguments=arguments, thought_signature=block.thought_signature)
+
+
+def _agreeing(reason: StopReason, calls: bool) -> StopReason:
+    """Servers disagree on the reason when calls are present; the calls themselves decide."""
+    if reason == "stop" and calls:
+        return "toolUse"
+    return "stop" if reason == "toolUse" and not calls else reason
+
+
+def _mend(block: BlockBuilder, delta: str) -> str:
+    text = block.carry + delta
+    block.carry = ""
+    if text and "\ud800" <= text[-1] <= "\udbff":
+        block.carry, text = text[-1], text[:-1]
+    return strip_lone_surrogates(text)
+
+
+def strip_lone_surrogates(text: str) -> str:
+    """Pairs become the character they mean; halves, which no JSON reader accepts, go."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
+
+
+def _without_lone_surrogates(value: Any) -> Any:
+    match value:
+        case str():
+            return strip_lone_surrogates(value)
+        case list():
+            return [_without_lone_surrogates(item) for item in value]
+        case dict():
+            return {strip_lone_surrogates(str(key)): _without_lone_surrogates(item) for key, item in value.items()}
+        case _:
+            return value
+
+
+def encode_body(body: dict[str, Any]) -> bytes:
+    """The request's JSON; lone surrogates are removed from every string, at no cost when there are none."""
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_without_lone_surrogates(body))
+
+
+def _glimpse(data: bytes) -> str:
+    text = data[:120].decode("utf-8", "replace")
+    return repr(text + ("…" if len(data) > 120 else ""))

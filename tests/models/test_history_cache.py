@@ -1,0 +1,105 @@
+"""A request made from what is kept of the one before it is the same, byte for byte, as one made from nothing."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+
+from openclaw.agent.hygiene import HistoryCleaner, Hygiene
+from openclaw.agent.tokens import GrowingSum, prompt_tokens
+from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage
+from openclaw.models import anthropic, history_cache
+from openclaw.models.base import Model, ModelError, ModelRequest
+from openclaw.models.message_builder import encode_body
+from tests.models.histories import Happening, Life
+from tests.models.streams import READ
+from tests.models.test_valid_requests import HYGIENE, SONNET_4_5, SPEAKERS, TARGETS, first_speakers, happenings, levels
+
+CASES = int(os.environ.get("OPENCLAW_GROWTH_CASES", "60"))
+
+
+@pytest.fixture(autouse=True)
+def keep_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_cache, "FEWEST", 1)
+
+
+def wire(build: Any, model: Model, messages: list[Message], level: Any, tools: bool, memo: Any) -> bytes | str:
+    request = ModelRequest(
+        model=model,
+        system="Be kind.",
+        messages=messages,
+        thinking=level,
+        tools=[READ] if tools else [],
+        session_id="s",
+        memo=memo,
+    )
+    try:
+        return encode_body(build(request))
+    except ModelError as error:
+        return str(error)
+
+
+@settings(
+    max_examples=CASES,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@example([("call", 5), ("switch", 3), ("crash", 1), ("abort", 6), ("condense", 2)], "high", 1)
+@given(happenings, levels, first_speakers)
+def test_what_is_kept_of_the_last_request_changes_nothing(lived: list[Happening], level: Any, first: int) -> None:
+    history = Life(SPEAKERS, first).play([*lived, *lived[:3]])
+    for model, build, _ in TARGETS:
+        memo: dict[Any, Any] = {}
+        counted = GrowingSum()
+        for size in range(1, len(history) + 1):
+            messages = [*history[:size], UserMessage(content="and now?", timestamp=100_000)]
+            growing = HistoryCleaner(HYGIENE, model, "growing", 1)
+            growing.remember(memo)
+            shown = growing.clean(messages)
+            assert shown == HistoryCleaner(Hygiene(), model, "anew", 1).clean(messages)
+            assert counted.of(shown) == prompt_tokens(shown)
+            for tools in (True, False):
+                anew = wire(build, model, shown, level, tools, None)
+                assert wire(build, model, shown, level, tools, memo) == anew
+
+
+def said(count: int) -> list[Message]:
+    return [
+        message
+        for number in range(count)
+        for message in (
+            UserMessage(content=[TextBlock(text=f"question {number}")]),
+            AssistantMessage(content=[TextBlock(text=f"answer {number}")], provider="anthropic", model="other"),
+        )
+    ]
+
+
+def test_only_the_current_turn_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    original = anthropic._messages
+
+    def counting(history: list[Message], *args: Any, **more: Any) -> Any:
+        made.append(len(history))
+        return original(history, *args, **more)
+
+    monkeypatch.setattr(anthropic, "_messages", counting)
+    memo: dict[Any, Any] = {}
+    history = said(100)
+    for turn in range(3):
+        history += [UserMessage(content=[TextBlock(text=f"more {turn}")])]
+        wire(anthropic.build_body, SONNET_4_5, history, "off", True, memo)
+        history += [AssistantMessage(content=[TextBlock(text="yes")])]
+    assert made == [200, 1, 2, 1, 2, 1]
+
+
+def test_another_branch_is_not_mistaken_for_the_one_before() -> None:
+    memo: dict[Any, Any] = {}
+    question = UserMessage(content=[TextBlock(text="and now?")])
+    wire(anthropic.build_body, SONNET_4_5, [*said(20), question], "off", True, memo)
+    for other in ([*said(3), question], [*said(20)[2:], question], [*said(30), question]):
+        anew = wire(anthropic.build_body, SONNET_4_5, other, "off", True, None)
+        assert wire(anthropic.build_body, SONNET_4_5, other, "off", True, memo) == anew
