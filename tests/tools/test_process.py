@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from openclaw.tools.exec.tool.tool.settings import ExecSettings
-from openclaw.tools.exec.tool.tool.tool import ExecTool
 
 from openclaw.clock import SystemClock
 from openclaw.messages import TextBlock
 from openclaw.tools.base import ToolContext, ToolError, ToolResult
+from openclaw.tools.exec.settings import ExecSettings
+from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process import ProcessTool, UnknownKey, encode_hex, encode_key, encode_paste, slice_lines
 from openclaw.tools.process_registry import MAX_FINISHED, MAX_RUNNING, ProcessRegistry, ProcessSession
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from openclaw.sessions.entry import SessionEntry
-from openclaw.tools.exec.tool.tool.settings import ExecOverrides
+from openclaw.tools.exec.settings import ExecOverrides
 
 
 def exec_wish(body: Mapping[str, Any], entry: SessionEntry | None, elevated_default: str) -> ExecOverrides | None:

@@ -49,7 +49,7 @@ from openclaw.storage import faults
 from openclaw.storage.base import Context, Transcript
 from openclaw.storage.trouble import DiskWait
 from openclaw.tools.base import ToolContext, ToolResult
-from openclaw.tools.exec.tool.tool.settings import ExecOverrides
+from openclaw.tools.exec.settings import ExecOverrides
 
 log = logging.getLogger("openclaw.agents.run")
 

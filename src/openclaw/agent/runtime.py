@@ -26,7 +26,7 @@ from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptSto
 if TYPE_CHECKING:
     from openclaw.config.store import ConfigStore
     from openclaw.models.catalogue import Catalogue
-    from openclaw.tools.exec.tool.tool.approvals import ApprovalRules, Approvals
+    from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.process_registry import ProcessRegistry
 
 

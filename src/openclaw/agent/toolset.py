@@ -19,7 +19,7 @@ from openclaw.outbound.visible import visible_text
 from openclaw.paths import sessions_dir
 from openclaw.sessions.search import SearchIndex
 from openclaw.tools.base import Tool
-from openclaw.tools.exec.tool.tool.settings import ExecSettings
+from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.memory import memory_tools
 from openclaw.tools.policy import ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile
 

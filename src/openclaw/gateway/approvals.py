@@ -11,7 +11,7 @@ import msgspec
 
 from openclaw.gateway.spoken import notice
 from openclaw.inbound.intake import Incoming, take_in
-from openclaw.tools.exec.tool.tool.approvals import Approval, Approvals, PendingApproval
+from openclaw.tools.exec.approvals import Approval, Approvals, PendingApproval
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

@@ -11,7 +11,7 @@ import msgspec
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
 
 if TYPE_CHECKING:
-    from openclaw.tools.exec.tool.tool.settings import ExecOverrides
+    from openclaw.tools.exec.settings import ExecOverrides
 
 
 class ToolResult(msgspec.Struct, kw_only=True):

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 
 from openclaw.tools.base import Tool
-from openclaw.tools.exec.tool.tool.approvals import ApprovalRules, Approvals
-from openclaw.tools.exec.tool.tool.settings import ExecSettings
-from openclaw.tools.exec.tool.tool.tool import ExecTool
+from openclaw.tools.exec.approvals import ApprovalRules, Approvals
+from openclaw.tools.exec.settings import ExecSettings
+from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.files import EditTool, ReadTool, WriteTool
 from openclaw.tools.opener import PathOpener
 from openclaw.tools.process import ProcessTool

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openclaw.tools.exec.tool.tool.allowlist import SAFE_USES, AllowedCommand, RefusedCommand, Segment, evaluate, parse
+
+from openclaw.tools.exec.allowlist import SAFE_USES, AllowedCommand, RefusedCommand, Segment, evaluate, parse
 
 GREP = os.path.realpath(shutil.which("grep") or "/usr/bin/grep")
 

@@ -12,7 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from openclaw.tools.exec.tool.tool.approvals import (
+
+from openclaw.clock import SystemClock
+from openclaw.tools.base import ToolContext, ToolError
+from openclaw.tools.exec.approvals import (
     ApprovalJournal,
     ApprovalRequest,
     ApprovalRules,
@@ -20,11 +23,8 @@ from openclaw.tools.exec.tool.tool.approvals import (
     BadRules,
     UnknownApproval,
 )
-from openclaw.tools.exec.tool.tool.settings import CommandPolicy, ExecOverrides, ExecSettings, HostRules, command_policy
-from openclaw.tools.exec.tool.tool.tool import ExecTool
-
-from openclaw.clock import SystemClock
-from openclaw.tools.base import ToolContext, ToolError
+from openclaw.tools.exec.settings import CommandPolicy, ExecOverrides, ExecSettings, HostRules, command_policy
+from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process_registry import ProcessRegistry
 
 ECHO = os.path.realpath(shutil.which("echo") or "")

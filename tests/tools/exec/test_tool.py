@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 import uvloop
-from openclaw.tools.exec.tool.tool.settings import (
+
+from openclaw.messages import TextBlock
+from openclaw.tools.base import ToolContext, ToolError, ToolResult
+from openclaw.tools.exec.settings import (
     ExecSettings,
     command_environment,
     effective_ask,
     effective_security,
     working_directory,
 )
-from openclaw.tools.exec.tool.tool.tool import ExecTool
-
-from openclaw.messages import TextBlock
-from openclaw.tools.base import ToolContext, ToolError, ToolResult
+from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process_registry import ProcessRegistry
 
 

@@ -24,7 +24,7 @@ from openclaw.paths import make_private_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
-from openclaw.tools.exec.tool.tool.settings import ExecOverrides
+from openclaw.tools.exec.settings import ExecOverrides
 from openclaw.tools.policy import ToolFilter, allowed_tools, normalize_tool_name
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import msgspec
 
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, method
-from openclaw.tools.exec.tool.approvals import (
+from openclaw.tools.exec.approvals import (
     TIMEOUT_MS,
     ApprovalRequest,
     ApprovalRules,

@@ -21,9 +21,9 @@ from openclaw.clock import Clock, wait_within
 from openclaw.paths import make_private_dir
 from openclaw.storage.files.disk import atomic_replace
 from openclaw.tools.base import ToolError
-from openclaw.tools.exec.tool.tool.settings import Ask, Fallback, HostRules, Security
+from openclaw.tools.exec.settings import Ask, Fallback, HostRules, Security
 
-log = logging.getLogger("openclaw.tools.exec.tool.tool.approvals")
+log = logging.getLogger("openclaw.tools.exec.approvals")
 
 Decision: TypeAlias = Literal["allow-once", "allow-always", "deny"]
 JOURNAL_FILE = "exec-pending.json"

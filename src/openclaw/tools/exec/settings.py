@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from openclaw.tools.base import ToolError
-from openclaw.tools.exec.tool.tool.allowlist import SAFE_USES
+from openclaw.tools.exec.allowlist import SAFE_USES
 
 Host: TypeAlias = Literal["sandbox", "gateway", "node"]
 Security: TypeAlias = Literal["deny", "allowlist", "full"]

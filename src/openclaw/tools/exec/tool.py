@@ -17,9 +17,9 @@ from openclaw.clock import wait_within
 from openclaw.messages import ToolSpec
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
-from openclaw.tools.exec.tool.tool.allowlist import RefusedCommand, evaluate, parse, resolve_program
-from openclaw.tools.exec.tool.tool.approvals import Approval, ApprovalRequest, ApprovalRules, Approvals, Decision
-from openclaw.tools.exec.tool.tool.settings import (
+from openclaw.tools.exec.allowlist import RefusedCommand, evaluate, parse, resolve_program
+from openclaw.tools.exec.approvals import Approval, ApprovalRequest, ApprovalRules, Approvals, Decision
+from openclaw.tools.exec.settings import (
     CommandPolicy,
     ExecOverrides,
     ExecSettings,
