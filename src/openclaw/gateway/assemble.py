@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,14 +17,15 @@ from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore
-from openclaw.gateway import spoken
-from openclaw.gateway.approvals import wake, watch_approvals
+from openclaw.gateway.approvals import watch_approvals
 from openclaw.gateway.channel_services import ChannelRun, ChannelServices
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.metrics import Metered
-from openclaw.gateway.receive import Reception
 from openclaw.gateway.server.registry import load_methods
 from openclaw.gateway.server.run_events import RunStream
+from openclaw.inbound.commands.services import Services
+from openclaw.inbound.notices import Notices
+from openclaw.inbound.pipeline import Pipeline
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import Notebooks
 from openclaw.models.base import ModelError
@@ -73,6 +75,10 @@ async def open_gateway(
         make_catalogue=catalogue,
         environ=environ,
     )
+
+    def wake(run_id: str, text: str) -> None:
+        gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
+
     keys = Keys(environ, state_dir=state_dir, clock=clock)
 
     def count_failure(error: ModelError) -> None:
@@ -98,7 +104,7 @@ async def open_gateway(
         grounds=Grounds(state_dir, clock),
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
-        wake=lambda run_id, text: wake(gateway, run_id, text),
+        wake=wake,
         notebooks=Notebooks(Path(state_dir), clock, Embedders(gateway.model_calls.http, keys, environ)),
     )
     assert gateway.runtime.approvals is not None
@@ -106,15 +112,25 @@ async def open_gateway(
     watch_compactions(gateway.runtime)
     await asyncio.to_thread(load_extensions, current, gateway.runtime.hooks)
     gateway.hub = RunHub(gateway.runtime, lambda record: observe(gateway, record))
-    gateway.reception = Reception(gateway)
+    gateway.notices = Notices(
+        gateway.runtime,
+        gateway.hub,
+        publish=gateway.broadcaster.publish,
+        wake_delivery=lambda: gateway.channel_services.delivery.wake() if gateway.channel_services else None,
+        spawn=gateway.spawn,
+    )
+    commands = Services(
+        gateway.runtime, gateway.hub, gateway.notices, restart=gateway.restart.schedule, environ=environ
+    )
+    gateway.pipeline = Pipeline(gateway.runtime, gateway.hub, gateway.pairing, gateway.notices, commands, gateway.spawn)
     gateway.channel_services = ChannelServices(
         config=config,
         clock=clock,
         state_dir=state_dir,
         ledger=gateway.ledger,
         blobs=gateway.blobs,
-        receive=gateway.reception.receive,
-        notice=gateway.reception.notice,
+        receive=gateway.pipeline.receive,
+        notice=gateway.pipeline.notice,
     )
     return gateway
 
@@ -149,7 +165,7 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
         return record.verbose or gateway.config.current.agents.defaults.verbose_default or "off"
 
     def notice(name: str, text: str) -> None:
-        gateway.spawn(spoken.notice(gateway, record, name, text))
+        gateway.spawn(gateway.notices.beside_run(record, name, text))
 
     shown: Observer = RunStream(record, gateway.broadcaster, gateway.clock, verbose, notice=notice)
     if gateway.channel_services is not None and is_delivered(record.row.route):
@@ -159,7 +175,7 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
 
 async def close_gateway(gateway: Gateway) -> None:
     """In the order of the flow: runs first, so that everything they still write finds its store open."""
-    await gateway.reception.close()
+    await gateway.pipeline.close()
     await gateway.hub.stop()
     if gateway.channel_services is not None:
         await gateway.channel_services.stop()

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from openclaw.config.schema import Config
     from openclaw.config.store import ConfigStore
     from openclaw.gateway.channel_services import ChannelServices
-    from openclaw.gateway.receive import Reception
+    from openclaw.inbound.notices import Notices
+    from openclaw.inbound.pipeline import Pipeline
     from openclaw.models.calls import ModelCalls
     from openclaw.models.catalogue import Catalogue
     from openclaw.runs.hub import RunHub
@@ -63,8 +64,10 @@ class Gateway:
     hub: RunHub
     """Active runs; attached likewise."""
     channel_services: ChannelServices | None = None
-    reception: Reception
-    """Where channels hand messages in; attached likewise."""
+    notices: Notices
+    """What the Gateway itself says in chats; attached likewise."""
+    pipeline: Pipeline
+    """The one way in for messages; attached likewise."""
     """Channels and their outbox worker; attached likewise."""
 
     def __init__(

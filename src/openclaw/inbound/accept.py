@@ -1,109 +1,112 @@
-"""Taking a message in: the session it belongs to, its pictures put away, the ledger row, the lane."""
+"""The last step in: a message is written down with its session, and handed to the session's lane."""
 
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.inbound.attachments import Image
-from openclaw.inbound.commands.context import Hints
-from openclaw.messages import ToolResultMessage, ToolSpec
+from openclaw.inbound.commands.context import Facts
+from openclaw.inbound.message import Inbound
 from openclaw.runs.doorway import Guest
 from openclaw.runs.hub import RunHub, Submission
-from openclaw.runs.queue import queue_settings
+from openclaw.runs.queue import QueueWish, queue_settings
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.reset import touched
+from openclaw.sessions.reset import MessageFacts, Rotation, ensure_fresh, touched
 from openclaw.storage import faults
 from openclaw.storage.base import Accept, MessageBody, StoredImage, Writing
 
+Door: TypeAlias = Literal["channel", "chat", "program"]
+"""Where a message came in.
+
+- ``channel``: a messaging platform. The prompt carries an envelope, and what the Gateway says is delivered there.
+- ``chat``: ``chat.send`` or ``agent``, by the Gateway's owner. The prompt carries a time stamp.
+- ``program``: an HTTP client or the Gateway itself. The text is the prompt as it stands.
+"""
+
 
 class Incoming(msgspec.Struct, kw_only=True):
-    """A message that passed every check and only needs to be written down."""
+    """One message on its way in. The door it came through fills it in, and every step reads it."""
 
+    facts: Facts
+    """Who wrote, from where, to which session, and what the sender may do."""
+    text: str
+    """What the sender wrote."""
+    door: Door
     run_id: str
-    agent_id: str
-    session_key: str
+    """Idempotency key: the same one again starts nothing."""
     source: str
+    """``webchat``, ``agent``, ``openai``, a channel id."""
     route: dict[str, Any]
-    prompt: str
+    """Where the reply goes."""
+    inbound: Inbound | None = None
+    """The message as its channel handed it in; None at the other doors."""
+    reads_commands: bool = True
+    """Whether commands and settings in the text are meant as such."""
+    policy_channel: str | None = None
+    """The channel that the rules of the send policy see; None: the session's own."""
+    message_id: str = ""
+    """The id that the model is shown."""
+    body: MessageBody = MessageBody()
+    """What the caller wants for this run. The steps add the prompt and the settings found in the text."""
     images: list[Image] = []
-    thinking: str | None = None
-    timeout_s: float | None = None
-    extra_system_prompt: str = ""
-    client_tools: list[ToolSpec] = []
-    tool_outputs: list[ToolResultMessage] = []
-    tool_choice: Any = None
-    max_tokens: int | None = None
+    queue: QueueWish | None = None
+    """How it waits behind a run, whatever the session's queue settings say."""
     entry_fields: dict[str, Any] = {}
     """What the message says about its session: channel, label, who spawned it."""
-    stored_images: list[StoredImage] = []
-    """Pictures that are in the blob store already."""
-    hints: Hints = Hints()
-    """Wishes for this run only."""
-    carried: MessageBody = MessageBody()
-    """The wishes of an earlier message that this one belongs to."""
     dedupe_keys: tuple[str, ...] = ()
-    message_ids: tuple[str, ...] = ()
-    """What the platform calls the messages this one was made of."""
+    """Keys of the channel messages it was made of."""
     watcher: str | None = None
+    """The connection that follows the run."""
 
 
-async def take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Guest | None = None) -> Submission:
+async def current_session(
+    facts: Facts, runtime: Runtime, dispatcher: RunHub, inbound: Inbound | None = None
+) -> tuple[SessionEntry, Rotation | None]:
+    """The session a new message belongs to. One that has expired gives way to a new one."""
+    session = facts.session
+    told = MessageFacts(
+        channel=facts.channel,
+        chat_type=facts.chat_type,
+        thread=facts.thread_id is not None,
+        thread_label=inbound.thread_label if inbound else None,
+        parent_key=inbound.parent_session_key if inbound else None,
+    )
+    now = runtime.clock.now_ms()
+    busy = partial(dispatcher.occupied, session.key)
+    return await ensure_fresh(runtime, session.agent_id, session.key, told, now, busy=busy)
+
+
+async def accept(
+    message: Incoming, body: MessageBody, runtime: Runtime, dispatcher: RunHub, ticket: Guest | None = None
+) -> Submission:
     """Returns once the message is on disk. The same run id again starts nothing.
 
-    ``guest``: its place in the doorway, where the caller has entered for it and will say when it is settled.
+    ``ticket`` is its place in the admission order.
     """
-    entered = guest or await hub.doorway.enter(message.session_key)
-    try:
-        submission = await _take_in(message, runtime, hub, entered)
-    finally:
-        if guest is None:
-            entered.settled()
-    faults.point("ack")
-    return submission
-
-
-async def _take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Guest) -> Submission:
+    session = message.facts.session
     entry, written = await touch_session(message, runtime)
     images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
-    hints, carried = message.hints, message.carried
-    body = MessageBody(
-        prompt=message.prompt,
-        images=[*message.stored_images, *images],
-        thinking=message.thinking or hints.thinking or carried.thinking,
-        verbose=hints.verbose or carried.verbose,
-        reasoning=hints.reasoning or carried.reasoning,
-        model=hints.model or carried.model,
-        auth_profile=hints.auth_profile or carried.auth_profile,
-        exec={**hints.exec} or carried.exec,
-        elevated=hints.elevated or carried.elevated,
-        elevated_allowed=hints.elevated_allowed or carried.elevated_allowed,
-        message_ids=list(message.message_ids),
-        timeout_seconds=message.timeout_s,
-        extra_system_prompt=message.extra_system_prompt,
-        client_tools=message.client_tools,
-        tool_outputs=message.tool_outputs,
-        tool_choice=message.tool_choice,
-        max_tokens=message.max_tokens,
-    )
-    accept = Accept(
+    row = Accept(
         run_id=message.run_id,
         dedupe_key=f"{message.source}|{message.run_id}",
-        agent_id=message.agent_id,
-        session_key=message.session_key,
+        agent_id=session.agent_id,
+        session_key=session.key,
         session_id=entry["sessionId"],
         source=message.source,
         route=message.route,
-        body=body,
+        body=msgspec.structs.replace(body, images=[*body.images, *images]),
         dedupe_keys=message.dedupe_keys,
     )
-    settings = queue_settings(
-        runtime.config.current.messages.queue, entry, str(message.route.get("channel", message.source)), hints.queue
-    )
-    return await hub.submit(accept, settings, message.watcher, guest, written)
+    channel = str(message.route.get("channel", message.source))
+    settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
+    submission = await dispatcher.submit(row, settings, message.watcher, ticket, written)
+    faults.point("ack")
+    return submission
 
 
 async def touch_session(message: Incoming, runtime: Runtime) -> tuple[SessionEntry, Writing | None]:
@@ -112,7 +115,7 @@ async def touch_session(message: Incoming, runtime: Runtime) -> tuple[SessionEnt
     A new session's id must not be forgotten in a power cut that spares the message: what was written of it must be on
     disk before the message is.
     """
-    agent_id, session_key, now = message.agent_id, message.session_key, runtime.clock.now_ms()
+    session, now = message.facts.session, runtime.clock.now_ms()
 
     def change(entry: SessionEntry | None) -> SessionEntry:
         updated: dict[str, Any] = dict(entry or {})
@@ -123,10 +126,10 @@ async def touch_session(message: Incoming, runtime: Runtime) -> tuple[SessionEnt
         return SessionEntry(**updated)  # type: ignore[typeddict-item]
 
     sessions = runtime.sessions
-    known, written = await sessions.get(agent_id, session_key), None
+    known, written = await sessions.get(session.agent_id, session.key), None
     if known is None or not (known.get("lastChannel") or known.get("chatType") or known.get("systemSent")):
-        entry, written = await sessions.write(agent_id, session_key, change)
+        entry, written = await sessions.write(session.agent_id, session.key, change)
     else:
-        entry = await sessions.update(agent_id, session_key, change, durable=False)
+        entry = await sessions.update(session.agent_id, session.key, change, durable=False)
     assert entry is not None
     return entry, written

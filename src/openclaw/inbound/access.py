@@ -54,7 +54,7 @@ class GroupRules(msgspec.Struct, frozen=True, kw_only=True):
     require_mention: bool
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class SenderRights(msgspec.Struct, frozen=True, kw_only=True):
     """What a sender may do besides talking."""
 
     sender_id: str
@@ -83,21 +83,21 @@ def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
     )
 
 
-def sender_standing(
+def sender_rights(
     inbound: Inbound,
     settings: ChannelSettings,
     allow_store: Collection[str],
     commands: Commands,
-) -> Standing:
+) -> SenderRights:
     ids = sender_ids(inbound)
     sender = next(iter(ids), "")
     if inbound.channel.strip().lower() in OPERATOR_CHANNELS:
-        return Standing(sender_id=sender, authorised=True, owner=True)
+        return SenderRights(sender_id=sender, authorised=True, owner=True)
     people = _known(settings.channel, settings.allow_from) | _known(settings.channel, allow_store)
     configured = _owners_of_channel(commands.owner_allow_from, settings.channel)
     owners = configured or people - {"*"}
     passes = _passes_owner_rule(ids, settings.channel, configured, people)
-    return Standing(
+    return SenderRights(
         sender_id=sender,
         authorised=passes and command_authorised(inbound, settings, allow_store, commands),
         owner="*" in configured or not owners.isdisjoint(ids),

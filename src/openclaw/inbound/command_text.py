@@ -143,6 +143,11 @@ def is_abort(text: str, listening: Listening = DIRECT_CHAT) -> bool:
     return bare.startswith("/") and normalize_command_body(bare, listening.bot_username).lower() == "/stop"
 
 
+def may_be_command(text: str) -> bool:
+    """A quick look that errs on the side of yes."""
+    return "/" in text or is_abort(text)
+
+
 def command_body(text: str, listening: Listening = DIRECT_CHAT) -> str:
     """What the person typed, without what may stand before a command: stamps in brackets and mentions.
 

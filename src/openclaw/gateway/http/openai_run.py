@@ -18,12 +18,11 @@ from openclaw.agent.run import entry_id
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
 from openclaw.gateway.http.openai_shared import Refused, stateless_target
 from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
-from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.session_target import Target, check_send_policy, entry_of, transcript_ref
-from openclaw.gateway.webchat import fresh_session
-from openclaw.inbound.accept import Incoming, take_in
+from openclaw.gateway.session_target import entry_of, transcript_ref
+from openclaw.inbound.accept import Incoming, current_session
 from openclaw.inbound.attachments import Image
-from openclaw.inbound.commands.context import Hints
+from openclaw.inbound.commands.context import Facts
+from openclaw.inbound.pipeline import Accepted
 from openclaw.messages import (
     AssistantMessage,
     Message,
@@ -39,7 +38,8 @@ from openclaw.outbound.visible import visible_text
 from openclaw.runs.hub import Submission
 from openclaw.runs.queue import QueueWish
 from openclaw.runs.record import RunRecord
-from openclaw.storage.base import LedgerRow, TranscriptRef
+from openclaw.sessions.keys import SessionRef
+from openclaw.storage.base import LedgerRow, MessageBody, TranscriptRef
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -79,16 +79,18 @@ class Ask(msgspec.Struct, kw_only=True):
 class Seat(msgspec.Struct, kw_only=True):
     """Where a request goes and what is said there."""
 
-    target: Target
+    target: SessionRef
     prompt: Prompt
 
 
-async def find_seat(gateway: Gateway, ask: Ask, explicit: Target | None) -> Seat:
+async def find_seat(gateway: Gateway, ask: Ask, explicit: SessionRef | None) -> Seat:
     """The named session; else the one whose calls or answer this conversation continues; else a new one."""
     now = gateway.clock.now_ms()
     try:
         if explicit is not None:
-            await fresh_session(gateway, explicit)
+            _, rotation = await current_session(Facts(session=explicit), gateway.runtime, gateway.hub)
+            if rotation is not None:
+                gateway.notices.announce(explicit, rotation)
             known = await _newest(gateway, explicit) if refers_back(ask.said) else []
             return Seat(target=explicit, prompt=compose(ask.said, known, now))
         runs = [*([ask.previous_run] if ask.previous_run else []), *runs_named(ask.said)]
@@ -96,7 +98,7 @@ async def find_seat(gateway: Gateway, ask: Ask, explicit: Target | None) -> Seat
             row = await gateway.ledger.by_run(run_id)
             if row is None or row.agent_id != ask.agent_id or row.source != ask.source:
                 continue
-            target = Target(row.agent_id, row.session_key)
+            target = SessionRef(row.agent_id, row.session_key)
             known = await _newest(gateway, target)
             prompt = compose(ask.said, known, now)
             if prompt.continues and known:
@@ -114,7 +116,7 @@ class _Line(msgspec.Struct):
 _line = msgspec.json.Decoder(_Line)
 
 
-async def _newest(gateway: Gateway, target: Target) -> list[Message]:
+async def _newest(gateway: Gateway, target: SessionRef) -> list[Message]:
     entry = await entry_of(gateway, target)
     if entry is None:
         return []
@@ -126,33 +128,35 @@ async def _newest(gateway: Gateway, target: Target) -> list[Message]:
 async def start(gateway: Gateway, ask: Ask, seat: Seat, images: list[Image]) -> Following:
     """Returns once the message is on disk. A caller that hangs up meanwhile does not undo it."""
     entry = await entry_of(gateway, seat.target)
-    try:
-        check_send_policy(gateway, seat.target, entry)
-    except MethodError as error:
-        raise Refused(str(error), status=403, kind="forbidden") from None
     origin = {"provider": ask.source, "surface": "http", "chatType": "direct"}
     message = Incoming(
+        facts=Facts(session=seat.target),
+        text=seat.prompt.text,
+        door="program",
         run_id=ask.run_id,
-        agent_id=seat.target.agent_id,
-        session_key=seat.target.key,
         source=ask.source,
         route={"channel": "internal", "sessionKey": seat.target.key},
-        prompt=seat.prompt.text,
+        reads_commands=False,
+        body=MessageBody(
+            thinking=ask.thinking,
+            extra_system_prompt=ask.system,
+            client_tools=ask.tools,
+            tool_outputs=seat.prompt.tool_outputs,
+            tool_choice=ask.tool_choice,
+            max_tokens=ask.max_tokens,
+        ),
         images=images,
-        thinking=ask.thinking,
-        extra_system_prompt=ask.system,
-        client_tools=ask.tools,
-        tool_outputs=seat.prompt.tool_outputs,
-        tool_choice=ask.tool_choice,
-        max_tokens=ask.max_tokens,
         # Its own run, whatever the session's queue mode: the caller waits for the answer to this very request.
-        hints=Hints(queue=QueueWish(mode="followup", debounce_ms=0, cap=MAX_WAITING, drop="new")),
+        queue=QueueWish(mode="followup", debounce_ms=0, cap=MAX_WAITING, drop="new"),
         entry_fields={"chatType": "direct", "origin": origin} if entry is None else {},
     )
     following = Following(gateway, ask)
 
     async def begin() -> None:
-        following.begin(await take_in(message, gateway.runtime, gateway.hub))
+        result = await gateway.pipeline.process(message)
+        if not isinstance(result, Accepted):
+            raise Refused("send blocked by session policy", status=403, kind="forbidden")
+        following.begin(result.submission)
 
     await asyncio.shield(gateway.spawn(begin()))
     return following

@@ -20,11 +20,12 @@ from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refus
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server import frames
 from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.session_target import Target, require_agent, target_of
+from openclaw.gateway.session_target import require_agent, target_of
 from openclaw.inbound.attachments import Image
 from openclaw.messages import ToolSpec
 from openclaw.models.thinking import parse_level
 from openclaw.paths import normalize_agent_id
+from openclaw.sessions.keys import SessionRef
 from openclaw.tools.images import ImageProblem, fit_image, sniff_image
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def named_agent(gateway: Gateway, request: web.BaseRequest, model: str) -> str:
 
 async def explicit_target(
     gateway: Gateway, request: web.BaseRequest, *, agent_id: str, prefix: str, user: str | None
-) -> Target | None:
+) -> SessionRef | None:
     """The session the caller names by header or by ``user``; None when it names none. Unknown agents are refused."""
     try:
         require_agent(gateway, agent_id)
@@ -157,7 +158,7 @@ def user_key(agent_id: str, prefix: str, user: str) -> str:
     return f"agent:{agent_id}:{prefix}-user:{name}"
 
 
-def stateless_target(gateway: Gateway, *, agent_id: str, prefix: str, run_id: str) -> Target:
+def stateless_target(gateway: Gateway, *, agent_id: str, prefix: str, run_id: str) -> SessionRef:
     return target_of(gateway, f"agent:{agent_id}:{prefix}:{run_id}", agent_id)
 
 

@@ -17,11 +17,13 @@ from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.openai_shared import Refused, admit, json_response, read_json
 from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.session_target import Target, entry_of, require_agent, target_of
-from openclaw.gateway.webchat import operator_may_elevate
+from openclaw.gateway.session_target import entry_of, require_agent, target_of
+from openclaw.inbound.commands.context import Facts
+from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.models.base import ModelError
 from openclaw.paths import make_private_dir
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides
@@ -68,7 +70,7 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
     return await asyncio.shield(gateway.spawn(_run(gateway, target, tool, arguments)))
 
 
-async def _tool(gateway: Gateway, target: Target, name: str) -> Tool | None:
+async def _tool(gateway: Gateway, target: SessionRef, name: str) -> Tool | None:
     """The tool, if the session's agent may use it and it is offered over HTTP."""
     config = gateway.config.current
     entry = await entry_of(gateway, target) or SessionEntry(sessionId="")
@@ -93,11 +95,11 @@ def _arguments(tool: Tool, body: InvokeBody) -> dict[str, Any]:
     return arguments
 
 
-async def _run(gateway: Gateway, target: Target, tool: Tool, arguments: dict[str, Any]) -> web.Response:
+async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict[str, Any]) -> web.Response:
     run_id = f"invoke-{uuid.uuid4()}"
 
     async def wish() -> ExecOverrides | None:
-        said = {"elevatedAllowed": operator_may_elevate(gateway, target)}
+        said = {"elevatedAllowed": elevated_allowed(gateway.config.current, Facts(session=target))}
         default = gateway.config.current.agents.defaults.elevated_default
         return exec_wish(said, await entry_of(gateway, target), default)
 

@@ -155,17 +155,6 @@ def _within_budget(items: list[msgspec.Raw]) -> list[msgspec.Raw]:
     return items
 
 
-def injected_message(text: str, now_ms: int) -> AssistantMessage:
-    """How messages that no model wrote are marked in transcripts."""
-    return AssistantMessage(
-        content=[TextBlock(text=text)],
-        api="openai-responses",
-        provider="openclaw",
-        model="gateway-injected",
-        timestamp=now_ms,
-    )
-
-
 _CUT = b'"length"'
 _OURS = "gateway-injected"
 

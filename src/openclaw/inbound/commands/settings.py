@@ -11,7 +11,7 @@ from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import Elevated
 from openclaw.inbound.access import normal_id
-from openclaw.inbound.commands.context import CommandServices, Facts, Hints, SessionRef
+from openclaw.inbound.commands.context import CommandServices, Facts, Hints
 from openclaw.inbound.commands.models import QUESTIONS, choose_model, current_model, model_info, no_numbers
 from openclaw.inbound.commands.queue import invalid_options, queue_acks, queue_changes, queue_overview
 from openclaw.inbound.directives import (
@@ -29,6 +29,7 @@ from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import level_unless_set, supported_levels
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef
 
 _EXEC_FIELDS: dict[ExecField, str] = {
     "host": "execHost",
