@@ -9,7 +9,7 @@ from pathlib import Path
 
 from openclaw.clock import Clock
 from openclaw.storage import faults
-from openclaw.storage.trouble import in_words
+from openclaw.storage.disk_errors import in_words
 
 FRESH_S = 1.0
 """So long an answer is good for everyone who asks: the probe needs no secret and must not be a way to wear the disk."""

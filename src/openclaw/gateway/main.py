@@ -27,7 +27,7 @@ from openclaw.gateway.server import Server, StartRefused, serve
 from openclaw.gateway.shared_auth import SharedSecret, shared_secret
 from openclaw.logs import Logs
 from openclaw.paths import DEFAULT_PORT, config_path, make_private_dir, state_dir
-from openclaw.storage.trouble import in_words, is_disk_trouble
+from openclaw.storage.disk_errors import in_words, is_disk_trouble
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -118,13 +118,13 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
         gateway = await open_gateway(state, config, clock, os.environ)
         gateway.given_secret = given_secret(config.current, options)
         try:
-            unfinished = await gateway.hub.find_unfinished()
+            unfinished = await gateway.dispatcher.find_unfinished()
             server = await _listen(gateway, host, port_of(config.current, options))
             lock.describe(started_at=gateway.started_at, port=server.port, config_path=config.path)
             await gateway.start_services()
             if unfinished:
                 log.info("taking up %d unfinished messages", unfinished)
-            await gateway.hub.recover()
+            await gateway.dispatcher.recover()
             await tell_lost(gateway)
             await gateway.reception.recover()
             if gateway.channel_services is not None:

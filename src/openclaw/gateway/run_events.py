@@ -23,7 +23,7 @@ from openclaw.events import (
 from openclaw.gateway.broadcast import Broadcaster
 from openclaw.gateway.tool_view import result_view, tool_meta
 from openclaw.outbound.footer import with_footer
-from openclaw.runs.record import RunRecord
+from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.keys import shown_key
 
 CHAT_DELTA_S = 0.150

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from openclaw.storage.trouble import in_words, is_disk_trouble, kind_of
+from openclaw.storage.disk_errors import in_words, is_disk_trouble, kind_of
 
 _JSON_DOORS = ("/v1/", "/tools/", "/__openclaw__/")
 

@@ -246,7 +246,7 @@ async def delete(call: Call) -> Any:
             await gateway.transcripts.forget(ref.session_id)
         return []
 
-    archived = await gateway.hub.exclusively(target.key, remove)
+    archived = await gateway.dispatcher.exclusively(target.key, remove)
     return {"ok": True, "key": shown_key(target.key), "deleted": archived is not None, "archived": archived or []}
 
 
@@ -268,7 +268,9 @@ async def compact(call: Call) -> Any:
     ref = transcript_ref(target, entry)
     if gateway.transcripts.locate(ref) is None:
         return {**answer, "reason": "no transcript"}
-    shortened = await gateway.hub.exclusively(target.key, lambda: gateway.transcripts.shorten(ref, params.max_lines))
+    shortened = await gateway.dispatcher.exclusively(
+        target.key, lambda: gateway.transcripts.shorten(ref, params.max_lines)
+    )
     if shortened.archived is None:
         return {**answer, "kept": shortened.kept}
     await gateway.sessions.update(target.agent_id, target.key, _without_counters)

@@ -48,9 +48,9 @@ class SessionsBranch(Params):
 async def branch(call: Call) -> Any:
     params: SessionsBranch = call.params
     target = target_of(call.gateway, params.key)
-    if call.gateway.hub.occupied(target.key):
+    if call.gateway.dispatcher.occupied(target.key):
         raise MethodError("A message of this session is being answered; wait for it or stop it first.", "UNAVAILABLE")
-    moves = call.gateway.hub.compactions
+    moves = call.gateway.dispatcher.compactions
     try:
         added = await moves.go_back(target.agent_id, target.key, params.entry_id, summarise=params.summarize)
     except KeyError:
@@ -78,7 +78,7 @@ async def label(call: Call) -> Any:
             raise MethodError(f"No entry found: {params.entry_id}")
         return await transcript.label(params.entry_id, (params.label or "").strip() or None)
 
-    return {"ok": True, "key": target.key, "entryId": await call.gateway.hub.exclusively(target.key, name)}
+    return {"ok": True, "key": target.key, "entryId": await call.gateway.dispatcher.exclusively(target.key, name)}
 
 
 async def _transcript(call: Call, target: Target) -> Transcript:
