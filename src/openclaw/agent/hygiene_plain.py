@@ -13,7 +13,7 @@ import msgspec
 from openclaw.agent.fit import cut_text
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.convert import is_blank, json_text, pair, without_failed
-from openclaw.models.draft import strip_lone_surrogates
+from openclaw.models.message_builder import strip_lone_surrogates
 
 LONGEST_OUTPUT = 20_000
 LONGEST_ARGUMENTS = 1000

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.kept_reports import Reports
+from openclaw.json_text import encode
 from openclaw.messages import Message, ThinkingLevel, ToolSpec, decode_message
 from openclaw.models.base import Model, ModelRequest
-from openclaw.sessions.json_text import encode
 from openclaw.sessions.tree import message_of
 from openclaw.storage.base import BlobStore, Context, Transcript
 

@@ -18,7 +18,7 @@ from openclaw.agent.spend import Spending
 from openclaw.agent.tokens import Scales
 from openclaw.clock import Clock
 from openclaw.config.derived import Derived
-from openclaw.memory.notebooks import Notebooks
+from openclaw.memory.search import Notebooks
 from openclaw.messages import AssistantMessage, ImageBlock, ToolResultMessage, ToolSpec
 from openclaw.models.base import Heard, ModelRequest
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore

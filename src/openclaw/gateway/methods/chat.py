@@ -23,7 +23,7 @@ from openclaw.runs.admission import Ticket
 from openclaw.runs.dispatcher import Submission
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
-from openclaw.sessions.lifecycle import home_of
+from openclaw.sessions.reset import home_of
 from openclaw.storage.base import END_STATES
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from openclaw import json_text
 from openclaw.clock import Clock
-from openclaw.sessions import json_text
-from openclaw.sessions.delivery import is_plain, normalize_entry
+from openclaw.sessions.entry import is_plain, normalize_entry
 from openclaw.sessions.keys import session_file_name
 from openclaw.storage.files.disk import AppendFile, Batch, Disk, put_in_place, write_beside
 

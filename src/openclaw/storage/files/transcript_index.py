@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.sessions import json_text
+from openclaw import json_text
 from openclaw.sessions.tree import fields_of, is_displayed
 from openclaw.storage.base import Entry
 from openclaw.storage.files.compressed import unpacked_blocks
