@@ -14,9 +14,9 @@ from openclaw.agent.exec_wish import exec_wish
 from openclaw.agent.preparation import choose_model
 from openclaw.agent.toolset import tools_for
 from openclaw.config.agents import workspace_dir
+from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.openai_common import Refused, admit, json_response, read_json
-from openclaw.gateway.origin import Peer
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
 from openclaw.gateway.webchat import operator_may_elevate
 from openclaw.models.base import ModelError
