@@ -286,7 +286,7 @@ class Gateway:
         return Catalogue.from_config(config, self.environ, state_dir=self.state_dir)
 
     def _config_changed(self, old: Config, new: Config, changed: Sequence[str]) -> None:
-        from openclaw.config.reload import reload_action
+        from openclaw.config.store import reload_action
 
         self.catalogue = self._make_catalogue(new)
         mode = new.gateway.reload.mode
