@@ -14,7 +14,7 @@ from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.gateway import Gateway
 from openclaw.inbound.message import Inbound, Peer, Sender
-from openclaw.runs.hub import Submission
+from openclaw.runs.dispatcher import Submission
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import LedgerRow, MessageBody, TranscriptRef
 from tests.support.gateway import GatewayProcess, model_config
@@ -48,8 +48,8 @@ async def gateway(tmp_path: Path, models: ModelServer, clock: JumpingClock) -> A
     config = ConfigStore(str(state / "openclaw.json"), clock, os.environ)
     config.load_or_create()
     made = await open_gateway(str(state), config, clock, {"HOME": str(tmp_path)})
-    await made.hub.find_unfinished()
-    await made.hub.recover()
+    await made.dispatcher.find_unfinished()
+    await made.dispatcher.recover()
     yield made
     await close_gateway(made)
 
@@ -65,7 +65,7 @@ async def test_messages_around_a_jump_keep_their_order_and_their_names(
     for place, key in enumerate(("a", "b", "c")):
         clock.offset_ms = (0, jump, 0)[place]
         assert (await say(gateway, key)).new
-        assert (await gateway.hub.wait(key, 15)).status == "ok"
+        assert (await gateway.dispatcher.wait(key, 15)).status == "ok"
     for offset in (0, jump):
         clock.offset_ms = offset
         for key in ("a", "b", "c"):
@@ -88,7 +88,7 @@ async def test_a_run_under_way_is_not_cut_short_by_a_jump(
     assert submitted.record is not None
     await models.wait_for_requests(1)
     clock.offset_ms = DAY_MS
-    assert (await gateway.hub.wait("a", 15)).status == "ok"
+    assert (await gateway.dispatcher.wait("a", 15)).status == "ok"
 
 
 class Ann:
@@ -106,7 +106,7 @@ class Ann:
         """Hers, newest first, once each has its end."""
         rows = [row for row in await self.gateway.ledger.recent() if row.reason != "a new session began"]
         for row in rows:
-            assert (await self.gateway.hub.wait(row.run_id, 15)).status == "ok"
+            assert (await self.gateway.dispatcher.wait(row.run_id, 15)).status == "ok"
         return rows
 
     async def session(self) -> str:
@@ -166,8 +166,8 @@ async def test_timers_of_a_run_go_by_what_has_passed_and_not_by_the_clock(
         await submit(gateway, "x", run_id, session=SessionRef("main", f"agent:main:{run_id}"), body=body)
         await models.wait_for_requests(1 if run_id == "long" else 2)
     clock.offset_ms = -DAY_MS
-    assert (await gateway.hub.wait("short", 15)).status == "error"
+    assert (await gateway.dispatcher.wait("short", 15)).status == "error"
     clock.offset_ms = DAY_MS
-    assert (await gateway.hub.wait("long", 0.2)).status == "timeout"
+    assert (await gateway.dispatcher.wait("long", 0.2)).status == "timeout"
     held.set()
-    assert (await gateway.hub.wait("long", 15)).status == "ok"
+    assert (await gateway.dispatcher.wait("long", 15)).status == "ok"

@@ -8,7 +8,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.inbound.accept import Incoming
 from openclaw.inbound.commands.context import Facts
 from openclaw.inbound.pipeline import Accepted
-from openclaw.runs.hub import Submission
+from openclaw.runs.dispatcher import Submission
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import MessageBody
 

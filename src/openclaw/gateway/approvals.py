@@ -57,7 +57,7 @@ def question_text(approval: Approval) -> str:
 
 def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> None:
     """Where the run that asks was started from, unless the configuration keeps it to the clients."""
-    record = gateway.hub.find(approval.run_id) if approval.run_id else None
+    record = gateway.dispatcher.find(approval.run_id) if approval.run_id else None
     shown = gateway.config.current.approvals.get("exec", {})
     if record is not None and not (isinstance(shown, dict) and shown.get("enabled") is False):
         gateway.spawn(gateway.notices.beside_run(record, f"approval-{approval.id}-{what}", text))

@@ -17,8 +17,7 @@ from openclaw.events import Event
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.deliver import Delivery
 from openclaw.outbound.typing import Typing, TypingMode
-from openclaw.runs.observer import Observer
-from openclaw.runs.record import RunRecord
+from openclaw.runs.run_index import Observer, RunRecord
 from openclaw.storage.base import BlobStore, Ledger
 
 log = logging.getLogger("openclaw.gateway.channels")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.session_target import find_row, target_of
-from openclaw.runs.known import LONGEST_CHAIN
-from openclaw.runs.story import answered_by, summary
+from openclaw.runs.run_index import LONGEST_CHAIN
 from openclaw.runs.why import Life, life_of, story_of
+from openclaw.runs.why_text import answered_by, summary
 from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.reset import previous_sessions
 from openclaw.sessions.typed_text import without_wrappers
@@ -44,11 +44,14 @@ async def why(gateway: Gateway, ref: str) -> dict[str, Any]:
 
 async def why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
     life = await life_of(gateway.runtime, row)
-    answer = {"kind": "message", "message": facts(life), "story": story_of(gateway.runtime, gateway.hub, life)}
+    answer = {"kind": "message", "message": facts(life), "story": story_of(gateway.runtime, gateway.dispatcher, life)}
     answering = await _answering(gateway, row)
     if answering is not None:
         theirs = await life_of(gateway.runtime, answering)
-        answer["answeredBy"] = {"message": facts(theirs), "story": story_of(gateway.runtime, gateway.hub, theirs)}
+        answer["answeredBy"] = {
+            "message": facts(theirs),
+            "story": story_of(gateway.runtime, gateway.dispatcher, theirs),
+        }
     return answer
 
 

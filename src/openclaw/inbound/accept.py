@@ -12,8 +12,8 @@ from openclaw.agent.runtime import Runtime
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.commands.context import Facts
 from openclaw.inbound.message import Inbound
-from openclaw.runs.doorway import Guest
-from openclaw.runs.hub import RunHub, Submission
+from openclaw.runs.admission import Ticket
+from openclaw.runs.dispatcher import Dispatcher, Submission
 from openclaw.runs.queue import QueueWish, queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.reset import MessageFacts, Rotation, ensure_fresh, touched
@@ -65,7 +65,7 @@ class Incoming(msgspec.Struct, kw_only=True):
 
 
 async def current_session(
-    facts: Facts, runtime: Runtime, dispatcher: RunHub, inbound: Inbound | None = None
+    facts: Facts, runtime: Runtime, dispatcher: Dispatcher, inbound: Inbound | None = None
 ) -> tuple[SessionEntry, Rotation | None]:
     """The session a new message belongs to. One that has expired gives way to a new one."""
     session = facts.session
@@ -82,7 +82,7 @@ async def current_session(
 
 
 async def accept(
-    message: Incoming, body: MessageBody, runtime: Runtime, dispatcher: RunHub, ticket: Guest | None = None
+    message: Incoming, body: MessageBody, runtime: Runtime, dispatcher: Dispatcher, ticket: Ticket | None = None
 ) -> Submission:
     """Returns once the message is on disk. The same run id again starts nothing.
 

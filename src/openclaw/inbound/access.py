@@ -12,10 +12,10 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from openclaw.config.checks import KNOWN_CHANNELS
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import DmPolicy, GroupPolicy, SignalAccount
 from openclaw.config.schema.system import Commands
+from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.message import Inbound
 from openclaw.sessions.keys import DEFAULT_ACCOUNT
 

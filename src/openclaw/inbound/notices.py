@@ -15,8 +15,8 @@ from openclaw.messages import AssistantMessage, TextBlock
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.part import MediaRef
 from openclaw.outbound.reply import is_delivered, parts_for
-from openclaw.runs.hub import RunHub
-from openclaw.runs.record import RunRecord
+from openclaw.runs.dispatcher import Dispatcher
+from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import MARKER_TYPE, MessageFacts, Rotation, ensure_fresh, home_of, transcript_ref
 from openclaw.storage.base import Accept, LedgerRow, MessageBody
@@ -33,7 +33,7 @@ class Notices:
     def __init__(
         self,
         runtime: Runtime,
-        dispatcher: RunHub,
+        dispatcher: Dispatcher,
         *,
         publish: Callable[[str, dict[str, Any]], None],
         wake_delivery: Callable[[], None],

@@ -61,8 +61,8 @@ from openclaw.inbound.prompt_text import (
     stamped,
 )
 from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
-from openclaw.runs.doorway import Guest
-from openclaw.runs.hub import RunHub, Submission
+from openclaw.runs.admission import Ticket
+from openclaw.runs.dispatcher import Dispatcher, Submission
 from openclaw.sessions.entry import SessionEntry, group_display_name
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import Rotation
@@ -99,7 +99,7 @@ class Pipeline:
     def __init__(
         self,
         runtime: Runtime,
-        dispatcher: RunHub,
+        dispatcher: Dispatcher,
         pairing: PairingStore,
         notices: Notices,
         commands: CommandServices,
@@ -315,18 +315,18 @@ class Pipeline:
     # The steps
 
     @asynccontextmanager
-    async def _in_order(self, message: Incoming) -> AsyncGenerator[Guest | None]:
+    async def _in_order(self, message: Incoming) -> AsyncGenerator[Ticket | None]:
         """What came before to the same session goes first. A word that stops the run does not wait for it long."""
-        admission, key = self._dispatcher.doorway, message.facts.session.key
+        admission, key = self._dispatcher.admission, message.facts.session.key
         if message.reads_commands and is_abort(message.text, message.facts.listening):
-            await admission.after(key)
+            await admission.wait_for_earlier(key)
             yield None
             return
-        ticket = await admission.enter(key)
+        ticket = await admission.admit(key)
         try:
             yield ticket
         finally:
-            ticket.settled()
+            ticket.done()
 
     async def _known(self, message: Incoming) -> Submission | None:
         """What became of a message with the same run id; None for one that seems new.

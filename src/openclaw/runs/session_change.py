@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from openclaw.agent.runtime import Runtime
 from openclaw.outbound.preview import derived_title, first_messages, last_messages, preview_text, shortened
-from openclaw.runs.hub import RunHub
+from openclaw.runs.dispatcher import Dispatcher
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import PreviousSession, Reason, Rotation, previous_sessions, rotate
@@ -20,14 +20,14 @@ class StillActive(Exception):
     """The session's runs were stopped but have not ended yet."""
 
 
-async def stop_runs(dispatcher: RunHub, session: SessionRef, reason: Literal["reset", "delete"]) -> None:
+async def stop_runs(dispatcher: Dispatcher, session: SessionRef, reason: Literal["reset", "delete"]) -> None:
     dispatcher.abort(session.key, reason=reason)
     if not await dispatcher.settle(session.key, SETTLE_S):
         raise StillActive(f"Session {session.key} is still active; try again in a moment.")
 
 
 async def start_over(
-    runtime: Runtime, dispatcher: RunHub, session: SessionRef, reason: Reason = "reset", *, why: str = ""
+    runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, reason: Reason = "reset", *, why: str = ""
 ) -> Rotation:
     """A new session id for the key. What runs and waits is stopped first: it belongs to the old one."""
     await stop_runs(dispatcher, session, "reset")
@@ -39,7 +39,7 @@ async def start_over(
 
 
 async def take_up(
-    runtime: Runtime, dispatcher: RunHub, session: SessionRef, wanted: str | int | PreviousSession | None
+    runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, wanted: str | int | PreviousSession | None
 ) -> Rotation:
     """An earlier session becomes current again. Raises ``NotResumable`` with words for the person who asked."""
     if dispatcher.occupied(session.key):

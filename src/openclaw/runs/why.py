@@ -8,8 +8,8 @@ import msgspec
 
 from openclaw.agent.budget import user_zone
 from openclaw.agent.runtime import Runtime
-from openclaw.runs.hub import RunHub
-from openclaw.runs.story import tell
+from openclaw.runs.dispatcher import Dispatcher
+from openclaw.runs.why_text import tell
 from openclaw.storage.base import LedgerRow, OutboxRow, StateChange, ToolCallRow
 
 
@@ -29,7 +29,7 @@ async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
     return Life(row, *parts)
 
 
-def story_of(runtime: Runtime, dispatcher: RunHub, life: Life) -> list[str]:
+def story_of(runtime: Runtime, dispatcher: Dispatcher, life: Life) -> list[str]:
     now, zone = runtime.clock.now_ms(), user_zone(runtime.config.current)
     record = dispatcher.find(life.row.run_id)
     disk = record.disk if record is not None and life.row.ended_at is None else None

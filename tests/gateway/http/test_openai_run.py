@@ -27,8 +27,8 @@ from openclaw.gateway.http.openai_run import (
 )
 from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage
-from openclaw.runs.hub import Submission
-from openclaw.runs.record import RunRecord
+from openclaw.runs.dispatcher import Submission
+from openclaw.runs.run_index import RunRecord
 from openclaw.storage.base import LedgerRow, MessageBody
 from tests.gateway.http.served import Served, served
 

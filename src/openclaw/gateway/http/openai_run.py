@@ -35,9 +35,9 @@ from openclaw.messages import (
     decode_message,
 )
 from openclaw.outbound.visible import visible_text
-from openclaw.runs.hub import Submission
+from openclaw.runs.dispatcher import Submission
 from openclaw.runs.queue import QueueWish
-from openclaw.runs.record import RunRecord
+from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import LedgerRow, MessageBody, TranscriptRef
 
@@ -88,7 +88,7 @@ async def find_seat(gateway: Gateway, ask: Ask, explicit: SessionRef | None) -> 
     now = gateway.clock.now_ms()
     try:
         if explicit is not None:
-            _, rotation = await current_session(Facts(session=explicit), gateway.runtime, gateway.hub)
+            _, rotation = await current_session(Facts(session=explicit), gateway.runtime, gateway.dispatcher)
             if rotation is not None:
                 gateway.notices.announce(explicit, rotation)
             known = await _newest(gateway, explicit) if refers_back(ask.said) else []
@@ -263,7 +263,7 @@ class Following:
     async def _ended(self) -> bool:
         """False: the Gateway stops before the run is over."""
         run_id = self._row.run_id if self._row is not None else ""
-        over = self._record.wait() if self._record is not None else self._gateway.hub.wait(run_id, WAIT_LIMIT_S)
+        over = self._record.wait() if self._record is not None else self._gateway.dispatcher.wait(run_id, WAIT_LIMIT_S)
         waits: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(over),
             asyncio.ensure_future(self._gateway.leaving.wait()),

@@ -19,8 +19,8 @@ from openclaw.inbound.pipeline import Accepted
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.paths import normalize_agent_id
-from openclaw.runs.hub import Submission
-from openclaw.runs.record import RunRecord
+from openclaw.runs.dispatcher import Submission
+from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, is_subagent
 from openclaw.storage.base import LedgerRow, MessageBody
@@ -195,7 +195,7 @@ async def _final(call: Call, submission: Submission) -> Any:
         await record.wait()
         return _result(record)
     row = submission.row
-    await call.gateway.hub.wait(row.run_id, 24 * 3600)
+    await call.gateway.dispatcher.wait(row.run_id, 24 * 3600)
     return _stored_result(await call.gateway.ledger.by_run(row.run_id) or row)
 
 
@@ -269,7 +269,7 @@ class AgentWait(Params):
 @method("agent.wait", AgentWait)
 async def wait(call: Call) -> Any:
     params: AgentWait = call.params
-    outcome = await call.gateway.hub.wait(params.run_id, params.timeout_ms / 1000)
+    outcome = await call.gateway.dispatcher.wait(params.run_id, params.timeout_ms / 1000)
     answer: dict[str, Any] = {"runId": params.run_id, "status": outcome.status}
     for name, value in (
         ("startedAt", outcome.started_at),

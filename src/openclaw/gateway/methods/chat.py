@@ -17,7 +17,7 @@ from openclaw.inbound.commands.context import Handled, operator_facts
 from openclaw.inbound.notices import injected_message
 from openclaw.inbound.pipeline import Accepted
 from openclaw.models.thinking import parse_level
-from openclaw.runs.hub import Submission
+from openclaw.runs.dispatcher import Submission
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
 from openclaw.storage.base import END_STATES, MessageBody
@@ -145,12 +145,12 @@ class ChatAbort(Params):
 async def abort(call: Call) -> Any:
     params: ChatAbort = call.params
     target = target_of(call.gateway, params.session_key)
-    await call.gateway.hub.doorway.after(target.key)
+    await call.gateway.dispatcher.admission.wait_for_earlier(target.key)
     if params.run_id is not None:
-        record = call.gateway.hub.find(params.run_id)
+        record = call.gateway.dispatcher.find(params.run_id)
         if record is not None and record.session_key != target.key:
             raise MethodError("runId does not match sessionKey")
-    stopped = call.gateway.hub.abort(target.key, params.run_id, "rpc")
+    stopped = call.gateway.dispatcher.abort(target.key, params.run_id, "rpc")
     if stopped:
         # At once, and not when the run has unwound: the next message may be here before that.
         await call.gateway.sessions.update(target.agent_id, target.key, _noted_as_aborted, durable=False)

@@ -228,7 +228,7 @@ async def reset(call: Call) -> Any:
     """A new session id for the key. What is running is stopped first; the old transcript stays where it is."""
     gateway = call.gateway
     target = target_of(gateway, call.params.key)
-    rotation = await start_over(gateway.runtime, gateway.hub, target)
+    rotation = await start_over(gateway.runtime, gateway.dispatcher, target)
     gateway.notices.announce(target, rotation)
     old: dict[str, Any] = dict(rotation.old or {})
     levels = {name: old[name] for name in KEPT_BY_RESET if name in old}
@@ -252,7 +252,7 @@ async def delete(call: Call) -> Any:
     target = target_of(gateway, params.key)
     if target == target_of(gateway, "main"):
         raise MethodError(f"Cannot delete the main session ({shown_key(target.key)}).")
-    await stop_runs(gateway.hub, target, "delete")
+    await stop_runs(gateway.dispatcher, target, "delete")
 
     async def remove() -> list[str] | None:
         entry = await entry_of(gateway, target)
@@ -266,7 +266,7 @@ async def delete(call: Call) -> Any:
             await gateway.transcripts.forget(ref.session_id)
         return []
 
-    archived = await gateway.hub.exclusively(target.key, remove)
+    archived = await gateway.dispatcher.exclusively(target.key, remove)
     return {"ok": True, "key": shown_key(target.key), "deleted": archived is not None, "archived": archived or []}
 
 
@@ -288,7 +288,9 @@ async def compact(call: Call) -> Any:
     ref = transcript_ref(target, entry)
     if gateway.transcripts.locate(ref) is None:
         return {**answer, "reason": "no transcript"}
-    shortened = await gateway.hub.exclusively(target.key, lambda: gateway.transcripts.shorten(ref, params.max_lines))
+    shortened = await gateway.dispatcher.exclusively(
+        target.key, lambda: gateway.transcripts.shorten(ref, params.max_lines)
+    )
     if shortened.archived is None:
         return {**answer, "kept": shortened.kept}
     await gateway.sessions.update(target.agent_id, target.key, _without_counters)
@@ -333,7 +335,7 @@ async def resume(call: Call) -> Any:
         wanted = params.index
         if params.session_id is not None:
             wanted = await wanted_session(call.gateway.runtime, target, params.session_id.strip())
-        rotation = await take_up(call.gateway.runtime, call.gateway.hub, target, wanted)
+        rotation = await take_up(call.gateway.runtime, call.gateway.dispatcher, target, wanted)
         call.gateway.notices.announce(target, rotation)
     except NotResumable as refused:
         raise MethodError(str(refused)) from None
@@ -381,9 +383,9 @@ class SessionsBranch(Params):
 async def branch(call: Call) -> Any:
     params: SessionsBranch = call.params
     target = target_of(call.gateway, params.key)
-    if call.gateway.hub.occupied(target.key):
+    if call.gateway.dispatcher.occupied(target.key):
         raise MethodError("A message of this session is being answered; wait for it or stop it first.", "UNAVAILABLE")
-    moves = call.gateway.hub.compactions
+    moves = call.gateway.dispatcher.compactions
     try:
         added = await moves.go_back(target.agent_id, target.key, params.entry_id, summarise=params.summarize)
     except KeyError:
@@ -411,7 +413,7 @@ async def label(call: Call) -> Any:
             raise MethodError(f"No entry found: {params.entry_id}")
         return await transcript.label(params.entry_id, (params.label or "").strip() or None)
 
-    return {"ok": True, "key": target.key, "entryId": await call.gateway.hub.exclusively(target.key, name)}
+    return {"ok": True, "key": target.key, "entryId": await call.gateway.dispatcher.exclusively(target.key, name)}
 
 
 async def _transcript(call: Call, target: SessionRef) -> Transcript:

@@ -14,19 +14,27 @@ from openclaw.agent.context_report import session_report
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend import FileSpend, Totals, total_of
 from openclaw.clock import Clock
-from openclaw.config.issues import ConfigError
 from openclaw.config.keypath import MISSING, KeyPathError, get_path, parse_path
-from openclaw.config.redact import redacted
 from openclaw.config.schema import Config
+from openclaw.config.secrets import redacted
+from openclaw.config.validate import ConfigError
 from openclaw.inbound.accept import current_session
-from openclaw.inbound.commands.context import Cost, Decision, EarlierSession, Facts, QueueView, Stopped, Waiting
+from openclaw.inbound.commands.context import (
+    Cost,
+    Decision,
+    EarlierSession,
+    Facts,
+    QueueView,
+    Stopped,
+    Waiting,
+)
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.keys import find_source, provider_config, stored_profiles
 from openclaw.paths import sessions_dir
 from openclaw.runs.compactions import Compactions
-from openclaw.runs.hub import RunHub
-from openclaw.runs.record import RunRecord
+from openclaw.runs.dispatcher import Dispatcher
+from openclaw.runs.run_index import RunRecord
 from openclaw.runs.session_change import earlier_sessions, start_over, take_up
 from openclaw.runs.why import life_of, story_of
 from openclaw.sessions.entry import SessionEntry
@@ -44,7 +52,7 @@ class Services:
     def __init__(
         self,
         runtime: Runtime,
-        dispatcher: RunHub,
+        dispatcher: Dispatcher,
         notices: Notices,
         *,
         restart: Callable[[str], object],
