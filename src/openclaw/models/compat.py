@@ -154,7 +154,7 @@ class ClaudeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def claude_facts(model: Model) -> ClaudeFacts:
-    """The facts for the model's id. ``compat.thinking`` (``adaptive``, ``budget``) and ``compat.thinkingOff`` override."""
+    """The facts for the model's id. ``compat.thinking`` (``adaptive``, ``budget``) and ``thinkingOff`` override."""
     facts = _claude_facts_by_id(model.id.lower())
     style: Any = model.compat.get("thinking")
     if style in ("adaptive", "budget"):
