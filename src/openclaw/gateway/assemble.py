@@ -13,6 +13,7 @@ from openclaw.agent.extensions import load_extensions
 from openclaw.agent.ground import Grounds
 from openclaw.agent.memory_flush import watch_compactions
 from openclaw.agent.runtime import Runtime
+from openclaw.channels.registry import channel_kinds
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
@@ -60,7 +61,7 @@ async def open_gateway(
     found = await _servers_here(current, environ, state_dir)
 
     def catalogue(config: Config) -> Catalogue:
-        return Catalogue.from_config(config, environ, found=found, state_dir=state_dir)
+        return Catalogue(config, environ, found=found, state_dir=state_dir)
 
     gateway = Gateway(
         state_dir=state_dir,
@@ -125,6 +126,7 @@ async def open_gateway(
         gateway.runtime, gateway.dispatcher, gateway.pairing, gateway.notices, commands, gateway.spawn
     )
     gateway.channel_services = ChannelServices(
+        kinds=channel_kinds(),
         config=config,
         clock=clock,
         state_dir=state_dir,
@@ -153,7 +155,7 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
 
 async def _servers_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[FoundServer]:
     """Model servers on this machine; looked for only when nothing else says which model to use."""
-    chosen = Catalogue.from_config(config, environ, state_dir=state_dir)
+    chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
         explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
     except UnknownModel:
