@@ -410,7 +410,7 @@ async def test_two_accounts_answer_through_the_one_that_heard(tmp_path: Path) ->
 
 def fake_cli(folder: Path) -> Path:
     script = folder / "signal-cli"
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parent.parent.parent.parent
     script.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
         "from tests.support.signal_daemon import main\nmain(sys.argv[1:])\n"
