@@ -6,18 +6,22 @@ Use ``GatewayProcess`` where the process is the point: a kill, the signals, the 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.store import ConfigStore
+from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.main import GatewayLock, serving
 from openclaw.logs import Logs
 from openclaw.paths import make_private_dir
-from tests.support.gateway import GatewayUnderTest
+from tests.support.gateway import GatewayUnderTest, model_config
+from tests.support.scripted_model import ScriptedModel
 
 
 class InProcessGateway(GatewayUnderTest):
@@ -99,6 +103,26 @@ class InProcessGateway(GatewayUnderTest):
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+@asynccontextmanager
+async def gateway_parts(
+    state_dir: Path, model: ScriptedModel, *, clock: Clock | None = None, **config: Any
+) -> AsyncGenerator[Gateway]:
+    """A Gateway's parts on real stores, wired and not listening; ``model`` answers every call."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    path = state_dir / "openclaw.json"
+    if not path.exists():
+        path.write_text(json.dumps(model_config("http://127.0.0.1:9", **config)))
+    clock = clock or SystemClock()
+    store = ConfigStore(str(path), clock, {})
+    store.load_or_create()
+    gateway = await open_gateway(str(state_dir), store, clock, {})
+    gateway.runtime.call_model = model.answer
+    try:
+        yield gateway
+    finally:
+        await close_gateway(gateway)
 
 
 def _replace_environ(env: dict[str, str]) -> None:
