@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from openclaw.channels import registry
+from openclaw.channels.registry import channel_kinds
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
@@ -58,7 +58,7 @@ async def take(gateway: Gateway, inbound: Inbound) -> None:
         route=route,
         prompt=inbound.text,
     )
-    await take_in(message, gateway.runtime, gateway.hub)
+    await take_in(message, gateway.runtime, gateway.dispatcher)
 
 
 @asynccontextmanager
@@ -73,6 +73,7 @@ async def house(
     config.load_or_create()
     gateway = await open_gateway(str(state), config, clock, {})
     gateway.channel_services = ChannelServices(
+        kinds={**channel_kinds(), world.id: world},
         config=config,
         clock=clock,
         state_dir=str(state),
@@ -83,7 +84,7 @@ async def house(
     http = await serve(gateway, "127.0.0.1", 0)
     try:
         await gateway.start_services()
-        await gateway.hub.recover()
+        await gateway.dispatcher.recover()
         await gateway.channel_services.start()
         async with (
             aiohttp.ClientSession() as session,
@@ -105,11 +106,8 @@ async def server() -> AsyncGenerator[ModelServer]:
 
 
 @pytest.fixture
-async def world() -> AsyncGenerator[Loopback]:
-    world = Loopback()
-    registry.add_kind(world)
-    yield world
-    registry.remove_kind("loopback")
+def world() -> Loopback:
+    return Loopback()
 
 
 async def test_a_signal_message_is_answered_on_signal(tmp_path: Path, server: ModelServer, world: Loopback) -> None:
@@ -156,7 +154,7 @@ async def test_silence_sends_nothing_and_takes_the_sign_down(
 ) -> None:
     async with house(tmp_path, server, world, {"loopback": {}}) as home:
         inbound = await world.say("[[reply:NO_REPLY]]")
-        await home.gateway.hub.wait(f"loopback-{inbound.message_id}", 10)
+        await home.gateway.dispatcher.wait(f"loopback-{inbound.message_id}", 10)
         await world.until(lambda: ("loopback:ann", False) in world.typing)
         assert world.delivered == []
 
@@ -175,7 +173,7 @@ async def test_a_reply_finished_while_the_channel_was_away_is_sent_after_a_resta
         await world.until(lambda: bool(world.lives))
         inbound = await world.say("[[sleep:50]][[reply:kept]]")
         world.disconnect()
-        await home.gateway.hub.wait(f"loopback-{inbound.message_id}", 10)
+        await home.gateway.dispatcher.wait(f"loopback-{inbound.message_id}", 10)
     assert world.delivered == []
     async with house(tmp_path, server, world, {"loopback": {}}):
         (reply,) = await world.got(1)

@@ -12,6 +12,7 @@ from openclaw.agent.extensions import load_extensions
 from openclaw.agent.ground import Grounds
 from openclaw.agent.memory_flush import watch_compactions
 from openclaw.agent.runtime import Runtime
+from openclaw.channels.registry import channel_kinds
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
@@ -33,9 +34,8 @@ from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.detect import FoundServer, find_servers
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import is_delivered
-from openclaw.runs.hub import RunHub
-from openclaw.runs.observer import Observer
-from openclaw.runs.record import RunRecord
+from openclaw.runs.dispatcher import Dispatcher
+from openclaw.runs.run_index import Observer, RunRecord
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
@@ -106,9 +106,10 @@ async def open_gateway(
     watch_approvals(gateway, gateway.runtime.approvals)
     watch_compactions(gateway.runtime)
     await asyncio.to_thread(load_extensions, current, gateway.runtime.hooks)
-    gateway.hub = RunHub(gateway.runtime, lambda record: observe(gateway, record))
+    gateway.dispatcher = Dispatcher(gateway.runtime, lambda record: observe(gateway, record))
     gateway.reception = Reception(gateway)
     gateway.channel_services = ChannelServices(
+        kinds=channel_kinds(),
         config=config,
         clock=clock,
         state_dir=state_dir,
@@ -161,7 +162,7 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
 async def close_gateway(gateway: Gateway) -> None:
     """In the order of the flow: runs first, so that everything they still write finds its store open."""
     await gateway.reception.close()
-    await gateway.hub.stop()
+    await gateway.dispatcher.stop()
     if gateway.channel_services is not None:
         await gateway.channel_services.stop()
     await gateway.stop()
