@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openclaw.runs.hub import RunHub, Submission
 
 from openclaw.gateway.gateway import Gateway
 from openclaw.messages import ToolCall
 from openclaw.models.base import ModelError
-from openclaw.runs.hub import RunHub, Submission
 from openclaw.runs.queue import QueueSettings
 from openclaw.runs.recovery import EXPIRY_MS
 from openclaw.storage.base import Accept, LedgerRow, MessageBody
