@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openclaw.runs.hub import RunHub, Submission
 
 from openclaw.gateway.gateway import Gateway
 from openclaw.messages import ToolCall
 from openclaw.models.base import ModelError
+from openclaw.runs.dispatcher import Dispatcher, Submission
 from openclaw.runs.queue import QueueSettings
 from openclaw.runs.recovery import EXPIRY_MS
 from openclaw.storage.base import Accept, LedgerRow, MessageBody
@@ -33,7 +33,7 @@ class Stage:
 
     def __init__(self, gateway: Gateway, model: ScriptedModel, clock: HeldClock) -> None:
         self.gateway = gateway
-        self.runs: RunHub = gateway.hub
+        self.runs: Dispatcher = gateway.dispatcher
         self.model = model
         self.clock = clock
 
