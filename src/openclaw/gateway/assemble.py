@@ -60,7 +60,7 @@ async def open_gateway(
     found = await _servers_here(current, environ, state_dir)
 
     def catalogue(config: Config) -> Catalogue:
-        return Catalogue.from_config(config, environ, found=found, state_dir=state_dir)
+        return Catalogue(config, environ, found=found, state_dir=state_dir)
 
     gateway = Gateway(
         state_dir=state_dir,
@@ -138,7 +138,7 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
 
 async def _servers_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[FoundServer]:
     """Model servers on this machine; looked for only when nothing else says which model to use."""
-    chosen = Catalogue.from_config(config, environ, state_dir=state_dir)
+    chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
         explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
     except UnknownModel:
