@@ -20,7 +20,7 @@ from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.server import serve
 from openclaw.inbound.message import Inbound
-from openclaw.outbound.part import SendFailed
+from openclaw.outbound.reply import SendFailed
 from openclaw.routing import resolve_route
 from openclaw.sessions.keys import SessionRef
 from tests.support.gateway import RequestFailed, WireClient, model_config

@@ -28,7 +28,7 @@ from openclaw.inbound.commands.services import Services
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pipeline import Pipeline
 from openclaw.memory.embedders import Embedders
-from openclaw.memory.search import Notebooks
+from openclaw.memory.search import AgentMemories
 from openclaw.models.base import ModelError
 from openclaw.models.calls import ModelCalls
 from openclaw.models.catalogue import Catalogue, UnknownModel
@@ -105,7 +105,7 @@ async def open_gateway(
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=wake,
-        notebooks=Notebooks(Path(state_dir), clock, Embedders(gateway.model_calls.http, keys, environ)),
+        memories=AgentMemories(Path(state_dir), clock, Embedders(gateway.model_calls.http, keys, environ)),
     )
     assert gateway.runtime.approvals is not None
     watch_approvals(gateway, gateway.runtime.approvals)
@@ -186,7 +186,7 @@ async def close_gateway(gateway: Gateway) -> None:
     if gateway.runtime.approvals is not None:
         await gateway.runtime.approvals.close()
     await gateway.runtime.processes.close()
-    await gateway.runtime.notebooks.close()
+    await gateway.runtime.memories.close()
     await gateway.model_calls.close()
     await gateway.transcripts.close()
     await gateway.sessions.close()

@@ -13,8 +13,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.inbound.accept import Incoming
 from openclaw.messages import AssistantMessage, TextBlock
 from openclaw.outbound.limits import limits_for
-from openclaw.outbound.part import MediaRef
-from openclaw.outbound.reply import is_delivered, parts_for
+from openclaw.outbound.reply import MediaRef, is_delivered, parts_for
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.keys import SessionRef, shown_key

@@ -11,7 +11,7 @@ from openclaw.inbound.commands.context import Continue, Handled, Hints, Stopped,
 from openclaw.inbound.commands.handle import HANDLERS
 from openclaw.inbound.commands.management import read_value
 from openclaw.inbound.commands.registry import COMMANDS, listed
-from openclaw.outbound.figures import ago, money, percent, token_count
+from openclaw.outbound.usage_text import ago, money, percent, token_count
 from tests.inbound.commands.desk import SESSION, Desk, MakeDesk
 
 GROUP = {"chat_type": "group", "channel": "signal"}

@@ -18,7 +18,7 @@ from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.session_target import check_send_policy, entry_of, target_of
 from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.inbound.notices import injected_message
-from openclaw.outbound.part import MediaRef, SendFailed
+from openclaw.outbound.reply import MediaRef, SendFailed
 from openclaw.routing import resolve_route
 from openclaw.sessions.entry import SessionEntry, normalize_channel
 from openclaw.sessions.keys import SessionRef

@@ -8,7 +8,7 @@ from openclaw.agent.pins import Pin, PinRefused
 from openclaw.inbound.commands.context import CommandContext
 from openclaw.models.base import ModelError
 from openclaw.models.catalogue import UnknownModel
-from openclaw.outbound.figures import percent, shortened, token_count
+from openclaw.outbound.usage_text import percent, shortened, token_count
 from openclaw.sessions.entry import SessionEntry
 
 _VIEWS = {

@@ -7,7 +7,7 @@ from typing import Any
 from openclaw.inbound.command_text import Called
 from openclaw.inbound.commands.context import CommandContext, CommandServices, Facts, QueueView, Waiting
 from openclaw.inbound.directives import QueueDirective, parse_directives
-from openclaw.outbound.figures import duration, shortened
+from openclaw.outbound.usage_text import duration, shortened
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 

@@ -20,7 +20,7 @@ from openclaw.inbound.commands.models import leading_model
 from openclaw.inbound.commands.settings import model_fields
 from openclaw.inbound.directives import read_send_policy, read_usage
 from openclaw.models.base import Model
-from openclaw.outbound.figures import ago, shortened
+from openclaw.outbound.usage_text import ago, shortened
 from openclaw.sessions.resume import NotResumable
 from openclaw.sessions.typed_text import GREETING_MARK
 

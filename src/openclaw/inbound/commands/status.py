@@ -12,7 +12,7 @@ from openclaw.inbound.commands.settings import effective_levels
 from openclaw.inbound.directives import LevelKind
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.cost import has_price
-from openclaw.outbound.figures import ago, cache_share, percent, token_count
+from openclaw.outbound.usage_text import ago, cache_share, percent, token_count
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
