@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw.agent.compaction import Outcome
-from openclaw.agent.pins import Pin
+from openclaw.agent.compaction.compaction import Outcome
+from openclaw.agent.compaction.pins import Pin
 from openclaw.inbound.commands.compact import compacted_line, pins_text
 from openclaw.runs.compactions import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, SESSIONS_REMEMBERED, CoolDown
 

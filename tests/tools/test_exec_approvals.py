@@ -21,7 +21,7 @@ from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec import ExecTool
 from openclaw.tools.exec_gate import Gate
 from openclaw.tools.exec_settings import ExecSettings
-from openclaw.tools.exec_terms import ExecWish, HostRules, Terms, terms_of
+from openclaw.tools.exec_terms import ExecWish, HostRules, Terms, agent_settings
 from openclaw.tools.process_registry import ProcessRegistry
 
 ECHO = os.path.realpath(shutil.which("echo") or "")
@@ -207,7 +207,7 @@ def test_the_terms_of_a_command(
     settings: dict[str, Any], wish: dict[str, Any], rules: dict[str, Any], arguments: dict[str, Any], expected: Any
 ) -> None:
     def terms() -> Terms:
-        return terms_of(ExecSettings(**settings), ExecWish(**wish), HostRules(**rules), arguments)
+        return agent_settings(ExecSettings(**settings), ExecWish(**wish), HostRules(**rules), arguments)
 
     if isinstance(expected, str):
         with pytest.raises(ToolError, match=expected):

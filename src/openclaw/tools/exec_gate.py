@@ -13,7 +13,7 @@ from openclaw.tools.approvals import Approval, ApprovalRequest, Approvals, Decis
 from openclaw.tools.base import ToolContext, ToolError
 from openclaw.tools.exec_security import Refused, evaluate, parse, resolve_program
 from openclaw.tools.exec_settings import ExecSettings
-from openclaw.tools.exec_terms import ExecWish, Fallback, HostRules, Terms, terms_of
+from openclaw.tools.exec_terms import ExecWish, Fallback, HostRules, Terms, agent_settings
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class Gate:
         """The order to carry out, perhaps in a quoted form; raises ``ToolError`` when it may not run here."""
         rules = await self._rules.rules_for(context.agent_id) if self._rules else HostRules()
         wish = await context.exec() if context.exec else None
-        terms = terms_of(self._settings, wish or ExecWish(), rules, arguments)
+        terms = agent_settings(self._settings, wish or ExecWish(), rules, arguments)
         if terms.security == "full" and terms.ask != "always":
             return order
         verdict = evaluate(

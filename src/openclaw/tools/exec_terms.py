@@ -58,7 +58,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         return self.ask == "always" or (self.ask == "on-miss" and self.security == "allowlist" and not listed)
 
 
-def terms_of(settings: ExecSettings, wish: ExecWish, rules: HostRules, arguments: Mapping[str, Any]) -> Terms:
+def agent_settings(settings: ExecSettings, wish: ExecWish, rules: HostRules, arguments: Mapping[str, Any]) -> Terms:
     """Raises ``ToolError`` when the command may not run at all."""
     mode = _elevated_mode(wish, arguments.get("elevated"))
     host = _host(settings, wish, arguments.get("host"), elevated=mode != "off")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.agent.bootstrap import BOOTSTRAP_FILES
+from openclaw.agent.prompt.workspace_files import BOOTSTRAP_FILES
 from openclaw.config.agents import agent_ids, workspace_dir
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method

@@ -6,9 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from openclaw.agent.skill_file import Needs
-from openclaw.agent.skill_gate import BUNDLED, Verdict
-from openclaw.agent.skills import judged_skills, managed_dir
+from openclaw.agent.skills.library import BUNDLED, SkillVerdict, judged_skills, managed_dir
+from openclaw.agent.skills.skill_file import SkillNeeds
 from openclaw.config.agents import agent_ids, default_agent_id, workspace_dir
 from openclaw.gateway.params import Params
 from openclaw.gateway.registry import Call, MethodError, method
@@ -36,7 +35,7 @@ async def status(call: Call) -> Any:
     }
 
 
-def skill_row(verdict: Verdict) -> dict[str, Any]:
+def skill_row(verdict: SkillVerdict) -> dict[str, Any]:
     skill = verdict.skill
     row: dict[str, Any] = {
         "name": skill.name,
@@ -62,7 +61,7 @@ def skill_row(verdict: Verdict) -> dict[str, Any]:
     return {**row, **{name: value for name, value in given.items() if value}}
 
 
-def _needs(needs: Needs) -> dict[str, list[str]]:
+def _needs(needs: SkillNeeds) -> dict[str, list[str]]:
     return {
         "bins": list(needs.bins),
         "anyBins": list(needs.any_bins),

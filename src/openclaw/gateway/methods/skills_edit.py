@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from openclaw.agent.skills import find_skills, places
+from openclaw.agent.skills.library import find_skills, skill_folders
 from openclaw.config.agents import agent_ids
 from openclaw.config.issues import ConfigInvalid
 from openclaw.config.redact import redacted
@@ -48,7 +48,7 @@ async def update(call: Call) -> Any:
 
 def _keys(gateway: Gateway) -> set[str]:
     config = gateway.config.current
-    every = [find_skills(places(config, gateway.state_dir, agent)).skills for agent in agent_ids(config)]
+    every = [find_skills(skill_folders(config, gateway.state_dir, agent)).skills for agent in agent_ids(config)]
     return {skill.key for skills in every for skill in skills} | set(config.skills.entries)
 
 
