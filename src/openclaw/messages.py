@@ -109,6 +109,16 @@ class ToolResultMessage(_Record, tag_field="role", tag="toolResult", omit_defaul
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolResultMessage
 
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as it is offered to a model."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    """JSON Schema of the arguments: an object."""
+
+
 _message_decoder = msgspec.json.Decoder(Message)
 _encoder = msgspec.json.Encoder()
 _BLOCKS: dict[str, tuple[str, ...]] = {

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall
-from openclaw.models.base import Done, Heard, Model, ModelError, ModelRequest, StreamEvent, Text, ToolSpec
+from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolSpec
+from openclaw.models.base import Done, Heard, Model, ModelError, ModelRequest, StreamEvent, Text
 from openclaw.tools.base import ToolContext, ToolResult, text_result
 
 MODEL = Model(provider="mock", id="mock-1", api="anthropic-messages")

@@ -10,8 +10,8 @@ import pytest
 
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.request_log import LARGEST_INLINE, MOST_CALLS, RequestLog, read_record, rebuild
-from openclaw.messages import Message, TextBlock, UserMessage
-from openclaw.models.base import Model, ModelRequest, ToolSpec
+from openclaw.messages import Message, TextBlock, ToolSpec, UserMessage
+from openclaw.models.base import Model, ModelRequest
 from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.transcript_store import FileTranscriptStore

@@ -18,7 +18,7 @@ from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Media
 from openclaw.outbound.deliver import Delivery
 from openclaw.outbound.part import Part, SendFailed
-from openclaw.storage.base import Accept, OutboxPart
+from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from tests.gateway.support import HeldClock
@@ -218,7 +218,7 @@ async def test_replies_wait_in_the_outbox_while_the_channel_is_away(stage: Stage
         session_id="s",
         source="loopback",
         route={"channel": "loopback", "to": "loopback:ann"},
-        body={},
+        body=MessageBody(),
     )
     await ledger.post(accept, [OutboxPart(part=n, channel="loopback", payload={"text": t}) for n, t in enumerate("ab")])
     await delivery.deliver_due()

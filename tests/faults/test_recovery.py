@@ -16,7 +16,7 @@ from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.inbound.intake import Incoming, take_in
-from openclaw.storage.base import Accept
+from openclaw.storage.base import Accept, MessageBody
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
 from tests.support.model_server import Call, ModelServer, Reply
 
@@ -360,7 +360,7 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
     fields: dict[str, Any] = {"agent_id": "main", "session_key": "agent:main:main", "source": "webchat"}
     try:
         await gateway.hub.recover()
-        accept = Accept(run_id="a", dedupe_key="", session_id="s", route={}, body={"prompt": "a"}, **fields)
+        accept = Accept(run_id="a", dedupe_key="", session_id="s", route={}, body=MessageBody(prompt="a"), **fields)
         row, _ = await gateway.ledger.accept(accept)
         await gateway.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
         await take_in(

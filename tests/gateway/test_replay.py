@@ -16,7 +16,7 @@ from openclaw.gateway.broadcast import Broadcaster, Client
 from openclaw.gateway.replay import CHUNK_BYTES, Backlog, Kept, catch_up
 from openclaw.gateway.run_events import RunStream
 from openclaw.runs.record import RunRecord
-from openclaw.storage.base import LedgerRow
+from openclaw.storage.base import LedgerRow, MessageBody
 from tests.gateway.support import Running
 from tests.gateway.test_broadcast import INFO, Recorder
 
@@ -144,7 +144,7 @@ def record() -> RunRecord:
             session_id="s",
             source="webchat",
             route={},
-            body={},
+            body=MessageBody(),
             state="running",
             reason="",
             attempts=1,

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from openclaw.messages import AssistantMessage, UserMessage
-from openclaw.models.base import Done, Model, ModelRequest, Provider, StreamEvent, ToolSpec
+from openclaw.messages import AssistantMessage, ToolSpec, UserMessage
+from openclaw.models.base import Done, Model, ModelRequest, Provider, StreamEvent
 from openclaw.models.draft import StreamState
 from openclaw.models.sse import SseParser
 

@@ -11,7 +11,7 @@ import pytest
 
 from openclaw.outbound.deliver import EXPIRY_MS, Delivery, Settled
 from openclaw.outbound.part import Part, SendFailed, Sent
-from openclaw.storage.base import Accept, OutboxPart
+from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.doubt import doubts, is_uncertain
 from openclaw.storage.files.ledger import FileLedger
 from tests.gateway.support import HeldClock
@@ -113,7 +113,7 @@ class Bench:
             session_id="s",
             source="test",
             route={"channel": channel, "to": to},
-            body={},
+            body=MessageBody(),
         )
         parts = [OutboxPart(part=n, channel=channel, payload={"text": text}) for n, text in enumerate(texts)]
         row, _ = await self.ledger.post(accept, parts)
@@ -388,7 +388,7 @@ async def test_a_payload_nobody_can_read_is_dead_at_once(bench: Bench) -> None:
         session_key="k",
         session_id="s",
         source="t",
-        body={},
+        body=MessageBody(),
         route={"channel": "signal", "to": "ann"},
     )
     row, _ = await bench.ledger.post(accept, [OutboxPart(part=0, channel="signal", payload={"text": 7})])

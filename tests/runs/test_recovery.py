@@ -6,7 +6,7 @@ import pytest
 
 from openclaw.runs.queue import QueueSettings
 from openclaw.runs.recovery import how_to_go_on, in_order, is_too_old, queue_again, why_not
-from openclaw.storage.base import LedgerRow
+from openclaw.storage.base import LedgerRow, MessageBody
 
 
 def row(number: int, attempts: int = 0) -> LedgerRow:
@@ -19,7 +19,7 @@ def row(number: int, attempts: int = 0) -> LedgerRow:
         session_id="s",
         source="webchat",
         route={},
-        body={"prompt": "x"},
+        body=MessageBody(prompt="x"),
         state="running" if attempts else "accepted",
         reason="",
         attempts=attempts,

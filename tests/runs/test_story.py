@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.runs.story import STOPPED_BEFORE, answered_by, duration, summary, tell
-from openclaw.storage.base import END_STATES, LedgerRow, MessageState, OutboxRow, StateChange, ToolCallRow
+from openclaw.storage.base import END_STATES, LedgerRow, MessageBody, MessageState, OutboxRow, StateChange, ToolCallRow
 from openclaw.storage.trouble import DiskWait
 
 START = 1_794_766_925_000  # 2026-11-15 18:22:05 UTC
@@ -22,7 +22,13 @@ WAITING = "another message of this session is running"
 def message(state: str = "answered", **fields: Any) -> LedgerRow:
     base: dict[str, Any] = {"id": 7, "run_id": "r7", "dedupe_key": "", "agent_id": "main"}
     base |= {"session_key": "agent:main:main", "session_id": "s", "source": "webchat", "route": {"channel": "webchat"}}
-    base |= {"body": {"prompt": "hello"}, "reason": "", "attempts": 1, "accepted_at": START, "started_at": START + 10}
+    base |= {
+        "body": MessageBody(prompt="hello"),
+        "reason": "",
+        "attempts": 1,
+        "accepted_at": START,
+        "started_at": START + 10,
+    }
     base |= {"ended_at": START + 2_010 if state in END_STATES else None, "result": None, "state": state}
     return LedgerRow(**(base | fields))
 
@@ -271,7 +277,7 @@ def test_a_message_that_needed_no_run_says_so() -> None:
     [
         (message("silent", reason="a rule", attempts=0), [(5, "silent")],
          "It got no answer and needed no run of the agent; done on 2026-11-15 at 18:22:07: a rule."),
-        (message(body={"prompt": "x", "messageIds": ["1", "2"]}), [],
+        (message(body=MessageBody(prompt="x", message_ids=["1", "2"])), [],
          "It was put together from 2 messages that came one right after the other."),
         (message(), [(5, "queued", STOPPED_BEFORE), (9, "running")],
          "The Gateway stopped before it began and took it up again."),

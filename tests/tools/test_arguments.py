@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.models.base import ToolSpec
+from openclaw.messages import ToolSpec
 from openclaw.tools.arguments import InvalidArguments, required_text, validate_arguments
 from openclaw.tools.base import ToolError
 from openclaw.tools.edit import EditTool

@@ -16,8 +16,8 @@ from openclaw.agent.runtime import Runtime, Turn
 from openclaw.agent.window.hygiene import HistoryCleaner, dm_history_limit
 from openclaw.agent.window.window import PromptWindow
 from openclaw.config.schema import Config
-from openclaw.messages import Message, ThinkingLevel
-from openclaw.models.base import Model, ModelError, ModelRequest, ToolSpec
+from openclaw.messages import Message, ThinkingLevel, ToolSpec
+from openclaw.models.base import Model, ModelError, ModelRequest
 from openclaw.models.errors import supported_thinking_levels
 from openclaw.models.retry import RetrySettings
 from openclaw.models.thinking import clamp, clamp_to_model, parse_level

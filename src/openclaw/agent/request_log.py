@@ -21,10 +21,11 @@ from openclaw.messages import (
     ThinkingBlock,
     ThinkingLevel,
     ToolCall,
+    ToolSpec,
     UserMessage,
     decode_message,
 )
-from openclaw.models.base import Model, ModelRequest, ToolSpec
+from openclaw.models.base import Model, ModelRequest
 from openclaw.sessions.json_text import encode
 from openclaw.sessions.tree import message_of
 from openclaw.storage.base import BlobStore, Context, Transcript

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from openclaw.messages import AssistantMessage, ImageBlock, ToolResultMessage
-from openclaw.models.base import Heard, ModelRequest, ToolSpec
+from openclaw.messages import AssistantMessage, ImageBlock, ToolResultMessage, ToolSpec
+from openclaw.models.base import Heard, ModelRequest
 
 if TYPE_CHECKING:
     from openclaw.agent.abort import Deadlines

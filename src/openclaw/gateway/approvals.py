@@ -21,8 +21,6 @@ log = logging.getLogger("openclaw.gateway")
 
 SHOWN_COMMAND = 1000
 _LOST = uuid.UUID("6f0a3a52-5c3c-4d0e-9a55-2b8a1e0b7c11")
-CARRIED = ("thinking", "verbose", "reasoning", "elevated", "elevatedAllowed", "model", "exec", "authProfile")
-"""Wishes of a message that hold for everything it set going."""
 
 
 def watch_approvals(gateway: Gateway, approvals: Approvals) -> None:
@@ -120,6 +118,6 @@ async def _wake(gateway: Gateway, run_id: str, text: str, own_id: str) -> None:
         source=row.source,
         route=row.route,
         prompt=f"System: [{moment:%Y-%m-%d %H:%M:%S %Z}] {text}",
-        carried={name: row.body[name] for name in CARRIED if name in row.body},
+        carried=row.body.wishes(),
     )
     await take_in(incoming, gateway.runtime, gateway.hub)

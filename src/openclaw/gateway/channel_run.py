@@ -10,9 +10,9 @@ from openclaw.runs.observer import Observer
 from openclaw.runs.record import RunRecord
 
 
-def typing_mode(config: Config, *, direct_or_mentioned: bool) -> TypingMode:
+def typing_mode(config: Config, *, direct: bool) -> TypingMode:
     configured = config.session.typing_mode or config.agents.defaults.typing_mode
-    return configured or ("instant" if direct_or_mentioned else "message")
+    return configured or ("instant" if direct else "message")
 
 
 class ChannelRun:
@@ -35,7 +35,7 @@ class ChannelRun:
         return Typing(
             self._services.clock,
             show,
-            mode=typing_mode(config, direct_or_mentioned=direct or bool(row.body.get("mentioned"))),
+            mode=typing_mode(config, direct=direct),
             interval_s=interval,
         )
 

@@ -259,4 +259,4 @@ def _target(session: SessionRef) -> Target:
 
 
 def _waiting(record: RunRecord) -> Waiting:
-    return Waiting(record.run_id, without_wrappers(record.row.body["prompt"]), record.row.accepted_at)
+    return Waiting(record.run_id, without_wrappers(record.row.body.prompt or ""), record.row.accepted_at)

@@ -90,7 +90,7 @@ async def _by_platform_id(gateway: Gateway, name: str) -> LedgerRow | None:
     if not name:
         return None
     rows = await gateway.ledger.recent(limit=EARLIER_LOOKED_AT)
-    return next((row for row in rows if name in row.body.get("messageIds", ())), None)
+    return next((row for row in rows if name in row.body.message_ids), None)
 
 
 async def _by_prefix(gateway: Gateway, name: str) -> LedgerRow:
@@ -170,7 +170,7 @@ def _session_answer(gateway: Gateway, key: str, session_id: str, rows: list[Ledg
 
 def text_of(row: LedgerRow) -> str:
     """The message as its sender wrote it."""
-    return _cut(without_wrappers(str(row.body.get("prompt") or "")), LONGEST_TEXT)
+    return _cut(without_wrappers(row.body.prompt or ""), LONGEST_TEXT)
 
 
 def row_facts(row: LedgerRow) -> dict[str, Any]:
@@ -180,8 +180,8 @@ def row_facts(row: LedgerRow) -> dict[str, Any]:
     view |= {"channel": row.route.get("channel"), "state": row.state, "reason": row.reason, "attempts": row.attempts}
     view |= {"acceptedAt": row.accepted_at, "startedAt": row.started_at, "endedAt": row.ended_at}
     view |= {"text": text_of(row), "model": result.get("model"), "answeredBy": answered_by(row)}
-    if isinstance(ids := row.body.get("messageIds"), list):
-        view["messageIds"] = ids
+    if row.body.message_ids:
+        view["messageIds"] = row.body.message_ids
     view["reply"] = _cut(result["text"], LONGEST_TEXT) if isinstance(result.get("text"), str) else None
     return view
 

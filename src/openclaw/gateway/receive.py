@@ -36,6 +36,7 @@ from openclaw.sessions.display_name import group_display_name
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.lifecycle import MessageFacts, Rotation, ensure_fresh
 from openclaw.sessions.send_policy import send_decision
+from openclaw.storage.base import StoredImage
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -224,7 +225,7 @@ class Reception:
             route=msgspec.to_builtins(reply_route(inbound, resolved)),
             prompt=prompt,
             stored_images=[
-                {"blob": media.blob, "mimeType": media.mime_type}
+                StoredImage(media.blob, media.mime_type)
                 for media in inbound.media
                 if media.blob and media.mime_type.startswith("image/")
             ],

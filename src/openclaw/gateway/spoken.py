@@ -13,7 +13,7 @@ from openclaw.outbound.limits import limits_for
 from openclaw.outbound.reply import is_delivered, parts_for
 from openclaw.sessions.keys import shown_key
 from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh, home_of
-from openclaw.storage.base import Accept
+from openclaw.storage.base import Accept, MessageBody
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -52,7 +52,7 @@ async def say(gateway: Gateway, said: Said) -> bool:
         session_id=entry["sessionId"] if entry else "",
         source=said.source,
         route=said.route,
-        body={"prompt": said.asked},
+        body=MessageBody(prompt=said.asked),
         dedupe_keys=said.dedupe_keys,
     )
     text = (said.text or "").strip()
@@ -89,7 +89,7 @@ async def notice(gateway: Gateway, record: RunRecord, run_id: str, text: str) ->
             session_id=row.session_id,
             source=row.source,
             route=row.route,
-            body={"prompt": text},
+            body=MessageBody(prompt=text),
         )
         await gateway.ledger.post(accept, parts_for(row.route, [text], limits))
         if gateway.channel_services is not None:

@@ -10,15 +10,14 @@ import msgspec
 from openclaw.agent.runtime import Runtime
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.commands.context import Hints
-from openclaw.messages import ToolResultMessage
-from openclaw.models.base import ToolSpec
+from openclaw.messages import ToolResultMessage, ToolSpec
 from openclaw.runs.doorway import Guest
 from openclaw.runs.hub import RunHub, Submission
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.freshness import touched
 from openclaw.storage import faults
-from openclaw.storage.base import Accept, Writing
+from openclaw.storage.base import Accept, MessageBody, StoredImage, Writing
 
 
 class Incoming(msgspec.Struct, kw_only=True):
@@ -40,12 +39,12 @@ class Incoming(msgspec.Struct, kw_only=True):
     max_tokens: int | None = None
     entry_fields: dict[str, Any] = {}
     """What the message says about its session: channel, label, who spawned it."""
-    stored_images: list[dict[str, str]] = []
-    """Pictures that are in the blob store already: ``blob`` and ``mimeType``."""
+    stored_images: list[StoredImage] = []
+    """Pictures that are in the blob store already."""
     hints: Hints = Hints()
     """Wishes for this run only."""
-    carried: dict[str, Any] = {}
-    """The same, as they were written down with an earlier message that this one belongs to."""
+    carried: MessageBody = MessageBody()
+    """The wishes of an earlier message that this one belongs to."""
     dedupe_keys: tuple[str, ...] = ()
     message_ids: tuple[str, ...] = ()
     """What the platform calls the messages this one was made of."""
@@ -69,39 +68,27 @@ async def take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Guest
 
 async def _take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Guest) -> Submission:
     entry, written = await touch_session(message, runtime)
-    body: dict[str, Any] = {**message.carried, "prompt": message.prompt}
-    if message.images or message.stored_images:
-        images = [
-            {"blob": await runtime.blobs.put(image.data), "mimeType": image.mime_type} for image in message.images
-        ]
-        body["images"] = [*message.stored_images, *images]
-    hints = message.hints
-    for name, wish in (
-        ("thinking", message.thinking or hints.thinking),
-        ("verbose", hints.verbose),
-        ("reasoning", hints.reasoning),
-        ("elevated", hints.elevated),
-        ("model", hints.model),
-        ("exec", hints.exec),
-        ("authProfile", hints.auth_profile),
-        ("elevatedAllowed", hints.elevated_allowed),
-    ):
-        if wish:
-            body[name] = wish
-    if message.message_ids:
-        body["messageIds"] = list(message.message_ids)
-    if message.timeout_s is not None:
-        body["timeoutSeconds"] = message.timeout_s
-    if message.client_tools:
-        body["clientTools"] = msgspec.to_builtins(message.client_tools)
-    if message.tool_outputs:
-        body["toolOutputs"] = msgspec.to_builtins(message.tool_outputs)
-    if message.tool_choice is not None:
-        body["toolChoice"] = message.tool_choice
-    if message.max_tokens is not None:
-        body["maxTokens"] = message.max_tokens
-    if message.extra_system_prompt:
-        body["extraSystemPrompt"] = message.extra_system_prompt
+    images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
+    hints, carried = message.hints, message.carried
+    body = MessageBody(
+        prompt=message.prompt,
+        images=[*message.stored_images, *images],
+        thinking=message.thinking or hints.thinking or carried.thinking,
+        verbose=hints.verbose or carried.verbose,
+        reasoning=hints.reasoning or carried.reasoning,
+        model=hints.model or carried.model,
+        auth_profile=hints.auth_profile or carried.auth_profile,
+        exec={**hints.exec} or carried.exec,
+        elevated=hints.elevated or carried.elevated,
+        elevated_allowed=hints.elevated_allowed or carried.elevated_allowed,
+        message_ids=list(message.message_ids),
+        timeout_seconds=message.timeout_s,
+        extra_system_prompt=message.extra_system_prompt,
+        client_tools=message.client_tools,
+        tool_outputs=message.tool_outputs,
+        tool_choice=message.tool_choice,
+        max_tokens=message.max_tokens,
+    )
     accept = Accept(
         run_id=message.run_id,
         dedupe_key=f"{message.source}|{message.run_id}",

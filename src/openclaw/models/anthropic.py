@@ -18,12 +18,13 @@ from openclaw.messages import (
     ThinkingBlock,
     ThinkingLevel,
     ToolResultMessage,
+    ToolSpec,
     UserBlock,
     UserMessage,
 )
 from openclaw.models import convert, thinking
 from openclaw.models.anthropic_stream import AnthropicStream
-from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
+from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
 from openclaw.models.claude import DEFAULT_BASE_URL, ClaudeFacts, controls_binding, effort_of, facts_of, is_vendor
 from openclaw.models.endpoint import Endpoint
 from openclaw.models.http import WireRequest, idle_timeout_s, stream_reply

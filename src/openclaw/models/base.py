@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.messages import AssistantMessage, Message, ThinkingLevel
+from openclaw.messages import AssistantMessage, Message, ThinkingLevel, ToolSpec
 
 Api: TypeAlias = Literal["anthropic-messages", "openai-completions", "openai-responses", "local"]
 
@@ -48,13 +48,6 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True
     @cached_property
     def ref(self) -> str:
         return f"{self.provider}/{self.id}"
-
-
-class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    description: str
-    parameters: dict[str, Any]
-    """JSON Schema of the arguments: an object."""
 
 
 class ModelRequest(msgspec.Struct, kw_only=True):

@@ -17,11 +17,12 @@ from openclaw.messages import (
     ThinkingBlock,
     ToolCall,
     ToolResultMessage,
+    ToolSpec,
     UserBlock,
     UserMessage,
 )
 from openclaw.models import convert, thinking
-from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent, ToolSpec
+from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
 from openclaw.models.compat import Quirks, openai_headers, quirks_of, tool_choice, url_of
 from openclaw.models.endpoint import Endpoint
 from openclaw.models.http import WireRequest, idle_timeout_s, stream_reply

@@ -136,7 +136,7 @@ class RunHub:
 
     async def _steer(self, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
         try:
-            blocks = [TextBlock(text=record.row.body["prompt"]), *await images_of(record.row, self._runtime)]
+            blocks = [TextBlock(text=record.row.body.prompt or ""), *await images_of(record.row, self._runtime)]
         except OSError:
             return False  # It is accepted: a run of its own will say what is wrong with its pictures.
         now = self._runtime.clock.now_ms()
@@ -184,7 +184,7 @@ class RunHub:
             lane.withdraw(oldest)
             reason = DROPPED.format(cap=settings.cap)
             if settings.drop == "summarize":
-                lane.overflow.add(str(oldest.row.body.get("summary") or oldest.row.body["prompt"]), settings.cap)
+                lane.overflow.add(oldest.row.body.prompt or "", settings.cap)
                 reason += PASSED_ON
             self._later(self._finish(oldest, RunResult(outcome="aborted", error=f"{reason}.")))
 
@@ -215,7 +215,9 @@ class RunHub:
             if not row.attempts:
                 self._later(self._runtime.ledger.advance(row.id, "queued", STOPPED_BEFORE))
             entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
-            settings = queue_again(row, queue_settings(config, entry, row.source), alone=record.expired)
+            settings = queue_again(
+                row, queue_settings(config, entry, row.source), alone=record.expired or row.body.prompt is None
+            )
             self._left.setdefault(row.session_key, []).append((record, settings))
         return len(rows)
 
@@ -336,16 +338,17 @@ class RunHub:
             return
         overflow = overflow_text(count, lines)
         if record.queue.mode == "collect":
-            prompt = collected_prompt([one.row.body["prompt"] for one in batch], overflow)
+            prompt = collected_prompt([one.row.body.prompt or "" for one in batch], overflow)
         else:
-            prompt = f"{overflow}\n\n{record.row.body['prompt']}"
+            prompt = f"{overflow}\n\n{record.row.body.prompt or ''}"
         others = batch[:-1]
-        images = [image for one in batch for image in one.row.body.get("images", [])]
+        images = [image for one in batch for image in one.row.body.images]
         reason, ids = f"collected into run {record.run_id}", [one.row.id for one in others]
         ledger, row_id = self._runtime.ledger, record.row.id
-        await self._kept(lambda: ledger.absorb(row_id, ids, prompt=prompt, reason=reason, images=images))
+        body = msgspec.structs.replace(record.row.body, prompt=prompt, images=images)
+        await self._kept(lambda: ledger.absorb(row_id, ids, body=body, reason=reason))
         faults.point("absorb.after")
-        record.row.body = {**record.row.body, "prompt": prompt, **({"images": images} if images else {})}
+        record.row.body = body
         for other in others:
             self._absorb(record, other)
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from openclaw.config.schema.messages import Queue
+from openclaw.storage.base import MessageBody
 
 QueueMode: TypeAlias = Literal["steer", "followup", "collect", "steer-backlog", "interrupt"]
 DropPolicy: TypeAlias = Literal["old", "new", "summarize"]
@@ -41,8 +42,6 @@ DROPS: dict[str, DropPolicy] = {
 DEFAULT_DEBOUNCE_MS = 1000
 DEFAULT_CAP = 20
 SUMMARY_LENGTH = 160
-RIGHTS = ("exec", "elevated", "elevatedAllowed")
-"""What a message's body says about commands."""
 COLLECTED = "[Queued messages while agent was busy]"
 
 
@@ -120,10 +119,10 @@ def same_destination(routes: Sequence[Mapping[str, Any]]) -> bool:
     return len({route_key(route) for route in routes}) <= 1
 
 
-def same_rights(bodies: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the writers allow the same to the commands of a run; only then may their words share one."""
-    first = [bodies[0].get(name) for name in RIGHTS]
-    return all([body.get(name) for name in RIGHTS] == first for body in bodies[1:])
+def same_rights(bodies: Sequence[MessageBody]) -> bool:
+    """Whether the senders allow the same to the commands of a run. Only then may one run answer them all."""
+    first, *others = [(body.exec, body.elevated, body.elevated_allowed) for body in bodies]
+    return all(other == first for other in others)
 
 
 def collected_prompt(prompts: Sequence[str], overflow: str = "") -> str:

@@ -84,10 +84,9 @@ def answered_by(row: LedgerRow) -> str | None:
 
 
 def _put_together(row: LedgerRow) -> list[str]:
-    ids = row.body.get("messageIds")
-    if not isinstance(ids, list) or len(ids) < 2:
+    if len(row.body.message_ids) < 2:
         return []
-    return [f"It was put together from {len(ids)} messages that came one right after the other."]
+    return [f"It was put together from {len(row.body.message_ids)} messages that came one right after the other."]
 
 
 def _waiting(row: LedgerRow, changes: Sequence[StateChange], now: int) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.messages import Message
+from openclaw.messages import Message, ToolResultMessage, ToolSpec
 from openclaw.sessions.entry import SessionEntry
 
 # Sessions
@@ -243,6 +243,59 @@ MessageState: TypeAlias = Literal[
 END_STATES: frozenset[str] = frozenset({"answered", "silent", "failed", "superseded", "expired"})
 
 
+class StoredImage(msgspec.Struct, frozen=True, rename="camel"):
+    """A picture of a message; its bytes are in the blob store."""
+
+    blob: str
+    mime_type: str
+
+
+class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Everything needed to run a message, also after a crash. The ledger keeps it as JSON."""
+
+    version: int = 1
+    prompt: str | None = None
+    """What the model is asked. None: the message needs no run, or what was stored of it is damaged."""
+    text: str = ""
+    """What is delivered, for a message that needs no run."""
+    images: list[StoredImage] = []
+    thinking: str | None = None
+    verbose: str | None = None
+    reasoning: str | None = None
+    model: str | None = None
+    """``provider/model`` for this run only."""
+    auth_profile: str | None = None
+    exec: dict[str, str] = {}
+    """How commands of this run are executed: host, security, ask, node."""
+    elevated: str | None = None
+    elevated_allowed: bool = False
+    """Whether the sender may have elevated commands at all."""
+    message_ids: list[str] = []
+    """What the platform calls the messages this one was made of."""
+    timeout_seconds: int | float | None = None
+    extra_system_prompt: str = ""
+    client_tools: list[ToolSpec] = []
+    """Tools that the caller runs itself."""
+    tool_outputs: list[ToolResultMessage] = []
+    """Results of earlier calls to such tools. They come before the prompt, which may then be empty."""
+    tool_choice: Any = None
+    """``"required"`` or ``{"name": ...}``: the model must call one of the caller's tools, and is offered no other."""
+    max_tokens: int | None = None
+
+    def wishes(self) -> MessageBody:
+        """The settings alone. They hold for everything that the message sets going."""
+        return MessageBody(
+            thinking=self.thinking,
+            verbose=self.verbose,
+            reasoning=self.reasoning,
+            model=self.model,
+            auth_profile=self.auth_profile,
+            exec=self.exec,
+            elevated=self.elevated,
+            elevated_allowed=self.elevated_allowed,
+        )
+
+
 class Accept(msgspec.Struct, kw_only=True):
     """A message as it is written down before anyone is told it was received."""
 
@@ -257,8 +310,7 @@ class Accept(msgspec.Struct, kw_only=True):
     """``webchat``, ``agent``, ``cron``, a channel id."""
     route: dict[str, Any]
     """Where the reply goes; fixed now, never changed."""
-    body: dict[str, Any]
-    """Everything needed to run it after a crash: text, attachments (blob references), options."""
+    body: MessageBody
     dedupe_keys: tuple[str, ...] = ()
     """Keys of the channel messages it was made of, remembered in the same transaction (see ``Ledger.seen``)."""
 
@@ -272,7 +324,7 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     session_id: str
     source: str
     route: dict[str, Any]
-    body: dict[str, Any]
+    body: MessageBody
     state: MessageState
     reason: str
     attempts: int
@@ -382,13 +434,12 @@ class Ledger(Protocol):
         into: int,
         others: Sequence[int],
         *,
-        prompt: str,
+        body: MessageBody,
         reason: str,
-        images: Sequence[dict[str, Any]] = (),
     ) -> None:
-        """One message takes others in: its prompt becomes ``prompt`` and they end ``superseded``, all at once.
+        """One message takes others in: it gets a new body and they end ``superseded``, in one transaction.
 
-        Their ``result`` names the run that answers them as ``answeredBy``. ``images``: those of all of them.
+        Their ``result`` names the run that answers them as ``answeredBy``.
         """
         ...
 

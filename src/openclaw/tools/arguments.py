@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from openclaw.models.base import ToolSpec
+from openclaw.messages import ToolSpec
 from openclaw.tools.base import ToolError
 
 ALIASES: Mapping[str, tuple[str, ...]] = {

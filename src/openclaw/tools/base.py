@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from openclaw.messages import TextBlock, UserBlock
-from openclaw.models.base import ToolSpec
+from openclaw.messages import TextBlock, ToolSpec, UserBlock
 
 if TYPE_CHECKING:
     from openclaw.tools.exec_terms import ExecWish

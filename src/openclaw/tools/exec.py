@@ -6,7 +6,7 @@ import asyncio
 import os
 from typing import Any
 
-from openclaw.models.base import ToolSpec
+from openclaw.messages import ToolSpec
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.exec_approved import carry_out

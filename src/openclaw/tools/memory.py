@@ -15,7 +15,7 @@ from openclaw.memory.chunks import folded, words
 from openclaw.memory.files import is_curated, is_memory, is_plain, shown_name
 from openclaw.memory.index import Hit
 from openclaw.memory.search import Found, NotesSearch
-from openclaw.models.base import ToolSpec
+from openclaw.messages import ToolSpec
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.opener import PathOpener

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from openclaw.models.base import ToolSpec
+from openclaw.messages import ToolSpec
 from openclaw.tools.base import ToolContext, ToolResult, text_result
 from openclaw.tools.keys import UnknownKey, encode_hex, encode_key, encode_paste
 from openclaw.tools.output import TAIL_CHARS

@@ -9,8 +9,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from openclaw.messages import TextBlock, UserBlock
-from openclaw.models.base import ToolSpec
+from openclaw.messages import TextBlock, ToolSpec, UserBlock
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.images import MAX_SOURCE_BYTES, ImageProblem, fit_image, sniff_image

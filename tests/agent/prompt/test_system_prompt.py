@@ -12,7 +12,8 @@ from openclaw.agent.prompt.sections import SandboxWish
 from openclaw.agent.prompt.system_prompt import PromptFacts, build_system_prompt
 from openclaw.agent.prompt.workspace_files import load_bootstrap
 from openclaw.agent.skills.library import SkillsPrompt
-from openclaw.models.base import Model, ToolSpec
+from openclaw.messages import ToolSpec
+from openclaw.models.base import Model
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 
 NOON = 1_771_500_000_000  # 2026-02-19 11:20 UTC

@@ -17,7 +17,7 @@ from openclaw.gateway.http.openai_run import Ask, Following, SlowReader
 from openclaw.messages import AssistantMessage, TextBlock, Usage
 from openclaw.runs.hub import Submission
 from openclaw.runs.record import RunRecord
-from openclaw.storage.base import LedgerRow
+from openclaw.storage.base import LedgerRow, MessageBody
 from tests.gateway.http.served import Served, served
 
 package = pytest.mark.asyncio(loop_scope="package")
@@ -33,7 +33,7 @@ def record() -> RunRecord:
         session_id="s",
         source="openai",
         route={},
-        body={},
+        body=MessageBody(),
         state="accepted",
         reason="",
         attempts=0,

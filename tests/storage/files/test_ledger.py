@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.storage.base import END_STATES, Accept, OutboxPart
+from openclaw.messages import ToolSpec
+from openclaw.storage.base import END_STATES, Accept, MessageBody, OutboxPart, StoredImage
 from openclaw.storage.files import disk, ledger_schema, ledger_seen
 from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.ledger import FileLedger
@@ -28,7 +30,7 @@ def message(number: object = 1, **changes: object) -> Accept:
         "session_id": "s",
         "source": "telegram",
         "route": {"channel": "telegram", "to": "1"},
-        "body": {"text": f"hello {number}"},
+        "body": MessageBody(text=f"hello {number}"),
     }
     return Accept(**{**fields, **changes})
 
@@ -49,15 +51,57 @@ async def test_accepted_message_has_everything_needed_to_run_it(ledger, clock):
     row, new = await ledger.accept(message())
     assert new
     assert (row.state, row.attempts, row.accepted_at, row.ended_at) == ("accepted", 0, clock.now, None)
-    assert row.body == {"text": "hello 1"} and row.route == {"channel": "telegram", "to": "1"}
+    assert row.body == MessageBody(text="hello 1") and row.route == {"channel": "telegram", "to": "1"}
     assert await ledger.by_run("run-1") == row == await ledger.get(row.id)
     assert await ledger.unfinished() == [row]
+
+
+OLD_BODIES = [
+    (
+        '{"prompt":"look","images":[{"blob":"ab12","mimeType":"image/png"}],"thinking":"high","elevatedAllowed":true,'
+        '"exec":{"host":"node"},"authProfile":"openai:work","messageIds":["1","2"],"timeoutSeconds":30,"maxTokens":77,'
+        '"clientTools":[{"name":"f","description":"d","parameters":{"type":"object"}}],"toolChoice":{"name":"f"}}',
+        MessageBody(
+            prompt="look",
+            images=[StoredImage("ab12", "image/png")],
+            thinking="high",
+            elevated_allowed=True,
+            exec={"host": "node"},
+            auth_profile="openai:work",
+            message_ids=["1", "2"],
+            timeout_seconds=30,
+            max_tokens=77,
+            client_tools=[ToolSpec(name="f", description="d", parameters={"type": "object"})],
+            tool_choice={"name": "f"},
+        ),
+    ),
+    ('{"prompt":"","toolOutputs":[]}', MessageBody(prompt="")),
+    ('{"prompt":"x","fromANewerVersion":{"a":1}}', MessageBody(prompt="x")),
+    ('{"text":"delivered"}', MessageBody(text="delivered")),
+    ('{"prompt":7}', MessageBody()),
+    ("not JSON", MessageBody()),
+]
+
+
+@pytest.mark.parametrize(("stored", "body"), OLD_BODIES)
+async def test_body_written_by_an_earlier_version_is_read_and_a_damaged_one_is_empty(ledger, stored, body):
+    row, _ = await ledger.accept(message())
+    statement = "UPDATE messages SET body = ?"
+    await ledger._thread.run(lambda db: db.execute(statement, (stored.encode(),)).rowcount)
+    assert (await ledger.get(row.id)).body == body
+
+
+async def test_body_is_written_as_camel_case_json_without_defaults(ledger):
+    stored, body = OLD_BODIES[0]
+    await ledger.accept(message(body=body))
+    raw = await ledger._thread.run(lambda db: db.execute("SELECT body FROM messages").fetchone()[0])
+    assert json.loads(raw) == json.loads(stored)
 
 
 @pytest.mark.parametrize("again", [{"dedupe_key": "another"}, {"run_id": "another"}, {}])
 async def test_known_run_id_or_dedupe_key_is_a_redelivery(ledger, again):
     row, _ = await ledger.accept(message())
-    same, new = await ledger.accept(message(**again, body={"text": "changed"}))
+    same, new = await ledger.accept(message(**again, body=MessageBody(text="changed")))
     assert not new and same == row
 
 
@@ -276,7 +320,7 @@ async def test_ledger_of_a_newer_version_is_refused_and_left_alone(tmp_path, led
 async def test_full_disk_is_reported_and_the_ledger_recovers(ledger):
     await ledger.accept(message(1))
     await ledger._thread.run(lambda db: db.execute("PRAGMA max_page_count = 1").fetchone())
-    big = {"text": "x" * 1_000_000}
+    big = MessageBody(text="x" * 1_000_000)
     results = await asyncio.gather(
         ledger.accept(message(2, body=big)), ledger.accept(message(3, body=big)), return_exceptions=True
     )
@@ -304,8 +348,8 @@ async def test_operation_refused_halfway_leaves_nothing_behind(ledger):
         ("run-3", ""),
     ]
     with pytest.raises(KeyError):
-        await ledger.absorb(row.id, [99], prompt="all", reason="collected")
-    assert "prompt" not in (await ledger.get(row.id)).body
+        await ledger.absorb(row.id, [99], body=MessageBody(prompt="all"), reason="collected")
+    assert (await ledger.get(row.id)).body.prompt is None
 
 
 async def test_broken_operation_does_not_stop_the_thread(ledger):
@@ -330,7 +374,7 @@ async def test_ledger_is_the_owners_only_fully_synchronous_and_says_when_it_is_c
 CHILD = """
 import asyncio, sys
 from openclaw.clock import SystemClock
-from openclaw.storage.base import Accept
+from openclaw.storage.base import Accept, MessageBody
 from openclaw.storage.files import ledger_seen
 from openclaw.storage.files.ledger import FileLedger
 
@@ -338,7 +382,7 @@ async def main():
     ledger = await FileLedger.open(sys.argv[1], clock=SystemClock())
     async def accept(n):
         await ledger.accept(Accept(run_id=f"r{n}", dedupe_key=f"d{n}", agent_id="main", session_key="k",
-                                   session_id="s", source="t", route={}, body={"text": "x" * 200}))
+                                   session_id="s", source="t", route={}, body=MessageBody(text="x" * 200)))
         sys.stdout.write(f"r{n}\\n")
         sys.stdout.flush()
     n = 0

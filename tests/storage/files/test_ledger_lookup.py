@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.storage.base import Accept
+from openclaw.storage.base import Accept, MessageBody
 from openclaw.storage.files.ledger import FileLedger
 from tests.storage.still_clock import StillClock
 
@@ -29,7 +29,7 @@ async def accept(ledger: FileLedger, run_id: str, key: str = "agent:main:main") 
             session_id="s",
             source="webchat",
             route={},
-            body={},
+            body=MessageBody(),
         )
     )
     return row.id

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.storage.base import Accept, OutboxPart
+from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.files.ledger import FileLedger
 from tests.storage.still_clock import StillClock
 
@@ -23,7 +23,7 @@ def accept(run_id: str = "r1") -> Accept:
         session_id="",
         source="send",
         route={"channel": "signal", "to": "ann"},
-        body={"text": "ab"},
+        body=MessageBody(text="ab"),
     )
 
 

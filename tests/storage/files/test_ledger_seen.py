@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.storage.base import Accept
+from openclaw.storage.base import Accept, MessageBody
 from openclaw.storage.files import ledger_schema
 from openclaw.storage.files.ledger import FileLedger
 from tests.storage.still_clock import StillClock
@@ -76,7 +76,7 @@ async def test_a_message_and_the_keys_of_its_parts_are_written_together(ledger: 
             session_id="s",
             source="signal",
             route={},
-            body={},
+            body=MessageBody(),
             dedupe_keys=parts,
         )
     )

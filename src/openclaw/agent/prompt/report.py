@@ -14,7 +14,8 @@ import msgspec
 from openclaw.agent.prompt.workspace_files import effective_max_chars, untold_warnings
 from openclaw.config.agents import sandbox_config
 from openclaw.config.schema import Config
-from openclaw.models.base import Model, ModelRequest, ToolSpec
+from openclaw.messages import ToolSpec
+from openclaw.models.base import Model, ModelRequest
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import BlobStore
 

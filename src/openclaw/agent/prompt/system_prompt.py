@@ -26,7 +26,7 @@ from openclaw.agent.prompt.report import shared_report
 from openclaw.agent.prompt.sections import PROJECT_CONTEXT
 from openclaw.agent.prompt.workspace_files import FIRST_RUN_FILE, BootstrapFile
 from openclaw.agent.window.tokens import overhead_tokens
-from openclaw.models.base import ToolSpec
+from openclaw.messages import ToolSpec
 from openclaw.models.compat import reasons_in_tags
 from openclaw.outbound.reasoning import Framing
 from openclaw.tools.base import Tool

@@ -20,10 +20,11 @@ from openclaw.messages import (
     ThinkingBlock,
     ToolCall,
     ToolResultMessage,
+    ToolSpec,
     Usage,
     UserMessage,
 )
-from openclaw.models.base import Model, ToolSpec
+from openclaw.models.base import Model
 
 CHARS_PER_TOKEN = 4
 IMAGE_CHARS = 4800

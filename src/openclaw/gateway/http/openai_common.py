@@ -16,7 +16,7 @@ from openclaw.gateway.http.body import BodyTooLarge, read_body
 from openclaw.gateway.origin import Peer
 from openclaw.gateway.registry import MethodError
 from openclaw.gateway.targets import Target, require_agent, target_of
-from openclaw.models.base import ToolSpec
+from openclaw.messages import ToolSpec
 from openclaw.models.thinking import parse_level
 from openclaw.paths import normalize_agent_id
 

@@ -28,8 +28,7 @@ from openclaw.gateway.webchat import fresh_session
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.commands.context import Hints
 from openclaw.inbound.intake import Incoming, take_in
-from openclaw.messages import AssistantMessage, Message, ToolCall, Usage, decode_message
-from openclaw.models.base import ToolSpec
+from openclaw.messages import AssistantMessage, Message, ToolCall, ToolSpec, Usage, decode_message
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.hub import Submission
 from openclaw.runs.queue import QueueWish

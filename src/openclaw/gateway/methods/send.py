@@ -25,7 +25,7 @@ from openclaw.routing import resolve_route
 from openclaw.sessions.delivery import normalize_channel
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.lifecycle import home_of
-from openclaw.storage.base import Accept, LedgerRow, OutboxRow
+from openclaw.storage.base import Accept, LedgerRow, MessageBody, OutboxRow
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -72,7 +72,7 @@ async def send(call: Call) -> Any:
         session_id="",
         source="send",
         route=stored_route,
-        body={"text": params.message},
+        body=MessageBody(text=params.message),
     )
     row, new = await gateway.ledger.post(accept, parts_for(stored_route, [params.message], limits, media))
     services.delivery.wake()

@@ -17,6 +17,7 @@ from openclaw.storage.base import (
     Accept,
     FirstStep,
     LedgerRow,
+    MessageBody,
     MessageState,
     OutboxPart,
     OutboxRow,
@@ -108,12 +109,11 @@ class FileLedger:
         into: int,
         others: Sequence[int],
         *,
-        prompt: str,
+        body: MessageBody,
         reason: str,
-        images: Sequence[dict[str, Any]] = (),
     ) -> None:
-        now, changes = self._clock.now_ms(), {"prompt": prompt, **({"images": list(images)} if images else {})}
-        await self._thread.run(lambda db: _absorb(db, into, others, changes, reason, now))
+        now, encoded = self._clock.now_ms(), encode(body)
+        await self._thread.run(lambda db: _absorb(db, into, others, encoded, reason, now))
 
     async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
         if not key:
@@ -297,14 +297,11 @@ def _advance(db: sqlite3.Connection, ledger_id: int, state: str, reason: str, se
     )
 
 
-def _absorb(
-    db: sqlite3.Connection, into: int, others: Sequence[int], changes: dict[str, Any], reason: str, now: int
-) -> None:
+def _absorb(db: sqlite3.Connection, into: int, others: Sequence[int], body: bytes, reason: str, now: int) -> None:
     if ended := end_of(db, into):
         raise ValueError(f"message {into} has ended ({ended}) and can take no other in")
-    body, run_id = db.execute("SELECT body, run_id FROM messages WHERE id = ?", (into,)).fetchone()
-    changed = encode({**msgspec.json.decode(body), **changes})
-    db.execute("UPDATE messages SET body = ? WHERE id = ?", (changed, into))
+    (run_id,) = db.execute("SELECT run_id FROM messages WHERE id = ?", (into,)).fetchone()
+    db.execute("UPDATE messages SET body = ? WHERE id = ?", (body, into))
     for other in others:
         Ending(other, "superseded", reason, encode({"answeredBy": run_id}), [], now)(db)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.storage.base import Accept, FirstStep, LedgerRow
+from openclaw.storage.base import Accept, FirstStep, LedgerRow, MessageBody
 from openclaw.storage.files.ledger_seen import remember_seen
 from openclaw.storage.files.ledger_thread import Apart, Joint
 
@@ -92,7 +92,7 @@ def message_of(row: tuple[Any, ...]) -> LedgerRow:
         session_id=row[5],
         source=row[6],
         route=_object(row[7]) or {},
-        body=_object(row[8]) or {},
+        body=_body(row[8]),
         state=row[9],
         reason=row[10],
         attempts=row[11],
@@ -101,6 +101,17 @@ def message_of(row: tuple[Any, ...]) -> LedgerRow:
         ended_at=row[14],
         result=None if row[15] is None else _object(row[15]),
     )
+
+
+_decode_body = msgspec.json.Decoder(MessageBody).decode
+
+
+def _body(raw: bytes) -> MessageBody:
+    """An empty body when it cannot be read: one damaged message must not keep the others from being read."""
+    try:
+        return _decode_body(raw)
+    except (msgspec.MsgspecError, UnicodeError):
+        return MessageBody()
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:
