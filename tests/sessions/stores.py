@@ -14,7 +14,7 @@ from openclaw.clock import Clock, SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.messages import TextBlock, UserMessage
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.lifecycle import transcript_ref
+from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript_store import FileTranscriptStore
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.sessions.carry_over import PreviousSession, previous_sessions
-from openclaw.sessions.lifecycle import ensure_fresh, rotate
+from openclaw.sessions.reset import PreviousSession, ensure_fresh, previous_sessions, rotate
 from openclaw.sessions.resume import NotResumable, choose, resume
 
 from .stores import AGENT, FileStores, file_stores
-from .test_lifecycle import AFTER, BEFORE, FACTS, KEY
+from .test_reset import AFTER, BEFORE, FACTS, KEY
 
 LISTED = [PreviousSession(session_id=name) for name in ("aaaa1111", "aaaa2222", "bbbb3333", "12345678")]
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from openclaw.agent.prompt.report import ReportStore
+from openclaw.json_text import encode
 from openclaw.messages import (
     AssistantMessage,
     ImageBlock,
@@ -26,7 +27,6 @@ from openclaw.messages import (
     decode_message,
 )
 from openclaw.models.base import Model, ModelRequest
-from openclaw.sessions.json_text import encode
 from openclaw.sessions.tree import message_of
 from openclaw.storage.base import BlobStore, Context, Transcript
 

@@ -42,7 +42,7 @@ from openclaw.models.spoken_error import in_plain_words
 from openclaw.outbound.footer import usage_footer
 from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.freshness import touched
+from openclaw.sessions.reset import touched
 from openclaw.storage import faults
 from openclaw.storage.base import Context, Transcript
 from openclaw.storage.trouble import DiskWait

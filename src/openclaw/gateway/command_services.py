@@ -38,7 +38,7 @@ from openclaw.paths import sessions_dir
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.record import RunRecord
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh
+from openclaw.sessions.reset import MessageFacts, ensure_fresh
 from openclaw.storage.base import SessionRow
 from openclaw.tools.approvals import UnknownApproval
 

@@ -13,8 +13,8 @@ from openclaw.gateway.targets import find_row, target_of
 from openclaw.inbound.stamp import without_wrappers
 from openclaw.runs.known import LONGEST_CHAIN
 from openclaw.runs.story import answered_by, summary, tell
-from openclaw.sessions.carry_over import previous_sessions
 from openclaw.sessions.keys import key_problem, shown_key
+from openclaw.sessions.reset import previous_sessions
 from openclaw.storage.base import LedgerRow, OutboxRow, StateChange, ToolCallRow
 from openclaw.storage.doubt import may_be_repeated
 

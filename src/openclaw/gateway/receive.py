@@ -32,9 +32,8 @@ from openclaw.inbound.message import Inbound
 from openclaw.inbound.pairing import pairing_reply
 from openclaw.inbound.stamp import ABORT_NOTE
 from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
-from openclaw.sessions.display_name import group_display_name
-from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.lifecycle import MessageFacts, Rotation, ensure_fresh
+from openclaw.sessions.entry import SessionEntry, group_display_name
+from openclaw.sessions.reset import MessageFacts, Rotation, ensure_fresh
 from openclaw.sessions.send_policy import send_decision
 from openclaw.storage.base import StoredImage
 

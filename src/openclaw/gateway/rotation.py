@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from openclaw.gateway import session_rows
 from openclaw.gateway.registry import MethodError
 from openclaw.gateway.targets import Target, entry_of
-from openclaw.sessions.carry_over import PreviousSession, Reason, previous_sessions
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
-from openclaw.sessions.lifecycle import MARKER_TYPE, Rotation, rotate
+from openclaw.sessions.reset import MARKER_TYPE, PreviousSession, Reason, Rotation, previous_sessions, rotate
 from openclaw.sessions.resume import NotResumable, choose, resume
 from openclaw.storage.base import SessionRow, TranscriptRef
 

@@ -12,7 +12,7 @@ from openclaw.gateway.targets import Target, transcript_ref
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.reply import is_delivered, parts_for
 from openclaw.sessions.keys import shown_key
-from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh, home_of
+from openclaw.sessions.reset import MessageFacts, ensure_fresh, home_of
 from openclaw.storage.base import Accept, MessageBody
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from openclaw.inbound.commands import elevated
 from openclaw.inbound.commands.context import Facts, Outcome, SessionRef
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.lifecycle import MessageFacts, ensure_fresh
+from openclaw.sessions.reset import MessageFacts, ensure_fresh
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

@@ -15,7 +15,7 @@ from openclaw.runs.doorway import Guest
 from openclaw.runs.hub import RunHub, Submission
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.freshness import touched
+from openclaw.sessions.reset import touched
 from openclaw.storage import faults
 from openclaw.storage.base import Accept, MessageBody, StoredImage, Writing
 

@@ -31,7 +31,7 @@ from openclaw.agent.window.tokens import context_tokens
 from openclaw.events import Event
 from openclaw.messages import AssistantMessage
 from openclaw.models.base import ModelError
-from openclaw.sessions.lifecycle import home_of
+from openclaw.sessions.reset import home_of
 from openclaw.storage.base import Transcript, TranscriptRef
 
 log = logging.getLogger("openclaw.runs.compaction")

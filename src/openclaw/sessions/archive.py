@@ -1,4 +1,4 @@
-"""Old transcripts are kept compressed. Which ones are old is decided here; the store sees to the rest."""
+"""Decides which transcripts are old enough to be compressed; the store compresses them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ MOST_AT_ONCE = 200
 async def compress_old(
     transcripts: TranscriptStore, agent_ids: Iterable[str], config: Config, now_ms: int, after_days: int | None = None
 ) -> Compressed:
-    """A bounded number at a time; what is left over is taken the next time. ``after_days`` 0 switches it off."""
+    """Compresses a bounded number of old transcripts; the next call goes on with the rest.
+
+    ``after_days`` None takes the configured age; 0 or less compresses nothing.
+    """
     days = config.session.archive.after_days if after_days is None else after_days
     total = Compressed()
     if days <= 0:

@@ -1,4 +1,4 @@
-"""Transcripts taken along and brought in: as their own lines, or as messages any client understands."""
+"""Exports and imports transcripts, as their own lines or as messages in the public format."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from openclaw import json_text
 from openclaw.messages import Message, decode_message, from_public, to_public
-from openclaw.sessions import json_text
 from openclaw.sessions.search import whole_lines
 from openclaw.storage.base import Entry
 
 PAGE_BYTES = 2 << 20
 Shown: TypeAlias = Callable[[Message], Message | None]
-"""A message as people see it; None when nothing of it is for them."""
+"""Returns a message as people see it, or None if they see nothing of it."""
 
 
 class _Line(msgspec.Struct):
@@ -26,7 +26,7 @@ _line = msgspec.json.Decoder(_Line)
 
 
 def raw_page(file: Path, start: int, most_bytes: int = PAGE_BYTES) -> tuple[list[str], int | None]:
-    """Lines from the byte ``start`` on, and where the next page begins. Blocking."""
+    """Lines from byte ``start`` on, and the byte where the next page begins. Blocks."""
     lines: list[str] = []
     size = 0
     for line in whole_lines(file, start):
@@ -40,7 +40,7 @@ def raw_page(file: Path, start: int, most_bytes: int = PAGE_BYTES) -> tuple[list
 def public_page(
     entries: Sequence[Entry], start: int, shown: Shown = lambda message: message, most_bytes: int = PAGE_BYTES
 ) -> tuple[list[Any], int | None]:
-    """Messages from the one numbered ``start`` on, and the number the next page begins with."""
+    """Messages from number ``start`` on, and the number of the first message of the next page."""
     messages = public_messages(entries, shown)
     size = 0
     for place in range(start, len(messages)):
@@ -51,7 +51,7 @@ def public_page(
 
 
 def public_messages(entries: Sequence[Entry], shown: Shown = lambda message: message) -> list[dict[str, Any]]:
-    """Everything said on the branch, nothing condensed; lines that cannot be read are passed over."""
+    """All messages of the branch, without compaction. Entries that cannot be read are left out."""
     messages: list[Message] = []
     for entry in entries:
         if entry.type != "message":
@@ -66,11 +66,11 @@ def public_messages(entries: Sequence[Entry], shown: Shown = lambda message: mes
 
 
 class CannotImport(Exception):
-    """What is wrong with the file, for the person who chose it."""
+    """The file cannot be imported. The message tells the person who chose it why."""
 
 
 def imported_lines(lines: Sequence[str], session_id: str, timestamp: str) -> bytes:
-    """The content of a new transcript made of another's lines, entry ids and branches kept. Raises ``CannotImport``."""
+    """A new transcript with the lines of another; it keeps entry ids and branches. Raises ``CannotImport``."""
     entries = [_object(line, number) for number, line in enumerate(lines, 1) if line.strip()]
     header: dict[str, Any] = {"type": "session", "version": 3, "cwd": ""}
     if entries and entries[0].get("type") == "session":
@@ -92,7 +92,7 @@ def imported_lines(lines: Sequence[str], session_id: str, timestamp: str) -> byt
 
 
 def imported_messages(lines: Sequence[str], now_ms: int) -> list[Message]:
-    """Messages of a file of plain messages. Raises ``CannotImport``."""
+    """The messages of a file of public messages. Raises ``CannotImport``."""
     found = [_object(line, number) for number, line in enumerate(lines, 1) if line.strip()]
     for number, message in enumerate(found, 1):
         if message.get("role") not in ("user", "assistant") or not isinstance(message.get("content"), list | str):
@@ -103,7 +103,7 @@ def imported_messages(lines: Sequence[str], now_ms: int) -> list[Message]:
 
 
 def is_transcript(lines: Sequence[str]) -> bool:
-    """Its own lines say what type they are; plain messages say who speaks."""
+    """Whether the lines are transcript entries, which have a type. Public messages have a role instead."""
     first = next((line for line in lines if line.strip()), "{}")
     return "role" not in _object(first, 1)
 

@@ -1,4 +1,4 @@
-"""Session keys: how conversations are named, recognised, shown and turned into file names. Pure functions only."""
+"""Session keys: how they are normalised, what they tell about a session, and the file names made from them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,16 @@ DEFAULT_MAIN_KEY = "main"
 DEFAULT_ACCOUNT = "default"
 RESERVED_KEYS = frozenset({"global", "unknown"})
 
-KeyShape: TypeAlias = Literal["missing", "agent", "malformed_agent", "legacy_or_alias"]
 SessionKind: TypeAlias = Literal["main", "group", "cron", "hook", "node", "other"]
-Scope: TypeAlias = Literal["per-sender", "global"]
 
-_GROUP_MARKS = (":group:", ":channel:", ":room:")
+GROUP_MARKS = (":group:", ":channel:", ":room:")
 _GROUP_CHATS = frozenset({"group", "channel", "room"})
 _INTERNAL_KINDS = frozenset({"cron", "hook", "node"})
 _KIND_PREFIXES: dict[str, SessionKind] = {"cron:": "cron", "hook:": "hook", "node-": "node", "node:": "node"}
-_BARE_PREFIXES = ("cron:", "hook:", "node-", "node:", "acp:")
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _LONGEST_NAME = 160
 REMEMBERED_KEYS = 2048
-"""Keys are taken apart some twenty times in a turn."""
+"""Size of the caches of parsed keys. A turn parses its key about twenty times."""
 LONGEST_KEY = 512
 
 
@@ -39,11 +35,11 @@ class AgentKey(NamedTuple):
 
 
 def normalize_account_id(value: str | None) -> str:
-    """Like an agent id; blank is ``default``."""
+    """Normalises like an agent id, but blank text becomes ``default``."""
     if not (value or "").strip():
         return DEFAULT_ACCOUNT
     cleaned = normalize_agent_id(value)
-    # The shared rule ends in "main" when nothing is left; for an account that is "default".
+    # normalize_agent_id returns "main" when no character is left; an account needs "default" there.
     survives = re.search(r"[a-z0-9_]", (value or "").lower()) is not None
     return cleaned if survives else DEFAULT_ACCOUNT
 
@@ -54,7 +50,7 @@ def normalize_main_key(value: str | None) -> str:
 
 @lru_cache(maxsize=REMEMBERED_KEYS)
 def parse_agent_key(key: str | None) -> AgentKey | None:
-    """``agent:<agentId>:<rest>`` taken apart; empty segments vanish, nothing is lower-cased."""
+    """Splits ``agent:<agentId>:<rest>``. Empty segments are dropped; the case is kept. None for other keys."""
     segments = [segment for segment in (key or "").strip().split(":") if segment]
     if len(segments) < 3 or segments[0] != "agent":
         return None
@@ -74,19 +70,11 @@ def rest_of(key: str) -> str:
     return parsed.rest if parsed else lowered
 
 
-def classify_shape(key: str | None) -> KeyShape:
-    trimmed = (key or "").strip()
-    if not trimmed:
-        return "missing"
-    if parse_agent_key(trimmed):
-        return "agent"
-    return "malformed_agent" if trimmed.lower().startswith("agent:") else "legacy_or_alias"
-
-
 def key_problem(key: str) -> str | None:
-    """Why this text cannot name a session, in words; None: it can."""
+    """A sentence that says why this text cannot be a session key, or None if it can."""
     shown = key if len(key) <= 80 else key[:80] + "…"
-    if classify_shape(key.lower()) == "malformed_agent":
+    lowered = key.strip().lower()
+    if lowered.startswith("agent:") and parse_agent_key(lowered) is None:
         return f'"{shown}" names no session; write agent:<agentId>:<session> (such as agent:main:main) or main'
     if len(key) > LONGEST_KEY:
         return f'"{shown}" has {len(key)} characters; a session key has at most {LONGEST_KEY}'
@@ -99,22 +87,10 @@ def is_subagent(key: str | None) -> bool:
     return rest_of(key or "").startswith("subagent:")
 
 
-def is_acp(key: str | None) -> bool:
-    return rest_of(key or "").startswith("acp:")
-
-
 def is_cron_run_alias(key: str) -> bool:
-    """``cron:<jobId>:run:<sessionId>``: written by each run of a job and hidden from listings."""
+    """Whether the key is ``cron:<jobId>:run:<sessionId>``. Each run of a job writes one; listings hide them."""
     rest = rest_of(key)
     return rest.startswith("cron:") and ":run:" in rest
-
-
-def thread_parent(key: str | None) -> str | None:
-    """The key of the conversation a thread or topic belongs to, or None when the key names no thread."""
-    trimmed = (key or "").strip()
-    lowered = trimmed.lower()
-    cut = max(lowered.rfind(":thread:"), lowered.rfind(":topic:"))
-    return (trimmed[:cut].strip() or None) if cut > 0 else None
 
 
 def main_session_key(agent_id: str, *, main_key: str = DEFAULT_MAIN_KEY, scope: str = "per-sender") -> str:
@@ -123,19 +99,10 @@ def main_session_key(agent_id: str, *, main_key: str = DEFAULT_MAIN_KEY, scope: 
     return f"agent:{normalize_agent_id(agent_id)}:{normalize_main_key(main_key)}"
 
 
-def to_store_key(key: str | None, *, agent_id: str, main_key: str = DEFAULT_MAIN_KEY) -> str:
-    lowered = (key or "").strip().lower()
-    if lowered in ("", DEFAULT_MAIN_KEY):
-        return main_session_key(agent_id, main_key=main_key)
-    if lowered.startswith("agent:"):
-        return lowered
-    return f"agent:{normalize_agent_id(agent_id)}:{lowered}"
-
-
 def canonicalize_main_alias(
     agent_id: str, key: str, *, main_key: str = DEFAULT_MAIN_KEY, scope: str = "per-sender"
 ) -> str:
-    """Any of the names of an agent's main chat becomes its one store key; other keys stay as they are."""
+    """Turns every name of an agent's main chat into its store key. Other keys stay as they are."""
     agent, main = normalize_agent_id(agent_id), normalize_main_key(main_key)
     if key.strip().lower() in (DEFAULT_MAIN_KEY, main, f"agent:{agent}:{main}", f"agent:{agent}:{DEFAULT_MAIN_KEY}"):
         return main_session_key(agent, main_key=main, scope=scope)
@@ -149,14 +116,14 @@ def canonical_key(
     main_key: str = DEFAULT_MAIN_KEY,
     scope: str = "per-sender",
 ) -> str:
-    """The store key for whatever a person, a tool or an older file calls a session."""
+    """The store key for any name that a person, a tool or an older file gives to a session."""
     lowered = (key or "").strip().lower()
     if lowered in RESERVED_KEYS:
         return lowered
     alias = canonicalize_main_alias(default_agent, lowered or DEFAULT_MAIN_KEY, main_key=main_key, scope=scope)
     if alias == "global":
         return alias
-    stored = to_store_key(alias, agent_id=default_agent, main_key=main_key)
+    stored = alias if alias.startswith("agent:") else f"agent:{normalize_agent_id(default_agent)}:{alias}"
     parsed = parse_agent_key(stored)
     if parsed is None:
         return stored
@@ -165,7 +132,7 @@ def canonical_key(
 
 
 def _with_direct(rest: str) -> str:
-    """Documents and older keys say ``dm`` where the store says ``direct``."""
+    """Replaces ``dm``, the word of older keys, by ``direct``, the word of the store."""
     segments = rest.split(":")
     for place, segment in enumerate(segments[:3]):
         if segment in _GROUP_CHATS or segment == "direct":
@@ -176,27 +143,8 @@ def _with_direct(rest: str) -> str:
 
 
 def shown_key(key: str) -> str:
-    """A store key as clients are told it: the one session of a global scope goes by the name they use for it."""
+    """The key that clients see. They know the session of the global scope as ``main``."""
     return DEFAULT_MAIN_KEY if key == "global" else key
-
-
-def display_key(
-    key: str,
-    *,
-    agent_id: str = DEFAULT_AGENT,
-    main_key: str = DEFAULT_MAIN_KEY,
-    scope: str = "per-sender",
-) -> str:
-    """What users and tools of ``agent_id`` see: ``main`` for its primary chat, bare keys for cron, hook and node."""
-    lowered = key.strip().lower()
-    if lowered == "global":
-        return "main" if scope == "global" else "global"
-    if canonicalize_main_alias(agent_id, lowered, main_key=main_key) == main_session_key(agent_id, main_key=main_key):
-        return "main"
-    parsed = parse_agent_key(lowered)
-    if parsed and parsed.agent_id == normalize_agent_id(agent_id) and parsed.rest.startswith(_BARE_PREFIXES):
-        return parsed.rest
-    return key
 
 
 def kind_of(
@@ -220,13 +168,13 @@ def _kind_by_name(key: str, main_key: str, scope: str) -> SessionKind:
     for prefix, kind in _KIND_PREFIXES.items():
         if rest.startswith(prefix):
             return kind
-    return "group" if any(mark in f":{rest}" for mark in _GROUP_MARKS) else "other"
+    return "group" if any(mark in f":{rest}" for mark in GROUP_MARKS) else "other"
 
 
 def channel_of(entry: Mapping[str, Any] | None, key: str, *, kind: SessionKind | None = None) -> str:
-    """The channel a listed session belongs to: ``internal`` for machinery, ``unknown`` where nothing says.
+    """The channel of a listed session: ``internal`` for cron, hooks and nodes, ``unknown`` if nothing tells.
 
-    ``kind``: what ``kind_of`` says of it, where that is known.
+    ``kind`` is the result of ``kind_of``, if the caller has it already.
     """
     kind = kind or kind_of(key, entry)
     if kind in _INTERNAL_KINDS:
@@ -243,26 +191,14 @@ def channel_of(entry: Mapping[str, Any] | None, key: str, *, kind: SessionKind |
 
 
 def group_of(key: str) -> tuple[str, str] | tuple[None, None]:
-    """Channel and chat type that the key of a group, channel or room names; nothing for other keys."""
+    """The channel and chat type in the key of a group, channel or room. Other keys give ``(None, None)``."""
     segments = rest_of(key).split(":")
     return (segments[0], segments[1]) if len(segments) >= 3 and segments[1] in _GROUP_CHATS else (None, None)
 
 
-def looks_like_key(value: str) -> bool:
-    """False for text that should rather be tried as a session id."""
-    lowered = value.strip().lower()
-    if lowered == "main" or lowered in RESERVED_KEYS:
-        return True
-    return lowered.startswith((*_BARE_PREFIXES, "agent:", "subagent:")) or any(mark in lowered for mark in _GROUP_MARKS)
-
-
-def is_uuid(value: str) -> bool:
-    return _UUID.fullmatch(value.strip()) is not None
-
-
 def session_file_name(session_id: str, thread_id: str | int | None = None) -> str:
-    """``<sessionId>.jsonl`` or ``<sessionId>-topic-<threadId>.jsonl``; no two different pairs share a name."""
-    # "a-topic-5" without a thread must not meet "a" with thread 5.
+    """``<sessionId>.jsonl`` or ``<sessionId>-topic-<threadId>.jsonl``. Different arguments give different names."""
+    # The session "a-topic-5" must not get the same name as thread 5 of the session "a".
     stem = safe_file_name(session_id).replace("-topic-", "%2Dtopic-")
     if thread_id is None:
         return f"{stem}.jsonl"
@@ -271,7 +207,7 @@ def session_file_name(session_id: str, thread_id: str | int | None = None) -> st
 
 
 def safe_file_name(text: str) -> str:
-    """A file name for outside text: plain names stay, the rest is percent-encoded; different texts never collide."""
+    """A safe file name for any text: percent-encoded where needed. Different texts give different names."""
     if _PLAIN_NAME.fullmatch(text):
         return _short(text)
     encoded = quote(text, safe="", errors="surrogatepass").replace(".", "%2E").replace("~", "%7E")

@@ -1,4 +1,4 @@
-"""Going back to a session that a key had before. The current one takes its place, so nothing is lost either way."""
+"""Goes back to a session that a key had before. The current session takes its place in the list of previous ones."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import cast
 
-from openclaw.sessions.carry_over import PreviousSession, previous_sessions, resumed_entry
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.lifecycle import Rotation, Stores, mark, was_used
+from openclaw.sessions.reset import PreviousSession, Rotation, Stores, mark, previous_sessions, resumed_entry, was_used
 from openclaw.storage.base import TranscriptRef
 
 SHORTEST_ID = 4
@@ -17,11 +16,14 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 class NotResumable(Exception):
-    """What was asked for cannot be brought back; the message says why and what to do."""
+    """The session cannot be resumed. The message tells the person why and what to do."""
 
 
 def choose(listed: Sequence[PreviousSession], wanted: str | int | None) -> PreviousSession:
-    """By number (1 is the newest), by id or the beginning of one; the newest when nothing is said."""
+    """Finds a session by its number (1 is the newest), its id or the beginning of it. The default is the newest.
+
+    Raises ``NotResumable`` when nothing or more than one session matches.
+    """
     if not listed:
         raise NotResumable("There is no earlier session here to resume.")
     text = str(wanted if wanted is not None else "").strip().lower()
@@ -52,9 +54,9 @@ async def resume(
     *,
     zone: tzinfo | None = None,
 ) -> Rotation:
-    """Makes an earlier session current again. Do it in the session's lane, with nothing of it running.
+    """Makes an earlier session current again. Call it in the session's lane while none of its runs is active.
 
-    ``wanted`` as a record is taken as it is: the caller has made sure that no other key has it.
+    A ``PreviousSession`` is resumed as it is; the caller has made sure that no other key uses it.
     """
     before = await stores.sessions.get(agent_id, key)
     if before is None:
@@ -86,7 +88,7 @@ async def resume(
 
 
 def _ended(chosen: PreviousSession, zone: tzinfo | None) -> str:
-    """The day in words, on the same clock that the resets go by."""
+    """When the session ended, on the clock that the resets use, as words for the marker."""
     if not chosen.ended_at:
         return ""
     moment = datetime.fromtimestamp(chosen.ended_at // 1000, UTC).astimezone(zone)

@@ -1,6 +1,6 @@
-"""Searching everything that was ever said: an index over all transcripts, which can be thrown away at any time.
+"""Full-text search over all transcripts, with an index that can be deleted at any time.
 
-It is read from the files, a bounded piece at a time and from where it stopped; no message waits for it.
+The index is built from the transcript files, in bounded pieces. No message waits for it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ log = logging.getLogger("openclaw.sessions.search")
 FILE = "search.db"
 VERSION = 2
 LONGEST_TEXT = 64_000
-"""Of one entry; what comes after is not searched."""
+"""Characters of one entry that are indexed. The rest of its text is not searched."""
 PER_QUESTION = 256 << 20
-"""Bytes of transcripts read before a question is answered; the answer says when there are more."""
+"""Bytes of transcripts that a search reads first. The results say when there are more to read."""
 PER_PASS = 8 << 20
 MOST_RESULTS = 200
 MOST_WORDS = 16
@@ -41,7 +41,7 @@ CREATE VIRTUAL TABLE IF NOT EXISTS found USING fts5(text, tokenize = "unicode61 
 """
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TranscriptHit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     agent_id: str
     session_id: str
     entry_id: str
@@ -51,16 +51,16 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     snippet: str
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    results: list[Found]
+class SearchResults(msgspec.Struct, frozen=True, kw_only=True):
+    results: list[TranscriptHit]
     complete: bool
     """False while older transcripts are still being read for the first time."""
 
 
 class SearchIndex:
-    """Blocking: ask it from a worker thread. Calls wait for each other.
+    """The index of all transcripts. Its methods block, so call them from a worker thread; calls wait for each other.
 
-    ``shown``: what people get to read of a model's words; the rest is not found.
+    ``shown`` returns the part of a model's text that people see. Only that part is indexed.
     """
 
     def __init__(self, state_dir: str, shown: Callable[[str], str] = lambda text: text) -> None:
@@ -75,12 +75,15 @@ class SearchIndex:
         limit: int = 20,
         role: str | None = None,
         session_id: str | None = None,
-    ) -> Answer:
-        """``folders``: by agent. All words must occur; ``"in quotes"`` they must follow each other."""
+    ) -> SearchResults:
+        """Finds entries that contain all words of the query; text in quotes must occur as a phrase.
+
+        ``folders`` are the transcript folders of each agent.
+        """
         return self._file.use(lambda db: _search(db, query, folders, limit, role, session_id, self._shown))
 
     def update(self, folders: Mapping[str, Sequence[Path]], most_bytes: int = PER_PASS) -> bool:
-        """Reads on where it stopped; True when nothing is left."""
+        """Indexes the next piece of the transcripts. Returns True when everything is indexed."""
         return self._file.use(lambda db: _read_on(db, folders, most_bytes, self._shown))
 
 
@@ -92,11 +95,11 @@ def _search(
     role: str | None,
     session_id: str | None,
     shown: Callable[[str], str],
-) -> Answer:
+) -> SearchResults:
     complete = _read_on(db, folders, PER_QUESTION, shown)
     condition = _condition(query)
     if condition is None:
-        return Answer(results=[], complete=complete)
+        return SearchResults(results=[], complete=complete)
     where, values = condition
     agents = list(folders)
     where += f" AND files.agent IN ({','.join('?' * len(agents))})"
@@ -104,15 +107,17 @@ def _search(
     for column, wanted in (("entries.role", role), ("files.session", session_id)):
         if wanted is not None:
             where, values = f"{where} AND {column} = ?", [*values, wanted]
-    order = "rank, " if "MATCH" in where else ""
+    matched = "MATCH" in where
+    snippet = "snippet(found, 0, '', '', '…', 40)" if matched else "substr(found.text, 1, 300)"
+    order = "rank, " if matched else ""
     rows = db.execute(
         "SELECT files.agent, files.session, entry, role, tool, at, "
-        f"{_snippet(where)} FROM found JOIN entries ON entries.id = found.rowid "
+        f"{snippet} FROM found JOIN entries ON entries.id = found.rowid "
         f"JOIN files ON files.path = entries.path WHERE {where} ORDER BY {order}at DESC LIMIT ?",
         [*values, min(limit, MOST_RESULTS)],
     )
-    results = [Found(**dict(zip(Found.__struct_fields__, row, strict=True))) for row in rows]
-    return Answer(results=results, complete=complete)
+    results = [TranscriptHit(**dict(zip(TranscriptHit.__struct_fields__, row, strict=True))) for row in rows]
+    return SearchResults(results=results, complete=complete)
 
 
 def _condition(query: str) -> tuple[str, list[Any]] | None:
@@ -124,10 +129,6 @@ def _condition(query: str) -> tuple[str, list[Any]] | None:
     if len(stripped := query.strip()) > 2 and stripped[0] == stripped[-1] == '"':
         return "found MATCH ?", [f'"{" ".join(found)}"']
     return "found MATCH ?", [" AND ".join(f'"{word}" *' if len(word) > 2 else f'"{word}"' for word in found)]
-
-
-def _snippet(where: str) -> str:
-    return "snippet(found, 0, '', '', '…', 40)" if "MATCH" in where else "substr(found.text, 1, 300)"
 
 
 # Reading transcripts
@@ -161,7 +162,7 @@ def _read_on(
 
 
 def _transcripts(folder: Path) -> list[Path]:
-    """Plain before compressed, where a crash left both."""
+    """The transcript files of a folder. A plain file comes before its compressed copy, in case a crash left both."""
     try:
         found = sorted(folder.iterdir())
     except OSError:
@@ -186,7 +187,7 @@ def _drop(db: sqlite3.Connection, path: str) -> None:
 def _take(
     db: sqlite3.Connection, agent: str, file: Path, plain: str, taken: int, most: int, shown: Callable[[str], str]
 ) -> int:
-    """Indexes whole lines from ``taken`` on; the number of bytes read."""
+    """Indexes whole lines from byte ``taken`` on and returns the number of bytes read."""
     session = Path(plain).name.removesuffix(".jsonl")
     row = db.execute("SELECT session FROM files WHERE path = ?", (plain,)).fetchone()
     session, read = row[0] if row else session, 0
@@ -209,7 +210,7 @@ def _take(
 
 
 def whole_lines(file: Path, start: int = 0) -> Iterator[bytes]:
-    """Lines with their newlines, from the byte ``start`` of the plain text; a line still being written is left out."""
+    """Whole lines with their newlines, from byte ``start`` of the plain text. An unfinished last line is left out."""
     rest = b""
     for block in _blocks(file, start):
         *lines, rest = (rest + block).split(b"\n")
@@ -241,7 +242,7 @@ def _add(db: sqlite3.Connection, path: str, fields: dict[str, Any], shown: Calla
 
 
 def searchable(fields: dict[str, Any], shown: Callable[[str], str] | None = None) -> tuple[str, str, str]:
-    """Role, tool and text of an entry: what people said, what tools were asked and gave, and summaries."""
+    """Role, tool name and searchable text of an entry: messages, tool calls, tool results and summaries."""
     if fields.get("type") == "compaction":
         return "summary", "", str(fields.get("summary") or "")
     message = fields.get("message")

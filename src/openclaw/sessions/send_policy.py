@@ -1,41 +1,24 @@
-"""May this session be sent to? Rules by channel, chat type and key, with an override on the session itself."""
+"""Decides whether messages may be sent to a session: by rules on channel, chat type and key, or by its own setting."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any
 
+from openclaw.config.schema.messages import Decision, SendMatch, SendRule
 from openclaw.sessions.keys import channel_of, rest_of
-
-Decision = Literal["allow", "deny"]
-
-
-class Match(Protocol):
-    @property
-    def channel(self) -> str | None: ...
-    @property
-    def chat_type(self) -> str | None: ...
-    @property
-    def key_prefix(self) -> str | None: ...
-
-
-class Rule(Protocol):
-    @property
-    def action(self) -> str: ...
-    @property
-    def match(self) -> Match | None: ...
 
 
 def send_decision(
     key: str,
     entry: Mapping[str, Any] | None,
-    rules: Sequence[Rule],
+    rules: Sequence[SendRule],
     default: str | None,
     *,
     channel: str | None = None,
     chat_type: str | None = None,
 ) -> Decision:
-    """The session's own setting first; then any matching deny; then any matching allow; then the default."""
+    """The session's own setting counts first, then a matching deny, then a matching allow, then the default."""
     override = (entry or {}).get("sendPolicy")
     if override in ("allow", "deny"):
         return override
@@ -53,9 +36,7 @@ def send_decision(
     return "allow" if allowed or default != "deny" else "deny"
 
 
-def _matches(match: Match | None, key: str, channel: str, chat_type: str) -> bool:
-    if match is None:
-        return True
+def _matches(match: SendMatch, key: str, channel: str, chat_type: str) -> bool:
     if match.channel and match.channel.strip().lower() != channel:
         return False
     if match.chat_type and _chat_type(match.chat_type) != chat_type:

@@ -1,4 +1,4 @@
-"""From the entries of a transcript's active branch to the messages a model should see. No file is touched here."""
+"""Turns the entries of a transcript's active branch into the messages that the model sees. Reads no files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from openclaw import json_text
 from openclaw.messages import (
     AssistantMessage,
     Message,
@@ -15,7 +16,6 @@ from openclaw.messages import (
     UserMessage,
     decode_message,
 )
-from openclaw.sessions import json_text
 from openclaw.storage.base import Context
 
 COMPACTION_INTRO = "The earlier part of this conversation was condensed. This is what it said:"
@@ -36,7 +36,7 @@ _raw_line = msgspec.json.Decoder(_RawMessageLine)
 
 
 class Window(msgspec.Struct, frozen=True):
-    """Which entries of a branch count, by their places in the file."""
+    """The entries of a branch that the model sees, as places in the file."""
 
     compaction: int | None
     places: list[int]
@@ -47,10 +47,10 @@ Step: TypeAlias = tuple[int, str, str]
 
 
 def select_window(walk: Iterator[Step], first_kept: Callable[[int], str | None]) -> Window:
-    """Everything, or the last compaction with what it kept and what came after it.
+    """Selects all entries, or the last compaction with the entries it kept and those after it.
 
-    ``walk`` goes from the leaf towards the root and is followed no further than needed. ``first_kept`` tells the first
-    kept entry's id for the compaction at a place; an id that is not on the path before it keeps nothing.
+    ``walk`` goes from the leaf towards the root and is read no further than needed. ``first_kept`` returns the id of
+    the first entry that the compaction at a place kept. If that id is not on the path, the compaction kept nothing.
     """
     after: list[int] = []
     for place, kind, _ in walk:
@@ -71,7 +71,7 @@ def _kept(walk: Iterator[Step], wanted: str | None) -> list[int]:
 
 
 class BranchContext:
-    """The context of one branch, grown entry by entry."""
+    """The context of one branch. It grows entry by entry."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -83,14 +83,14 @@ class BranchContext:
         self._made: Context | None = None
 
     def summarize(self, entry_id: str, raw: bytes) -> None:
-        """The compaction this branch starts from."""
+        """Begins the context with the summary of a compaction."""
         fields = fields_of(raw)
         self._compaction_id = entry_id
         summary = f"{COMPACTION_INTRO}\n\n<summary>\n{fields.get('summary') or ''}\n</summary>"
         self._take(entry_id, UserMessage(content=[TextBlock(text=summary)], timestamp=_moment(fields)))
 
     def add(self, entry_id: str, entry_type: str, raw: bytes, known: Message | None = None) -> None:
-        """The next entry of the path. ``known`` spares decoding a message that was decoded before."""
+        """Adds the next entry of the path. ``known`` is its message, if it was decoded before."""
         match entry_type:
             case "message" | "custom_message" | "branch_summary":
                 message = known or message_of(entry_type, raw)
@@ -114,7 +114,7 @@ class BranchContext:
         return dict(zip(self._entry_ids[start:], self._messages[start:], strict=True))
 
     def context(self) -> Context:
-        """A value of its own: entries added later do not show in it."""
+        """The context so far. Entries that are added later do not change it."""
         if self._made is None:
             self._made = Context(
                 messages=self._messages.copy(),
@@ -135,7 +135,7 @@ class BranchContext:
 
 
 def message_of(entry_type: str, raw: bytes) -> Message | None:
-    """The message an entry brings into the context, if it brings one."""
+    """The message that an entry adds to the context, or None."""
     if entry_type == "message":
         try:
             return _typed_line.decode(raw).message
@@ -165,12 +165,12 @@ def fields_of(raw: bytes) -> dict[str, Any]:
 
 
 def is_displayed(raw: bytes) -> bool:
-    """Whether a ``custom_message`` or ``custom`` entry is meant for people too."""
+    """Whether a ``custom_message`` or ``custom`` entry is shown to people."""
     return fields_of(raw).get("display") is True
 
 
 def _unusual_message(raw: bytes) -> Message | None:
-    """Messages other programs wrote: unknown blocks, older roles, broken text."""
+    """Decodes messages that other programs wrote, with unknown blocks, older roles or broken text."""
     try:
         message = decode_message(_raw_line.decode(raw).message)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

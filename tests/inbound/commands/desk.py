@@ -25,8 +25,8 @@ from openclaw.inbound.commands.context import (
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue
-from openclaw.sessions.carry_over import previous_sessions
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.reset import previous_sessions
 from openclaw.sessions.resume import choose
 from openclaw.storage.files.session_store import FileSessionStore
 from tests.storage.still_clock import StillClock

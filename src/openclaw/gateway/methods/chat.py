@@ -23,7 +23,7 @@ from openclaw.runs.doorway import Guest
 from openclaw.runs.hub import Submission
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
-from openclaw.sessions.lifecycle import home_of
+from openclaw.sessions.reset import home_of
 from openclaw.storage.base import END_STATES
 
 if TYPE_CHECKING:

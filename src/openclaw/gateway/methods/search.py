@@ -17,7 +17,6 @@ from openclaw.gateway.params import NonEmpty, Params, Positive
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
 from openclaw.sessions.archive import compress_old
-from openclaw.sessions.carry_over import previous_sessions
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.export import (
     CannotImport,
@@ -28,8 +27,8 @@ from openclaw.sessions.export import (
     raw_page,
 )
 from openclaw.sessions.keys import shown_key
-from openclaw.sessions.lifecycle import home_of
-from openclaw.sessions.search import MOST_RESULTS, Found
+from openclaw.sessions.reset import home_of, previous_sessions
+from openclaw.sessions.search import MOST_RESULTS, TranscriptHit
 from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files.disk import atomic_replace
 
@@ -81,7 +80,7 @@ async def _keys(gateway: Gateway) -> dict[str, str]:
     return keys
 
 
-def _with_key(found: Found, keys: dict[str, str]) -> dict[str, Any]:
+def _with_key(found: TranscriptHit, keys: dict[str, str]) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(found)
     return {"sessionKey": keys.get(found.session_id), **{name: value for name, value in shown.items() if value != ""}}
 

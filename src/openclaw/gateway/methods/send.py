@@ -22,9 +22,8 @@ from openclaw.outbound.limits import limits_for
 from openclaw.outbound.part import MediaRef, SendFailed
 from openclaw.outbound.reply import parts_for
 from openclaw.routing import resolve_route
-from openclaw.sessions.delivery import normalize_channel
-from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.lifecycle import home_of
+from openclaw.sessions.entry import SessionEntry, normalize_channel
+from openclaw.sessions.reset import home_of
 from openclaw.storage.base import Accept, LedgerRow, MessageBody, OutboxRow
 
 if TYPE_CHECKING:

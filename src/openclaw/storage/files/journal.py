@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
+from openclaw import json_text
 from openclaw.clock import Clock
-from openclaw.sessions import json_text
 from openclaw.storage.files.disk import AppendFile, Disk
 
 _decode_line = msgspec.json.Decoder(tuple[int, str | None, Any]).decode

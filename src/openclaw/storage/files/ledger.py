@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from openclaw.clock import Clock
-from openclaw.sessions.json_text import encode
+from openclaw.json_text import encode
 from openclaw.storage import faults
 from openclaw.storage.base import (
     END_STATES,

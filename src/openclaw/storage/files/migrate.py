@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
+from openclaw import json_text
 from openclaw.clock import Clock
 from openclaw.paths import make_private_dir, normalize_agent_id, sessions_dir
-from openclaw.sessions import json_text
-from openclaw.sessions.delivery import normalize_entry
+from openclaw.sessions.entry import normalize_entry
 from openclaw.sessions.keys import RESERVED_KEYS, canonicalize_main_alias, kind_of, main_session_key
 from openclaw.storage.files.disk import atomic_replace, sync_dir, write_beside
 from openclaw.storage.files.journal import parse_store

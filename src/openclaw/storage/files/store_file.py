@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from openclaw import json_text
 from openclaw.clock import Clock
-from openclaw.sessions import json_text
-from openclaw.sessions.delivery import is_plain, normalize_entry
+from openclaw.sessions.entry import is_plain, normalize_entry
 from openclaw.sessions.keys import session_file_name
 from openclaw.storage.files.disk import AppendFile, Disk, put_in_place, write_beside
 from openclaw.storage.files.gathering import Gathering

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from openclaw import json_text
 from openclaw.clock import Clock, iso_utc
 from openclaw.messages import AssistantMessage, ToolResultMessage, UserMessage
-from openclaw.sessions import json_text
 from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
 from openclaw.storage.base import Context, Entry
 from openclaw.storage.files.disk import AppendFile, Disk

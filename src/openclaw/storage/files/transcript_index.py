@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.sessions import json_text
+from openclaw import json_text
 from openclaw.sessions.tree import fields_of
 
 _BLOCK = 1 << 20

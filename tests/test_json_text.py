@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from openclaw.sessions.json_text import encode
+from openclaw.json_text import encode
 
 
 def test_half_a_surrogate_pair_beside_json_that_was_encoded_before() -> None:

@@ -1,8 +1,10 @@
+from __future__ import annotations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.sessions.delivery import normalize_entry
+from openclaw.sessions.entry import group_display_name, normalize_entry
 
 ROUTE = {"channel": "telegram", "to": "1", "threadId": 7}
 OLD = {"deliveryContext": ROUTE, "lastChannel": "telegram", "lastTo": "1", "lastThreadId": 7}
@@ -70,3 +72,21 @@ def test_normalising_twice_changes_nothing_and_loses_no_unknown_field(entry):
     assert normalize_entry({**once, "updatedAt": 5}, once) == {**once, "updatedAt": 5}
     assert repr(again) == repr(once)
     assert repr(once.get("x")) == repr(entry.get("x"))
+
+
+@pytest.mark.parametrize(
+    ("channel", "facts", "name"),
+    [
+        (
+            "discord",
+            {"id": "1", "group_channel": "#general", "space": "friends-of-clawd"},
+            "discord:friends-of-clawd#general",
+        ),
+        ("whatsapp", {"id": "1@g.us", "subject": "My Family Group!"}, "whatsapp:g-my-family-group"),
+        ("telegram", {"id": "-1001234567890:topic:4"}, "telegram:g-1001234567890-topic-4"),
+        ("signal", {"id": "grp1==", "subject": "Test Group"}, "signal:g-test-group"),
+        ("slack", {"id": "C1", "group_channel": "#ops"}, "slack:#ops"),
+    ],
+)
+def test_groups_are_listed_under_a_name_people_recognise(channel: str, facts: dict[str, str], name: str) -> None:
+    assert group_display_name(channel, **facts) == name

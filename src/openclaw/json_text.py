@@ -1,4 +1,4 @@
-"""JSON as other programs and people write it: read tolerantly, written so that it can always be read back."""
+"""Reads JSON that other programs and people wrote, with tolerance, and writes JSON that can always be read back."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(value: Any) -> bytes:
-    """Compact UTF-8. Half a surrogate pair, which UTF-8 cannot hold, becomes U+FFFD."""
+    """Encodes as compact UTF-8. Half a surrogate pair, which UTF-8 cannot hold, becomes U+FFFD."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
-        return _encoder.encode(_scrub(msgspec.to_builtins(value, enc_hook=_opened)))
+        return _encoder.encode(_scrub(msgspec.to_builtins(value, enc_hook=_decode_raw)))
 
 
-def _opened(value: Any) -> Any:
-    """JSON that was encoded before: good as it is, but in the way of looking through the rest."""
+def _decode_raw(value: Any) -> Any:
+    """Decodes parts that were encoded before, so that ``_scrub`` can walk through the whole value."""
     if isinstance(value, msgspec.Raw):
         return msgspec.json.decode(value)
     raise TypeError(f"objects of type {type(value).__name__} cannot be JSON")
 
 
 def encode_indented(value: Any) -> bytes:
-    """Two spaces, as people find it in the store."""
+    """Encodes with an indent of two spaces."""
     return msgspec.json.format(encode(value), indent=2)
 
 
 def decode_loosely(raw: bytes) -> Any:
-    """JSON, or what is still readable of it: broken UTF-8, half surrogate pairs. Raises ValueError otherwise."""
+    """Decodes JSON, also with broken UTF-8 or half surrogate pairs. Raises ValueError if that fails."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -44,7 +44,7 @@ def decode_loosely(raw: bytes) -> Any:
 
 
 def decode_json5(raw: bytes) -> Any:
-    """The same for files that people write: comments, trailing commas and bare keys are welcome."""
+    """Decodes JSON or JSON5, with comments, trailing commas and bare keys. Raises ValueError if that fails."""
     try:
         return decode_loosely(raw)
     except ValueError:
