@@ -20,10 +20,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
+from openclaw.agent.prompt import sections
 from openclaw.agent.prompt.facts import Means, Occasion, PromptFacts, facts_for
 from openclaw.agent.prompt.report import shared_report
 from openclaw.agent.prompt.sections import PROJECT_CONTEXT
-from openclaw.agent.prompt.system_prompt import sections
 from openclaw.agent.prompt.workspace_files import FIRST_RUN_FILE, BootstrapFile
 from openclaw.agent.window.tokens import overhead_tokens
 from openclaw.messages import ToolSpec
