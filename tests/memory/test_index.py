@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.memory.chunks import CHUNK_CHARS, chunks_of
 from openclaw.memory.files import memory_files
-from openclaw.memory.index import MemoryIndex, Question
+from openclaw.memory.index import CHUNK_CHARS, MemoryIndex, MemoryQuery, chunks_of
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def workspace(tmp_path: Path) -> Path:
 
 def found(workspace: Path, query: str, least: float = 0.35) -> list[str]:
     index = MemoryIndex(workspace.parent / "memory.sqlite")
-    question = Question(text=query, limit=6, least=least)
+    question = MemoryQuery(text=query, limit=6, least=least)
     return [f"{hit.name}:{hit.first}" for hit in index.search(question, memory_files(workspace))]
 
 

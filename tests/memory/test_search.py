@@ -15,13 +15,10 @@ from hypothesis import strategies as st
 
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
-from openclaw.memory import word_vectors
-from openclaw.memory.embedder import EmbeddingFailed
-from openclaw.memory.embedders import Embedders, NoEmbedder
-from openclaw.memory.index import MemoryIndex
-from openclaw.memory.notebooks import Notebooks
-from openclaw.memory.search import PAUSE_MS, NotesSearch
-from openclaw.memory.vectors import packed, similarities
+from openclaw.memory import embedders
+from openclaw.memory.embedders import Embedders, EmbeddingFailed, NoEmbedder
+from openclaw.memory.index import MemoryIndex, packed, similarities
+from openclaw.memory.search import PAUSE_MS, Notebooks, NotesSearch
 from openclaw.models import http as model_http
 from openclaw.models.keys import Keys
 from tests.support.embedding_server import KEY, EmbeddingServer
@@ -56,7 +53,7 @@ async def server() -> AsyncIterator[EmbeddingServer]:
 @pytest.fixture(autouse=True)
 def no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the memory extra happens to be installed must not matter."""
-    monkeypatch.setattr(word_vectors, "folder", lambda: None)
+    monkeypatch.setattr(embedders, "word_vectors_folder", lambda: None)
 
 
 @pytest.fixture
@@ -175,8 +172,8 @@ async def test_the_second_provider_serves_when_the_first_fails(workspace: Path, 
 def chosen(settings: dict[str, Any], environ: dict[str, str] | None = None, providers: Any = None) -> list[str]:
     raw = {"agents": {"defaults": {"memorySearch": settings}}, "models": {"providers": providers or {}}}
     config = msgspec.convert(raw, Config)
-    embedders = Embedders(Keys(environ or {}, clock=Hands()), environ or {})
-    found = embedders.candidates(config.agents.defaults.memory_search, config, "main")
+    made = Embedders(Keys(environ or {}, clock=Hands()), environ or {})
+    found = made.candidates(config.agents.defaults.memory_search, config, "main")
     return [f"{embedder.provider}/{embedder.model}" for embedder in found]
 
 

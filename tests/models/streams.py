@@ -9,7 +9,7 @@ import msgspec
 
 from openclaw.messages import AssistantMessage, ToolSpec, UserMessage
 from openclaw.models.base import Done, Model, ModelRequest, Provider, StreamEvent
-from openclaw.models.draft import StreamState
+from openclaw.models.message_builder import ReplyStream
 from openclaw.models.sse import SseParser
 
 READ = ToolSpec(
@@ -34,14 +34,14 @@ def done_of(events: list[StreamEvent]) -> AssistantMessage:
     return events[-1].message
 
 
-def feed(state: StreamState, raw: bytes, cuts: list[int] | None = None) -> list[StreamEvent]:
+def feed(state: ReplyStream, raw: bytes, cuts: list[int] | None = None) -> list[StreamEvent]:
     """The stream's bytes, split at the given places, through parser and state to the end."""
     parser = SseParser()
     edges = [0, *sorted(cuts or []), len(raw)]
     out: list[StreamEvent] = []
     for start, end in itertools.pairwise(edges):
         out += state.feed(parser.feed(raw[start:end]))
-    if not state.draft.complete:
+    if not state.builder.complete:
         out += state.finish()
     return out
 

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall, ToolResultMessage, UserMessage
-from openclaw.models.anthropic import AnthropicProvider, build_body, build_request
-from openclaw.models.anthropic_stream import AnthropicStream
+from openclaw.models.anthropic import AnthropicProvider, AnthropicStream, build_body, build_request
 from openclaw.models.base import Done, Model, ModelError, Text, Thinking, ToolCallStart
-from openclaw.models.draft import INVALID_JSON
+from openclaw.models.message_builder import INVALID_JSON
 from tests.models.streams import READ, ask, collect, done_of, feed, sse
 from tests.support.model_rules import check_anthropic
 from tests.support.model_server import Call, ModelServer, Reply

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from openclaw.config.build import build
 from openclaw.models.base import Price
-from openclaw.models.catalogue import Catalogue, UnknownModel, public_row, runs_here
+from openclaw.models.catalogue import Catalogue, UnknownModel, public_row
 from openclaw.models.catalogue_data import MODEL_ALIASES, MODELS, PROVIDERS
 from openclaw.models.detect import FoundModel, FoundServer
 
@@ -187,7 +187,6 @@ def test_models_found_running_here_are_listed_with_their_window_and_abilities() 
     listed = catalogue(found=[OLLAMA])
     model = listed.resolve("ollama/qwen3:8b")
     assert (model.context_window, model.tools, model.reasoning, model.cost) == (40_960, True, True, Price())
-    assert runs_here(model) and not runs_here(listed.resolve("opus"))
     assert not listed.resolve("ollama/gemma3:4b").tools
     assert "ollama/nomic-embed-text:latest" not in [row.ref for row in listed.all()]
 
@@ -234,8 +233,9 @@ def test_a_public_row_holds_what_clients_read() -> None:
 def test_a_key_in_the_environment_decides_the_default_and_is_named(variable: str, expected: str) -> None:
     listed = catalogue(environ={variable: "secret-value"}, found=[OLLAMA])
     assert listed.default_for(build({}), "main").ref.startswith(expected)
-    assert f"because {variable} is set" in listed.why_default()
-    assert "secret-value" not in listed.why_default()
+    why = listed.choose(build({}), "main").why
+    assert f"because {variable} is set" in why
+    assert "secret-value" not in why
 
 
 EXPLICIT = {"agents": {"defaults": {"model": "openai/gpt-4o"}}}
@@ -270,8 +270,9 @@ def test_an_agent_has_its_own_model() -> None:
 
 
 def test_a_key_given_only_in_the_config_counts() -> None:
-    listed = catalogue({"models": {"providers": {"anthropic": {"apiKey": "k"}}}})
-    assert listed.why_default().endswith("because models.providers.anthropic.apiKey is set in the config")
+    config = {"models": {"providers": {"anthropic": {"apiKey": "k"}}}}
+    why = catalogue(config).choose(build(config), "main").why
+    assert why.endswith("because models.providers.anthropic.apiKey is set in the config")
 
 
 def test_a_stored_credential_counts(tmp_path: Path) -> None:
@@ -279,7 +280,8 @@ def test_a_stored_credential_counts(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     profiles = {"anthropic:default": {"type": "api_key", "provider": "anthropic", "key": "k"}}
     (folder / "auth-profiles.json").write_text(json.dumps({"version": 1, "profiles": profiles}))
-    assert "stored credential for Anthropic" in catalogue(state_dir=str(tmp_path)).why_default()
+    listed = catalogue(state_dir=str(tmp_path))
+    assert "stored credential for Anthropic" in listed.choose(build({}), "main").why
 
 
 def test_only_models_that_could_answer_are_available() -> None:

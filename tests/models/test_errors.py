@@ -1,10 +1,13 @@
+"""What people are told when a model cannot be called."""
+
 from __future__ import annotations
 
 import pytest
 
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.models import errors
-from openclaw.models.http_errors import redact, retry_after_s, status_error, vendor_message
+from openclaw.models.base import ModelError
+from openclaw.models.errors import error_text, redact, retry_after_s, status_error, vendor_message
 
 
 @pytest.mark.parametrize(
@@ -64,24 +67,23 @@ def test_a_provider_that_cuts_the_prompt_silently_is_found_by_its_usage(read: in
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "kind"),
     [
         ("429 too many", "rate_limit"),
         ("insufficient credits", "billing"),
-        ("overloaded_error", "rate_limit"),
+        ("overloaded_error", "overloaded"),
         ("request timed out", "timeout"),
         ("invalid_api_key", "auth"),
         ("tool_use_id missing", "format"),
-        ("weird", None),
-        ("image exceeds 5 MB maximum: 429", None),
+        ("weird", "other"),
         ("You exceeded your current quota: insufficient_quota", "billing"),
         ("402 Payment Required", "billing"),
         ("OAuth token has expired", "auth"),
         ("resource has been exhausted", "rate_limit"),
     ],
 )
-def test_failover_reasons(text: str, reason: str | None) -> None:
-    assert errors.failover_reason(text) == reason
+def test_a_failure_without_a_status_is_known_by_its_words(text: str, kind: str) -> None:
+    assert errors.classify(None, text).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -126,16 +128,6 @@ def test_words_that_promise_a_later_success(text: str) -> None:
 
 def test_overflow_is_never_tried_again_as_a_passing_failure() -> None:
     assert not errors.is_transient("500 prompt is too long: 300000 tokens")
-
-
-def test_a_summary_that_does_not_fit_is_a_failed_compaction() -> None:
-    assert errors.is_compaction_failure("Auto-compaction failed: Summarization failed: prompt is too long")
-    assert not errors.is_compaction_failure("prompt is too long")
-
-
-def test_roles_and_images_have_failures_of_their_own() -> None:
-    assert errors.is_role_ordering('messages: roles must alternate between "user" and "assistant"')
-    assert errors.is_image_size("messages.0.content.1: image exceeds 5 MB maximum")
 
 
 def test_a_refused_thinking_level_names_the_supported_ones() -> None:
@@ -211,3 +203,31 @@ def test_an_empty_400_counts_as_overflow() -> None:
 
 def test_redaction_leaves_other_words_alone() -> None:
     assert redact("task-force sk-short", ["nothing"]) == "task-force sk-short"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("auth", "does not accept the key"),
+        ("billing", "nothing left to pay with"),
+        ("rate_limit", "takes no more requests from this account for now"),
+        ("overloaded", "too much to do"),
+        ("timeout", "took too long"),
+        ("network", "could not be reached"),
+        ("format", "refused the request"),
+        ("other", "went wrong at the model's provider"),
+    ],
+)
+def test_every_kind_says_what_is_wrong_what_to_do_and_what_the_provider_said(kind: str, words: str) -> None:
+    told = error_text(ModelError("418 teapot: short and stout", kind=kind, status=418))  # type: ignore[arg-type]
+    assert words in told
+    assert "/model" in told
+    assert "418 teapot: short and stout" in told
+
+
+def test_our_own_words_are_left_alone() -> None:
+    assert error_text(ModelError("the budget of today is used up", kind="billing")) == "the budget of today is used up"
+
+
+def test_what_does_not_fit_is_explained_elsewhere() -> None:
+    assert error_text(ModelError("prompt is too long", kind="overflow")) == "prompt is too long"

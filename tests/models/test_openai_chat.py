@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models import http
 from openclaw.models.base import Model, ModelError, Text, Thinking, ToolCallStart
-from openclaw.models.draft import INVALID_JSON
-from openclaw.models.openai_chat import OpenAIChatProvider, build_body, build_request
-from openclaw.models.openai_chat_stream import ChatStream
+from openclaw.models.message_builder import INVALID_JSON
+from openclaw.models.openai_chat import ChatStream, OpenAIChatProvider, build_body, build_request
 from tests.models.streams import READ, ask, collect, done_of, feed, sse
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.model_wire import chat_stream

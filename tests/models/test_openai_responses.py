@@ -16,8 +16,7 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models.base import Model, ModelError, Text, Thinking, ToolCallStart
-from openclaw.models.openai_responses import OpenAIResponsesProvider, build_body, build_request
-from openclaw.models.openai_responses_stream import ResponsesStream
+from openclaw.models.openai_responses import OpenAIResponsesProvider, ResponsesStream, build_body, build_request
 from tests.models.histories import IMAGES
 from tests.models.streams import READ, ask, collect, done_of, feed, sse
 from tests.support.model_rules_openai import check_responses

@@ -10,8 +10,8 @@ import pytest
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolSpec, UserMessage
 from openclaw.models import anthropic, openai_chat, openai_responses
 from openclaw.models.base import Model
-from openclaw.models.draft import encode_body
 from openclaw.models.endpoint import Endpoint
+from openclaw.models.message_builder import encode_body
 from openclaw.models.standing import MOST_ENCODED, MOST_ENDPOINTS, Standing
 from tests.models.streams import READ, ask
 

@@ -20,7 +20,7 @@ from openclaw.agent.window.window import fit
 from openclaw.messages import UserMessage, encode_message
 from openclaw.models import anthropic, openai_chat, openai_responses
 from openclaw.models.base import Model, ModelRequest
-from openclaw.models.draft import encode_body
+from openclaw.models.message_builder import encode_body
 from tests.models.histories import KINDS, Happening, Life
 from tests.models.streams import READ
 from tests.support.model_rules import check_anthropic

@@ -8,7 +8,7 @@ import pytest
 
 from openclaw.clock import SystemClock
 from openclaw.config.schema import Config, MemorySearch
-from openclaw.memory.notebooks import Notebooks
+from openclaw.memory.search import Notebooks
 from openclaw.messages import TextBlock
 from openclaw.tools.base import Tool, ToolContext, ToolError
 from openclaw.tools.memory import SNIPPET_CHARS, memory_tools, snippet_of

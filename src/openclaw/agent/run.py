@@ -37,8 +37,8 @@ from openclaw.events import Event, Spoken
 from openclaw.messages import AssistantMessage, Message, ToolCall, Usage
 from openclaw.models.base import Heard, ModelError, ModelRequest
 from openclaw.models.cost import added, has_price
+from openclaw.models.errors import error_text
 from openclaw.models.retry import next_retry_ms
-from openclaw.models.spoken_error import in_plain_words
 from openclaw.outbound.footer import usage_footer
 from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
@@ -102,7 +102,7 @@ class AgentRun:
             else:
                 result = await self._run(prepared)
                 if result.error and self._failure is not None and result.error == str(self._failure):
-                    result.error = in_plain_words(self._failure)
+                    result.error = error_text(self._failure)
             await self._entries.settle()
         except Aborted as stopped:
             # Stopped while it waited for a disk that takes nothing; anywhere else the loop sees to it.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from openclaw.clock import Clock
     from openclaw.config.derived import Derived
     from openclaw.config.store import ConfigStore
-    from openclaw.memory.notebooks import Notebooks
+    from openclaw.memory.search import Notebooks
     from openclaw.models.catalogue import Catalogue
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.approval_rules import ApprovalRules

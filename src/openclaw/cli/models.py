@@ -100,7 +100,7 @@ def _report(agent: str | None) -> dict[str, Any]:
     from openclaw.config.load import read_config
     from openclaw.models.catalogue import Catalogue, UnknownModel
     from openclaw.models.detect import find_servers
-    from openclaw.models.install import is_installed
+    from openclaw.models.local.install import is_installed
 
     config = read_config(paths.config_path(), os.environ).config
     agent_id = agent or agents.default_agent_id(config)
@@ -164,7 +164,7 @@ def install(args: argparse.Namespace) -> int:
 
 def fetch_local() -> str:
     """Installs the embedded model with a progress bar; the path of its weights."""
-    from openclaw.models.install import InstallError, install_local
+    from openclaw.models.local.install import InstallError, install_local
 
     bar = _Progress()
     try:

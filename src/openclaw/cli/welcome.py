@@ -30,7 +30,7 @@ def _ensure_model(provider: str, *, local: bool) -> None:
     """When the embedded model would answer but is not here yet, offers to fetch it."""
     if provider != "local" or not local:
         return
-    from openclaw.models.install import is_installed
+    from openclaw.models.local.install import is_installed
 
     if is_installed(paths.state_dir()):
         return

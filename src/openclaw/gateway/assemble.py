@@ -34,7 +34,7 @@ from openclaw.gateway.receive import Reception
 from openclaw.gateway.registry import load_methods
 from openclaw.gateway.run_events import RunStream
 from openclaw.memory.embedders import Embedders
-from openclaw.memory.notebooks import Notebooks
+from openclaw.memory.search import Notebooks
 from openclaw.messages import AssistantMessage
 from openclaw.models import http as model_http
 from openclaw.models.base import Done, Heard, ModelError, ModelRequest, StreamEvent

@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.util
+import json
 import os
-from collections.abc import Mapping
-from functools import partial
+import struct
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from openclaw.config.schema import Config, MemorySearch
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
-from openclaw.memory import word_vectors
-from openclaw.memory.embedder import Embedder
-from openclaw.memory.embedding_gguf import GgufEmbedder
-from openclaw.memory.embedding_http import GeminiEmbedder, OpenAIEmbedder
 from openclaw.models.base import Model, ModelError
+from openclaw.models.endpoint import Endpoint
+from openclaw.models.http import WireRequest, post_json
 from openclaw.models.keys import Keys, find_source, provider_config
+from openclaw.models.local.gguf import says_pooling
+from openclaw.models.local.provider import Worker
+
+Purpose: TypeAlias = Literal["document", "query"]
+"""Some models treat a question differently from the passages it is compared with."""
+
+
+class EmbeddingFailed(Exception):
+    """No vectors could be had; the text says why and holds no secret."""
+
+
+class Embedder(Protocol):
+    provider: str
+    model: str
+    batch_texts: int
+    """Most texts of one call."""
+
+    @property
+    def identity(self) -> str:
+        """Vectors with the same identity can be compared with each other."""
+        ...
+
+    async def embed(self, texts: Sequence[str], purpose: Purpose) -> list[list[float]]:
+        """One vector for each text, in their order. Raises ``EmbeddingFailed``."""
+        ...
+
 
 OFF = frozenset({"none", "off"})
 
@@ -85,8 +114,8 @@ class Embedders:
             return self._from_file(path)
         if settings.remote.base_url or settings.remote.api_key:
             return self._named("openai", settings, config, agent_id)
-        if (place := word_vectors.folder()) is not None:
-            return word_vectors.WordVectors(place)
+        if (place := word_vectors_folder()) is not None:
+            return WordVectors(place)
         for name in AUTOMATIC:
             model = _model(name, settings, config)
             section = provider_config(config, model.provider)
@@ -113,13 +142,13 @@ class Embedders:
         path = _model_path(settings)
         if path is not None:
             return self._from_file(path)
-        place = word_vectors.folder()
+        place = word_vectors_folder()
         if place is None:
             raise NoEmbedder(
                 "local embeddings need the memory extra (pip install 'openclaw[memory]'), or an embedding model in "
                 "GGUF format named by agents.defaults.memorySearch.local.modelPath"
             )
-        return word_vectors.WordVectors(place)
+        return WordVectors(place)
 
     def _from_file(self, path: Path) -> GgufEmbedder:
         return self._gguf.setdefault(str(path), GgufEmbedder(path))
@@ -155,3 +184,220 @@ def _model(name: str, settings: MemorySearch, config: Config) -> Model:
         id=wanted.removeprefix(f"{name}/").removeprefix(f"{service.section}/"),
         base_url=settings.remote.base_url or configured or service.base_url,
     )
+
+
+BATCH_TEXTS = 64
+TIMEOUT_S = 30.0
+_GEMINI_TASK = {"document": "RETRIEVAL_DOCUMENT", "query": "RETRIEVAL_QUERY"}
+Key = Callable[[], Awaitable[str]]
+
+
+class _OpenAIRow(msgspec.Struct):
+    embedding: list[float]
+    index: int | None = None
+
+
+class _OpenAIAnswer(msgspec.Struct):
+    data: list[_OpenAIRow]
+
+
+class _Values(msgspec.Struct):
+    values: list[float]
+
+
+class _GeminiAnswer(msgspec.Struct):
+    embeddings: list[_Values]
+
+
+class _HttpEmbedder:
+    batch_texts = BATCH_TEXTS
+
+    def __init__(self, provider: str, model: str, base_url: str, key: Key, headers: Mapping[str, str]) -> None:
+        self.provider = provider
+        self.model = model
+        self._base = base_url.rstrip("/")
+        self._key = key
+        self._headers = dict(headers)
+
+    @property
+    def identity(self) -> str:
+        return f"{self.provider}:{self.model}:{self._base}"
+
+    async def _post(self, url: str, headers: dict[str, str], body: dict[str, Any], key: str) -> bytes:
+        wire = WireRequest(endpoint=Endpoint(url, {**headers, **self._headers}, api_key=key), body=body)
+        try:
+            return await post_json(wire, provider=self.provider, timeout_s=TIMEOUT_S)
+        except ModelError as error:
+            raise EmbeddingFailed(str(error)) from None
+
+    async def _key_or_failure(self) -> str:
+        try:
+            return await self._key()
+        except ModelError as error:
+            raise EmbeddingFailed(str(error)) from None
+
+
+class OpenAIEmbedder(_HttpEmbedder):
+    """``POST <base>/embeddings`` with ``{model, input: [...]}``."""
+
+    async def embed(self, texts: Sequence[str], purpose: Purpose) -> list[list[float]]:
+        key = await self._key_or_failure()
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        body: dict[str, Any] = {"model": self.model, "input": list(texts)}
+        if self.provider == "voyage":
+            body["input_type"] = purpose
+        raw = await self._post(f"{self._base}/embeddings", headers, body, key)
+        rows = _decoded(raw, _OpenAIAnswer, self.provider).data
+        places = {row.index if row.index is not None else number: row.embedding for number, row in enumerate(rows)}
+        if sorted(places) != list(range(len(texts))):
+            raise EmbeddingFailed(f"{self.provider} gave {len(rows)} embeddings for {len(texts)} texts")
+        return [places[number] for number in range(len(texts))]
+
+
+class GeminiEmbedder(_HttpEmbedder):
+    """``POST <base>/models/<model>:batchEmbedContents``."""
+
+    async def embed(self, texts: Sequence[str], purpose: Purpose) -> list[list[float]]:
+        key = await self._key_or_failure()
+        name = f"models/{self.model.removeprefix('models/')}"
+        requests = [
+            {"model": name, "content": {"parts": [{"text": text}]}, "taskType": _GEMINI_TASK[purpose]} for text in texts
+        ]
+        headers = {"x-goog-api-key": key} if key else {}
+        raw = await self._post(f"{self._base}/{name}:batchEmbedContents", headers, {"requests": requests}, key)
+        found = [row.values for row in _decoded(raw, _GeminiAnswer, self.provider).embeddings]
+        if len(found) != len(texts):
+            raise EmbeddingFailed(f"{self.provider} gave {len(found)} embeddings for {len(texts)} texts")
+        return found
+
+
+def _decoded(raw: bytes, shape: Any, provider: str) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except msgspec.MsgspecError as error:
+        raise EmbeddingFailed(f"{provider} answered with something other than embeddings: {error}") from None
+
+
+CONTEXT = 2048
+LONGEST_TEXT = 4000
+"""Characters; a piece of notes is shorter, and what the model cannot take in one go it refuses."""
+IDLE_S = 120.0
+
+
+class GgufEmbedder:
+    provider = "local"
+    batch_texts = 16
+
+    def __init__(self, path: Path, *, idle_s: float = IDLE_S) -> None:
+        self.model = path.name
+        self._path = path
+        self._idle_s = idle_s
+        self._turn = asyncio.Lock()
+        self._worker: Worker | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def identity(self) -> str:
+        return f"local:{self._path}"
+
+    @property
+    def running(self) -> bool:
+        return self._worker is not None and self._worker.alive
+
+    async def embed(self, texts: Sequence[str], purpose: Purpose) -> list[list[float]]:
+        async with self._turn:
+            if self._idle is not None:
+                self._idle.cancel()
+            worker: Worker | None = None
+            try:
+                worker = await self._ready()
+                return await worker.vectors([text[:LONGEST_TEXT] or " " for text in texts])
+            except ModelError as error:
+                raise EmbeddingFailed(str(error)) from None
+            finally:
+                if worker is not None and worker.busy_with is not None:
+                    # Stopped in the middle: the lines of that answer would be taken for the next one's.
+                    worker.kill()
+                    worker.busy_with = None
+                self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._rest)
+
+    async def close(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.stop()
+        if self._ending:
+            await asyncio.gather(*self._ending, return_exceptions=True)
+
+    async def _ready(self) -> Worker:
+        if self._worker is None or not self._worker.alive:
+            if not await asyncio.to_thread(self._path.is_file):
+                raise ModelError(f"there is no model file {self._path} (agents.defaults.memorySearch.local.modelPath)")
+            purpose = "embeddings" if await asyncio.to_thread(says_pooling, str(self._path)) else "mean-embeddings"
+            self._worker = await Worker.start(str(self._path), CONTEXT, purpose)
+        return self._worker
+
+    def _rest(self) -> None:
+        if not self._turn.locked():
+            task = asyncio.ensure_future(self.close())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+
+PACKAGE = "wordllama"
+WEIGHTS = "weights/l2_supercat_256.safetensors"
+TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
+TABLE = "embedding.weight"
+
+
+def word_vectors_folder() -> Path | None:
+    """Where the files are; None when the extra is not installed, or not whole."""
+    if any(importlib.util.find_spec(name) is None for name in ("numpy", "tokenizers")):
+        return None
+    found = importlib.util.find_spec(PACKAGE)
+    for place in (found.submodule_search_locations or ()) if found is not None else ():
+        if (Path(place) / WEIGHTS).is_file() and (Path(place) / TOKENIZER).is_file():
+            return Path(place)
+    return None
+
+
+class WordVectors:
+    provider = "local"
+    model = "wordllama-256"
+    batch_texts = 256
+    identity = "local:wordllama-256"
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    async def embed(self, texts: Sequence[str], purpose: Purpose) -> list[list[float]]:
+        return await asyncio.to_thread(self._embed, list(texts))
+
+    def _embed(self, texts: list[str]) -> list[list[float]]:
+        try:
+            table, tokenizer = _load(self._place)
+            rows = [encoded.ids for encoded in tokenizer.encode_batch(texts, add_special_tokens=False)]
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise EmbeddingFailed(f"the word vectors in {self._place} cannot be used: {error}") from None
+        last = len(table) - 1
+        # A text without a single piece still needs a vector: that of the unknown word.
+        return [table[[min(piece, last) for piece in row] or [0]].astype("f4").mean(axis=0).tolist() for row in rows]
+
+
+@lru_cache(maxsize=1)
+def _load(place: Path) -> tuple[Any, Any]:
+    """Blocking, a tenth of a second; the table is mapped, not copied."""
+    numpy, tokenizers = importlib.import_module("numpy"), importlib.import_module("tokenizers")
+    weights = place / WEIGHTS
+    with weights.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        about = json.loads(file.read(size))[TABLE]
+    begin, end = about["data_offsets"]
+    if about["dtype"] != "F16" or (end - begin) != 2 * about["shape"][0] * about["shape"][1]:
+        raise ValueError(f"{weights.name} holds another kind of table")
+    table = numpy.memmap(weights, dtype="<f2", mode="r", offset=8 + size + begin, shape=tuple(about["shape"]))
+    tokenizer = tokenizers.Tokenizer.from_file(str(place / TOKENIZER))
+    tokenizer.no_padding()
+    return table, tokenizer

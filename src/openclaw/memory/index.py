@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import logging
 import math
+import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+import sys
+import unicodedata
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import mul
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from openclaw.memory.chunks import CHUNK_CHARS, OVERLAP_CHARS, chunks_of, folded, telling_words, without_spaces
 from openclaw.memory.files import MemoryFile
-from openclaw.memory.vectors import similarities
 from openclaw.storage.files.disposable import DisposableDatabase
 
 log = logging.getLogger("openclaw.memory")
 
 VERSION = 2
+CHUNK_CHARS = 1600
+"""About 400 tokens."""
+OVERLAP_CHARS = 320
 MOST_WORDS = 32
 CANDIDATES = 4
 """Pieces looked at for each one that is returned."""
@@ -47,7 +55,7 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     limit: int
     least: float = 0.0
@@ -121,7 +129,7 @@ class MemoryIndex:
 
         self._file.use(work)
 
-    def search(self, question: Question, files: Sequence[MemoryFile]) -> list[Hit]:
+    def search(self, question: MemoryQuery, files: Sequence[MemoryFile]) -> list[Hit]:
         """The pieces of ``files`` that fit best, the best first. Files that changed are read again first."""
 
         def work(db: sqlite3.Connection) -> list[Hit]:
@@ -188,7 +196,7 @@ def _take(db: sqlite3.Connection, file: MemoryFile, chunking: tuple[int, int]) -
 # Finding
 
 
-def _ranked(db: sqlite3.Connection, question: Question, names: Mapping[str, str]) -> list[Hit]:
+def _ranked(db: sqlite3.Connection, question: MemoryQuery, names: Mapping[str, str]) -> list[Hit]:
     by_words = word_scores(db, telling_words(question.text)[:MOST_WORDS])
     scores = _joined(question, by_words, _meanings(db, question)) if question.vector else by_words
     hits: list[Hit] = []
@@ -207,7 +215,7 @@ def _ranked(db: sqlite3.Connection, question: Question, names: Mapping[str, str]
     return hits
 
 
-def _joined(question: Question, by_words: Mapping[int, float], meant: Mapping[int, float]) -> dict[int, float]:
+def _joined(question: MemoryQuery, by_words: Mapping[int, float], meant: Mapping[int, float]) -> dict[int, float]:
     """Both scores, weighted. A piece with the very words is not left out for being far in meaning: it just passes."""
     whole = question.vector_weight + question.text_weight
     scores: dict[int, float] = {}
@@ -218,7 +226,7 @@ def _joined(question: Question, by_words: Mapping[int, float], meant: Mapping[in
     return scores
 
 
-def _meanings(db: sqlite3.Connection, question: Question) -> dict[int, float]:
+def _meanings(db: sqlite3.Connection, question: MemoryQuery) -> dict[int, float]:
     rows = db.execute(
         "SELECT chunks.id, vector FROM chunks JOIN vectors ON vectors.hash = chunks.hash WHERE model = ?",
         (question.model,),
@@ -250,3 +258,104 @@ def _holding(db: sqlite3.Connection, word: str) -> set[int]:
             "SELECT rowid FROM found WHERE found MATCH ?", (f'"{word}" *' if len(word) > 2 else f'"{word}"',)
         )
     return {row[0] for row in rows}
+
+
+_WORD = re.compile(r"\w+")
+_NO_SPACES = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0eff]")
+"""Scripts that do not put spaces between words."""
+
+_IN_EVERY_QUESTION = re.compile(
+    r"a|an|the|and|or|of|in|on|at|to|for|from|with|about|by|is|are|was|were|be|been|do|does|did|has|have|had|i|me|my|"
+    r"we|our|you|your|he|she|it|its|they|them|this|that|there|what|when|where|who|whom|which|why|how|can|could|would|"
+    r"should|not|no"
+)
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    first: int
+    """1-based."""
+    last: int
+    text: str
+
+
+def chunks_of(text: str, most: int = CHUNK_CHARS, overlap: int = OVERLAP_CHARS) -> Iterator[Chunk]:
+    """Whole lines, about ``most`` characters at a time; the end of one piece begins the next. A long line is one."""
+    lines = text.splitlines()
+    start = 0
+    while start < len(lines):
+        end, size = start, 0
+        while end < len(lines) and (end == start or size + len(lines[end]) < most):
+            size += len(lines[end]) + 1
+            end += 1
+        piece = "\n".join(lines[start:end])
+        if piece.strip():
+            yield Chunk(start + 1, end, piece)
+        if end >= len(lines):
+            return
+        start = _overlap(lines, start, end, overlap)
+
+
+def _overlap(lines: list[str], start: int, end: int, most: int) -> int:
+    """Where the next piece begins: a little before this one ended, but always further on."""
+    size, at = 0, end
+    while at - 1 > start and size + len(lines[at - 1]) < most:
+        at -= 1
+        size += len(lines[at]) + 1
+    return at
+
+
+def words(text: str) -> list[str]:
+    """In lower case and without accents, as the index has them."""
+    return _WORD.findall(folded(text))
+
+
+def telling_words(query: str) -> list[str]:
+    """Each once, without those that every question has, unless there are no others."""
+    found = list(dict.fromkeys(words(query)))
+    return [word for word in found if not _IN_EVERY_QUESTION.fullmatch(word)] or found
+
+
+def folded(text: str) -> str:
+    spread = unicodedata.normalize("NFD", text.casefold())
+    return unicodedata.normalize("NFC", "".join(char for char in spread if not unicodedata.combining(char)))
+
+
+def without_spaces(word: str) -> bool:
+    return _NO_SPACES.search(word) is not None
+
+
+def packed(vector: Iterable[float]) -> bytes:
+    """Of length one, as it is stored. Raises ``ValueError`` for what has no direction."""
+    numbers = array("f", vector)
+    length = math.sqrt(sum(map(mul, numbers, numbers)))
+    if not numbers or not math.isfinite(length) or length == 0:
+        raise ValueError("an embedding has no length")
+    scaled = array("f", (number / length for number in numbers))
+    if sys.byteorder == "big":
+        scaled.byteswap()
+    return scaled.tobytes()
+
+
+def similarities(wanted: bytes, others: Sequence[bytes]) -> list[float]:
+    """The cosine of each to ``wanted``; 0 for one of another size, which another model made."""
+    same = [other if len(other) == len(wanted) else bytes(len(wanted)) for other in others]
+    numpy = _numpy()
+    if numpy is not None and same:
+        matrix = numpy.frombuffer(b"".join(same), dtype="<f4").reshape(len(same), -1)
+        return (matrix @ numpy.frombuffer(wanted, dtype="<f4")).tolist()
+    target = _numbers(wanted)
+    return [sum(map(mul, target, _numbers(other))) for other in same]
+
+
+def _numbers(blob: bytes) -> array[float]:
+    numbers = array("f", blob)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def _numpy() -> Any:
+    try:
+        return importlib.import_module("numpy")
+    except ImportError:
+        return None

@@ -6,16 +6,17 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 import msgspec
 
 from openclaw.clock import Clock
-from openclaw.config.schema import MemorySearch
-from openclaw.memory.embedder import Embedder, EmbeddingFailed, Purpose
-from openclaw.memory.embedders import NoEmbedder
-from openclaw.memory.files import MemoryFile
-from openclaw.memory.index import MOST_VECTORS, Counts, Hit, MemoryIndex, Question
-from openclaw.memory.vectors import packed
+from openclaw.config.schema import Config, MemorySearch
+from openclaw.memory.embedders import Embedder, Embedders, EmbeddingFailed, NoEmbedder, Purpose
+from openclaw.memory.files import MemoryFile, memory_files
+from openclaw.memory.index import MOST_VECTORS, Counts, Hit, MemoryIndex, MemoryQuery, packed
+from openclaw.paths import normalize_agent_id
 
 log = logging.getLogger("openclaw.memory")
 
@@ -38,7 +39,7 @@ class Fallback(msgspec.Struct, frozen=True, rename={"source": "from"}):
     reason: str
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryResults(msgspec.Struct, frozen=True, kw_only=True):
     hits: list[Hit]
     provider: str = "none"
     model: str | None = None
@@ -52,7 +53,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return "keyword" if self.provider == "none" else "hybrid"
 
 
-class Health:
+class EmbedderHealth:
     """What embedders were last seen to do; shared by everyone who searches."""
 
     def __init__(self, clock: Clock) -> None:
@@ -94,7 +95,7 @@ class NotesSearch:
     """The notes of one agent. Keeps nothing of a question; the index is a file."""
 
     def __init__(
-        self, index: MemoryIndex, files: Files, settings: MemorySearch, choose: Choose, health: Health
+        self, index: MemoryIndex, files: Files, settings: MemorySearch, choose: Choose, health: EmbedderHealth
     ) -> None:
         self.index = index
         self._files = files
@@ -103,11 +104,11 @@ class NotesSearch:
         self._health = health
         self._embedding = asyncio.Lock()
 
-    async def search(self, text: str, limit: int, least: float) -> Found:
+    async def search(self, text: str, limit: int, least: float) -> MemoryResults:
         """Raises ``OSError`` and ``sqlite3.Error`` when not even the index can be used."""
         files = await asyncio.to_thread(self._files)
         hybrid = self._settings.query.hybrid
-        question = Question(
+        question = MemoryQuery(
             text=text,
             limit=limit,
             least=least,
@@ -130,10 +131,10 @@ class NotesSearch:
             self._health.works(embedder)
             meant = msgspec.structs.replace(question, model=embedder.identity, vector=vector)
             hits = await asyncio.to_thread(self.index.search, meant, files)
-            return Found(
+            return MemoryResults(
                 hits=hits, provider=embedder.provider, model=embedder.model, fallback=fallback, waiting=waiting
             )
-        return Found(hits=await asyncio.to_thread(self.index.search, question, files), fallback=fallback)
+        return MemoryResults(hits=await asyncio.to_thread(self.index.search, question, files), fallback=fallback)
 
     def embedders(self) -> tuple[list[Embedder], str | None]:
         """Those that may be asked, and what is wrong with the configuration, if anything."""
@@ -189,3 +190,37 @@ class NotesSearch:
             log.warning("memory search by meaning with %s: %s", embedder.provider, reason)
             self._health.failed(embedder, reason)
         return reason
+
+
+CHARS_PER_TOKEN = 4
+
+
+class Notebooks:
+    """``embedders`` may be left out: then words alone are searched."""
+
+    def __init__(self, state_dir: Path, clock: Clock, embedders: Embedders | None = None) -> None:
+        self._state_dir = state_dir
+        self._embedders = embedders
+        self._health = EmbedderHealth(clock)
+
+    def of(self, agent_id: str, workspace: Path, settings: MemorySearch, config: Config) -> NotesSearch:
+        chunking = settings.chunking
+        index = MemoryIndex(
+            index_path(self._state_dir, agent_id),
+            chunk_chars=chunking.tokens * CHARS_PER_TOKEN,
+            overlap_chars=min(chunking.overlap, chunking.tokens // 2) * CHARS_PER_TOKEN,
+        )
+        files = partial(memory_files, workspace, settings.extra_paths)
+
+        def choose() -> list[Embedder]:
+            return [] if self._embedders is None else self._embedders.candidates(settings, config, agent_id)
+
+        return NotesSearch(index, files, settings, choose, self._health)
+
+    async def close(self) -> None:
+        if self._embedders is not None:
+            await self._embedders.close()
+
+
+def index_path(state_dir: Path, agent_id: str) -> Path:
+    return state_dir / "memory" / f"{normalize_agent_id(agent_id)}.sqlite"

@@ -14,6 +14,7 @@ from openclaw.messages import (
     AssistantMessage,
     ImageBlock,
     Message,
+    StopReason,
     TextBlock,
     ThinkingBlock,
     ThinkingLevel,
@@ -23,12 +24,21 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models import convert, thinking
-from openclaw.models.anthropic_stream import AnthropicStream
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
-from openclaw.models.claude import DEFAULT_BASE_URL, ClaudeFacts, controls_binding, effort_of, facts_of, is_vendor
+from openclaw.models.compat import (
+    ANTHROPIC_BASE_URL,
+    ClaudeFacts,
+    claude_effort,
+    claude_facts,
+    controls_binding,
+    is_anthropic,
+)
 from openclaw.models.endpoint import Endpoint
+from openclaw.models.errors import classify, describe_error
+from openclaw.models.history_cache import State, in_parts
 from openclaw.models.http import WireRequest, idle_timeout_s, stream_reply
-from openclaw.models.settled import State, in_parts
+from openclaw.models.message_builder import BlockBuilder, MessageBuilder
+from openclaw.models.sse import SseEvent
 from openclaw.models.standing import Standing, once
 
 API_VERSION = "2023-06-01"
@@ -57,7 +67,7 @@ def build_request(request: ModelRequest, api_key: str = "", standing: Standing |
 
 
 def _endpoint(model: Model, api_key: str) -> Endpoint:
-    base = (model.base_url or DEFAULT_BASE_URL).rstrip("/")
+    base = (model.base_url or ANTHROPIC_BASE_URL).rstrip("/")
     url = f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages"
     return Endpoint(url, _headers(model, api_key), api_key=api_key, idle_s=idle_timeout_s(model))
 
@@ -83,7 +93,7 @@ def _headers(model: Model, api_key: str) -> dict[str, str]:
 def build_body(request: ModelRequest, standing: Standing | None = None) -> dict[str, Any]:
     """``standing``: prompt and tools are taken from there, encoded."""
     model = request.model
-    facts = facts_of(model)
+    facts = claude_facts(model)
     level = thinking.clamp_to_model(request.thinking, model)
 
     def build(part: list[Message], state: State) -> list[dict[str, Any]]:
@@ -240,7 +250,7 @@ def _cache_marker(model: Model) -> dict[str, str] | None:
     retention = model.compat.get("cacheRetention", "short")
     if retention == "none":
         return None
-    if retention == "long" and is_vendor(model):
+    if retention == "long" and is_anthropic(model):
         return {"type": "ephemeral", "ttl": "1h"}
     return {"type": "ephemeral"}
 
@@ -328,7 +338,7 @@ def _add_thinking(
     if level == "off" or _is_forced(body):
         _switch_off(body, model, facts)
     elif facts.adaptive:
-        _think_adaptively(body, model, effort_of(level, facts))
+        _think_adaptively(body, model, claude_effort(level, facts))
     elif _may_think(current):
         budget, limit = thinking.budget_and_limit(level, model, request.max_tokens)
         if budget:
@@ -350,7 +360,7 @@ def _switch_off(body: dict[str, Any], model: Model, facts: ClaudeFacts) -> None:
 
 def _think_adaptively(body: dict[str, Any], model: Model, effort: str) -> None:
     config: dict[str, Any] = {"type": "adaptive"}
-    if not facts_of(model).sampling:
+    if not claude_facts(model).sampling:
         # Since 4.7 thoughts come without their text unless it is asked for.
         config["display"] = "summarized"
     if controls_binding(model):
@@ -374,3 +384,184 @@ def _may_think(messages: list[dict[str, Any]]) -> bool:
 
 def _without_refusal_test(text: str) -> str:
     return _REFUSAL_TEST.sub("[redacted]", text) if "ANTHROPIC_MAGIC_STRING" in text else text
+
+
+_STOP: dict[str, StopReason] = {
+    "end_turn": "stop",
+    "pause_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "toolUse",
+    "refusal": "error",
+    "sensitive": "error",
+}
+_ERROR_STATUS = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+
+
+_SAY_NOTHING = frozenset((b"ping", b"content_block_stop"))
+
+
+class _Delta(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    thinking: str | None = None
+    partial_json: str | None = None
+    signature: str | None = None
+    stop_reason: str | None = None
+
+
+class _AnthropicEvent(msgspec.Struct):
+    type: str = ""
+    index: int = 0
+    delta: _Delta | None = None
+    content_block: dict[str, Any] | None = None
+    message: Any = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+_decoder = msgspec.json.Decoder(_AnthropicEvent)
+
+
+class AnthropicStream:
+    """Reads message_start … message_stop; blocks are kept by the index the server gives them."""
+
+    def __init__(self, model: Model, timestamp: int = 0) -> None:
+        self.builder = MessageBuilder(model, timestamp)
+        self._by_index: dict[int, BlockBuilder] = {}
+        self._counts: dict[str, int] = {}
+        self._stop: str | None = None
+
+    def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
+        builder = self.builder
+        for name, data in events:
+            if builder.complete:
+                break
+            if name not in _SAY_NOTHING:
+                self._handle(builder.decode(_decoder, data))
+        return builder.take()
+
+    def feed_whole(self, body: bytes) -> list[StreamEvent]:
+        event = self.builder.decode(_decoder, body)
+        if event.type == "error" or event.error is not None:
+            raise self._refused(event.error)
+        whole: Any = msgspec.json.decode(body)
+        content = whole.get("content")
+        if whole.get("type") != "message" or not isinstance(content, list):
+            raise self.builder.failure("The server answered with JSON that is not a model's message; check baseUrl.")
+        self.builder.started = True
+        for index, block in enumerate(content):
+            self._open(index, block)
+        self._count(whole.get("usage"))
+        self._stop = whole.get("stop_reason")
+        self._end()
+        return self.builder.take()
+
+    def finish(self) -> list[StreamEvent]:
+        if self._stop is None:
+            raise self.builder.cut()
+        self._end()
+        return self.builder.take()
+
+    def _handle(self, event: _AnthropicEvent) -> None:
+        match event.type:
+            case "content_block_delta":
+                if event.delta is not None:
+                    self._extend(event.index, event.delta)
+            case "content_block_start":
+                self.builder.started = True
+                self._open(event.index, event.content_block or {})
+            case "message_start":
+                self.builder.started = True
+                if isinstance(event.message, dict):
+                    self._count(event.message.get("usage"))
+            case "message_delta":
+                self._count(event.usage)
+                if event.delta is not None and event.delta.stop_reason:
+                    self._stop = event.delta.stop_reason
+            case "message_stop":
+                self._end()
+            case "error":
+                raise self._refused(event.error)
+            case _:
+                # Pings and block ends of servers that do not name their events, and events of later API versions.
+                pass
+
+    def _open(self, index: int, block: dict[str, Any]) -> None:
+        builder = self.builder
+        match block:
+            case {"type": "text"}:
+                opened = builder.open(BlockBuilder(kind="text"))
+                if text := block.get("text"):
+                    builder.text(opened, str(text))
+            case {"type": "thinking"}:
+                opened = builder.open(BlockBuilder(kind="thinking", signature=block.get("signature") or None))
+                builder.thinking(opened, str(block.get("thinking") or ""))
+            case {"type": "redacted_thinking", "data": str(data)}:
+                opened = builder.open(BlockBuilder(kind="thinking", signature=data, redacted=True))
+            case {"type": "tool_use", "id": str(call_id), "name": str(name)}:
+                opened = builder.open_call(call_id, name)
+                if isinstance(given := block.get("input"), dict) and given:
+                    opened.whole_arguments = given
+            case _:
+                # Blocks of server-side tools: their deltas find no block and are skipped.
+                return
+        self._by_index[index] = opened
+
+    def _extend(self, index: int, delta: _Delta) -> None:
+        block = self._by_index.get(index)
+        builder = self.builder
+        if delta.text is not None:
+            if block is None:
+                # Some compatible servers leave out content_block_start.
+                builder.started = True
+                block = self._by_index[index] = builder.open(BlockBuilder(kind="text"))
+            if block.kind == "text":
+                builder.text(block, delta.text)
+        elif block is None:
+            return
+        elif delta.partial_json is not None:
+            builder.arguments(block, delta.partial_json)
+        elif delta.thinking is not None:
+            builder.thinking(block, delta.thinking)
+        elif delta.signature is not None:
+            block.signature = (block.signature or "") + delta.signature
+
+    def _count(self, usage: Any) -> None:
+        """Later numbers replace earlier ones; those a server leaves out or sends as null stay."""
+        if not isinstance(usage, dict):
+            return
+        counts = self._counts
+        for name, value in usage.items():
+            if isinstance(value, int):
+                counts[name] = value
+        self.builder.count(
+            input=counts.get("input_tokens", 0),
+            output=counts.get("output_tokens", 0),
+            cache_read=counts.get("cache_read_input_tokens", 0),
+            cache_write=counts.get("cache_creation_input_tokens", 0),
+        )
+
+    def _end(self) -> None:
+        reason = _STOP.get(self._stop or "", "stop")
+        error = f"The model declined to answer (stop reason {self._stop})." if reason == "error" else None
+        self.builder.done(reason, error)
+
+    def _refused(self, error: Any) -> ModelError:
+        text = describe_error({"error": error})
+        status = _ERROR_STATUS.get(error.get("type", "")) if isinstance(error, dict) else None
+        found = classify(status, text)
+        described = f"{status} {text}" if status else text
+        return self.builder.failure(described, kind=found.kind, status=status, retryable=found.retryable)

@@ -25,7 +25,7 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models.base import Model
-from openclaw.models.draft import encode_body, strip_lone_surrogates
+from openclaw.models.message_builder import encode_body, strip_lone_surrogates
 
 NO_RESULT = "No result provided"
 """What the model reads for a call whose result was never written."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, TypeAlias
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from openclaw.messages import AssistantMessage, ThinkingLevel
+from openclaw.models.base import ModelError
 from openclaw.models.thinking import LEVELS
 
 ErrorKind: TypeAlias = Literal[
     "overflow", "rate_limit", "overloaded", "auth", "billing", "format", "timeout", "network", "other"
 ]
-FailoverReason: TypeAlias = Literal["rate_limit", "format", "billing", "timeout", "auth"]
 
 
 class Classified(msgspec.Struct, frozen=True):
@@ -78,15 +82,6 @@ _FORMAT = _any_of(
     r"string should match pattern", r"tool_use\.id", r"tool_use_id", r"messages\.\d+\.content\.\d+\.tool_use\.id",
     r"invalid request format", r"tool_call_id",
 )  # fmt: skip
-_IMAGE = _any_of(
-    r"image exceeds \d+", r"image dimensions exceed", r"at least one of the image dimensions", r"image.*too large",
-    r"could not process image",
-)  # fmt: skip
-_IMAGE_SIZE = _any_of(r"image exceeds \d", r"image.*too large", r"image dimensions exceed")
-_ROLE_ORDER = _any_of(
-    r"incorrect role information", r"roles must alternate", r"first message must use the .?user.? role",
-    r"unexpected role",
-)  # fmt: skip
 _TRANSIENT = _any_of(
     r"overloaded", r"rate[_ -]?limit", r"too many requests", r"\b(?:429|500|502|503|504|529)\b",
     r"service[_ ]?unavailable", r"server[_ ]?error", r"internal[_ ]?error", r"connection[_ ]?(?:error|refused|reset)",
@@ -120,20 +115,6 @@ def is_silent_overflow(message: AssistantMessage, context_window: int) -> bool:
     return message.stop_reason == "stop" and message.usage.input + message.usage.cache_read > context_window > 0
 
 
-def is_compaction_failure(text: str) -> bool:
-    """A summary request that itself did not fit: compacting again cannot help."""
-    lowered = text.lower()
-    return is_overflow(text) and any(word in lowered for word in ("compaction", "summarization", "summarisation"))
-
-
-def is_role_ordering(text: str) -> bool:
-    return bool(_ROLE_ORDER.search(text))
-
-
-def is_image_size(text: str) -> bool:
-    return bool(_IMAGE_SIZE.search(text))
-
-
 def is_transient(text: str) -> bool:
     """Whether the words of an error promise that the same request may succeed later."""
     return not is_overflow(text) and bool(_TRANSIENT.search(text))
@@ -148,25 +129,6 @@ def supported_thinking_levels(text: str) -> tuple[ThinkingLevel, ...]:
     if "none" in named:
         named.add("off")
     return tuple(level for level in LEVELS if level in named)
-
-
-def failover_reason(text: str, status: int | None = None) -> FailoverReason | None:
-    """Why another key or model should be tried, or None when that would not help. The first match counts."""
-    if _IMAGE.search(text):
-        return None
-    described = f"{status} {text}" if status else text
-    # "Insufficient quota" is a bill to pay, not a limit that passes with time.
-    if "insufficient_quota" in text.lower():
-        return "billing"
-    if _RATE_LIMIT.search(described) or _OVERLOADED.search(described) or "quota" in text.lower():
-        return "rate_limit"
-    table: tuple[tuple[FailoverReason, re.Pattern[str]], ...] = (
-        ("format", _FORMAT), ("billing", _BILLING), ("timeout", _TIMEOUT), ("auth", _AUTH),
-    )  # fmt: skip
-    for reason, pattern in table:
-        if pattern.search(described):
-            return reason
-    return None
 
 
 def classify(status: int | None, text: str) -> Classified:
@@ -199,3 +161,163 @@ def _classify_words(text: str) -> Classified:
         if pattern.search(text):
             return Classified(kind, retryable)
     return Classified("other", is_transient(text))
+
+
+MAX_ERROR_TEXT = 2048
+_KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|xai|gsk|sess)-[A-Za-z0-9_-]{16,}")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+_TRY_AGAIN = re.compile(r"(?:try again|retry) (?:in|after) ((?:\d+(?:\.\d+)?(?:ms|h|m|s)\s*)+)", re.IGNORECASE)
+_RETRY_DELAY = re.compile(r'"retryDelay":\s*"(\d+(?:\.\d+)?s)"')
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_EPOCH_FROM = 1_000_000_000
+"""A reset header above this is a moment, below it a number of seconds."""
+
+
+def status_error(
+    provider: str, status: int, headers: Mapping[str, str], body: bytes, secrets: Iterable[str]
+) -> ModelError:
+    """A refused call, e.g. ``429 rate_limit_error: slow down``."""
+    if 300 <= status < 400:
+        where = headers.get("location", "elsewhere")
+        return ModelError(
+            f"{status} {provider} redirects to {where}; set that as baseUrl.", kind="other", status=status
+        )
+    raw = body.decode("utf-8", "replace")
+    message = vendor_message(raw)
+    text = redact(f"{status} {message}" if message else f"{status} status code (no body)", secrets)
+    found = classify(status, f"{message} {raw[:MAX_ERROR_TEXT]}" if message else "status code (no body)")
+    return ModelError(
+        text[:MAX_ERROR_TEXT],
+        kind=found.kind,
+        status=status,
+        retry_after_s=retry_after_s(headers, raw, status=status),
+        retryable=found.retryable,
+    )
+
+
+def vendor_message(raw: str) -> str:
+    """The sentence meant for people out of a vendor's error body; the body itself when it is not JSON."""
+    try:
+        data: Any = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError):
+        return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", raw)).strip()[:MAX_ERROR_TEXT]
+    return describe_error(data)[:MAX_ERROR_TEXT]
+
+
+def describe_error(data: Any) -> str:
+    """``type: message`` from any of the shapes vendors use."""
+    if isinstance(data, list) and data:
+        data = data[0]
+    if not isinstance(data, dict):
+        return str(data)
+    error = data.get("error", data)
+    if not isinstance(error, dict):
+        return str(error)
+    message = error.get("message") or error.get("detail") or data.get("message") or data.get("detail")
+    if message is None:
+        return msgspec.json.encode(error).decode()
+    if not isinstance(message, str):
+        message = msgspec.json.encode(message).decode()
+    code = error.get("code")
+    label = error.get("type") if isinstance(error.get("type"), str) and error.get("type") != "error" else None
+    if isinstance(code, str) and code not in (label or "") and code not in message:
+        label = f"{label} ({code})" if label else code
+    return f"{label}: {message}" if label and label not in message else message
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, "[redacted]")
+    return _KEY_LIKE.sub("[redacted]", text)
+
+
+def retry_after_s(
+    headers: Mapping[str, str], body: str = "", *, status: int = 429, now_s: float | None = None
+) -> float | None:
+    """Seconds the server asks us to wait, from the most to the least exact way of saying it."""
+    now = time.time() if now_s is None else now_s
+    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
+        return max(0.0, milliseconds / 1000)
+    if (value := headers.get("retry-after")) is not None and (seconds := _seconds(value, now)) is not None:
+        return seconds
+    if status not in (429, 503, 529):
+        return None
+    for pattern in (_TRY_AGAIN, _RETRY_DELAY):
+        if match := pattern.search(body):
+            return _duration(match.group(1))
+    return _reset_s(headers, now)
+
+
+def _reset_s(headers: Mapping[str, str], now: float) -> float | None:
+    """The latest reset among the limits that are used up; limits with room left do not hold us back."""
+    waits: list[float] = []
+    for name, value in headers.items():
+        lowered = name.lower()
+        if "ratelimit" not in lowered or "reset" not in lowered:
+            continue
+        remaining = _number(headers.get(lowered.replace("reset", "remaining")))
+        seconds = _seconds(value, now)
+        if seconds is not None and (remaining is None or remaining <= 0):
+            waits.append(seconds)
+    return max(waits, default=None)
+
+
+def _seconds(value: str, now: float) -> float | None:
+    """Seconds from now: a number, an epoch moment, a duration (``6m0s``), an HTTP date or an ISO time."""
+    value = value.strip()
+    number = _number(value)
+    if number is not None:
+        if number > _EPOCH_FROM * 1000:
+            number /= 1000
+        return max(0.0, number - now if number > _EPOCH_FROM else number)
+    if _DURATION.match(value):
+        return _duration(value)
+    moment = _moment(value)
+    return None if moment is None else max(0.0, moment.timestamp() - now)
+
+
+def _moment(value: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(value)
+        except (ValueError, TypeError):
+            return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _duration(value: str) -> float:
+    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION.findall(value))
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        number = float(value) if value is not None else None
+    except ValueError:
+        return None
+    return number if number is not None and number == number and abs(number) != float("inf") else None
+
+
+_ELSE = "choose another model with /model"
+_LATER = f"Write again in a while, or {_ELSE}."
+_WORDS = {
+    "auth": f"The model's provider does not accept the key. Check it with `openclaw models status`, or {_ELSE}.",
+    "billing": f"The account at the model's provider has nothing left to pay with. Settle it there, or {_ELSE}.",
+    "rate_limit": f"The model's provider takes no more requests from this account for now. {_LATER}",
+    "overloaded": f"The model's provider has too much to do at the moment. {_LATER}",
+    "timeout": f"The model took too long to answer. {_LATER}",
+    "network": f"The model could not be reached. Check the network and the provider's address, or {_ELSE}.",
+    "format": f"The model's provider refused the request. The model may have another name there: {_ELSE}.",
+    "other": f"Something went wrong at the model's provider. {_LATER}",
+}
+
+
+def error_text(failure: ModelError) -> str:
+    """What we say ourselves (no key, no budget left) is plain already; what came over the network is not."""
+    words = _WORDS.get(failure.kind)
+    refused = failure.status is not None and failure.status >= 400
+    if words is None or not (refused or failure.kind == "network"):
+        return str(failure)
+    said = "The provider said: " if refused else ""
+    return f"{words} ({said}{str(failure).rstrip('.')})"

@@ -11,9 +11,9 @@ import aiohttp
 import msgspec
 
 from openclaw.models.base import Model, ModelError, StreamEvent
-from openclaw.models.draft import StreamState, encode_body
 from openclaw.models.endpoint import CONNECT_TIMEOUT_S, IDLE_TIMEOUT_S, AnyResponse, Endpoint, proxy_for
-from openclaw.models.http_errors import redact, status_error
+from openclaw.models.errors import redact, status_error
+from openclaw.models.message_builder import ReplyStream, encode_body
 from openclaw.models.sse import SseParser, SseTooLarge
 
 MAX_CONNECTIONS = 1000
@@ -62,13 +62,13 @@ async def close() -> None:
         await session.close()
 
 
-async def stream_reply(wire: WireRequest, state: StreamState, *, model: Model) -> AsyncGenerator[StreamEvent]:
+async def stream_reply(wire: WireRequest, state: ReplyStream, *, model: Model) -> AsyncGenerator[StreamEvent]:
     """Sends the request and yields the reply's events. Every failure is a ModelError that carries what had come.
 
     Cancelling the consumer closes the connection at once.
     """
     response: AnyResponse | None = None
-    endpoint, draft = wire.endpoint, state.draft
+    endpoint, builder = wire.endpoint, state.builder
     try:
         response = await endpoint.post(shared_session(), encode_body(wire.body))
         kind = response.content_type
@@ -79,22 +79,22 @@ async def stream_reply(wire: WireRequest, state: StreamState, *, model: Model) -
                 yield event
             return
         parser = SseParser()
-        while not draft.complete and (chunk := await response.content.readany()):
+        while not builder.complete and (chunk := await response.content.readany()):
             for event in state.feed(parser.feed(chunk)):
                 yield event
-        if not draft.complete:
+        if not builder.complete:
             for event in _last_events(parser, state):
                 yield event
     except ModelError as error:
         # What stood before the failure in the same read has not been handed out yet.
-        for event in draft.take():
+        for event in builder.take():
             yield event
         raise _without_secrets(error, endpoint.secrets) from None
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise _without_secrets(transport_error(error, endpoint, state, model), endpoint.secrets) from None
     finally:
         # A consumer may stop at the last event instead of running to the end; both are a finished call.
-        if response is not None and draft.complete:
+        if response is not None and builder.complete:
             _keep_connection(response)
         elif response is not None:
             response.close()
@@ -140,7 +140,7 @@ async def post_json(wire: WireRequest, *, provider: str, timeout_s: float) -> by
         raise ModelError(text, kind="network", retryable=True) from None
 
 
-def _last_events(parser: SseParser, state: StreamState) -> Iterator[StreamEvent]:
+def _last_events(parser: SseParser, state: ReplyStream) -> Iterator[StreamEvent]:
     """After the last byte: an event whose blank line is missing still counts, half an event does not."""
     tail = parser.finish()
     if tail is not None:
@@ -149,7 +149,7 @@ def _last_events(parser: SseParser, state: StreamState) -> Iterator[StreamEvent]
         except ModelError as error:
             if error.kind != "other":
                 raise
-    if not state.draft.complete:
+    if not state.builder.complete:
         yield from state.finish()
 
 
@@ -190,7 +190,7 @@ def idle_timeout_s(model: Model) -> float:
     return IDLE_TIMEOUT_S
 
 
-def transport_error(error: Exception, endpoint: Endpoint, state: StreamState, model: Model) -> ModelError:
+def transport_error(error: Exception, endpoint: Endpoint, state: ReplyStream, model: Model) -> ModelError:
     """What went wrong below HTTP, in words for the person who runs the Gateway."""
     host = endpoint.place
     kind: Any = "network"
@@ -217,7 +217,7 @@ def transport_error(error: Exception, endpoint: Endpoint, state: StreamState, mo
             text = f"Connection error: {host} closed the connection before the reply was complete."
         case _:
             text = f"Connection error with {host}: {error}"
-    return ModelError(text, kind=kind, retryable=retryable, partial=state.draft.partial(text))
+    return ModelError(text, kind=kind, retryable=retryable, partial=state.builder.partial(text))
 
 
 def _without_secrets(error: ModelError, secrets: list[str]) -> ModelError:

@@ -118,10 +118,6 @@ class Keys:
             return []
         return await stored_profiles(model, config, self._state_dir, agent_id, self._clock.now_ms())
 
-    def forget(self) -> None:
-        """Drops what commands printed, for instance after a provider refused a key."""
-        self._printed.clear()
-
     async def _read(
         self, source: KeySource, model: Model, provider: ProviderConfig | None, profiles: Sequence[Profile]
     ) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -13,6 +14,7 @@ from openclaw.messages import (
     AssistantMessage,
     ImageBlock,
     Message,
+    StopReason,
     TextBlock,
     ThinkingBlock,
     ToolCall,
@@ -23,12 +25,13 @@ from openclaw.messages import (
 )
 from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
-from openclaw.models.compat import Quirks, openai_headers, quirks_of, tool_choice, url_of
+from openclaw.models.compat import Quirks, openai_headers, openai_url, quirks_of, tool_choice
 from openclaw.models.endpoint import Endpoint
+from openclaw.models.errors import classify, describe_error
+from openclaw.models.history_cache import State, in_parts
 from openclaw.models.http import WireRequest, idle_timeout_s, stream_reply
-from openclaw.models.openai_chat_stream import REASONING_FIELDS, ChatStream
-from openclaw.models.openai_chat_turns import in_turns
-from openclaw.models.settled import State, in_parts
+from openclaw.models.message_builder import BlockBuilder, MessageBuilder
+from openclaw.models.sse import SseEvent
 from openclaw.models.standing import Standing, once
 
 MAX_ID = 40
@@ -59,7 +62,7 @@ def build_request(request: ModelRequest, api_key: str = "", standing: Standing |
 
 
 def _endpoint(model: Model, api_key: str) -> Endpoint:
-    url, headers = url_of(model, "/chat/completions"), openai_headers(model, api_key)
+    url, headers = openai_url(model, "/chat/completions"), openai_headers(model, api_key)
     return Endpoint(url, headers, api_key=api_key, idle_s=idle_timeout_s(model))
 
 
@@ -253,3 +256,250 @@ def _add_thinking(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -
         case _:
             if effort and quirks.supports_reasoning_effort:
                 body["reasoning_effort"] = effort
+
+
+BRIDGE = "(results received)"
+"""Said by the assistant between the results of its calls and the next words of the user."""
+
+
+def in_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """User and assistant take turns, beginning and ending with the user or with results; system messages left out."""
+    out: list[dict[str, Any]] = []
+    for message in messages:
+        role, last = message["role"], out[-1]["role"] if out else None
+        if last is None and role != "user":
+            out.append({"role": "user", "content": convert.BOOTSTRAP})
+        elif role == "user" and last == "tool":
+            out.append({"role": "assistant", "content": BRIDGE})
+        elif role == last and role != "tool":
+            out[-1] = _joined(out[-1], message)
+            continue
+        out.append(message)
+    if out and out[-1]["role"] == "assistant":
+        out.append({"role": "user", "content": convert.CONTINUE})
+    return out
+
+
+def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Two messages of one role; of the assistant's, only the second can hold calls: results follow calls at once."""
+    contents = [content for content in (first["content"], second["content"]) if content]
+    if all(isinstance(content, str) for content in contents):
+        joined: Any = "\n".join(contents) if contents else None
+    else:
+        joined = [part for content in contents for part in _parts(content)]
+    return {**first, **second, "content": joined}
+
+
+def _parts(content: Any) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
+_STOP: dict[str, StopReason] = {
+    "stop": "stop",
+    "end": "stop",
+    "eos": "stop",
+    "length": "length",
+    "max_tokens": "length",
+    "tool_calls": "toolUse",
+    "function_call": "toolUse",
+    "content_filter": "error",
+    "error": "error",
+}
+
+
+class _Choice(msgspec.Struct):
+    index: int | None = 0
+    delta: dict[str, Any] | None = None
+    message: dict[str, Any] | None = None
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+    object: Any = None
+    message: Any = None
+    code: Any = None
+
+
+_decoder = msgspec.json.Decoder(_Chunk)
+
+
+class ChatStream:
+    """One text and one thinking block at a time; calls by index, by id, or just in order."""
+
+    def __init__(self, model: Model, timestamp: int = 0) -> None:
+        self.builder = MessageBuilder(model, timestamp)
+        self._current: BlockBuilder | None = None
+        self._calls: dict[int, BlockBuilder] = {}
+        self._last_call: BlockBuilder | None = None
+        self._finish: str | None = None
+
+    def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
+        builder = self.builder
+        for _, data in events:
+            if builder.complete:
+                break
+            if data == b"[DONE]":
+                self._end()
+            else:
+                self._handle(builder.decode(_decoder, data))
+        return builder.take()
+
+    def feed_whole(self, body: bytes) -> list[StreamEvent]:
+        chunk = self.builder.decode(_decoder, body)
+        self._handle(chunk)
+        if not chunk.choices:
+            raise self.builder.failure("The server answered with JSON that is not a model's message; check baseUrl.")
+        self._end()
+        return self.builder.take()
+
+    def finish(self) -> list[StreamEvent]:
+        if self._finish is None:
+            raise self.builder.cut()
+        self._end()
+        return self.builder.take()
+
+    def _handle(self, chunk: _Chunk) -> None:
+        if chunk.error is not None or chunk.object == "error":
+            raise self._refused(chunk)
+        if chunk.usage:
+            self._count(chunk.usage)
+        if not chunk.choices:
+            return
+        choice = chunk.choices[0]
+        self.builder.started = True
+        if choice.usage and not chunk.usage:
+            self._count(choice.usage)
+        delta = choice.delta if choice.delta is not None else choice.message
+        if delta:
+            self._extend(delta)
+        if choice.finish_reason:
+            self._finish = choice.finish_reason
+
+    def _extend(self, delta: dict[str, Any]) -> None:
+        for name in REASONING_FIELDS:
+            if isinstance(thought := delta.get(name), str) and thought:
+                # Some servers send the same thought in two fields; the first counts.
+                self._think(thought, name)
+                break
+        content = delta.get("content")
+        if isinstance(content, str):
+            if content:
+                self._say(content)
+        elif isinstance(content, list):
+            self._extend_parts(content)
+        if isinstance(refusal := delta.get("refusal"), str) and refusal:
+            # A refusal is an answer: the person should read it.
+            self._say(refusal)
+        calls = delta.get("tool_calls")
+        if isinstance(calls, list):
+            for call in calls:
+                if isinstance(call, dict):
+                    self._call(call)
+        if isinstance(details := delta.get("reasoning_details"), list):
+            self._keep_details(details)
+
+    def _extend_parts(self, parts: list[Any]) -> None:
+        """Content as a list of parts, some of them thoughts (Mistral's reasoning models)."""
+        for part in parts:
+            match part:
+                case {"type": "text", "text": str(text)}:
+                    self._say(text)
+                case {"type": "thinking", "thinking": str(thought)}:
+                    self._think(thought, None)
+                case {"type": "thinking", "thinking": list(inner)}:
+                    texts = [piece["text"] for piece in inner if isinstance(piece, dict) and "text" in piece]
+                    self._think("".join(str(text) for text in texts), None)
+                case _:
+                    pass
+
+    def _say(self, text: str) -> None:
+        block = self._current
+        if block is None or block.kind != "text":
+            block = self._current = self.builder.open(BlockBuilder(kind="text"))
+        self.builder.text(block, text)
+
+    def _think(self, thought: str, field: str | None) -> None:
+        block = self._current
+        if block is None or block.kind != "thinking":
+            block = self._current = self.builder.open(BlockBuilder(kind="thinking", signature=field))
+        self.builder.thinking(block, thought)
+
+    def _call(self, part: dict[str, Any]) -> None:
+        function = part.get("function")
+        function = function if isinstance(function, dict) else {}
+        name = function.get("name")
+        name = name if isinstance(name, str) else ""
+        block = self._call_block(part, name)
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            self.builder.arguments(block, arguments)
+        elif isinstance(arguments, dict):
+            block.whole_arguments = arguments
+
+    def _call_block(self, part: dict[str, Any], name: str) -> BlockBuilder:
+        """The call a part belongs to. Index and id may be missing; one index may stand for several calls."""
+        index = part.get("index")
+        call_id = part.get("id")
+        call_id = call_id if isinstance(call_id, str) else ""
+        known = self._calls.get(index) if isinstance(index, int) else self._by_id(call_id, name)
+        if known is not None and not (name and call_id and known.call_id != call_id):
+            if name and not known.name:
+                known.name = name
+            return known
+        block = self.builder.open_call(call_id or f"call_{secrets.token_hex(12)}", name)
+        self._current = None
+        self._last_call = block
+        self._calls[index if isinstance(index, int) else len(self._calls)] = block
+        return block
+
+    def _by_id(self, call_id: str, name: str) -> BlockBuilder | None:
+        if call_id:
+            return next((block for block in self.builder.blocks if block.call_id == call_id), None)
+        # Without id and index, a name begins a call and anything else continues the last one.
+        return None if name else self._last_call
+
+    def _keep_details(self, details: list[Any]) -> None:
+        for detail in details:
+            match detail:
+                case {"type": "reasoning.encrypted", "id": str(call_id), "data": str()}:
+                    block = next((block for block in self.builder.blocks if block.call_id == call_id), None)
+                    if block is not None:
+                        block.thought_signature = msgspec.json.encode(detail).decode()
+                case _:
+                    pass
+
+    def _count(self, usage: dict[str, Any]) -> None:
+        prompt, completion, total = (
+            _int(usage, name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+        )
+        cached = _int(usage.get("prompt_tokens_details"), "cached_tokens")
+        # DeepSeek and Moonshot have names of their own for it.
+        cached = cached or _int(usage, "prompt_cache_hit_tokens") or _int(usage, "cached_tokens")
+        reasoning = _int(usage.get("completion_tokens_details"), "reasoning_tokens")
+        # Most servers count reasoning inside the completion; the total tells when it comes on top.
+        apart = bool(reasoning) and total >= prompt + completion + reasoning
+        self.builder.count(input=prompt - cached, output=completion + (reasoning if apart else 0), cache_read=cached)
+
+    def _end(self) -> None:
+        reason = _STOP.get(self._finish or "", "stop")
+        withheld = f"The provider withheld the answer (finish reason {self._finish})."
+        self.builder.done(reason, withheld if reason == "error" else None)
+
+    def _refused(self, chunk: _Chunk) -> ModelError:
+        data = {"error": chunk.error} if chunk.error is not None else {"message": chunk.message, "code": chunk.code}
+        text = describe_error(data)
+        code = chunk.error.get("code") if isinstance(chunk.error, dict) else chunk.code
+        status = code if isinstance(code, int) and 400 <= code < 600 else None
+        found = classify(status, text)
+        described = f"{status} {text}" if status else text
+        return self.builder.failure(described, kind=found.kind, status=status, retryable=found.retryable)
+
+
+def _int(data: Any, name: str) -> int:
+    value = data.get(name) if isinstance(data, dict) else None
+    return value if isinstance(value, int) else 0

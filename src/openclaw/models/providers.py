@@ -10,7 +10,7 @@ _ADAPTERS = {
     "anthropic-messages": ("openclaw.models.anthropic", "AnthropicProvider"),
     "openai-completions": ("openclaw.models.openai_chat", "OpenAIChatProvider"),
     "openai-responses": ("openclaw.models.openai_responses", "OpenAIResponsesProvider"),
-    "local": ("openclaw.models.local", "LocalProvider"),
+    "local": ("openclaw.models.local.provider", "LocalProvider"),
 }
 
 

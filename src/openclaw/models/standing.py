@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from openclaw.models.base import Model
-from openclaw.models.draft import encode_body
 from openclaw.models.endpoint import Endpoint
+from openclaw.models.message_builder import encode_body
 
 MOST_ENDPOINTS = 64
 MOST_ENCODED = 64

@@ -8,7 +8,7 @@ from typing import Any
 
 from openclaw.messages import ThinkingLevel
 from openclaw.models.base import Model
-from openclaw.models.claude import facts_of
+from openclaw.models.compat import claude_facts
 
 LEVELS: tuple[ThinkingLevel, ...] = ("off", "minimal", "low", "medium", "high", "xhigh")
 
@@ -49,7 +49,7 @@ def supported_levels(model: Model) -> tuple[ThinkingLevel, ...]:
     if isinstance(declared, list | tuple):
         known: tuple[ThinkingLevel, ...] = tuple(level for level in LEVELS if level in declared)
         return known if known else ("off",)
-    if model.compat.get("xhigh") or facts_of(model).adaptive:
+    if model.compat.get("xhigh") or claude_facts(model).adaptive:
         return LEVELS
     model_id = model.id.lower()
     version = gpt_version(model)

@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from openclaw.models.base import ModelRequest
-from openclaw.models.draft import encode_body
+from openclaw.models.message_builder import encode_body
 
 _BUILDERS = {
     "anthropic-messages": "openclaw.models.anthropic",

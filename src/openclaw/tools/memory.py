@@ -11,10 +11,9 @@ from typing import Any
 import msgspec
 
 from openclaw.config.schema import MemorySearch
-from openclaw.memory.chunks import folded, words
 from openclaw.memory.files import is_curated, is_memory, is_plain, shown_name
-from openclaw.memory.index import Hit
-from openclaw.memory.search import Found, NotesSearch
+from openclaw.memory.index import Hit, folded, words
+from openclaw.memory.search import MemoryResults, NotesSearch
 from openclaw.messages import ToolSpec
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, text_result
@@ -98,7 +97,7 @@ class MemorySearchTool:
         return self._transcripts(query, limit) if self._transcripts is not None and limit > 0 else []
 
 
-def facts_of(found: Found) -> dict[str, Any]:
+def facts_of(found: MemoryResults) -> dict[str, Any]:
     """Which way the answer was found, in the words of every surface."""
     facts: dict[str, Any] = {"provider": found.provider, "model": found.model, "mode": found.mode}
     facts["fallback"] = msgspec.to_builtins(found.fallback)

@@ -14,7 +14,7 @@ from openclaw.config.schema import MemorySearch
 from openclaw.gateway.params import NonEmpty, Params
 from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.targets import require_agent
-from openclaw.memory.embedder import EmbeddingFailed
+from openclaw.memory.embedders import EmbeddingFailed
 from openclaw.memory.files import memory_files
 from openclaw.memory.search import Fallback, NotesSearch, vectors_of
 from openclaw.tools.memory import MOST_RESULTS, facts_of, result_of

@@ -1,4 +1,4 @@
-"""The process that holds a local model: ``python -m openclaw.models.local_worker WEIGHTS CONTEXT [PURPOSE]``.
+"""The process that holds a local model: ``python -m openclaw.models.local.worker WEIGHTS CONTEXT [PURPOSE]``.
 
 JSON lines on stdin: ``{"id", "messages", "max_tokens", "temperature"}`` asks, ``{"cancel": id}`` stops that answer.
 JSON lines on stdout: ``{"ready": context}`` once, then per request any number of ``{"id", "text"}`` and exactly one of
@@ -26,7 +26,7 @@ TEMPERATURE = 0.1
 SAMPLING = {"top_p": 0.9, "dry_multiplier": 0.8}
 
 
-class Inbox:
+class RequestQueue:
     """Requests in order; cancellations take effect at once because a thread of its own reads them."""
 
     def __init__(self) -> None:
@@ -43,10 +43,10 @@ class Inbox:
         os._exit(0)
 
 
-class Answer:
+class ReplyWriter:
     """One request on its way: turns the library's chunks into our lines."""
 
-    def __init__(self, request_id: int, inbox: Inbox, out: "Output") -> None:
+    def __init__(self, request_id: int, inbox: RequestQueue, out: "LineOutput") -> None:
         self.id = request_id
         self.inbox = inbox
         self.out = out
@@ -90,7 +90,7 @@ class Answer:
             self.out.send({"id": self.id, "done": self.reason, **counts})
 
 
-class Output:
+class LineOutput:
     """Our own copy of stdout. Descriptor 1 goes to stderr, for the library below may print to it."""
 
     def __init__(self) -> None:
@@ -139,10 +139,10 @@ def load(weights: str, context: int, purpose: str = "") -> Any:
         shutil.rmtree(private, ignore_errors=True)
 
 
-def serve(server: Any, inbox: Inbox, out: Output) -> None:
+def serve(server: Any, inbox: RequestQueue, out: LineOutput) -> None:
     while True:
         request = inbox.requests.get()
-        answer = Answer(request["id"], inbox, out)
+        answer = ReplyWriter(request["id"], inbox, out)
         temperature = request.get("temperature")
         body = {
             "messages": request["messages"],
@@ -162,7 +162,7 @@ def serve(server: Any, inbox: Inbox, out: Output) -> None:
         answer.finish()
 
 
-def serve_embeddings(server: Any, inbox: Inbox, out: Output) -> None:
+def serve_embeddings(server: Any, inbox: RequestQueue, out: LineOutput) -> None:
     while True:
         request = inbox.requests.get()
         try:
@@ -179,8 +179,8 @@ def serve_embeddings(server: Any, inbox: Inbox, out: Output) -> None:
 
 
 def main(weights: str, context: int, purpose: str = "") -> int:
-    out = Output()
-    inbox = Inbox()
+    out = LineOutput()
+    inbox = RequestQueue()
     threading.Thread(target=inbox.read_for_ever, daemon=True).start()
     try:
         server = load(weights, context, purpose)

@@ -17,12 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
-from openclaw.models import local
 from openclaw.models.base import Done, ModelError, ModelRequest, StreamEvent, Text
 from openclaw.models.catalogue_data import local_model
-from openclaw.models.install import INSTALL_COMMAND, install_local, weights_path
-from openclaw.models.local import LocalProvider
-from openclaw.models.local_prompt import TURN_OVERHEAD, Turn, fit, shorten, turns_of
+from openclaw.models.local import provider as local
+from openclaw.models.local.install import INSTALL_COMMAND, install_local, weights_path
+from openclaw.models.local.provider import TURN_OVERHEAD, ChatTurn, LocalProvider, fit, shorten, turns_of
 
 CACHE = str(Path.home() / ".cache" / "openclaw-tests")
 SYSTEM = "You are a helpful assistant. Answer in one or two short sentences."
@@ -256,7 +255,7 @@ def test_a_provider_kept_for_the_whole_process_works_under_a_second_event_loop(i
 
 @pytest.mark.local_model
 def test_the_process_ends_when_its_gateway_is_gone(installed: str) -> None:
-    command = [sys.executable, "-m", "openclaw.models.local_worker", weights_path(installed), "512"]
+    command = [sys.executable, "-m", "openclaw.models.local.worker", weights_path(installed), "512"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdin is not None
         assert process.stdout.readline() == b'{"ready": 512}\n'
@@ -335,12 +334,12 @@ def test_a_conversation_becomes_plain_turns() -> None:
 
 
 TURNS = st.lists(st.integers(1, 400), min_size=1, max_size=40).map(
-    lambda sizes: [Turn("user" if i % 2 == 0 else "assistant", chr(97 + i % 26) * n) for i, n in enumerate(sizes)]
+    lambda sizes: [ChatTurn("user" if i % 2 == 0 else "assistant", chr(97 + i % 26) * n) for i, n in enumerate(sizes)]
 )
 
 
 @given(turns=TURNS, budget=st.integers(200, 3000), system=st.text(max_size=400))
-def test_what_is_sent_fits_and_ends_with_the_last_turn(turns: list[Turn], budget: int, system: str) -> None:
+def test_what_is_sent_fits_and_ends_with_the_last_turn(turns: list[ChatTurn], budget: int, system: str) -> None:
     sent = fit(system, turns, budget)
     assert sum(len(message["content"]) + TURN_OVERHEAD for message in sent) <= budget
     assert sent[-1]["content"][-10:] == turns[-1].content[-10:]
@@ -352,9 +351,9 @@ def test_what_is_sent_fits_and_ends_with_the_last_turn(turns: list[Turn], budget
 
 def test_the_kept_beginning_stays_the_same_for_many_turns() -> None:
     beginnings: list[str] = []
-    turns: list[Turn] = []
+    turns: list[ChatTurn] = []
     for number in range(200):
-        turns += [Turn("user", f"question {number:03} " + "x" * 86), Turn("assistant", "y" * 100)]
+        turns += [ChatTurn("user", f"question {number:03} " + "x" * 86), ChatTurn("assistant", "y" * 100)]
         beginnings.append(fit("", turns, 4000)[0]["content"])
     assert len(set(beginnings)) < 200 / 5
 

@@ -18,10 +18,10 @@ INVALID_JSON = "__invalid_json__"
 _T = TypeVar("_T")
 
 
-class StreamState(Protocol):
+class ReplyStream(Protocol):
     """Turns a provider's events into ours. Pure: it can be fed recorded bytes."""
 
-    draft: Draft
+    builder: MessageBuilder
 
     def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
         """What the events of one network read mean. Adjacent deltas come out as one."""
@@ -36,7 +36,7 @@ class StreamState(Protocol):
         ...
 
 
-class Block(msgspec.Struct, kw_only=True):
+class BlockBuilder(msgspec.Struct, kw_only=True):
     """A content block under construction; deltas are collected and joined once."""
 
     kind: Literal["text", "thinking", "call"]
@@ -56,13 +56,13 @@ class Block(msgspec.Struct, kw_only=True):
         return "".join(self.parts)
 
 
-class Draft:
+class MessageBuilder:
     """Blocks in order, tokens used, and the events not yet handed out."""
 
     def __init__(self, model: Model, timestamp: int = 0) -> None:
         self.model = model
         self.timestamp = timestamp
-        self.blocks: list[Block] = []
+        self.blocks: list[BlockBuilder] = []
         self._counted: dict[str, int] = {}
         self.complete = False
         self.started = False
@@ -72,28 +72,28 @@ class Draft:
         self._run: list[str] = []
         self._run_kind: type[Text] | type[Thinking] = Text
 
-    def open(self, block: Block) -> Block:
+    def open(self, block: BlockBuilder) -> BlockBuilder:
         self.blocks.append(block)
         return block
 
-    def text(self, block: Block, delta: str) -> None:
+    def text(self, block: BlockBuilder, delta: str) -> None:
         if self._ragged:
             delta = _mend(block, delta)
         block.parts.append(delta)
         self._say(Text, delta)
 
-    def thinking(self, block: Block, delta: str) -> None:
+    def thinking(self, block: BlockBuilder, delta: str) -> None:
         if self._ragged:
             delta = _mend(block, delta)
         block.parts.append(delta)
         self._say(Thinking, delta)
 
-    def open_call(self, call_id: str, name: str) -> Block:
+    def open_call(self, call_id: str, name: str) -> BlockBuilder:
         self._flush()
         self._out.append(ToolCallStart(call_id, name))
-        return self.open(Block(kind="call", call_id=call_id, name=name))
+        return self.open(BlockBuilder(kind="call", call_id=call_id, name=name))
 
-    def arguments(self, block: Block, delta: str) -> None:
+    def arguments(self, block: BlockBuilder, delta: str) -> None:
         block.parts.append(_mend(block, delta) if self._ragged else delta)
 
     def count(self, *, input: int = 0, output: int = 0, cache_read: int = 0, cache_write: int = 0) -> None:
@@ -204,7 +204,7 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _finished_call(block: Block, *, cut: bool) -> ToolCall | None:
+def _finished_call(block: BlockBuilder, *, cut: bool) -> ToolCall | None:
     """The call, or None when the reply was cut while it was being written: half a call must never run."""
     text = block.joined
     if block.whole_arguments is not None and not text:
@@ -227,7 +227,7 @@ def _agreeing(reason: StopReason, calls: bool) -> StopReason:
     return "stop" if reason == "toolUse" and not calls else reason
 
 
-def _mend(block: Block, delta: str) -> str:
+def _mend(block: BlockBuilder, delta: str) -> str:
     text = block.carry + delta
     block.carry = ""
     if text and "\ud800" <= text[-1] <= "\udbff":

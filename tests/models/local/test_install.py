@@ -10,9 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.models import install
-from openclaw.models.gguf import context_length
-from openclaw.models.install import InstallError, explain_failure, install_local, is_installed, weights_path
+from openclaw.models.local import install
+from openclaw.models.local.gguf import context_length
+from openclaw.models.local.install import (
+    InstallError,
+    explain_failure,
+    install_local,
+    is_installed,
+    weights_path,
+)
 
 WEIGHTS = b"GGUF" + bytes(range(256)) * 64
 CACHE = Path.home() / ".cache" / "openclaw-tests"

@@ -15,7 +15,7 @@ import msgspec
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage
 from openclaw.models.base import Model, ModelRequest
 from openclaw.models.convert import FAILED, UniqueIds, is_blank, plain_text
-from openclaw.models.draft import encode_body
+from openclaw.models.message_builder import encode_body
 
 FEWEST = 8
 """A shorter beginning is not worth keeping."""

@@ -6,21 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.memory import word_vectors
-from openclaw.memory.embedder import EmbeddingFailed
-from openclaw.memory.embedding_gguf import GgufEmbedder
+from openclaw.memory import embedders
+from openclaw.memory.embedders import EmbeddingFailed, GgufEmbedder
+from openclaw.memory.index import similarities
 from openclaw.memory.search import vectors_of
-from openclaw.memory.vectors import similarities
-from openclaw.models.install import install_local
+from openclaw.models.local.install import install_local
 
 NOTES = ["The database runs on SQLite now", "Ada drinks green tea in the morning", "The car is at the garage"]
 
 
-@pytest.mark.skipif(word_vectors.folder() is None, reason="needs the memory extra")
+@pytest.mark.skipif(embedders.word_vectors_folder() is None, reason="needs the memory extra")
 async def test_word_vectors_know_what_is_alike() -> None:
-    place = word_vectors.folder()
+    place = embedders.word_vectors_folder()
     assert place is not None
-    embedder = word_vectors.WordVectors(place)
+    embedder = embedders.WordVectors(place)
     notes = await vectors_of(embedder, NOTES, "document")
     for question, best in (("where is the data stored", 0), ("a hot drink", 1), ("my vehicle needs repair", 2)):
         near = similarities((await vectors_of(embedder, [question], "query"))[0], notes)
