@@ -18,7 +18,7 @@ from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.server import serve
+from openclaw.gateway.server.server import serve
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.part import SendFailed

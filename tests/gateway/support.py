@@ -14,8 +14,8 @@ import aiohttp
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.registry import load_methods
-from openclaw.gateway.server import Server, serve
+from openclaw.gateway.server.registry import load_methods
+from openclaw.gateway.server.server import Server, serve
 from openclaw.models.catalogue import Catalogue
 from openclaw.storage.files.session_store import FileSessionStore
 

@@ -29,10 +29,10 @@ from openclaw.gateway.approvals import wake, watch_approvals
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.meter import Metered
+from openclaw.gateway.metrics import Metered
 from openclaw.gateway.receive import Reception
-from openclaw.gateway.registry import load_methods
-from openclaw.gateway.run_events import RunStream
+from openclaw.gateway.server.registry import load_methods
+from openclaw.gateway.server.run_events import RunStream
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import Notebooks
 from openclaw.messages import AssistantMessage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import find_row, target_of
 from openclaw.inbound.stamp import without_wrappers
 from openclaw.runs.known import LONGEST_CHAIN

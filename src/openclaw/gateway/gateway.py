@@ -13,19 +13,16 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, main_session_key
-from openclaw.gateway.broadcast import Broadcaster, Client
-from openclaw.gateway.devices import Devices
-from openclaw.gateway.disk_check import DiskCheck
-from openclaw.gateway.health import Health
-from openclaw.gateway.hello import TICK_INTERVAL_MS
-from openclaw.gateway.meter import Meter
-from openclaw.gateway.presence import Presence
-from openclaw.gateway.rate_limit import FailedAuthLimiter
+from openclaw.gateway.auth.devices import Devices
+from openclaw.gateway.auth.shared_auth import FailedAuthLimiter, SharedSecret, shared_secret
+from openclaw.gateway.health import DiskCheck, Health
+from openclaw.gateway.loop_fairness import Turnstile
+from openclaw.gateway.metrics import Meter, StallMonitor
 from openclaw.gateway.restart import Restart
-from openclaw.gateway.shared_auth import SharedSecret, shared_secret
-from openclaw.gateway.stall import StallMonitor
+from openclaw.gateway.server.broadcast import Broadcaster, Client
+from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
+from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.system_events import SystemEvents
-from openclaw.gateway.turnstile import Turnstile
 from openclaw.inbound.pairing import PairingStore
 from openclaw.outbound.visible import visible_text
 from openclaw.paths import sessions_dir

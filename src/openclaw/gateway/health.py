@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openclaw.clock import Clock
 from openclaw.config.agents import agent_config, default_agent_id
 from openclaw.gateway.channel_services import by_channel, label_of, summary_of
 from openclaw.gateway.session_rows import most_recent
 from openclaw.sessions.keys import shown_key
+from openclaw.storage import faults
+from openclaw.storage.trouble import in_words
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
@@ -122,3 +128,47 @@ async def session_summary(gateway: Gateway, agent_id: str, now: int) -> dict[str
         for row in listed.rows
     ]
     return {"path": gateway.sessions.path(agent_id), "count": listed.total, "recent": recent}
+
+
+FRESH_S = 1.0
+"""So long an answer is good for everyone who asks: the probe needs no secret and must not be a way to wear the disk."""
+PATIENCE_S = 5.0
+SIZE = 64 << 10
+"""A message needs some pages in several files; with less space than this one may be taken and the next refused."""
+
+
+class DiskCheck:
+    def __init__(self, state_dir: str, clock: Clock) -> None:
+        self._path = Path(state_dir) / ".write-check"
+        self._clock = clock
+        self._at = -FRESH_S
+        self._trying: asyncio.Task[str] | None = None
+
+    async def problem(self) -> str:
+        """What is wrong and what to do, in a sentence without paths; empty when a message could be written down."""
+        if self._trying is None or (self._trying.done() and self._clock.monotonic() - self._at >= FRESH_S):
+            self._trying = asyncio.create_task(self._try())
+        done, _ = await asyncio.wait({self._trying}, timeout=PATIENCE_S)
+        return self._trying.result() if done else "the Gateway's disk does not answer; check the disk"
+
+    async def _try(self) -> str:
+        try:
+            await asyncio.to_thread(self._write)
+            return ""
+        except OSError as error:
+            return in_words(OSError(error.errno, error.strerror))
+        finally:
+            self._at = self._clock.monotonic()
+
+    def _write(self) -> None:
+        faults.write(self._path)
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            left = SIZE
+            while left:
+                left -= os.write(fd, bytes(left))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                self._path.unlink()

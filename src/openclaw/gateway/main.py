@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import gc
+import json
 import logging
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,11 +24,9 @@ from openclaw.config.schema import Config
 from openclaw.config.store import ConfigInvalid, ConfigStore
 from openclaw.gateway.approvals import tell_lost
 from openclaw.gateway.assemble import close_gateway, open_gateway
-from openclaw.gateway.bind import bind_host
+from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.lock import AlreadyRunning, GatewayLock
-from openclaw.gateway.server import Server, StartRefused, serve
-from openclaw.gateway.shared_auth import SharedSecret, shared_secret
+from openclaw.gateway.server.server import Server, StartRefused, bind_host, serve
 from openclaw.logs import Logs
 from openclaw.paths import DEFAULT_PORT, config_path, make_private_dir, state_dir
 from openclaw.storage.trouble import in_words, is_disk_trouble
@@ -210,3 +212,66 @@ async def _until_told(gateway: Gateway) -> bool:
 def _config_problems(path: str, invalid: ConfigInvalid) -> str:
     lines = "\n".join(f"  - {issue}" for issue in invalid.issues[:10])
     return f"{path} is not valid, and there is no earlier good version:\n{lines}\nMend it, then start again."
+
+
+LOCK_NAME = "gateway.lock"
+
+
+class AlreadyRunning(Exception):
+    """Another process holds the state directory; the text names it."""
+
+
+class GatewayLock:
+    """Held from ``acquire`` until ``release`` or the end of the process. The file may stay: only the lock counts."""
+
+    def __init__(self, state_dir: str, descriptor: int | None) -> None:
+        self.path = Path(state_dir) / LOCK_NAME
+        self._descriptor = descriptor
+
+    @classmethod
+    def acquire(cls, state_dir: str, environ: Mapping[str, str]) -> GatewayLock:
+        if environ.get("OPENCLAW_ALLOW_MULTI_GATEWAY") == "1":
+            return cls(state_dir, None)
+        make_private_dir(state_dir)
+        descriptor = os.open(Path(state_dir) / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = _read(descriptor)
+            os.close(descriptor)
+            raise AlreadyRunning(_who(holder, state_dir)) from None
+        return cls(state_dir, descriptor)
+
+    def describe(self, *, started_at: int, port: int, config_path: str) -> None:
+        """Writes down who holds the lock, for the next one to try and for the command line."""
+        if self._descriptor is None:
+            return
+        facts = {"pid": os.getpid(), "startedAt": started_at, "port": port, "configPath": config_path}
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, json.dumps(facts).encode(), 0)
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _read(descriptor: int) -> dict[str, Any]:
+    try:
+        facts = json.loads(os.pread(descriptor, 4096, 0))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _who(holder: dict[str, Any], state_dir: str) -> str:
+    pid, since, port = holder.get("pid"), holder.get("startedAt"), holder.get("port")
+    if not isinstance(pid, int):
+        return f"another Gateway is starting with {state_dir}; wait for it or stop it first"
+    text = f"a Gateway already runs with {state_dir}: pid {pid}"
+    if isinstance(since, int):
+        text += f", since {datetime.fromtimestamp(since / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if isinstance(port, int):
+        text += f", on port {port}"
+    return f"{text}. Stop it with `openclaw gateway stop`, or use another OPENCLAW_STATE_DIR"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw.clock import Clock
-from openclaw.gateway.devices import write_private_json
+from openclaw.gateway.auth.devices import write_private_json
 
 DEFAULT_DELAY_MS = 2000
 MAX_DELAY_MS = 60_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from openclaw.gateway import session_rows
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target, entry_of
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.gateway.params import NonEmpty, Params
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.gateway.history import injected_message
 from openclaw.gateway.targets import Target, transcript_ref
+from openclaw.gateway.views.history import injected_message
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.reply import is_delivered, parts_for
 from openclaw.sessions.keys import shown_key

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from openclaw.config.agents import default_agent_id, main_key
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.server.registry import MethodError
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import LONGEST_KEY, REMEMBERED_KEYS, agent_of, canonical_key, key_problem
 from openclaw.sessions.send_policy import send_decision

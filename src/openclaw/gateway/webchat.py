@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING
 
-from openclaw.gateway.authorise import ADMIN, APPROVALS
+from openclaw.gateway.auth.authorise import ADMIN, APPROVALS
 from openclaw.gateway.command_services import GatewayCommands
 from openclaw.gateway.rotation import announce
 from openclaw.gateway.targets import Target

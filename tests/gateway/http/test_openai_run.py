@@ -12,8 +12,8 @@ import pytest
 
 from openclaw.agent.run import RunResult
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
-from openclaw.gateway.broadcast import MAX_BUFFERED_BYTES
 from openclaw.gateway.http.openai_run import Ask, Following, SlowReader
+from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
 from openclaw.messages import AssistantMessage, TextBlock, Usage
 from openclaw.runs.hub import Submission
 from openclaw.runs.record import RunRecord

@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.config.agents import agent_ids
+from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http import openai_run
 from openclaw.gateway.http.openai_common import (
     NO_RETRY,
@@ -29,7 +30,6 @@ from openclaw.gateway.http.openai_images import read_pictures
 from openclaw.gateway.http.openai_prompt import Said
 from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, Ending, Following, SlowReader
 from openclaw.gateway.http.sse import KEEP_ALIVE, KEEP_ALIVE_S, SseResponse, sse_event
-from openclaw.gateway.origin import Peer
 from openclaw.messages import Usage
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ import msgspec
 from aiohttp import web
 
 from openclaw.config.agents import default_agent_id
-from openclaw.gateway import frames
-from openclaw.gateway.http.bearer import HttpRefusal, bearer_refusal, page_refusal
-from openclaw.gateway.http.body import BodyTooLarge, read_body
-from openclaw.gateway.origin import Peer
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
+from openclaw.gateway.server import frames
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target, require_agent, target_of
 from openclaw.messages import ToolSpec
 from openclaw.models.thinking import parse_level

@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.config.schema.gateway import ResponsesEndpoint
+from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http import openai_run
 from openclaw.gateway.http.openai_common import (
     NO_RETRY,
@@ -29,7 +30,6 @@ from openclaw.gateway.http.openai_input import conversation, file_blocks
 from openclaw.gateway.http.openai_reply import Reply, ReplyStream
 from openclaw.gateway.http.openai_run import Ask, Following, SlowReader
 from openclaw.gateway.http.sse import KEEP_ALIVE, KEEP_ALIVE_S, SseResponse
-from openclaw.gateway.origin import Peer
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

@@ -11,7 +11,6 @@ import msgspec
 from openclaw.agent.continuation import replies
 from openclaw.agent.run import entry_id
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
-from openclaw.gateway.broadcast import MAX_BUFFERED_BYTES
 from openclaw.gateway.http.openai_common import Refused, stateless_target
 from openclaw.gateway.http.openai_prompt import (
     NoMessage,
@@ -22,7 +21,8 @@ from openclaw.gateway.http.openai_prompt import (
     refers_back,
     runs_named,
 )
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, transcript_ref
 from openclaw.gateway.webchat import fresh_session
 from openclaw.inbound.attachments import Image

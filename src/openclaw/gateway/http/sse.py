@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from openclaw.gateway import frames
+from openclaw.gateway.server import frames
 
 KEEP_ALIVE = b": keep-alive\n\n"
 KEEP_ALIVE_S = 15.0

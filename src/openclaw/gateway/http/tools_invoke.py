@@ -13,9 +13,9 @@ from aiohttp import web
 from openclaw.agent.prepare import choose_model, exec_wish
 from openclaw.agent.run_settings import tools_for
 from openclaw.config.agents import workspace_dir
+from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.openai_common import Refused, admit, json_response, read_json
-from openclaw.gateway.origin import Peer
-from openclaw.gateway.registry import MethodError
+from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
 from openclaw.gateway.webchat import operator_may_elevate
 from openclaw.models.base import ModelError

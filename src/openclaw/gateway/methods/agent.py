@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from openclaw.agent.result import RunResult
 from openclaw.config.agents import main_session_key
-from openclaw.gateway.params import NonEmpty, Params
-from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.spoken import Said, say, show
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_agent, target_of
 from openclaw.gateway.webchat import fresh_session, hear, may_be_command, operator_may_elevate

@@ -1,16 +1,18 @@
-"""``channels.status``, ``channels.logout`` and ``usage.status``."""
+"""``channels.*`` and ``pairing.*``: the state of the channels, and the people who ask to be let in on them."""
 
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Annotated, Any
 
 import msgspec
 
 from openclaw.channels.manager import Channels, Running
 from openclaw.gateway.channel_services import by_channel, label_of, summary_of
-from openclaw.gateway.params import NonEmpty, Params
-from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.server import registry
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 
 
 class ChannelsStatus(Params):
@@ -21,10 +23,6 @@ class ChannelsStatus(Params):
 class ChannelsLogout(Params):
     channel: NonEmpty
     account_id: str | None = None
-
-
-class UsageStatus(Params):
-    pass
 
 
 @method("channels.status", ChannelsStatus)
@@ -38,7 +36,7 @@ async def channels_status(call: Call) -> Any:
     timeout_s = params.timeout_ms / 1000
     accounts: dict[str, list[dict[str, Any]]] = {}
     for name, running in grouped.items():
-        views = await asyncio.gather(*(_view(channels, one, params.probe, timeout_s) for one in running))
+        views = await asyncio.gather(*(_account_view(channels, one, params.probe, timeout_s) for one in running))
         accounts[name] = list(views)
     return {
         "ts": gateway.clock.now_ms(),
@@ -55,7 +53,7 @@ async def channels_status(call: Call) -> Any:
     }
 
 
-async def _view(channels: Channels | None, running: Running, probe: bool, timeout_s: float) -> dict[str, Any]:
+async def _account_view(channels: Channels | None, running: Running, probe: bool, timeout_s: float) -> dict[str, Any]:
     view = running.status.view()
     if not probe or channels is None or not running.account.enabled:
         return view
@@ -73,7 +71,40 @@ async def channels_logout(call: Call) -> Any:
     )
 
 
-@method("usage.status", UsageStatus)
-async def usage_status(call: Call) -> Any:
-    """Quotas as providers report them; none of ours does."""
-    return {"updatedAt": call.gateway.clock.now_ms(), "providers": []}
+NOTICE = "You have been let in. Send a message to begin."
+
+
+class PairingList(Params):
+    channel: NonEmpty | None = None
+
+
+class PairingApprove(Params):
+    code: NonEmpty
+    channel: NonEmpty | None = None
+    notify: bool = False
+
+
+@method("pairing.list", PairingList, access="pairing")
+async def list_pairing(call: Call) -> Any:
+    """Requests that have not expired, of one channel or of all, oldest first."""
+    waiting = await call.gateway.pairing.pending(call.params.channel)
+    return {"requests": [{"channel": channel, **msgspec.to_builtins(request)} for channel, request in waiting]}
+
+
+@method("pairing.approve", PairingApprove, access="pairing")
+async def approve_pairing(call: Call) -> Any:
+    """Lets the sender of the code in; with ``notify`` also tells them so on their channel."""
+    params: PairingApprove = call.params
+    approved = await call.gateway.pairing.approve(params.code, params.channel)
+    if approved is None:
+        where = f" on {params.channel}" if params.channel else ""
+        raise MethodError(f"no pairing request with the code {params.code}{where}; codes are valid for an hour")
+    answer: dict[str, Any] = {"channel": approved.channel, "id": approved.id}
+    return {**answer, **await _notify_paired(call, approved.channel, approved.id)} if params.notify else answer
+
+
+async def _notify_paired(call: Call, channel: str, recipient: str) -> dict[str, Any]:
+    """The approval stands whether or not the notice arrives, so a failure is only told."""
+    message = {"channel": channel, "to": recipient, "message": NOTICE, "idempotencyKey": str(uuid.uuid4())}
+    sent = await registry.answer(call.gateway, call.client, call.id, "send", msgspec.json.encode(message))
+    return {"notified": True} if sent.ok else {"notified": False, "notifyError": sent.message}

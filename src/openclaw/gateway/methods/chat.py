@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from openclaw.gateway.history import injected_message, read_history
-from openclaw.gateway.params import NonEmpty, Params
-from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.spoken import Said, say, show
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_configured, target_of, transcript_ref
+from openclaw.gateway.views.history import injected_message, read_history
 from openclaw.gateway.webchat import fresh_session, hear, may_be_command
 from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
 from openclaw.inbound.command_text import is_abort, is_control_message

@@ -16,9 +16,9 @@ from openclaw.config.load import Snapshot
 from openclaw.config.redact import redact_raw, redacted
 from openclaw.config.reload import changed_paths, reload_action
 from openclaw.config.source import parse_source
-from openclaw.gateway.params import NonEmpty, Params
-from openclaw.gateway.registry import Call, MethodError, method
 from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 
 
 class NoParams(Params):

@@ -19,8 +19,8 @@ from openclaw.agent.request_log import (
     role_of,
     words_of,
 )
-from openclaw.gateway.params import NonEmpty, Params, Positive
-from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params, Positive
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.targets import Target, entry_of, find_row, target_of
 from openclaw.models.wire import wire_body
 from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef

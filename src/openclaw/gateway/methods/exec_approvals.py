@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.gateway.params import NonEmpty, Params
-from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.tools.approval_rules import ApprovalRules, BadRules
 from openclaw.tools.approvals import TIMEOUT_MS, ApprovalRequest, Approvals, Decision, UnknownApproval
 

@@ -11,8 +11,8 @@ import msgspec
 
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
 from openclaw.config.schema import MemorySearch
-from openclaw.gateway.params import NonEmpty, Params
-from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.targets import require_agent
 from openclaw.memory.embedders import EmbeddingFailed
 from openclaw.memory.files import memory_files

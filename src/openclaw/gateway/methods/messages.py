@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import msgspec
 
 from openclaw.gateway import explain
-from openclaw.gateway.params import NonEmpty, Params
-from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.targets import target_of
 from openclaw.storage.base import MessageState
 

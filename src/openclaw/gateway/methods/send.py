@@ -12,11 +12,11 @@ import msgspec
 from openclaw.agent.run import entry_id
 from openclaw.channels.manager import Running
 from openclaw.gateway.channel_services import ChannelServices
-from openclaw.gateway.history import injected_message
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
-from openclaw.gateway.params import NonEmpty, Params
-from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, target_of, transcript_ref
+from openclaw.gateway.views.history import injected_message
 from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.part import MediaRef, SendFailed

@@ -8,15 +8,24 @@ from typing import Annotated, Any
 import msgspec
 
 from openclaw.gateway import session_rows
-from openclaw.gateway.params import NonEmpty, Params, Positive
-from openclaw.gateway.registry import Call, MethodError, method
-from openclaw.gateway.rotation import earlier_transcripts, start_over, stop_runs
+from openclaw.gateway.rotation import (
+    earlier_sessions,
+    earlier_transcripts,
+    start_over,
+    stop_runs,
+    take_up,
+    wanted_session,
+)
+from openclaw.gateway.server.params import NonEmpty, Params, Positive
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.session_patch import SessionsPatch, apply_patch, resolved_model
 from openclaw.gateway.targets import Target, entry_of, target_of, transcript_ref
 from openclaw.paths import normalize_agent_id
+from openclaw.runs.compactions import NothingToDo
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
-from openclaw.storage.base import SessionRow
+from openclaw.sessions.resume import NotResumable
+from openclaw.storage.base import SessionRow, Transcript
 
 
 class SessionsList(Params):
@@ -280,3 +289,124 @@ def _without_counters(entry: SessionEntry | None) -> SessionEntry | None:
         for name in ("inputTokens", "outputTokens", "totalTokens", "cacheRead", "cacheWrite"):
             entry.pop(name, None)
     return entry
+
+
+class SessionsArchived(Params):
+    key: NonEmpty
+
+
+@method("sessions.archived", SessionsArchived, access="read")
+async def archived(call: Call) -> Any:
+    target = target_of(call.gateway, call.params.key)
+    entry = await entry_of(call.gateway, target)
+    answer: dict[str, Any] = {"ts": call.gateway.clock.now_ms(), "key": shown_key(target.key)}
+    answer["sessionId"] = entry["sessionId"] if entry else None
+    return {**answer, "sessions": await earlier_sessions(call.gateway, target)}
+
+
+class SessionsResume(Params):
+    key: NonEmpty
+    session_id: NonEmpty | None = None
+    """Whole or its beginning."""
+    index: Positive | None = None
+    """1 is the newest; without either, the newest."""
+
+
+@method("sessions.resume", SessionsResume, access="admin")
+async def resume(call: Call) -> Any:
+    params: SessionsResume = call.params
+    if params.session_id is not None and params.index is not None:
+        raise MethodError("Provide either sessionId or index (not both)")
+    target = target_of(call.gateway, params.key)
+    try:
+        wanted = params.index
+        if params.session_id is not None:
+            wanted = await wanted_session(call.gateway, target, params.session_id.strip())
+        rotation = await take_up(call.gateway, target, wanted)
+    except NotResumable as refused:
+        raise MethodError(str(refused)) from None
+    previous = rotation.old["sessionId"] if rotation.old else None
+    answer = {
+        "ok": True,
+        "key": shown_key(target.key),
+        "sessionId": rotation.new["sessionId"],
+        "previousSessionId": previous,
+    }
+    return {**answer, "marker": rotation.marker_text, "entry": rotation.new}
+
+
+class SessionsTree(Params):
+    key: NonEmpty
+
+
+@method("sessions.tree", SessionsTree, access="read")
+async def tree(call: Call) -> Any:
+    """Every entry with its parent, in the order written; ``leafId`` is where the next message goes."""
+    target = target_of(call.gateway, call.params.key)
+    transcript = await _transcript(call, target)
+    labels = transcript.labels()
+    entries = [
+        {"id": id, "parentId": parent, "type": kind, **({"label": labels[id]} if id in labels else {})}
+        for id, parent, kind in transcript.tree()
+    ]
+    return {
+        "key": shown_key(target.key),
+        "sessionId": transcript.session_id,
+        "leafId": transcript.leaf_id,
+        "entries": entries,
+    }
+
+
+class SessionsBranch(Params):
+    key: NonEmpty
+    entry_id: NonEmpty | None = None
+    """Go on after this entry; without one, from the very beginning."""
+    summarize: bool = True
+    """Tell the agent in a few words what happened on the branch that is left."""
+
+
+@method("sessions.branch", SessionsBranch, access="admin")
+async def branch(call: Call) -> Any:
+    params: SessionsBranch = call.params
+    target = target_of(call.gateway, params.key)
+    if call.gateway.hub.occupied(target.key):
+        raise MethodError("A message of this session is being answered; wait for it or stop it first.", "UNAVAILABLE")
+    moves = call.gateway.hub.compactions
+    try:
+        added = await moves.go_back(target.agent_id, target.key, params.entry_id, summarise=params.summarize)
+    except KeyError:
+        raise MethodError(f"No entry found: {params.entry_id}") from None
+    except NothingToDo as nothing:
+        raise MethodError(str(nothing)) from None
+    return {"ok": True, "key": shown_key(target.key), "leafId": added}
+
+
+class SessionsLabel(Params):
+    key: NonEmpty
+    entry_id: NonEmpty
+    label: Annotated[str, msgspec.Meta(max_length=200)] | None = None
+    """Absent or empty: the entry loses its name."""
+
+
+@method("sessions.label", SessionsLabel, access="admin")
+async def label(call: Call) -> Any:
+    params: SessionsLabel = call.params
+    target = target_of(call.gateway, params.key)
+
+    async def name() -> str:
+        transcript = await _transcript(call, target)
+        if params.entry_id not in transcript:
+            raise MethodError(f"No entry found: {params.entry_id}")
+        return await transcript.label(params.entry_id, (params.label or "").strip() or None)
+
+    return {"ok": True, "key": target.key, "entryId": await call.gateway.hub.exclusively(target.key, name)}
+
+
+async def _transcript(call: Call, target: Target) -> Transcript:
+    entry = await entry_of(call.gateway, target)
+    transcript = None
+    if entry is not None:
+        transcript = await call.gateway.transcripts.open(transcript_ref(target, entry), create=False)
+    if transcript is None:
+        raise MethodError(f"No session found: {target.key}")
+    return transcript

@@ -13,8 +13,8 @@ import msgspec
 from openclaw.agent.prompt.report import stored_report
 from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
 from openclaw.gateway import spend_view
-from openclaw.gateway.params import NonEmpty, Params, Positive
-from openclaw.gateway.registry import Call, MethodError, method
+from openclaw.gateway.server.params import NonEmpty, Params, Positive
+from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.session_rows import message_of, model_defaults, preview_role, preview_text, row_view, shortened
 from openclaw.gateway.targets import Target, find_row, transcript_ref
 from openclaw.messages import AssistantMessage
@@ -243,3 +243,13 @@ async def usage_cost(call: Call) -> Any:
     answer = await gateway.runtime.spending.reckon(view, spend_view.folders(gateway), spend_view.begins_ms(days))
     count = (date.fromisoformat(days.last) - date.fromisoformat(days.first)).days + 1
     return {"updatedAt": gateway.clock.now_ms(), "days": count, **answer}
+
+
+class UsageStatus(Params):
+    pass
+
+
+@method("usage.status", UsageStatus)
+async def usage_status(call: Call) -> Any:
+    """Quotas as providers report them; none of ours does."""
+    return {"updatedAt": call.gateway.clock.now_ms(), "providers": []}

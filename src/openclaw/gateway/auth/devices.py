@@ -1,0 +1,348 @@
+"""Paired devices, pairing requests and device tokens: ``devices/paired.json`` and ``devices/pending.json``.
+
+Records are plain mappings, so that fields written by other versions survive. Token values leave this file only in
+``hello-ok`` and in the answer to ``device.token.rotate``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from openclaw.clock import Clock
+from openclaw.paths import make_private_dir
+
+PENDING_TTL_MS = 5 * 60_000
+MAX_PENDING = 100
+Record: TypeAlias = dict[str, Any]
+
+log = logging.getLogger("openclaw.gateway.devices")
+
+
+class Devices:
+    """The one owner of both files. Every change is on disk before it is answered."""
+
+    def __init__(self, state_dir: str, clock: Clock) -> None:
+        self._dir = Path(state_dir) / "devices"
+        self._clock = clock
+        self._paired: dict[str, Record] = {}
+        self._pending: dict[str, Record] = {}
+        self._loaded = False
+        self._changing = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Reads both files, once. Every change does this first: writing before reading would lose what was there."""
+        async with self._changing:
+            await self._load()
+
+    async def _load(self) -> None:
+        if self._loaded:
+            return
+        self._paired = await asyncio.to_thread(_read_map, self._dir / "paired.json")
+        self._pending = await asyncio.to_thread(_read_map, self._dir / "pending.json")
+        self._loaded = True
+
+    def paired(self, device_id: str) -> Record | None:
+        return self._paired.get(device_id)
+
+    def listing(self) -> dict[str, list[Record]]:
+        """Both lists, newest first, without token values."""
+        pending = sorted(self._alive(), key=lambda record: -_number(record, "ts"))
+        paired = sorted(self._paired.values(), key=lambda record: -_number(record, "approvedAtMs"))
+        return {"pending": pending, "paired": [summary(record) for record in paired]}
+
+    def covers(self, device_id: str, public_key: str, role: str, scopes: Iterable[str]) -> bool:
+        """Whether the device is paired with this key for this role and all of these scopes."""
+        record = self._paired.get(device_id)
+        if record is None or record.get("publicKey") != public_key:
+            return False
+        return role in _roles(record) and set(scopes) <= set(record.get("scopes") or [])
+
+    async def request_pairing(self, device_id: str, public_key: str, facts: Record) -> tuple[Record, bool]:
+        """The device's pending request and whether it is new. ``facts``: what the client said of itself."""
+        async with self._changing:
+            await self._load()
+            self._forget_expired()
+            for record in self._pending.values():
+                same = record.get("deviceId") == device_id and record.get("publicKey") == public_key
+                if same and record.get("role") == facts["role"] and _covers(record, facts["scopes"]):
+                    return record, False
+            self._pending = {k: r for k, r in self._pending.items() if r.get("deviceId") != device_id}
+            while len(self._pending) >= MAX_PENDING:
+                del self._pending[next(iter(self._pending))]
+            record: Record = {"requestId": str(uuid.uuid4()), "deviceId": device_id, "publicKey": public_key}
+            record |= {key: value for key, value in facts.items() if value is not None}
+            record |= {"isRepair": device_id in self._paired, "ts": self._clock.now_ms()}
+            self._pending[record["requestId"]] = record
+            await self._save_pending()
+            return record, True
+
+    async def approve(self, request_id: str) -> Record | None:
+        """The paired device; roles and scopes are merged with what it had, and it gets a fresh token."""
+        async with self._changing:
+            await self._load()
+            self._forget_expired()
+            request = self._pending.get(request_id)
+            if request is None:
+                return None
+            device = self._merged(request)
+            self._issue(device, request["role"], request.get("scopes") or [])
+            self._paired[request["deviceId"]] = device
+            await self._save_paired()
+            del self._pending[request_id]
+            await self._save_pending()
+            return device
+
+    def _merged(self, request: Record) -> Record:
+        now = self._clock.now_ms()
+        before = self._paired.get(request["deviceId"]) or {}
+        if before.get("publicKey") != request["publicKey"]:
+            before = {"createdAtMs": before.get("createdAtMs", now)}
+        kept = ("displayName", "platform", "clientId", "clientMode", "role", "remoteIp")
+        device: Record = {**before, "deviceId": request["deviceId"], "publicKey": request["publicKey"]}
+        device |= {name: request[name] for name in kept if request.get(name) is not None}
+        device["roles"] = _union(_roles(before), [request["role"]])
+        device["scopes"] = _union(before.get("scopes") or [], request.get("scopes") or [])
+        device["createdAtMs"] = before.get("createdAtMs", now)
+        device["approvedAtMs"] = now
+        return device
+
+    async def reject(self, request_id: str) -> Record | None:
+        async with self._changing:
+            await self._load()
+            self._forget_expired()
+            request = self._pending.pop(request_id, None)
+            if request is not None:
+                await self._save_pending()
+            return request
+
+    async def refresh(self, device_id: str, facts: Record) -> None:
+        """What a known device says of itself now; written only when it changed."""
+        async with self._changing:
+            await self._load()
+            record = self._paired.get(device_id)
+            changed = {key: value for key, value in facts.items() if value is not None}
+            if record is not None and any(record.get(key) != value for key, value in changed.items()):
+                self._paired[device_id] = {**record, **changed}
+                await self._save_paired()
+
+    def token_is_valid(self, device_id: str, token: str, role: str, scopes: Iterable[str]) -> bool:
+        record = self._paired.get(device_id)
+        issued = _tokens(record).get(role) if record else None
+        if not issued or issued.get("revokedAtMs"):
+            return False
+        same = hmac.compare_digest(str(issued.get("token", "")).encode(), token.encode())
+        return same and _covers(issued, scopes)
+
+    async def ensure_token(self, device_id: str, role: str, scopes: Sequence[str]) -> Record | None:
+        """The token for this role, minted when there is none that covers the scopes. None: not paired."""
+        async with self._changing:
+            await self._load()
+            record = self._paired.get(device_id)
+            if record is None:
+                return None
+            issued = _tokens(record).get(role)
+            if issued and not issued.get("revokedAtMs") and _covers(issued, scopes):
+                return issued
+            return await self._change_tokens(record, lambda device: self._issue(device, role, scopes))
+
+    async def rotate_token(self, device_id: str, role: str, scopes: Sequence[str] | None) -> Record | None:
+        """A new token value. Scopes default to those it had, and never exceed what the device was approved for."""
+        async with self._changing:
+            await self._load()
+            record = self._paired.get(device_id)
+            if record is None or role not in _roles(record):
+                return None
+            had = _tokens(record).get(role) or {}
+            wanted = list(scopes if scopes is not None else had.get("scopes") or record.get("scopes") or [])
+            if not _covers(record, wanted):
+                return None
+            return await self._change_tokens(record, lambda device: self._issue(device, role, wanted))
+
+    async def revoke_token(self, device_id: str, role: str) -> Record | None:
+        async with self._changing:
+            await self._load()
+            record = self._paired.get(device_id)
+            if record is None or role not in _tokens(record):
+                return None
+
+            def revoke(device: Record) -> Record:
+                token: Record = {**device["tokens"][role], "revokedAtMs": self._clock.now_ms()}
+                device["tokens"][role] = token
+                return token
+
+            return await self._change_tokens(record, revoke)
+
+    async def _change_tokens(self, record: Record, change: Callable[[Record], Record]) -> Record:
+        device: Record = {**record, "tokens": dict(_tokens(record))}
+        token = change(device)
+        self._paired[device["deviceId"]] = device
+        await self._save_paired()
+        return token
+
+    def _issue(self, device: Record, role: str, scopes: Sequence[str]) -> Record:
+        now = self._clock.now_ms()
+        tokens = dict(_tokens(device))
+        before = tokens.get(role)
+        token: Record = {"token": secrets.token_hex(16), "role": role, "scopes": list(scopes)}
+        token["createdAtMs"] = before.get("createdAtMs", now) if before else now
+        if before:
+            token["rotatedAtMs"] = now
+        tokens[role] = token
+        device["tokens"] = tokens
+        return token
+
+    def _alive(self) -> list[Record]:
+        oldest = self._clock.now_ms() - PENDING_TTL_MS
+        return [record for record in self._pending.values() if _number(record, "ts") >= oldest]
+
+    def _forget_expired(self) -> None:
+        self._pending = {record["requestId"]: record for record in self._alive() if "requestId" in record}
+
+    async def _save_paired(self) -> None:
+        await asyncio.to_thread(write_private_json, self._dir / "paired.json", self._paired)
+
+    async def _save_pending(self) -> None:
+        await asyncio.to_thread(write_private_json, self._dir / "pending.json", self._pending)
+
+
+def summary(device: Record) -> Record:
+    """A device as it may be shown: tokens as facts, never as values."""
+    shown = {key: value for key, value in device.items() if key != "tokens"}
+    tokens = [{k: v for k, v in token.items() if k != "token"} for token in _tokens(device).values()]
+    return {**shown, "tokens": tokens} if tokens else shown
+
+
+def _tokens(record: Record) -> dict[str, Record]:
+    tokens = record.get("tokens")
+    return tokens if isinstance(tokens, dict) else {}
+
+
+def _roles(record: Record) -> list[str]:
+    return _union(record.get("roles") or [], [record["role"]] if record.get("role") else [])
+
+
+def _covers(grant: Record, scopes: Iterable[str]) -> bool:
+    return set(scopes) <= set(grant.get("scopes") or [])
+
+
+def _union(first: Iterable[str], second: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys([*first, *second]))
+
+
+def _number(record: Record, key: str) -> int:
+    value = record.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _read_map(path: Path) -> dict[str, Record]:
+    """A map of records; a file that cannot be read is put aside rather than overwritten."""
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        aside = path.with_name(f"{path.name}.corrupt")
+        log.warning("%s cannot be read (%s); it is kept as %s", path, error, aside)
+        try:
+            path.replace(aside)
+        except OSError:
+            pass
+        return {}
+    return {key: value for key, value in data.items() if isinstance(value, dict)} if isinstance(data, dict) else {}
+
+
+def write_private_json(path: Path, value: Any) -> None:
+    """Replaces the file as a whole, readable by its owner only."""
+    make_private_dir(str(path.parent))
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+MAX_SKEW_MS = 600_000
+
+
+def raw_public_key(text: str) -> bytes | None:
+    """The 32 bytes of a key given as base64url or PEM, or None."""
+    if text.lstrip().startswith("-----BEGIN"):
+        return _from_pem(text)
+    raw = decode_base64url(text)
+    return raw if raw is not None and len(raw) == 32 else None
+
+
+def _from_pem(text: str) -> bytes | None:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    return key.public_bytes_raw() if isinstance(key, Ed25519PublicKey) else None
+
+
+def decode_base64url(text: str) -> bytes | None:
+    try:
+        return base64.urlsafe_b64decode(text.replace("+", "-").replace("/", "_") + "=" * (-len(text) % 4))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def encode_base64url(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def device_id(raw_key: bytes) -> str:
+    return hashlib.sha256(raw_key).hexdigest()
+
+
+def signed_text(
+    *,
+    device_id: str,
+    client_id: str,
+    client_mode: str,
+    role: str,
+    scopes: Sequence[str],
+    signed_at: int,
+    token: str | None,
+    nonce: str | None,
+) -> str:
+    """``scopes`` are those the client asked for, before any default is applied."""
+    fields = ["v1" if nonce is None else "v2", device_id, client_id, client_mode, role, ",".join(scopes)]
+    fields += [str(signed_at), token or ""]
+    if nonce is not None:
+        fields.append(nonce)
+    return "|".join(fields)
+
+
+def signature_is_valid(raw_key: bytes, text: str, signature: str) -> bool:
+    # Imported here: a Gateway that no device talks to need not pay for it.
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    raw = decode_base64url(signature)
+    if raw is None:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(raw_key).verify(raw, text.encode())
+    except (InvalidSignature, ValueError):
+        return False
+    return True

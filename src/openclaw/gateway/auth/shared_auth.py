@@ -1,0 +1,139 @@
+"""The Gateway's own secret: a token or a password, and the check of what a client presents."""
+
+from __future__ import annotations
+
+import hmac
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from openclaw.clock import Clock
+
+if TYPE_CHECKING:
+    from openclaw.config.schema import Config
+
+Mode: TypeAlias = Literal["token", "password"]
+MIN_EXPOSED_SECRET = 16
+"""Characters a secret needs before the Gateway listens beyond this machine."""
+_PLACEHOLDERS = frozenset(
+    """undefined|null|none|nan|true|false|token|password|secret|changeme|change-me|change_me|example|test|your-token|
+    your_token|your-token-here|your_token_here|your-password|your-secret|replace-me|replaceme|placeholder|<token>|
+    <password>|xxx|xxxx|xxxxxxxx|todo|123456|12345678|[object object]""".replace("\n    ", "").split("|")
+)
+
+
+class SharedSecret(msgspec.Struct, frozen=True, kw_only=True):
+    mode: Mode
+    token: str = ""
+    password: str = ""
+
+    @property
+    def value(self) -> str:
+        return self.token if self.mode == "token" else self.password
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    ok: bool
+    reason: Literal["", "missing", "mismatch", "unset"] = ""
+
+
+def shared_secret(config: Config, environ: Mapping[str, str]) -> SharedSecret:
+    """The configured secret; the environment fills in what the file leaves out."""
+    auth = config.gateway.auth
+    token = _text(auth.token) or environ.get("OPENCLAW_GATEWAY_TOKEN", "").strip()
+    password = _text(auth.password) or environ.get("OPENCLAW_GATEWAY_PASSWORD", "").strip()
+    mode: Mode = "password" if (auth.mode == "password" or (auth.mode is None and password)) else "token"
+    return SharedSecret(mode=mode, token=token, password=password)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def check(secret: SharedSecret, token: str | None, password: str | None) -> Verdict:
+    presented = token if secret.mode == "token" else password
+    if not secret.value:
+        return Verdict(False, "unset")
+    if not presented:
+        return Verdict(False, "missing")
+    if not hmac.compare_digest(presented.encode(), secret.value.encode()):
+        return Verdict(False, "mismatch")
+    return Verdict(True)
+
+
+def check_bearer(secret: SharedSecret, bearer: str) -> Verdict:
+    """A bearer counts as token or as password, whichever this Gateway uses."""
+    return check(secret, bearer, bearer)
+
+
+def refusal_text(mode: Mode, reason: str, client_id: str, client_mode: str) -> str:
+    if reason == "unset":
+        return f"unauthorized: no gateway {mode} is configured (set gateway.auth.{mode} and restart the Gateway)"
+    return f"unauthorized: gateway {mode} {reason} ({_hint(mode, client_id, client_mode)})"
+
+
+def _hint(mode: Mode, client_id: str, client_mode: str) -> str:
+    if client_id == "cli" or client_mode == "cli":
+        return f"set gateway.remote.{mode} to match gateway.auth.{mode}"
+    if is_control_ui(client_id) or is_webchat(client_id, client_mode):
+        if mode == "password":
+            return "enter the password in Control UI settings"
+        return "open the dashboard URL and paste the token in Control UI settings"
+    return f"provide gateway auth {mode}"
+
+
+def is_control_ui(client_id: str) -> bool:
+    return client_id == "openclaw-control-ui"
+
+
+def is_webchat(client_id: str, client_mode: str) -> bool:
+    return client_mode == "webchat" or client_id == "webchat-ui"
+
+
+def start_problem(secret: SharedSecret, *, exposed: bool) -> str | None:
+    """Why a Gateway must not start with this secret, or None. ``exposed``: it listens beyond loopback."""
+    where = f"gateway.auth.{secret.mode}"
+    if not secret.value:
+        if exposed:
+            return f"the Gateway would listen beyond this machine without a secret; set {where} (or bind to loopback)"
+        return None
+    if secret.value.strip().lower() in _PLACEHOLDERS:
+        return f"{where} is a placeholder ({secret.value!r}), not a secret; set a long random value"
+    if exposed and len(secret.value) < MIN_EXPOSED_SECRET:
+        return (
+            f"{where} is shorter than {MIN_EXPOSED_SECRET} characters, too weak to listen beyond this machine; "
+            "set a long random value"
+        )
+    return None
+
+
+MAX_FAILURES = 10
+WINDOW_S = 60.0
+MAX_ADDRESSES = 4096
+
+
+class FailedAuthLimiter:
+    """Ten failures a minute for each address; what is remembered is bounded in addresses and in failures."""
+
+    def __init__(self, clock: Clock, max_failures: int = MAX_FAILURES, window_s: float = WINDOW_S) -> None:
+        self._clock = clock
+        self._max_failures = max_failures
+        self._window_s = window_s
+        self._failures: dict[str, deque[float]] = {}
+
+    def failed(self, ip: str) -> None:
+        failures = self._failures.pop(ip, None) or deque[float](maxlen=self._max_failures)
+        failures.append(self._clock.monotonic())
+        self._failures[ip] = failures
+        while len(self._failures) > MAX_ADDRESSES:
+            del self._failures[next(iter(self._failures))]
+
+    def wait_ms(self, ip: str) -> int:
+        """How long this address must wait before it is heard again; 0 when it need not."""
+        failures = self._failures.get(ip)
+        if failures is None or len(failures) < self._max_failures:
+            return 0
+        left = self._window_s - (self._clock.monotonic() - failures[0])
+        return max(0, int(left * 1000))

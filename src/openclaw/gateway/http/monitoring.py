@@ -1,0 +1,147 @@
+"""``GET /metrics``: the Gateway's numbers in the text format Prometheus reads; behind the secret like the rest."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from openclaw import __version__
+from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.http.openai_common import Refused, admit
+from openclaw.gateway.metrics import Histogram
+from openclaw.storage.base import END_STATES
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
+
+
+async def metrics(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+    try:
+        admit(gateway, request, peer)
+    except Refused as refused:
+        return refused.response()
+    page = await render(gateway)
+    return web.Response(body=page.encode(), headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+
+
+async def render(gateway: Gateway) -> str:
+    meter, stalls, hub = gateway.meter, gateway.stalls, gateway.hub
+    page = Page()
+    page.gauge("openclaw_info", "The version that runs.", 1, {"version": __version__})
+    page.gauge("openclaw_uptime_seconds", "Since the Gateway started.", _uptime(gateway))
+    ready = gateway.ready and not await gateway.disk.problem()
+    page.gauge("openclaw_ready", "1 when traffic may be sent here.", int(ready))
+    ended = {state: meter.messages[state] for state in sorted(END_STATES)}
+    page.counters("openclaw_messages_total", "Messages that ended, by how.", "state", ended)
+    page.gauge("openclaw_runs_active", "Runs under way.", hub.busy())
+    page.gauge("openclaw_runs_queued", "Messages waiting behind a run of their session.", hub.queued())
+    page.histogram("openclaw_turn_duration_seconds", "From a run's start to its end.", meter.turns)
+    tokens = {kind: meter.tokens[kind] for kind in TOKEN_KINDS}
+    page.counters("openclaw_tokens_total", "Tokens of model calls, by kind.", "kind", tokens)
+    page.counters("openclaw_model_errors_total", "Model calls that failed, by kind.", "kind", meter.model_errors)
+    page.gauge("openclaw_clients", "Connected clients.", len(gateway.broadcaster.clients))
+    page.gauge("openclaw_outbox_depth", "Parts of answers not delivered yet.", await gateway.ledger.outbox_depth())
+    page.histogram("openclaw_event_loop_lag_seconds", "How late the event loop woke.", stalls.lag)
+    shares = {"0.5": stalls.percentile(0.5), "0.99": stalls.percentile(0.99)}
+    page.gauges("openclaw_event_loop_lag_recent_seconds", "The same over the last minute.", "quantile", shares)
+    page.gauge("openclaw_event_loop_lag_worst_seconds", "The worst since the start.", stalls.worst)
+    page.gauge("process_resident_memory_bytes", "Memory in use.", resident_bytes())
+    page.counter("process_cpu_seconds_total", "Processor time used.", time.process_time())
+    return page.text()
+
+
+class Page:
+    """Lines of the exposition format: each metric with its help and type before its samples."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def gauge(self, name: str, help: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        self._metric(name, help, "gauge", [(labels or {}, value)])
+
+    def gauges(self, name: str, help: str, label: str, values: Mapping[str, float]) -> None:
+        self._metric(name, help, "gauge", [({label: key}, value) for key, value in values.items()])
+
+    def counter(self, name: str, help: str, value: float) -> None:
+        self._metric(name, help, "counter", [({}, value)])
+
+    def counters(self, name: str, help: str, label: str, values: Mapping[str, float]) -> None:
+        self._metric(name, help, "counter", [({label: key}, value) for key, value in values.items()])
+
+    def histogram(self, name: str, help: str, histogram: Histogram) -> None:
+        self._head(name, help, "histogram")
+        total = 0
+        for bound, count in zip((*histogram.bounds, math.inf), histogram.counts, strict=True):
+            total += count
+            self._sample(f"{name}_bucket", {"le": number(bound)}, total)
+        self._sample(f"{name}_sum", {}, histogram.sum)
+        self._sample(f"{name}_count", {}, total)
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+    def _metric(self, name: str, help: str, kind: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> None:
+        self._head(name, help, kind)
+        for labels, value in samples:
+            self._sample(name, labels, value)
+
+    def _head(self, name: str, help: str, kind: str) -> None:
+        self._lines += [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
+
+    def _sample(self, name: str, labels: Mapping[str, str], value: float) -> None:
+        shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        self._lines.append(f"{name}{{{shown}}} {number(value)}" if shown else f"{name} {number(value)}")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+def _uptime(gateway: Gateway) -> float:
+    return max(0, gateway.clock.now_ms() - gateway.started_at) / 1000
+
+
+def resident_bytes() -> int:
+    """Now where the system tells (Linux), otherwise the most so far."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        # Not at the top: Windows has no such module.
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+async def alive(_request: web.BaseRequest, _gateway: Gateway, _peer: Peer) -> web.StreamResponse:
+    return web.json_response({"ok": True})
+
+
+async def ready(_request: web.BaseRequest, gateway: Gateway, _peer: Peer) -> web.StreamResponse:
+    """No while it starts or stops, and while its disk takes nothing: then every message would be refused."""
+    problem = await gateway.disk.problem() if gateway.ready else "the Gateway is starting or stopping"
+    if problem:
+        return web.json_response({"ok": False, "problem": problem}, status=503)
+    return web.json_response({"ok": True})
+
+
+ROUTES = [
+    *((verb, path, answer) for verb in ("GET", "HEAD") for path, answer in (("/healthz", alive), ("/readyz", ready))),
+    ("GET", "/metrics", metrics),
+]

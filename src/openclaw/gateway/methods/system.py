@@ -1,0 +1,270 @@
+"""``health`` and ``status``: is all well, and what is going on."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from openclaw import __version__
+from openclaw.config.agents import default_agent_id
+from openclaw.gateway.channel_services import summary_lines
+from openclaw.gateway.health import heartbeat_summary
+from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.replay import LET_GO, Resumption, catch_up, resume
+from openclaw.gateway.session_rows import list_kind, model_defaults, most_recent, row_view
+from openclaw.logs import DAILY_NAME, log_path
+from openclaw.models.catalogue import public_row
+from openclaw.sessions.keys import shown_key
+from openclaw.storage.base import SessionRow
+
+RECENT_ROWS = 10
+
+
+class HealthParams(Params):
+    probe: bool = False
+
+
+class StatusParams(Params):
+    pass
+
+
+@method("health", HealthParams)
+async def health(call: Call) -> Any:
+    return await call.gateway.health.current(probe=call.params.probe)
+
+
+@method("status", StatusParams)
+async def status(call: Call) -> Any:
+    gateway = call.gateway
+    config = gateway.config.current
+    agents: list[dict[str, Any]] = []
+    by_agent: list[dict[str, Any]] = []
+    everything: list[dict[str, Any]] = []
+    count = 0
+    for agent_id in gateway.agent_ids():
+        beat = heartbeat_summary(config, agent_id)
+        agents.append({"agentId": agent_id, **{name: beat[name] for name in ("enabled", "every", "everyMs")}})
+        listed = await most_recent(gateway, agent_id, RECENT_ROWS)
+        defaults = model_defaults(gateway, agent_id)
+        recent = [status_row(row, defaults, gateway.clock.now_ms()) for row in listed.rows]
+        by_agent.append(
+            {"agentId": agent_id, "path": gateway.sessions.path(agent_id), "count": listed.total, "recent": recent}
+        )
+        everything += recent
+        count += listed.total
+    everything.sort(key=lambda row: -(row["updatedAt"] or 0))
+    defaults = model_defaults(gateway)
+    return {
+        "runtimeVersion": __version__,
+        "heartbeat": {"defaultAgentId": default_agent_id(config), "agents": agents},
+        "channelSummary": summary_lines(gateway.channel_services.channels if gateway.channel_services else None),
+        "queuedSystemEvents": gateway.system_events.peek(gateway.main_session_key()),
+        "sessions": {
+            "paths": [agent["path"] for agent in by_agent],
+            "count": count,
+            "defaults": {"model": defaults["model"], "contextTokens": defaults["contextTokens"]},
+            "recent": everything[:RECENT_ROWS],
+            "byAgent": by_agent,
+        },
+    }
+
+
+_SHOWN_IF_SET = (
+    *("thinkingLevel", "verboseLevel", "reasoningLevel", "elevatedLevel"),
+    *("systemSent", "abortedLastRun", "compactionCount"),
+)
+
+
+def status_row(row: SessionRow, defaults: dict[str, Any], now: int) -> dict[str, Any]:
+    """A session with how full it is; what is unknown is null, never a made-up zero."""
+    view = row_view(row, defaults)
+    updated = view.get("updatedAt")
+    total, window = view.get("totalTokens"), view.get("contextTokens")
+    shown: dict[str, Any] = {"agentId": row.agent_id, "key": shown_key(row.key), "kind": list_kind(row)}
+    shown |= {"sessionId": view.get("sessionId"), "updatedAt": updated, "age": now - updated if updated else None}
+    for name in _SHOWN_IF_SET:
+        if name in view:
+            shown[name] = view[name]
+    shown |= {name: view.get(name) for name in ("inputTokens", "outputTokens", "totalTokens")}
+    shown["remainingTokens"] = shown["percentUsed"] = None
+    if isinstance(total, int) and isinstance(window, int) and window > 0:
+        shown["remainingTokens"] = max(0, window - total)
+        shown["percentUsed"] = min(999, math.floor(100 * total / window + 0.5))
+    shown |= {"model": view.get("model"), "contextTokens": window, "flags": _flags(view)}
+    return shown
+
+
+def _flags(view: dict[str, Any]) -> list[str]:
+    flags = [
+        f"{short}:{view[name]}"
+        for short, name in (("think", "thinkingLevel"), ("verbose", "verboseLevel"), ("reasoning", "reasoningLevel"))
+        if view.get(name)
+    ]
+    if view.get("systemSent"):
+        flags.append("system")
+    if view.get("abortedLastRun"):
+        flags.append("aborted")
+    if view.get("sessionId"):
+        flags.append(f"id:{view['sessionId']}")
+    return flags
+
+
+class NoParams(Params):
+    pass
+
+
+class SystemEvent(Params):
+    text: str
+    session_key: NonEmpty | None = None
+    device_id: str | None = None
+    instance_id: str | None = None
+    host: str | None = None
+    ip: str | None = None
+    mode: str | None = None
+    version: str | None = None
+    platform: str | None = None
+    device_family: str | None = None
+    model_identifier: str | None = None
+    last_input_seconds: float | None = None
+    reason: str | None = None
+    roles: list[str] | None = None
+    scopes: list[str] | None = None
+    tags: list[str] | None = None
+
+
+_FACTS = {
+    "deviceId": "device_id",
+    "instanceId": "instance_id",
+    "host": "host",
+    "ip": "ip",
+    "mode": "mode",
+    "version": "version",
+    "platform": "platform",
+    "deviceFamily": "device_family",
+    "modelIdentifier": "model_identifier",
+    "lastInputSeconds": "last_input_seconds",
+    "reason": "reason",
+    "roles": "roles",
+    "scopes": "scopes",
+    "tags": "tags",
+}
+
+
+@method("system-presence", NoParams)
+async def presence(call: Call) -> Any:
+    return call.gateway.presence.listing()
+
+
+@method("system-event", SystemEvent)
+async def system_event(call: Call) -> Any:
+    """A line in the form machines announce themselves with is presence; others wait for a session's next run."""
+    params: SystemEvent = call.params
+    text = params.text.strip()
+    if not text:
+        raise MethodError("text required")
+    gateway = call.gateway
+    facts = {wire: getattr(params, name) for wire, name in _FACTS.items()}
+    if not gateway.presence.announce(text, facts):
+        gateway.system_events.add(gateway.canonical_key(params.session_key), text)
+    gateway.tell_presence()
+    return {"ok": True}
+
+
+@method("last-heartbeat", NoParams)
+async def last_heartbeat(call: Call) -> Any:
+    """None has run: heartbeats are not part of this version."""
+    return None
+
+
+class LogsTail(Params):
+    cursor: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=5000)] = 500
+    max_bytes: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 250_000
+
+
+@method("logs.tail", LogsTail)
+async def tail(call: Call) -> Any:
+    params: LogsTail = call.params
+    path = log_path(call.gateway.state_dir, call.gateway.config.current.logging.file)
+    return await asyncio.to_thread(read_tail, path, params.cursor, params.limit, params.max_bytes)
+
+
+def read_tail(path: Path, cursor: int | None, limit: int, max_bytes: int) -> dict[str, Any]:
+    """Lines from ``cursor`` on. ``reset``: the cursor no longer fits; ``truncated``: earlier lines were left out."""
+    path = path if path.exists() else (newest_log(path.parent) or path)
+    answer: dict[str, Any] = {"file": str(path), "cursor": 0, "size": 0, "lines": [], "truncated": False}
+    if not path.exists():
+        return {**answer, "reset": bool(cursor)}
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        start, reset, truncated = _range(cursor, size, max_bytes)
+        before = b"\n"
+        if start > 0:
+            file.seek(start - 1)
+            before = file.read(1)
+        file.seek(start)
+        data = file.read(size - start)
+    # A line still being written is left for the next call.
+    whole, newline, _rest = data.rpartition(b"\n")
+    lines = whole.split(b"\n") if newline else []
+    if before != b"\n":
+        lines = lines[1:]
+    shown = [line.decode("utf-8", "replace") for line in lines[-limit:]]
+    end = start + len(whole) + len(newline) if newline else (start if cursor is not None else size)
+    answer |= {"cursor": end, "size": size, "lines": shown, "truncated": truncated or len(lines) > limit}
+    return {**answer, "reset": reset}
+
+
+def _range(cursor: int | None, size: int, max_bytes: int) -> tuple[int, bool, bool]:
+    earliest = max(0, size - max_bytes)
+    if cursor is None:
+        return earliest, False, earliest > 0
+    if cursor > size:
+        return earliest, True, earliest > 0
+    if cursor < earliest:
+        return earliest, True, True
+    return cursor, False, False
+
+
+def newest_log(folder: Path) -> Path | None:
+    """The latest daily file: just after midnight today's may not exist yet."""
+    if not folder.is_dir():
+        return None
+    named = [path for path in folder.iterdir() if (found := DAILY_NAME.fullmatch(path.name)) and not found[2]]
+    return max(named, key=lambda path: path.name, default=None)
+
+
+class EventsReplay(Params):
+    after_seq: Annotated[int, msgspec.Meta(ge=0)]
+    """The last sequence number the client has dealt with."""
+    epoch: NonEmpty | None = None
+    """From the ``hello-ok`` of the connection that number came from. Without it a restart may go unnoticed."""
+
+
+@method("events.replay", EventsReplay, access="read")
+async def replay(call: Call) -> Any:
+    """Every broadcast after that number, then the answer. ``gap``: some are gone, and the client must look afresh."""
+    params: EventsReplay = call.params
+    client, broadcaster = call.client, call.gateway.broadcaster
+    if broadcaster.clients.get(client.conn_id) is not client:
+        raise MethodError("events.replay needs a connection that receives events, such as a WebSocket")
+    if client.catching_up:
+        raise MethodError("a replay is already under way on this connection", code="UNAVAILABLE", retryable=True)
+    resumption = resume(broadcaster, params.after_seq, params.epoch)
+    sent = await catch_up(broadcaster, client, resumption.after)
+    if sent is None:  # More was said meanwhile than is kept, and the client read slower than that.
+        resumption = Resumption(broadcaster.seq, LET_GO)
+    return resumption.view(broadcaster, sent or 0)
+
+
+@method("models.list", NoParams)
+async def list_models(call: Call) -> Any:
+    """All models; ``available`` says whether one could be called now."""
+    catalogue = call.gateway.catalogue
+    usable = {model.ref for model in catalogue.available()}
+    return {"models": [{**public_row(model), "available": model.ref in usable} for model in catalogue.all()]}

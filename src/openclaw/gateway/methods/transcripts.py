@@ -1,0 +1,194 @@
+"""Transcripts found, taken along, brought in and kept small: ``sessions.search|export|import|archive``."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from openclaw.clock import iso_utc
+from openclaw.gateway.server.params import NonEmpty, Params, Positive
+from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
+from openclaw.gateway.views.history import as_people_see_it, joined_parts
+from openclaw.sessions.archive import compress_old
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.export import (
+    CannotImport,
+    imported_lines,
+    imported_messages,
+    is_transcript,
+    public_page,
+    raw_page,
+)
+from openclaw.sessions.keys import shown_key
+from openclaw.sessions.reset import home_of, previous_sessions
+from openclaw.sessions.search import MOST_RESULTS, TranscriptHit
+from openclaw.storage.base import TranscriptRef
+from openclaw.storage.files.disk import atomic_replace
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+
+class SessionsSearch(Params):
+    query: NonEmpty
+    """All words must occur; in double quotes they must follow each other."""
+    agent_id: NonEmpty | None = None
+    key: NonEmpty | None = None
+    session_id: NonEmpty | None = None
+    role: Literal["user", "assistant", "toolResult", "summary"] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_RESULTS)] = 20
+
+
+@method("sessions.search", SessionsSearch, access="read")
+async def search(call: Call) -> Any:
+    params: SessionsSearch = call.params
+    gateway = call.gateway
+    folders = gateway.transcript_folders()
+    session_id = params.session_id
+    if params.key is not None:
+        target = target_of(gateway, params.key, params.agent_id)
+        entry = await entry_of(gateway, target)
+        if entry is None:
+            raise MethodError(f"there is no session {target.key}")
+        folders = {target.agent_id: folders.get(target.agent_id, [])}
+        session_id = session_id or entry["sessionId"]
+    elif params.agent_id is not None:
+        require_agent(gateway, params.agent_id)
+        folders = {params.agent_id: folders[params.agent_id]}
+    answer = await asyncio.to_thread(
+        gateway.search.search, params.query, folders, limit=params.limit, role=params.role, session_id=session_id
+    )
+    keys = await _keys(gateway)
+    results = [_with_key(found, keys) for found in answer.results]
+    return {"ts": gateway.clock.now_ms(), "results": results, "complete": answer.complete}
+
+
+async def _keys(gateway: Gateway) -> dict[str, str]:
+    """By session id, current ones and earlier ones."""
+    keys: dict[str, str] = {}
+    for row in await gateway.sessions.rows():
+        keys[row.entry["sessionId"]] = shown_key(shown_key(row.key))
+        for previous in previous_sessions(row.entry):
+            keys.setdefault(previous.session_id, shown_key(row.key))
+    return keys
+
+
+def _with_key(found: TranscriptHit, keys: dict[str, str]) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(found)
+    return {"sessionKey": keys.get(found.session_id), **{name: value for name, value in shown.items() if value != ""}}
+
+
+class SessionsExport(Params):
+    key: NonEmpty
+    session_id: NonEmpty | None = None
+    """An earlier session of that key; the current one otherwise."""
+    format: Literal["raw", "public"] = "public"
+    """The transcript's own lines, every branch; or the messages of the conversation."""
+    cursor: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+@method("sessions.export", SessionsExport, access="read")
+async def export(call: Call) -> Any:
+    params: SessionsExport = call.params
+    gateway = call.gateway
+    target = target_of(gateway, params.key)
+    ref = await _transcript(gateway, target, params.session_id)
+    where = gateway.transcripts.locate(ref)
+    if where is None:
+        raise MethodError(f"session {ref.session_id} of {target.key} has no transcript")
+    if params.format == "raw":
+        items, following = await asyncio.to_thread(raw_page, Path(where), params.cursor)
+    else:
+        items, following = await _public_page(gateway, ref, params.cursor)
+    answer: dict[str, Any] = {"key": shown_key(target.key), "sessionId": ref.session_id, "format": params.format}
+    return {**answer, "items": items, "next": following}
+
+
+async def _transcript(gateway: Gateway, target: Target, session_id: str | None) -> TranscriptRef:
+    entry = await entry_of(gateway, target)
+    if entry is None:
+        raise MethodError(f"there is no session {target.key}")
+    if session_id is None or session_id == entry["sessionId"]:
+        session_id, file = entry["sessionId"], entry.get("sessionFile")
+    else:
+        earlier = {previous.session_id: previous.session_file for previous in previous_sessions(entry)}
+        if session_id not in earlier:
+            raise MethodError(f"{target.key} never had a session {session_id[:80]}")
+        file = earlier[session_id]
+    return TranscriptRef(agent_id=target.agent_id, session_id=session_id, file=file)
+
+
+async def _public_page(gateway: Gateway, ref: TranscriptRef, start: int) -> tuple[list[Any], int | None]:
+    transcript = await gateway.transcripts.open(ref, create=False)
+    entries = await transcript.path_entries() if transcript is not None else []
+    said = [entry for entry in entries if entry.type == "message"]
+    shown = partial(as_people_see_it, with_reasoning=False)
+    return await asyncio.to_thread(lambda: public_page(joined_parts(said), start, shown))
+
+
+class SessionsImport(Params):
+    key: NonEmpty
+    """A session that does not exist yet."""
+    lines: list[str]
+    """Of an export, in either format."""
+
+
+@method("sessions.import", SessionsImport, access="admin")
+async def import_(call: Call) -> Any:
+    params: SessionsImport = call.params
+    gateway = call.gateway
+    target = target_of(gateway, params.key)
+    require_agent(gateway, target.agent_id)
+
+    async def work() -> str:
+        if await entry_of(gateway, target) is not None:
+            raise MethodError(f"{target.key} exists already; import into another key")
+        try:
+            return await _bring_in(gateway, target, params.lines)
+        except CannotImport as problem:
+            raise MethodError(f"not imported: {problem}") from None
+
+    session_id = await gateway.hub.exclusively(target.key, work)
+    return {"ok": True, "key": shown_key(target.key), "sessionId": session_id}
+
+
+async def _bring_in(gateway: Gateway, target: Target, lines: list[str]) -> str:
+    """The transcript first: an entry is made only once it has something to show."""
+    session_id, now = str(uuid.uuid4()), gateway.clock.now_ms()
+    ref = TranscriptRef(agent_id=target.agent_id, session_id=session_id)
+    if is_transcript(lines):
+        data = await asyncio.to_thread(imported_lines, lines, session_id, iso_utc(now))
+        await asyncio.to_thread(atomic_replace, Path(gateway.transcripts.default_path(ref)), data)
+    else:
+        messages = await asyncio.to_thread(imported_messages, lines, now)
+        transcript = await gateway.transcripts.open(ref, cwd=home_of(gateway.runtime, target.agent_id))
+        assert transcript is not None
+        for message in messages:
+            await transcript.append({"type": "message", "message": message})
+        await transcript.sync()
+    made = SessionEntry(sessionId=session_id, updatedAt=now)
+    await gateway.sessions.update(target.agent_id, target.key, lambda _: made)
+    return session_id
+
+
+class SessionsArchive(Params):
+    after_days: Positive | None = None
+    """Instead of ``session.archive.afterDays``."""
+
+
+@method("sessions.archive", SessionsArchive, access="admin")
+async def archive(call: Call) -> Any:
+    """Compresses old transcripts now rather than in the next hour."""
+    gateway = call.gateway
+    days = call.params.after_days
+    done = await compress_old(
+        gateway.transcripts, gateway.agent_ids(), gateway.config.current, gateway.clock.now_ms(), days
+    )
+    answer: dict[str, Any] = {"ok": not done.problems, "compressed": done.files, "problems": done.problems[:50]}
+    return {**answer, "bytesBefore": done.bytes_before, "bytesAfter": done.bytes_after}

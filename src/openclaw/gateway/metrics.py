@@ -1,0 +1,115 @@
+"""What the Gateway counts of its own work, in fixed space, for ``/metrics``."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from openclaw.clock import Clock
+from openclaw.events import AssistantEnded, Event
+from openclaw.messages import Usage
+from openclaw.runs.ending import end_of
+from openclaw.runs.observer import Observer
+from openclaw.runs.record import RunRecord
+
+TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class Histogram:
+    """Counts per bucket. A value belongs to the first bucket whose bound it does not exceed."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        """One per bound, and what lies beyond the last."""
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.messages: Counter[str] = Counter()
+        """By how they ended."""
+        self.tokens: Counter[str] = Counter()
+        self.model_errors: Counter[str] = Counter()
+        """By kind."""
+        self.turns = Histogram(TURN_SECONDS)
+
+    def spent(self, usage: Usage) -> None:
+        self.tokens["input"] += usage.input
+        self.tokens["output"] += usage.output
+        self.tokens["cache_read"] += usage.cache_read
+        self.tokens["cache_write"] += usage.cache_write
+
+
+class Metered:
+    """Counts a run on its way to whoever shows it."""
+
+    def __init__(self, record: RunRecord, inner: Observer, meter: Meter) -> None:
+        self._record = record
+        self._inner = inner
+        self._meter = meter
+
+    def started(self) -> None:
+        self._inner.started()
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, AssistantEnded):
+            self._meter.spent(event.message.usage)
+        self._inner.event(event)
+
+    def aborted(self, reason: str) -> None:
+        self._inner.aborted(reason)
+
+    def absorbed(self, by: str) -> None:
+        self._meter.messages["superseded"] += 1
+        self._inner.absorbed(by)
+
+    def finished(self) -> None:
+        record = self._record
+        if record.result is not None:
+            self._meter.messages[end_of(record.result)[0]] += 1
+        if record.started_at is not None and record.ended_at is not None:
+            self._meter.turns.add((record.ended_at - record.started_at) / 1000)
+        self._inner.finished()
+
+
+INTERVAL_S = 0.05
+WINDOW = 1200
+"""Samples the percentiles are taken from: the last minute."""
+LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+class StallMonitor:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self.lag = Histogram(LAG_SECONDS)
+        """Everything since the start, in seconds."""
+        self.worst = 0.0
+
+    async def watch(self) -> None:
+        while True:
+            due = self._clock.monotonic() + INTERVAL_S
+            await self._clock.sleep(INTERVAL_S)
+            self.note(max(0.0, self._clock.monotonic() - due))
+
+    def note(self, lag_s: float) -> None:
+        self._recent.append(lag_s)
+        self.lag.add(lag_s)
+        self.worst = max(self.worst, lag_s)
+
+    def percentile(self, share: float) -> float:
+        """Of the last minute, in seconds; 0 while there are no samples."""
+        if not self._recent:
+            return 0.0
+        ordered = sorted(self._recent)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -1,0 +1,237 @@
+"""One event to many clients: a global sequence number, one encoding, and a bound on what a slow client may cost.
+
+Nothing here waits. A frame goes into the client's outbound buffer or, when that is full, the client's slowness is
+dealt with at once, so that one stalled reader never delays the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from openclaw.gateway.auth.authorise import EVENT_SCOPES, may_receive
+from openclaw.gateway.server import frames
+from openclaw.gateway.server.replay import REPLAY, Backlog, Kept
+
+MAX_BUFFERED_BYTES = 1_572_864
+"""What may wait in one client's outbound buffer before it counts as slow."""
+DELTA_EVENTS = "delta-events"
+TOOL_EVENTS = "tool-events"
+
+log = logging.getLogger("openclaw.gateway.ws")
+
+
+class ClientInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a client says about itself."""
+
+    id: str
+    version: str
+    platform: str
+    mode: str
+    display_name: str | None = None
+    device_family: str | None = None
+    model_identifier: str | None = None
+    instance_id: str | None = None
+
+
+class Sink(Protocol):
+    """Where a client's frames go. Nothing waits; ``buffered`` says how many bytes have not left yet."""
+
+    @property
+    def buffered(self) -> int: ...
+
+    def pack(self, frame: bytes) -> bytes:
+        """The frame as it stands on this wire; the same function object for every client of a kind."""
+        ...
+
+    def write(self, packed: bytes) -> None:
+        """An event; may leave a moment later, together with the next ones."""
+        ...
+
+    def write_now(self, packed: bytes) -> None:
+        """An answer; leaves at once, after what was written before it."""
+        ...
+
+    async def room(self) -> None:
+        """Returns once the buffer has drained enough for a large answer."""
+        ...
+
+    def close(self, code: int, reason: str) -> None: ...
+
+    async def closed(self, code: int, reason: str) -> None:
+        """Closes and returns once the peer has been told."""
+        ...
+
+
+class Client:
+    """A connected caller: who it is, what it may see, and its bounded way out."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        conn_id: str,
+        role: str,
+        scopes: frozenset[str],
+        caps: frozenset[str],
+        client_info: ClientInfo,
+        is_local: bool,
+        ip: str = "",
+    ) -> None:
+        self.sink = sink
+        self.conn_id = conn_id
+        self.role = role
+        self.scopes = scopes
+        self.caps = caps
+        self.client_info = client_info
+        self.is_local = is_local
+        self.ip = ip
+        self.device_id: str | None = None
+        self.by_device_token = False
+        """It got in with a device token, so revoking that token ends it."""
+        self.presence_key: str | None = None
+        self.event_filter: Callable[[str, Any], bool] | None = None
+        """When set, only broadcast events it accepts are sent."""
+        self.takes_increments = DELTA_EVENTS in caps
+        self.live = REPLAY not in caps
+        """False: broadcasts do not go to it now; it gets them from the backlog."""
+        self.catching_up = False
+        self.dropped = 0
+        self.closing = False
+
+    def send_frame(self, frame: bytes) -> None:
+        """One frame for this client alone, at once."""
+        if self.closing:
+            return
+        if self.sink.buffered <= MAX_BUFFERED_BYTES:
+            self.sink.write_now(self.sink.pack(frame))
+        else:
+            self.close(1008, "slow consumer")
+
+    def send_packed(self, packed: bytes, drop_if_slow: bool) -> None:
+        if self.closing:
+            return
+        if self.sink.buffered <= MAX_BUFFERED_BYTES:
+            self.sink.write(packed)
+        elif drop_if_slow:
+            self.dropped += 1
+        else:
+            self.close(1008, "slow consumer")
+
+    async def send_answer(self, frame: bytes) -> None:
+        """A response: a client with a full buffer is waited for, since it asked for what fills it."""
+        if self.sink.buffered > MAX_BUFFERED_BYTES:
+            await self.sink.room()
+        if not self.closing:
+            self.sink.write_now(self.sink.pack(frame))
+
+    def close(self, code: int, reason: str) -> None:
+        if self.closing:
+            return
+        self.closing = True
+        if code == 1008:
+            log.warning("closing %s: %s", self.conn_id, reason, extra={"fields": {"conn": self.conn_id}})
+        self.sink.close(code, reason)
+
+    def follow_run(self, run_id: str) -> None:
+        """Streams that show only the runs of one call learn here of a run that belongs to it."""
+
+    def finish_after(self, run_id: str) -> None:
+        """Streams that end with a run learn here which one."""
+
+    def note_answer(self, payload: Any) -> None:
+        """Called with every payload this client is answered with."""
+
+
+Payload = Any
+"""A mapping, a msgspec record, or a function without arguments that returns one and is called only if needed."""
+
+
+class Broadcaster:
+    def __init__(self) -> None:
+        self.clients: dict[str, Client] = {}
+        self.seq = 0
+        self.epoch = str(uuid.uuid4())
+        """Sequence numbers begin again with every start: those of another epoch mean nothing here."""
+        self.backlog = Backlog()
+
+    def add(self, client: Client) -> None:
+        self.clients[client.conn_id] = client
+
+    def remove(self, client: Client) -> None:
+        self.clients.pop(client.conn_id, None)
+
+    def publish(
+        self,
+        event: str,
+        payload: Any,
+        *,
+        drop_if_slow: bool = False,
+        scope: str | None = None,
+        state_version: dict[str, int] | None = None,
+    ) -> None:
+        """To every client that may see it. ``scope`` narrows further than what the event itself demands."""
+        self.seq += 1
+        needed = scope or EVENT_SCOPES.get(event)
+        frame = frames.encode_event(event, payload, self.seq, state_version)
+        _send(self._live(needed), event, payload, frame, drop_if_slow)
+        self.backlog.keep(Kept(self.seq, event, needed, frame))
+
+    def publish_variants(self, event: str, full: Payload, delta: Any, *, drop_if_slow: bool = False) -> None:
+        """One event in two forms under one sequence number: increments for clients with ``delta-events``.
+
+        ``full`` may be called again, much later, for a client that missed the event.
+        """
+        self.seq += 1
+        increment = frames.encode_event(event, delta, self.seq)
+        live = self._live(None)
+        if whole := [client for client in live if not client.takes_increments]:
+            payload = full() if callable(full) else full
+            _send(whole, event, payload, frames.encode_event(event, payload, self.seq), drop_if_slow)
+        if len(whole) < len(live):
+            _send([client for client in live if client.takes_increments], event, delta, increment, drop_if_slow)
+        self.backlog.keep(Kept(self.seq, event, None, increment, full))
+
+    def send_to(self, conn_ids: Iterable[str], event: str, payload: Any, *, drop_if_slow: bool = False) -> None:
+        """To these connections only, without a sequence number."""
+        named = [client for conn_id in conn_ids if (client := self.clients.get(conn_id)) is not None]
+        if named:
+            _send(named, event, payload, frames.encode_event(event, payload), drop_if_slow, filtered=False)
+
+    def _live(self, scope: str | None) -> list[Client]:
+        if scope is None:
+            return [client for client in self.clients.values() if client.live]
+        return [
+            client for client in self.clients.values() if client.live and may_receive(client.role, client.scopes, scope)
+        ]
+
+
+def _send(
+    clients: list[Client], event: str, payload: Any, frame: bytes, drop_if_slow: bool, *, filtered: bool = True
+) -> None:
+    """One form of an event to clients of several kinds, byte for byte the same for all of a kind."""
+    packed: dict[Callable[[bytes], bytes], bytes] = {}
+    for client in clients:
+        accepts = client.event_filter
+        if filtered and accepts is not None and not accepts(event, payload):
+            continue
+        pack = client.sink.pack
+        ready = packed.get(pack)
+        if ready is None:
+            ready = packed[pack] = pack(frame)
+        client.send_packed(ready, drop_if_slow)
+
+
+def field_of(payload: Any, wire_name: str) -> Any:
+    """A field of an event's payload by its name on the wire, whether it is a mapping or a record."""
+    if isinstance(payload, dict):
+        return payload.get(wire_name)
+    if isinstance(payload, msgspec.Struct):
+        for name, wire in zip(payload.__struct_fields__, payload.__struct_encode_fields__, strict=True):
+            if wire == wire_name:
+                return getattr(payload, name)
+    return None

@@ -1,0 +1,288 @@
+"""One WebSocket from its first byte to its last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.abc import AbstractStreamWriter
+
+from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.server import frames, registry
+from openclaw.gateway.server.broadcast import Client
+from openclaw.gateway.server.handshake import Admission, ConnectParams, Refused, admit, hello_ok
+from openclaw.gateway.server.params import InvalidParams, decode_params
+from openclaw.gateway.server.replay import catch_up, resume
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+HANDSHAKE_TIMEOUT_S = 10.0
+MAX_CALLS_IN_FLIGHT = 256
+"""A client with more unanswered calls is not read from until one is answered."""
+CLOSE_GRACE_S = 5.0
+LINGER_STEP_S = 0.05
+SLOW_CALL_MS = 250
+GATHER_S = 0.002
+_medium = struct.Struct("!HH").pack
+_long = struct.Struct("!HQ").pack
+
+log = logging.getLogger("openclaw.gateway.ws")
+
+
+class WebSocketSink:
+    """Frames go into the socket's own buffer, whose size is asked before each one.
+
+    An answer, and the first event after a pause, leave at once, or with the others when something has left in this pass
+    of the event loop. Events that follow within two milliseconds leave together, since at the speed of a model the
+    system call per frame and client is most of the cost.
+    """
+
+    def __init__(self, ws: web.WebSocketResponse, transport: asyncio.Transport, writer: AbstractStreamWriter) -> None:
+        self._ws = ws
+        self._transport = transport
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[bytes] = []
+        self._gathered_size = 0
+        self._pause: asyncio.TimerHandle | None = None
+        self._leaving = False
+        self._closer: asyncio.Task[None] | None = None
+
+    @property
+    def buffered(self) -> int:
+        return self._transport.get_write_buffer_size() + self._gathered_size
+
+    @staticmethod
+    def pack(frame: bytes) -> bytes:
+        """A text frame as RFC 6455 has it; a server does not mask."""
+        size = len(frame)
+        if size < 126:
+            return bytes((0x81, size)) + frame
+        if size < 65536:
+            return _medium(0x817E, size) + frame
+        return _long(0x817F, size) + frame
+
+    def write(self, packed: bytes) -> None:
+        self._gathered.append(packed)
+        self._gathered_size += len(packed)
+        if self._pause is None:
+            self._leave()
+            self._pause = self._loop.call_later(GATHER_S, self._after_pause)
+
+    def write_now(self, packed: bytes) -> None:
+        self._gathered.append(packed)
+        self._gathered_size += len(packed)
+        self._leave()
+
+    def _leave(self) -> None:
+        """At once, or, when something has left in this pass already, when it is over."""
+        if not self._leaving:
+            self._flush()
+            self._leaving = True
+            self._loop.call_soon(self._flush)
+
+    def _after_pause(self) -> None:
+        self._pause = None
+        if self._gathered:
+            self._flush()
+            self._pause = self._loop.call_later(GATHER_S, self._after_pause)
+
+    def _flush(self) -> None:
+        self._leaving = False
+        gathered = self._gathered
+        if gathered and not self._ws.closed and not self._transport.is_closing():
+            self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+        self._gathered = []
+        self._gathered_size = 0
+
+    async def room(self) -> None:
+        self._flush()
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            pass
+
+    def close(self, code: int, reason: str) -> None:
+        if self._closer is None:
+            self._closer = asyncio.get_running_loop().create_task(self.closed(code, reason))
+
+    async def closed(self, code: int, reason: str) -> None:
+        """Says goodbye; a peer that does not react in time is cut off."""
+        self._flush()
+        try:
+            async with asyncio.timeout(CLOSE_GRACE_S):
+                await self._ws.close(code=code, message=frames.close_reason(reason), drain=False)
+        except (TimeoutError, ConnectionError, RuntimeError):
+            pass
+        # Not at once: what is buffered, the close frame last, should still reach a peer that reads.
+        asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)
+
+
+class PatientSocket(web.WebSocketResponse):
+    """Lets a peer finish sending what is too large: hanging up on it resets the connection, and it never learns why."""
+
+    _said_goodbye = False
+
+    @property
+    def closed(self) -> bool:
+        return self._said_goodbye or self._closed
+
+    async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
+        transport = None if self.closed or self._req is None else self._req.transport
+        if code == WSCloseCode.MESSAGE_TOO_BIG and transport is not None and not transport.is_closing():
+            reason = struct.pack("!H", code) + frames.close_reason(f"a frame may have {frames.MAX_FRAME_BYTES} bytes")
+            transport.write(b"\x88" + bytes((len(reason),)) + reason)
+            self._said_goodbye = True
+            waited = 0.0
+            while waited < CLOSE_GRACE_S and not transport.is_closing():  # What still comes is thrown away meanwhile.
+                await asyncio.sleep(LINGER_STEP_S)
+                waited += LINGER_STEP_S
+        return await super().close(code=code, message=message, drain=drain)
+
+
+class Connection:
+    def __init__(self, gateway: Gateway, peer: Peer, handshake_timeout_s: float) -> None:
+        self._gateway = gateway
+        self._peer = peer
+        self._handshake_timeout_s = handshake_timeout_s
+        self._in_flight = 0
+        self._room = asyncio.Event()
+        self._id = str(uuid.uuid4())
+        self._nonce = str(uuid.uuid4())
+
+    async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        ws = PatientSocket(
+            compress=False, max_msg_size=frames.MAX_FRAME_BYTES, decode_text=False, timeout=CLOSE_GRACE_S
+        )
+        writer = await ws.prepare(request)
+        transport = request.transport
+        if transport is None:
+            return ws
+        sink = WebSocketSink(ws, transport, writer)
+        challenge = {"nonce": self._nonce, "ts": self._gateway.clock.now_ms()}
+        sink.write_now(sink.pack(frames.encode_event("connect.challenge", challenge)))
+        client = await self._shake_hands(ws, sink)
+        if client is not None:
+            try:
+                await self._listen(ws, client)
+            finally:
+                client.closing = True
+                self._gateway.client_left(client)
+        return ws
+
+    async def _shake_hands(self, ws: web.WebSocketResponse, sink: WebSocketSink) -> Client | None:
+        try:
+            async with asyncio.timeout(self._handshake_timeout_s):
+                message = await ws.receive()
+        except TimeoutError:
+            await sink.closed(1000, "")
+            return None
+        if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+            return None
+        try:
+            request = frames.decode_request(message.data)
+        except frames.NotJson:
+            await sink.closed(1000, "")
+            return None
+        except frames.BadFrame:
+            await sink.closed(1008, "invalid request frame")
+            return None
+        try:
+            # Shielded: a device file being written is not left half way when the caller hangs up.
+            admission = await asyncio.shield(self._gateway.spawn(self._admit(request)))
+        except Refused as refused:
+            await self._refuse(sink, request.id, refused)
+            return None
+        return self._welcome(sink, request.id, admission)
+
+    async def _admit(self, request: frames.Request) -> Admission:
+        if request.method != "connect":
+            raise Refused("invalid handshake: first request must be connect")
+        try:
+            connect = decode_params("connect", request.params, ConnectParams)
+        except InvalidParams as error:
+            raise Refused(str(error)) from None
+        return await admit(self._gateway, connect, self._peer, self._nonce)
+
+    async def _refuse(self, sink: WebSocketSink, id: str, refused: Refused) -> None:
+        fields = {"conn": self._id, "ip": self._peer.ip, "code": refused.close_code}
+        log.warning("refused %s: %s", self._peer.ip, refused, extra={"fields": fields})
+        error = frames.ErrorShape(
+            code=refused.code, message=str(refused), details=refused.details, retry_after_ms=refused.retry_after_ms
+        )
+        sink.write_now(sink.pack(frames.encode_error(id, error)))
+        await sink.closed(refused.close_code, str(refused))
+
+    def _welcome(self, sink: WebSocketSink, id: str, admission: Admission) -> Client:
+        client = Client(
+            sink,
+            conn_id=self._id,
+            role=admission.role,
+            scopes=frozenset(admission.scopes),
+            caps=admission.caps,
+            client_info=admission.info,
+            is_local=self._peer.is_local,
+            ip=self._peer.ip,
+        )
+        client.device_id = admission.device_id
+        client.by_device_token = admission.by_device_token
+        self._gateway.client_came(client, admission.scopes)
+        broadcaster, last = self._gateway.broadcaster, admission.last_seq
+        resumption = None if last is None else resume(broadcaster, last, admission.epoch)
+        client.send_frame(frames.encode_response(id, hello_ok(self._gateway, admission, self._id, resumption)))
+        broadcaster.add(client)
+        if resumption is not None:
+            client.live = False  # Until what it missed was sent: nothing comes before its turn.
+            self._gateway.spawn(catch_up(broadcaster, client, resumption.after))
+        self._gateway.health.refresh_soon()
+        log.debug("connected %s", admission.info.id, extra={"fields": {"conn": self._id, "role": admission.role}})
+        return client
+
+    async def _listen(self, ws: web.WebSocketResponse, client: Client) -> None:
+        while True:
+            message = await ws.receive()
+            if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                return
+            try:
+                request = frames.decode_request(message.data)
+            except frames.NotJson:
+                log.warning("ignored a frame that is not JSON", extra={"fields": {"conn": self._id}})
+                continue
+            except frames.BadFrame as bad:
+                error = frames.ErrorShape(code="INVALID_REQUEST", message=f"invalid request frame: {bad}")
+                await client.send_answer(frames.encode_error(bad.id, error))
+                continue
+            if self._in_flight >= MAX_CALLS_IN_FLIGHT:
+                self._room.clear()
+                await self._room.wait()
+            self._in_flight += 1
+            self._gateway.spawn(self._answer(client, request))
+
+    async def _answer(self, client: Client, request: frames.Request) -> None:
+        began = self._gateway.clock.monotonic()
+        try:
+            await self._gateway.turnstile.enter()
+            answer = await registry.answer(self._gateway, client, request.id, request.method, request.params)
+            await client.send_answer(answer.frame)
+        finally:
+            if self._in_flight == MAX_CALLS_IN_FLIGHT:
+                self._room.set()
+            self._in_flight -= 1
+        took_ms = int((self._gateway.clock.monotonic() - began) * 1000)
+        _log_call(client, request, answer, took_ms)
+
+
+def _log_call(client: Client, request: frames.Request, answer: registry.Answer, took_ms: int) -> None:
+    """Every call at debug; failures and slow ones where a person looks first."""
+    level = logging.DEBUG if answer.ok and took_ms < SLOW_CALL_MS else logging.INFO
+    if not log.isEnabledFor(level):
+        return
+    fields: dict[str, Any] = {"conn": client.conn_id, "id": request.id[:80], "ms": took_ms}
+    mark = "✓" if answer.ok else "✗"
+    text = f"⇄ res {mark} {request.method[:80]} {took_ms}ms"
+    log.log(level, "%s%s", text, "" if answer.ok else f" {answer.message[:200]}", extra={"fields": fields})

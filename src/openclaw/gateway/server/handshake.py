@@ -1,0 +1,321 @@
+"""The first request of a connection: who calls, may they in, and as what."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+
+from openclaw import __version__
+from openclaw.gateway.auth.devices import (
+    MAX_SKEW_MS,
+    device_id,
+    encode_base64url,
+    raw_public_key,
+    signature_is_valid,
+    signed_text,
+)
+from openclaw.gateway.auth.origin import Peer, origin_refusal
+from openclaw.gateway.auth.shared_auth import SharedSecret, check, is_control_ui, is_webchat, refusal_text
+from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES, ClientInfo
+from openclaw.gateway.server.frames import MAX_FRAME_BYTES, PROTOCOL_VERSION, Text
+from openclaw.gateway.server.params import Params
+from openclaw.gateway.server.registry import EVENTS, advertised
+from openclaw.gateway.server.replay import Resumption
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+ClientId = Literal[
+    "webchat-ui",
+    "openclaw-control-ui",
+    "webchat",
+    "cli",
+    "gateway-client",
+    "openclaw-macos",
+    "openclaw-ios",
+    "openclaw-android",
+    "node-host",
+    "test",
+    "fingerprint",
+    "openclaw-probe",
+]
+ClientMode = Literal["webchat", "cli", "ui", "backend", "node", "probe", "test"]
+Version = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class ConnectClient(Params):
+    id: ClientId
+    version: Text
+    platform: Text
+    mode: ClientMode
+    display_name: Text | None = None
+    device_family: Text | None = None
+    model_identifier: Text | None = None
+    instance_id: Text | None = None
+
+
+class ConnectDevice(Params):
+    id: Text
+    public_key: Text
+    signature: Text
+    signed_at: Annotated[int, msgspec.Meta(ge=0)]
+    nonce: Text | None = None
+
+
+class ConnectAuth(Params):
+    token: str | None = None
+    password: str | None = None
+
+
+class ConnectParams(Params):
+    min_protocol: Version
+    max_protocol: Version
+    client: ConnectClient
+    caps: list[Text] = []
+    commands: list[Text] = []
+    permissions: dict[str, bool] = {}
+    path_env: str | None = None
+    role: Text | None = None
+    scopes: list[Text] | None = None
+    device: ConnectDevice | None = None
+    auth: ConnectAuth | None = None
+    locale: str | None = None
+    user_agent: str | None = None
+    last_seq: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """The last broadcast the client has dealt with on an earlier connection: it gets those after it."""
+    epoch: Text | None = None
+    """From the ``hello-ok`` of that connection."""
+
+
+class Refused(Exception):
+    """The connection is answered with an error and closed."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "INVALID_REQUEST",
+        details: Any = None,
+        close_code: int = 1008,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = details
+        self.close_code = close_code
+        self.retry_after_ms = retry_after_ms
+
+
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller is from now on."""
+
+    role: str
+    scopes: tuple[str, ...]
+    info: ClientInfo
+    caps: frozenset[str]
+    last_seq: int | None = None
+    epoch: str | None = None
+    """Where the events of an earlier connection ended, if the client wants to go on from there."""
+    device_id: str | None = None
+    device_token: dict[str, Any] | None = None
+    by_device_token: bool = False
+
+    @property
+    def auth_block(self) -> dict[str, Any] | None:
+        """The ``auth`` of ``hello-ok``: the one place where a device learns its token."""
+        token = self.device_token
+        if token is None:
+            return None
+        issued = token.get("rotatedAtMs") or token["createdAtMs"]
+        return {"deviceToken": token["token"], "role": token["role"], "scopes": token["scopes"], "issuedAtMs": issued}
+
+
+async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str) -> Admission:
+    """Decides on a well-formed ``connect``. Raises ``Refused``."""
+    if connect.max_protocol < PROTOCOL_VERSION or connect.min_protocol > PROTOCOL_VERSION:
+        details = {"expectedProtocol": PROTOCOL_VERSION}
+        raise Refused("protocol mismatch", details=details, close_code=1002)
+    role = connect.role or "operator"
+    if role not in ("operator", "node"):
+        raise Refused("invalid role")
+    asked = tuple(connect.scopes or ())
+    scopes = asked or (("operator.admin",) if role == "operator" else ())
+    client = connect.client
+    allowed = gateway.config.current.gateway.control_ui.allowed_origins
+    is_page = is_control_ui(client.id) or is_webchat(client.id, client.mode)
+    if is_page and (refused := origin_refusal(peer, allowed)):
+        hint = "open the Control UI from this Gateway or add its origin to gateway.controlUi.allowedOrigins"
+        raise Refused(f"origin not allowed ({refused}; {hint})")
+    attempt = _Attempt(gateway, connect, peer, role, asked, scopes)
+    if connect.device is None:
+        attempt.without_device()
+        return attempt.admission()
+    attempt.verify_device(connect.device, nonce)
+    await gateway.devices.load()
+    by_token = attempt.authorise_device(connect.device)
+    if not attempt.pairing_is_bypassed:
+        await attempt.ensure_paired(connect.device)
+    token = await gateway.devices.ensure_token(connect.device.id, role, scopes)
+    return attempt.admission(device_id=connect.device.id, device_token=token, by_device_token=by_token)
+
+
+class _Attempt:
+    """One try to get in: the facts every step needs."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        connect: ConnectParams,
+        peer: Peer,
+        role: str,
+        asked: tuple[str, ...],
+        scopes: tuple[str, ...],
+    ) -> None:
+        self.gateway = gateway
+        self.connect = connect
+        self.peer = peer
+        self.role = role
+        self.asked = asked
+        self.scopes = scopes
+        self.secret: SharedSecret = gateway.secret()
+        self.token = connect.auth.token if connect.auth else None
+        self.password = connect.auth.password if connect.auth else None
+        self.wait_ms = gateway.auth_limiter.wait_ms(peer.ip)
+        if self.wait_ms and not peer.is_local:
+            self._refuse_for_now()
+        self.verdict = check(self.secret, self.token, self.password)
+
+    def _refuse_for_now(self) -> None:
+        text = f"unauthorized: too many failed attempts; try again in {self.wait_ms // 1000 + 1} s"
+        raise Refused(text, retry_after_ms=self.wait_ms)
+
+    def refuse(self) -> None:
+        """Counts a wrong secret. A right one sent from this machine is always heard: a stale tab locks nobody out."""
+        if self.verdict.reason == "mismatch":
+            self.gateway.auth_limiter.failed(self.peer.ip)
+            if self.wait_ms:
+                self._refuse_for_now()
+        client = self.connect.client
+        raise Refused(refusal_text(self.secret.mode, self.verdict.reason, client.id, client.mode))
+
+    @property
+    def pairing_is_bypassed(self) -> bool:
+        """Flags for a Control UI that cannot have a device key (no secure context)."""
+        flags = self.gateway.config.current.gateway.control_ui
+        bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
+        return bypass and is_control_ui(self.connect.client.id) and self.verdict.ok
+
+    def without_device(self) -> None:
+        flags = self.gateway.config.current.gateway.control_ui
+        bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
+        if is_control_ui(self.connect.client.id) and not bypass:
+            raise Refused("control ui requires HTTPS or localhost (secure context)")
+        if self.verdict.ok:
+            return
+        if self.token or self.password:
+            self.refuse()
+        raise Refused("device identity required", code="NOT_PAIRED")
+
+    def verify_device(self, device: ConnectDevice, nonce: str) -> None:
+        raw = raw_public_key(device.public_key)
+        if raw is None or device_id(raw) != device.id:
+            raise Refused("device identity mismatch")
+        if abs(self.gateway.clock.now_ms() - device.signed_at) > MAX_SKEW_MS:
+            raise Refused("device signature expired")
+        if device.nonce is None and not self.peer.is_local:
+            raise Refused("device nonce required")
+        if device.nonce is not None and device.nonce != nonce:
+            raise Refused("device nonce mismatch")
+        text = signed_text(
+            device_id=device.id,
+            client_id=self.connect.client.id,
+            client_mode=self.connect.client.mode,
+            role=self.role,
+            scopes=self.asked,
+            signed_at=device.signed_at,
+            token=self.token,
+            nonce=device.nonce,
+        )
+        if not signature_is_valid(raw, text, device.signature):
+            raise Refused("device signature invalid")
+
+    def authorise_device(self, device: ConnectDevice) -> bool:
+        """Whether the device's own token opened the door instead of the shared secret."""
+        if self.verdict.ok:
+            return False
+        if self.token and self.gateway.devices.token_is_valid(device.id, self.token, self.role, self.scopes):
+            return True
+        self.refuse()
+        return False
+
+    async def ensure_paired(self, device: ConnectDevice) -> None:
+        devices = self.gateway.devices
+        raw = raw_public_key(device.public_key)
+        public_key = encode_base64url(raw) if raw else device.public_key
+        client = self.connect.client
+        facts: dict[str, Any] = {"displayName": client.display_name, "platform": client.platform}
+        facts |= {"clientId": client.id, "clientMode": client.mode}
+        facts["remoteIp"] = None if self.peer.is_local else self.peer.ip
+        if devices.covers(device.id, public_key, self.role, self.scopes):
+            await devices.refresh(device.id, facts)
+            return
+        facts |= {"role": self.role, "roles": [self.role], "scopes": list(self.scopes), "silent": self.peer.is_local}
+        request, created = await devices.request_pairing(device.id, public_key, facts)
+        if self.peer.is_local:
+            await devices.approve(request["requestId"])
+            self.gateway.announce_pairing(request, "approved")
+            return
+        if created:
+            self.gateway.broadcaster.publish("device.pair.requested", request, drop_if_slow=True)
+        raise Refused("pairing required", code="NOT_PAIRED", details={"requestId": request["requestId"]})
+
+    def admission(self, **device: Any) -> Admission:
+        info = msgspec.convert(msgspec.to_builtins(self.connect.client), ClientInfo)
+        connect = self.connect
+        missed = {"last_seq": connect.last_seq, "epoch": connect.epoch}
+        caps = frozenset(connect.caps)
+        return Admission(role=self.role, scopes=self.scopes, info=info, caps=caps, **missed, **device)
+
+
+TICK_INTERVAL_MS = 30_000
+
+
+def hello_ok(
+    gateway: Gateway, admission: Admission, conn_id: str, resumption: Resumption | None = None
+) -> dict[str, Any]:
+    hello: dict[str, Any] = {
+        "type": "hello-ok",
+        "protocol": PROTOCOL_VERSION,
+        "server": {"version": __version__, "host": socket.gethostname(), "connId": conn_id, **_events(gateway)},
+        "features": {"methods": advertised(), "events": list(EVENTS)},
+        "snapshot": _snapshot(gateway),
+    }
+    if resumption is not None:
+        hello["server"]["replay"] = resumption.view(gateway.broadcaster)
+    if auth := admission.auth_block:
+        hello["auth"] = auth
+    hello["policy"] = {
+        "maxPayload": MAX_FRAME_BYTES,
+        "maxBufferedBytes": MAX_BUFFERED_BYTES,
+        "tickIntervalMs": TICK_INTERVAL_MS,
+    }
+    return hello
+
+
+def _events(gateway: Gateway) -> dict[str, Any]:
+    """Where the events of this connection begin, so that a client knows at once whether it missed any."""
+    return {"epoch": gateway.broadcaster.epoch, "seq": gateway.broadcaster.seq}
+
+
+def _snapshot(gateway: Gateway) -> dict[str, Any]:
+    return {
+        "presence": gateway.presence.listing(),
+        "health": gateway.health.cached or {},
+        "stateVersion": gateway.state_version(),
+        "uptimeMs": gateway.clock.now_ms() - gateway.started_at,
+        "configPath": gateway.config_path,
+        "stateDir": gateway.state_dir,
+        "sessionDefaults": gateway.session_defaults(),
+    }

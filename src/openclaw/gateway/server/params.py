@@ -1,0 +1,204 @@
+"""What parameter records have in common: camelCase on the wire, nothing unknown, nothing positional."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from openclaw.gateway.server.frames import NotJson, decode_any
+
+NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Params(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    pass
+
+
+T = TypeVar("T")
+MAX_PROBLEMS = 20
+"""Parts listed in one message; hostile input could otherwise make it as long as itself."""
+
+
+class InvalidParams(Exception):
+    """Everything that is wrong with the parameters, in one text."""
+
+
+@cache
+def _decoder(shape: type[Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(shape)
+
+
+def decode_params(method: str, raw: bytes | msgspec.Raw, shape: type[T]) -> T:
+    """The parameters as a record. Absent and ``null`` count as ``{}``. Raises ``InvalidParams``."""
+    data = bytes(raw).strip()
+    if not data or data == b"null":
+        data = b"{}"
+    try:
+        return _decoder(shape).decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        first = str(error)
+    try:
+        value = _whole_numbers(decode_any(data))
+        found = problems(value, shape)
+        if not found:
+            return msgspec.convert(value, shape)
+    except (NotJson, RecursionError):
+        raise InvalidParams(f"invalid {method} params: must be valid JSON") from None
+    except msgspec.MsgspecError:
+        found = [first]
+    raise InvalidParams(f"invalid {method} params: {'; '.join(found)}")
+
+
+def problems(value: Any, shape: type[Any]) -> list[str]:
+    """What is wrong with a plain value, in the order a reader of the schema would meet it, without repeats."""
+    found: list[str] = []
+    _check(value, _info(shape), "", found)
+    return list(dict.fromkeys(found))[:MAX_PROBLEMS]
+
+
+@cache
+def _info(shape: type[Any]) -> inspect.Type:
+    return inspect.type_info(shape)
+
+
+def _whole_numbers(value: Any) -> Any:
+    """JSON has one kind of number: 3.0 is an integer."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, list):
+        return [_whole_numbers(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _whole_numbers(item) for key, item in value.items()}
+    return value
+
+
+def _report(found: list[str], path: str, text: str) -> None:
+    if len(found) < MAX_PROBLEMS * 4:
+        found.append(f"at {path}: {text}" if path else text)
+
+
+def _check(value: Any, kind: inspect.Type, path: str, found: list[str]) -> None:
+    match kind:
+        case inspect.Metadata():
+            _check(value, kind.type, path, found)
+        case inspect.StructType():
+            _check_struct(value, kind, path, found)
+        case inspect.StrType():
+            _check_string(value, kind, path, found)
+        case inspect.BoolType():
+            if not isinstance(value, bool):
+                _report(found, path, "must be boolean")
+        case inspect.NoneType():
+            if value is not None:
+                _report(found, path, "must be null")
+        case inspect.IntType() | inspect.FloatType():
+            _check_number(value, kind, path, found)
+        case inspect.LiteralType() | inspect.EnumType():
+            _check_choice(value, kind, path, found)
+        case inspect.UnionType():
+            _check_union(value, kind, path, found)
+        case inspect.ListType() | inspect.VarTupleType() | inspect.SetType() | inspect.FrozenSetType():
+            _check_list(value, kind, path, found)
+        case inspect.DictType():
+            _check_dict(value, kind, path, found)
+        case _:
+            pass
+
+
+def _check_struct(value: Any, kind: inspect.StructType, path: str, found: list[str]) -> None:
+    if not isinstance(value, dict):
+        _report(found, path, "must be object")
+        return
+    fields = {field.encode_name: field for field in kind.fields}
+    for name, field in fields.items():
+        if field.required and name not in value:
+            _report(found, path, f"must have required property '{name}'")
+    if kind.forbid_unknown_fields:
+        for name in value:
+            if name not in fields and name != kind.tag_field:
+                found.append(f"at {path or 'root'}: unexpected property '{_shown(name)}'")
+    for name, field in fields.items():
+        if name in value:
+            _check(value[name], field.type, f"{path}/{name}", found)
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= 80 else name[:80] + "…"
+
+
+def _check_string(value: Any, kind: inspect.StrType, path: str, found: list[str]) -> None:
+    if not isinstance(value, str):
+        _report(found, path, "must be string")
+        return
+    if kind.max_length is not None and len(value) > kind.max_length:
+        _report(found, path, f"must NOT have more than {kind.max_length} characters")
+    if kind.min_length is not None and len(value) < kind.min_length:
+        _report(found, path, f"must NOT have fewer than {kind.min_length} characters")
+    if kind.pattern is not None and not re.search(kind.pattern, value):
+        _report(found, path, f'must match pattern "{kind.pattern}"')
+
+
+def _check_number(value: Any, kind: inspect.IntType | inspect.FloatType, path: str, found: list[str]) -> None:
+    whole = isinstance(kind, inspect.IntType)
+    allowed = int if whole else int | float
+    if isinstance(value, bool) or not isinstance(value, allowed):
+        _report(found, path, "must be integer" if whole else "must be number")
+        return
+    for bound, holds, sign in (
+        (kind.le, lambda limit: value <= limit, "<="),
+        (kind.ge, lambda limit: value >= limit, ">="),
+        (kind.lt, lambda limit: value < limit, "<"),
+        (kind.gt, lambda limit: value > limit, ">"),
+    ):
+        if bound is not None and not holds(bound):
+            _report(found, path, f"must be {sign} {bound}")
+
+
+def _check_choice(value: Any, kind: inspect.LiteralType | inspect.EnumType, path: str, found: list[str]) -> None:
+    allowed = kind.values if isinstance(kind, inspect.LiteralType) else [member.value for member in kind.cls]
+    if not any(value == choice and type(value) is type(choice) for choice in allowed):
+        _report(found, path, "must be equal to one of the allowed values")
+
+
+def _check_union(value: Any, kind: inspect.UnionType, path: str, found: list[str]) -> None:
+    members = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
+    if value is None and len(members) < len(kind.types):
+        return
+    attempts: list[list[str]] = []
+    for member in members:
+        attempt: list[str] = []
+        _check(value, member, path, attempt)
+        if not attempt:
+            return
+        attempts.append(attempt)
+    if len(members) == 1:
+        found.extend(attempts[0])
+        return
+    for attempt in attempts:
+        found.extend(attempt)
+    _report(found, path, "must match a schema in anyOf")
+
+
+def _check_list(value: Any, kind: Any, path: str, found: list[str]) -> None:
+    if not isinstance(value, list):
+        _report(found, path, "must be array")
+        return
+    if kind.max_length is not None and len(value) > kind.max_length:
+        _report(found, path, f"must NOT have more than {kind.max_length} items")
+    if kind.min_length is not None and len(value) < kind.min_length:
+        _report(found, path, f"must NOT have fewer than {kind.min_length} items")
+    for index, item in enumerate(value):
+        _check(item, kind.item_type, f"{path}/{index}", found)
+
+
+def _check_dict(value: Any, kind: inspect.DictType, path: str, found: list[str]) -> None:
+    if not isinstance(value, dict):
+        _report(found, path, "must be object")
+        return
+    for name, item in value.items():
+        _check(item, kind.value_type, f"{path}/{_shown(str(name))}", found)

@@ -1,0 +1,192 @@
+"""The table of methods: a name, its parameters, who may call it, and the function that answers."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pkgutil
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from openclaw.gateway.auth.authorise import Access, access_of, refusal
+from openclaw.gateway.server import frames
+from openclaw.gateway.server.params import InvalidParams, decode_params
+from openclaw.storage.trouble import in_words, is_disk_trouble
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.server.broadcast import Client
+
+log = logging.getLogger("openclaw.gateway.ws")
+
+_METHODS = """
+health logs.tail channels.status channels.logout status usage.status usage.cost tts.status tts.providers tts.enable
+tts.disable tts.convert tts.setProvider config.get config.set config.apply config.patch config.schema
+exec.approvals.get exec.approvals.set exec.approvals.node.get exec.approvals.node.set exec.approval.request
+exec.approval.resolve wizard.start wizard.next wizard.cancel wizard.status talk.mode models.list agents.list
+agents.create agents.update agents.delete agents.files.list agents.files.get agents.files.set skills.status
+skills.bins skills.install skills.update update.run voicewake.get voicewake.set sessions.list sessions.preview
+sessions.patch sessions.reset sessions.delete sessions.compact last-heartbeat set-heartbeats wake node.pair.request
+node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list device.pair.approve
+device.pair.reject device.token.rotate device.token.revoke node.rename node.list node.describe node.invoke
+node.invoke.result node.event cron.list cron.status cron.add cron.update cron.remove cron.run cron.runs
+system-presence system-event send agent agent.identity.get agent.wait browser.request chat.history chat.abort
+chat.send sessions.resolve sessions.usage sessions.usage.timeseries sessions.usage.logs chat.inject poll
+connect
+"""
+ADVERTISED: tuple[str, ...] = tuple(_METHODS.split())
+"""Names of protocol v3. One that has no handler here says so; clients never meet a pretended answer."""
+
+_EVENTS = """
+connect.challenge agent chat presence tick talk.mode shutdown health heartbeat cron node.pair.requested
+node.pair.resolved node.invoke.request device.pair.requested device.pair.resolved voicewake.changed
+exec.approval.requested exec.approval.resolved
+"""
+EVENTS: tuple[str, ...] = tuple(_EVENTS.split())
+
+
+class MethodError(Exception):
+    """An answer that is not ok. ``payload`` goes beside the error, for methods whose failures carry a result."""
+
+    def __init__(
+        self,
+        message: str,
+        code: str = "INVALID_REQUEST",
+        details: Any = None,
+        payload: Any = None,
+        retryable: bool | None = None,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.payload = payload
+        self.shape = frames.ErrorShape(
+            code=code, message=message, details=details, retryable=retryable, retry_after_ms=retry_after_ms
+        )
+
+
+class Call:
+    """One request being answered."""
+
+    def __init__(self, gateway: Gateway, client: Client, id: str, method: str, params: Any) -> None:
+        self.gateway = gateway
+        self.client = client
+        self.id = id
+        self.method = method
+        self.params = params
+
+    def respond(self, payload: Any) -> None:
+        """An early ``res`` on the same id; the handler's return value follows as the last one."""
+        self.client.note_answer(payload)
+        self.client.send_frame(frames.encode_response(self.id, payload))
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+H = TypeVar("H", bound=Handler)
+
+
+class Method(msgspec.Struct, frozen=True):
+    name: str
+    params: type[Any] | None
+    access: Access
+    handler: Handler
+
+
+_methods: dict[str, Method] = {}
+
+
+def method(name: str, params: type[Any] | None = None, access: Access | None = None) -> Callable[[H], H]:
+    """Registers the function that answers ``name``.
+
+    ``params`` is the record its parameters decode into; without one the handler gets plain values. ``access`` may be
+    left out for names of protocol v3, whose access is fixed.
+    """
+
+    def register(handler: H) -> H:
+        fixed = access_of(name)
+        if access is not None and name in ADVERTISED and fixed != access:
+            raise ValueError(f"method {name} has access {fixed} in protocol v3, not {access}")
+        if name in _methods and _methods[name].handler is not handler:
+            raise ValueError(f"method {name} is registered twice")
+        _methods[name] = Method(name, params, access or access_of(name), handler)
+        return handler
+
+    return register
+
+
+def load_methods() -> None:
+    """Imports every module of ``gateway/methods``, which registers what they answer."""
+    from openclaw.gateway import methods
+
+    for module in pkgutil.iter_modules(methods.__path__):
+        importlib.import_module(f"{methods.__name__}.{module.name}")
+
+
+def advertised() -> list[str]:
+    """What ``hello-ok`` lists: the names of protocol v3 first, then ours."""
+    own = [name for name in _methods if name not in ADVERTISED]
+    return [*ADVERTISED, *own]
+
+
+def find(client: Client, name: str) -> Method:
+    """The method, once the caller is known to be allowed to call it. Raises ``MethodError``."""
+    if name == "connect":
+        raise MethodError("connect is only valid as the first request")
+    found = _methods.get(name)
+    access = found.access if found else access_of(name)
+    if refused := refusal(client.role, client.scopes, access):
+        raise MethodError(refused)
+    if found:
+        return found
+    shown = name if len(name) <= 80 else name[:80] + "…"
+    if name in ADVERTISED:
+        raise MethodError(f"{shown} is not available in this version", code="UNAVAILABLE")
+    raise MethodError(f"unknown method: {shown}")
+
+
+def open_call(gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes) -> tuple[Method, Call]:
+    """Authorises the call and decodes its parameters. Raises ``MethodError``."""
+    found = find(client, name)
+    try:
+        if found.params is not None:
+            params = decode_params(name, raw, found.params)
+        else:
+            params = frames.decode_any(bytes(raw)) if bytes(raw).strip() else {}
+    except InvalidParams as error:
+        raise MethodError(str(error)) from None
+    except frames.NotJson:
+        raise MethodError(f"invalid {name} params: must be valid JSON") from None
+    return found, Call(gateway, client, id, name, params if params is not None else {})
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The last ``res`` of a call and how it went."""
+
+    frame: bytes
+    ok: bool
+    message: str = ""
+
+
+async def answer(gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes) -> Answer:
+    """Runs the call. Whatever a handler does, there is an answer."""
+    try:
+        found, call = open_call(gateway, client, id, name, raw)
+        payload = await found.handler(call)
+        client.note_answer(payload)
+        frame = frames.encode_null_response(id) if payload is None else frames.encode_response(id, payload)
+        return Answer(frame, True)
+    except MethodError as error:
+        client.note_answer(error.payload)
+        return Answer(frames.encode_error(id, error.shape, error.payload), False, str(error))
+    except Exception as error:
+        log.exception("method %s failed", name[:80], extra={"fields": {"conn": client.conn_id, "id": id[:80]}})
+        shape = frames.ErrorShape(code="UNAVAILABLE", message=_for_the_client(error))
+        return Answer(frames.encode_error(id, shape), False, shape.message)
+
+
+def _for_the_client(error: Exception) -> str:
+    """Nothing about our insides, except what the person at the other end can do something about."""
+    if isinstance(error, OSError) and is_disk_trouble(error):
+        return f"not done: {in_words(error)}, then try again"
+    return "internal error (see logs)"

@@ -1,0 +1,156 @@
+"""Events a client missed: the newest broadcasts are kept for a while and sent again to whoever asks.
+
+A client that catches up is left out of live broadcasts meanwhile: what is published is kept here in any case, so it
+gets everything from here, in order and once, until it has reached the newest and is live again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from openclaw.gateway.auth.authorise import may_receive
+from openclaw.gateway.server import frames
+
+if TYPE_CHECKING:
+    from openclaw.gateway.server.broadcast import Broadcaster, Client
+
+MAX_FRAMES = 4_096
+MAX_BYTES = 4 * 1024 * 1024
+OVERHEAD = 200
+"""What keeping a frame costs besides its bytes."""
+CHUNK_BYTES = 256 * 1024
+"""Sent in one piece; then the others have their turn and the client gets time to read."""
+CHUNK_FRAMES = 512
+REPLAY = "event-replay"
+"""Clients with this capability get no broadcasts until they have called ``events.replay``: nothing comes early."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """One broadcast. ``frame`` is what clients with increments get, ``whole`` makes the payload of the others."""
+
+    seq: int
+    event: str
+    scope: str | None
+    frame: bytes
+    whole: Any = None
+    """None: the same for all. Whole texts so far are made again when needed: kept, they would fill the memory."""
+
+
+class Backlog:
+    """The newest broadcasts, without a gap, bounded by their number and by their bytes."""
+
+    def __init__(self, max_frames: int = MAX_FRAMES, max_bytes: int = MAX_BYTES) -> None:
+        self._kept: deque[Kept] = deque()
+        self._max_frames = max_frames
+        self._max_bytes = max_bytes
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, kept: Kept) -> None:
+        self._kept.append(kept)
+        self._bytes += len(kept.frame) + OVERHEAD
+        while len(self._kept) > self._max_frames or (self._bytes > self._max_bytes and self._kept):
+            self._bytes -= len(self._kept.popleft().frame) + OVERHEAD
+
+    def after(self, seq: int, limit: int) -> list[Kept]:
+        """The first broadcasts after that one. Ask ``covers`` first."""
+        if not self._kept:
+            return []
+        start = max(0, seq + 1 - self._kept[0].seq)
+        return list(islice(self._kept, start, start + limit))
+
+    def covers(self, seq: int, newest: int) -> bool:
+        """Whether nothing between that broadcast and the newest has been let go."""
+        if seq >= newest:
+            return seq == newest
+        return bool(self._kept) and self._kept[0].seq <= seq + 1
+
+
+RESTARTED = "the Gateway was restarted since"
+LET_GO = "these events are no longer kept"
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """Where a client that comes back goes on."""
+
+    after: int
+    gap: str = ""
+    """Why some of what it missed cannot be sent; it must look afresh."""
+
+    def view(self, broadcaster: Broadcaster, replayed: int | None = None) -> dict[str, Any]:
+        """As clients are told; ``replayed`` is known once everything was sent."""
+        told: dict[str, Any] = {"ok": False, "gap": True, "reason": self.gap} if self.gap else {"ok": True}
+        if replayed is not None:
+            told["replayed"] = replayed
+        return {**told, "seq": broadcaster.seq, "epoch": broadcaster.epoch}
+
+
+def resume(broadcaster: Broadcaster, after_seq: int, epoch: str | None) -> Resumption:
+    """A number of an earlier life cannot be gone on from, but all of this life can be sent, if it is still kept: the
+    ends of runs that were taken up again are in it."""
+    newest, covers = broadcaster.seq, broadcaster.backlog.covers
+    if epoch not in (None, broadcaster.epoch) or after_seq > newest:
+        return Resumption(0 if covers(0, newest) else newest, RESTARTED)
+    return Resumption(after_seq) if covers(after_seq, newest) else Resumption(newest, LET_GO)
+
+
+async def catch_up(broadcaster: Broadcaster, client: Client, after_seq: int) -> int | None:
+    """Sends the client what it missed and returns how many frames; None when some are no longer kept.
+
+    Either way the client is live when this returns, with nothing lost in between.
+    """
+    backlog, seq, sent = broadcaster.backlog, after_seq, 0
+    client.live, client.catching_up = False, True
+    try:
+        while not client.closing:
+            if not backlog.covers(seq, broadcaster.seq):
+                return None
+            batch = backlog.after(seq, CHUNK_FRAMES)
+            if not batch:
+                break
+            chunk: list[bytes] = []
+            size = 0
+            for kept in batch:
+                seq = kept.seq
+                if (frame := frame_for(client, kept)) is not None:
+                    chunk.append(client.sink.pack(frame))
+                    size += len(frame)
+                if size >= CHUNK_BYTES:
+                    break
+            sent += len(chunk)
+            await _send(client, chunk)
+        return sent
+    finally:
+        client.live, client.catching_up = True, False
+
+
+async def _send(client: Client, chunk: list[bytes]) -> None:
+    if chunk:
+        client.sink.write_now(b"".join(chunk))
+    if client.sink.buffered > CHUNK_BYTES:
+        await client.sink.room()
+    else:
+        await asyncio.sleep(0)
+
+
+def frame_for(client: Client, kept: Kept) -> bytes | None:
+    """The frame in the form this client reads, or None if it is not for this client."""
+    if kept.scope is not None and not may_receive(client.role, client.scopes, kept.scope):
+        return None
+    if client.event_filter is not None and not client.event_filter(kept.event, _payload_of(kept.frame)):
+        return None
+    if kept.whole is None or client.takes_increments:
+        return kept.frame
+    whole = kept.whole
+    return frames.encode_event(kept.event, whole() if callable(whole) else whole, kept.seq)
+
+
+def _payload_of(frame: bytes) -> Any:
+    return frames.decode_any(frame).get("payload")

@@ -1,0 +1,241 @@
+"""One port for both doors: WebSocket on any path, HTTP for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import importlib
+import ipaddress
+import logging
+import pkgutil
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from openclaw.gateway.auth.origin import Peer, peer_of
+from openclaw.gateway.auth.shared_auth import start_problem
+from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
+from openclaw.storage.trouble import in_words, is_disk_trouble, kind_of
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+STOP_LIMIT_S = 5.0
+CALLS_LIMIT_S = 1.0
+MAX_CONNECTIONS = 1000
+"""Open WebSockets, let in or not yet."""
+
+log = logging.getLogger("openclaw.gateway")
+
+HttpHandler = Callable[[web.BaseRequest, "Gateway", Peer], Awaitable[web.StreamResponse]]
+Route = tuple[str, str, HttpHandler]
+"""Verb, path, handler. A path that ends in ``*`` stands for everything below it."""
+
+
+class StartRefused(Exception):
+    """Listening would not be safe; the text says what to change."""
+
+
+def load_routes() -> list[Route]:
+    """The ``ROUTES`` of every module in ``gateway/http``."""
+    from openclaw.gateway import http
+
+    routes: list[Route] = []
+    for module in pkgutil.iter_modules(http.__path__):
+        loaded = importlib.import_module(f"{http.__name__}.{module.name}")
+        routes += getattr(loaded, "ROUTES", [])
+    return routes
+
+
+class Server:
+    """Listens for a Gateway. ``http_routes`` come before those found in ``gateway/http``."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        http_routes: Iterable[Route] = (),
+        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+    ) -> None:
+        self.gateway = gateway
+        self.port = 0
+        self.http_routes: list[Route] = [*http_routes, *load_routes()]
+        self._handshake_timeout_s = handshake_timeout_s
+        self._listeners: list[asyncio.Server] = []
+        self._web: web.Server | None = None
+        self._sockets = 0
+        self._stopping = False
+
+    async def start(self, host: str, port: int) -> int:
+        """Begins to listen and returns the port. On loopback ``::1`` is served as well where there is one.
+
+        Raises ``StartRefused`` when the secret is missing or too weak for where it would listen.
+        """
+        secret = self.gateway.secret()
+        if problem := start_problem(secret, exposed=not is_loopback(host)):
+            raise StartRefused(problem)
+        loop = asyncio.get_running_loop()
+        self._web = web.Server(self._handle, access_log=None, handler_cancellation=True)
+        listener = await loop.create_server(self._web, host, port, reuse_address=True)
+        self._listeners.append(listener)
+        self.port = self.gateway.port = listener.sockets[0].getsockname()[1]
+        if host == "127.0.0.1":
+            try:
+                self._listeners.append(await loop.create_server(self._web, "::1", self.port))
+            except OSError as error:
+                log.debug("not listening on ::1: %s", error)
+        log.info("listening on %s", self.url(host))
+        return self.port
+
+    def url(self, host: str = "127.0.0.1") -> str:
+        return f"http://{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{self.port}"
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        peer = peer_of(request.remote or "", request.headers, self.gateway.config.current.gateway.trusted_proxies)
+        if request.headers.get("upgrade", "").lower().strip() == "websocket":
+            return await self._handle_websocket(request, peer)
+        allowed: list[str] = []
+        for verb, path, handler in self.http_routes:
+            if path == request.path or (path.endswith("*") and request.path.startswith(path[:-1])):
+                if verb == request.method:
+                    return await self._answer(handler, request, peer)
+                allowed.append(verb)
+        if allowed:
+            return web.Response(status=405, text="Method Not Allowed", headers={"Allow": ", ".join(sorted(allowed))})
+        if request.path.startswith("/v1/"):
+            error = {"error": {"message": f"no such endpoint: {request.path[:200]}", "type": "invalid_request_error"}}
+            return web.json_response(error, status=404)
+        return web.Response(status=404, text="Not Found")
+
+    async def _answer(self, handler: HttpHandler, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
+        try:
+            return await handler(request, self.gateway, peer)
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception as error:
+            if request.writer.output_size:
+                raise  # The answer has begun: all that is left is to break it off.
+            log.exception("%s %s failed", request.method, request.path[:200])
+            return failure_response(request.path, error)
+
+    async def _handle_websocket(self, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
+        if self._stopping or self._sockets >= MAX_CONNECTIONS:
+            reason = "the Gateway is stopping" if self._stopping else "too many connections"
+            return web.Response(status=503, text=f"Service Unavailable: {reason}", headers={"Retry-After": "1"})
+        self._sockets += 1
+        try:
+            return await Connection(self.gateway, peer, self._handshake_timeout_s).serve(request)
+        finally:
+            self._sockets -= 1
+
+    async def stop(self, reason: str = "gateway stopping", restart_expected_ms: int | None = None) -> None:
+        """Tells every client, closes politely, and after some seconds regardless."""
+        self._stopping = True
+        self.gateway.leaving.set()
+        for listener in self._listeners:
+            listener.close()
+        payload = {"reason": reason, "restartExpectedMs": restart_expected_ms}
+        self.gateway.broadcaster.publish("shutdown", payload)
+        clients = list(self.gateway.broadcaster.clients.values())
+        for client in clients:
+            client.closing = True
+        try:
+            async with asyncio.timeout(STOP_LIMIT_S):
+                await asyncio.gather(*(client.sink.closed(1012, "service restart") for client in clients))
+        except TimeoutError:
+            log.debug("some clients did not close in %g s and are cut off", STOP_LIMIT_S)
+        if self.gateway.calls:
+            # What is still at work gets a moment; most of what is left only waits for a run that goes on later.
+            await asyncio.wait(set(self.gateway.calls), timeout=CALLS_LIMIT_S)
+        for call in list(self.gateway.calls):
+            call.cancel()
+        if self._web is not None:
+            self._web.pre_shutdown()
+            await self._web.shutdown(CLOSE_GRACE_S / 5)
+        for listener in self._listeners:
+            await listener.wait_closed()
+        self._listeners.clear()
+
+
+async def serve(
+    gateway: Gateway,
+    host: str,
+    port: int,
+    *,
+    http_routes: Iterable[Route] = (),
+    handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
+) -> Server:
+    """A listening server for this Gateway."""
+    server = Server(gateway, http_routes=http_routes, handshake_timeout_s=handshake_timeout_s)
+    await server.start(host, port)
+    return server
+
+
+LOOPBACK = "127.0.0.1"
+EVERYWHERE = "0.0.0.0"
+_TAILNET = ipaddress.ip_network("100.64.0.0/10")
+_SIOCGIFADDR = 0x8915
+
+
+def bind_host(bind: str, custom: str | None = None) -> str:
+    """The address for ``gateway.bind``. What cannot be had falls back to loopback, never to something wider.
+
+    ``custom`` is the exception the setting asks for: an address that is not IPv4 means everywhere.
+    """
+    match bind:
+        case "lan":
+            return EVERYWHERE
+        case "tailnet":
+            return next((ip for ip in own_addresses() if ipaddress.ip_address(ip) in _TAILNET), LOOPBACK)
+        case "custom":
+            return custom if custom and _is_ipv4(custom) else EVERYWHERE
+        case _:
+            return LOOPBACK
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def own_addresses() -> list[str]:
+    """The IPv4 addresses of this machine's interfaces."""
+    found: list[str] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue
+            found.append(socket.inet_ntoa(answer[20:24]))
+    return found
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+_JSON_DOORS = ("/v1/", "/tools/", "/__openclaw__/")
+
+
+def failure_response(path: str, error: Exception) -> web.Response:
+    """507 or 503 for a disk that takes nothing for now, with what to do; 500 for everything else."""
+    status, message, code = 500, "internal error (see logs)", "internal_error"
+    if isinstance(error, OSError) and is_disk_trouble(error):
+        code = f"disk_{kind_of(error)}"
+        status = 507 if code == "disk_full" else 503
+        message = f"not done: {in_words(error)}, then try again"
+    if path.startswith(_JSON_DOORS):
+        return web.json_response({"error": {"message": message, "type": "api_error", "code": code}}, status=status)
+    return web.Response(status=status, text="Internal Server Error" if status == 500 else message)

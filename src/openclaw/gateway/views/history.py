@@ -1,0 +1,238 @@
+"""Transcript entries as clients read them: stored messages, wrappers taken off, within a byte budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+
+from openclaw.agent.continuation import join
+from openclaw.inbound.stamp import without_wrappers
+from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message
+from openclaw.outbound.visible import visible_message
+from openclaw.sessions.export import public_messages
+from openclaw.storage.base import Entry
+
+MAX_BYTES = 6 * 1024 * 1024
+
+
+class _Line(msgspec.Struct):
+    """The part of a line that a history view needs; the message itself stays undecoded."""
+
+    message: msgspec.Raw = msgspec.Raw(b"")
+    timestamp: Any = None
+    content: Any = None
+
+
+class _RoleOf(msgspec.Struct):
+    role: str = ""
+
+
+_line = msgspec.json.Decoder(_Line)
+_role = msgspec.json.Decoder(_RoleOf)
+_MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|<|\[\[|"thinking"|\\u')
+"""Messages without any of these are shown as they are, without being read."""
+
+
+def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool = False) -> list[Any]:
+    """Oldest first. The newest are kept when everything together would be over the budget.
+
+    What the model decided not to say is left out, and its reasoning too unless the session wants to see it.
+    """
+    entries = joined_parts(entries)
+    if public:
+        said = public_messages(entries, partial(as_people_see_it, with_reasoning=with_reasoning))
+        return _within_budget([msgspec.Raw(msgspec.json.encode(item)) for item in said])
+    return _within_budget([raw for entry in entries if (raw := _stored(entry, with_reasoning)) is not None])
+
+
+def _stored(entry: Entry, with_reasoning: bool) -> msgspec.Raw | None:
+    if entry.type == "compaction":
+        return msgspec.Raw(msgspec.json.encode(_compaction_view(entry)))
+    if entry.type == "custom":
+        return msgspec.Raw(msgspec.json.encode(_marker_view(entry)))
+    try:
+        line = _line.decode(entry.raw)
+    except msgspec.MsgspecError:
+        return None
+    if entry.type == "custom_message":
+        content = [{"type": "text", "text": line.content}] if isinstance(line.content, str) else line.content
+        view = {"role": "user", "content": content, "timestamp": line.timestamp}
+        return msgspec.Raw(msgspec.json.encode(view))
+    raw = bytes(line.message)
+    if not raw:
+        return None
+    if b'"user"' in raw and _role_of(raw) == "user":
+        return msgspec.Raw(_unwrapped(raw))
+    if _MAYBE_HIDDEN.search(raw) and _role_of(raw) == "assistant":
+        return _shown(raw, with_reasoning)
+    return line.message
+
+
+def _role_of(raw: bytes) -> str:
+    try:
+        return _role.decode(raw).role
+    except msgspec.MsgspecError:
+        return ""
+
+
+def _shown(raw: bytes, with_reasoning: bool) -> msgspec.Raw | None:
+    """The model's message without what is not for people; other fields stay as they are."""
+    message = decode_message(raw)
+    if not isinstance(message, AssistantMessage):
+        return msgspec.Raw(raw)
+    shown = visible_message(message, with_reasoning=with_reasoning)
+    if shown is None:
+        return None
+    if shown.content == message.content:
+        return msgspec.Raw(raw)
+    fields = msgspec.json.decode(raw)
+    fields["content"] = shown.content
+    return msgspec.Raw(msgspec.json.encode(fields))
+
+
+def _unwrapped(raw: bytes) -> bytes:
+    """Only what people typed is changed; fields and blocks we do not know stay as they are."""
+    message = msgspec.json.decode(raw)
+    content = message.get("content")
+    if isinstance(content, str):
+        message["content"] = without_wrappers(content)
+    elif isinstance(content, list):
+        for block in content:
+            if isinstance(block, dict) and isinstance(block.get("text"), str):
+                block["text"] = without_wrappers(block["text"])
+    return msgspec.json.encode(message)
+
+
+def _compaction_view(entry: Entry) -> dict[str, Any]:
+    timestamp = msgspec.json.decode(entry.raw).get("timestamp")
+    return {
+        "role": "system",
+        "content": [{"type": "text", "text": "Compaction"}],
+        "timestamp": timestamp,
+        "__openclaw": {"kind": "compaction", "id": entry.id},
+    }
+
+
+def _marker_view(entry: Entry) -> dict[str, Any]:
+    """A line between sessions: people see it, the model does not."""
+    line = msgspec.json.decode(entry.raw)
+    data = line.get("data")
+    fields: dict[str, Any] = data if isinstance(data, dict) else {}
+    return {
+        "role": "system",
+        "content": [{"type": "text", "text": str(fields.get("text") or "")}],
+        "timestamp": line.get("timestamp"),
+        "__openclaw": {"kind": str(line.get("customType") or "custom"), "id": entry.id},
+    }
+
+
+def as_people_see_it(message: Message, *, with_reasoning: bool) -> Message | None:
+    if isinstance(message, UserMessage):
+        return _unwrapped_user(message)
+    return visible_message(message, with_reasoning=with_reasoning) if isinstance(message, AssistantMessage) else message
+
+
+def _unwrapped_user(message: UserMessage) -> UserMessage:
+    if isinstance(message.content, str):
+        return msgspec.structs.replace(message, content=without_wrappers(message.content))
+    blocks = [
+        TextBlock(text=without_wrappers(block.text)) if isinstance(block, TextBlock) else block
+        for block in message.content
+    ]
+    return msgspec.structs.replace(message, content=blocks)
+
+
+def _within_budget(items: list[msgspec.Raw]) -> list[msgspec.Raw]:
+    total = 0
+    for place in range(len(items) - 1, -1, -1):
+        total += len(bytes(items[place])) + 1
+        if total > MAX_BYTES:
+            return items[place + 1 :]
+    return items
+
+
+def injected_message(text: str, now_ms: int) -> AssistantMessage:
+    """How messages that no model wrote are marked in transcripts."""
+    return AssistantMessage(
+        content=[TextBlock(text=text)],
+        api="openai-responses",
+        provider="openclaw",
+        model="gateway-injected",
+        timestamp=now_ms,
+    )
+
+
+_CUT = b'"length"'
+_OURS = "gateway-injected"
+
+
+def joined_parts(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """The same entries, each part taken into the one that goes on from it. Nothing is read when no answer was cut."""
+    if not any(_CUT in entry.raw for entry in entries):
+        return entries
+    shown: list[Entry] = []
+    before: dict[str, Any] | None = None
+    for entry in entries:
+        line = _line_of(entry)
+        message = _answer_in(line)
+        if before is not None and message is not None:
+            message = _joined(before, message)
+            shown[-1] = msgspec.structs.replace(entry, raw=msgspec.json.encode({**line, "message": message}))
+        else:
+            shown.append(entry)
+        before = message if message is not None and _goes_on(message) else None
+    return shown
+
+
+def _line_of(entry: Entry) -> dict[str, Any]:
+    if entry.type != "message":
+        return {}
+    try:
+        line = msgspec.json.decode(entry.raw)
+    except msgspec.MsgspecError:
+        return {}
+    return cast("dict[str, Any]", line) if isinstance(line, dict) else {}
+
+
+def _answer_in(line: dict[str, Any]) -> dict[str, Any] | None:
+    """The model's message of a line; what the Gateway itself said is none."""
+    message: Any = line.get("message")
+    if not isinstance(message, dict):
+        return None
+    fields = cast("dict[str, Any]", message)
+    if fields.get("role") != "assistant" or fields.get("model") == _OURS or not isinstance(fields.get("content"), list):
+        return None
+    return fields
+
+
+def _goes_on(message: dict[str, Any]) -> bool:
+    return message.get("stopReason") == "length" and not any(_kind(block) == "toolCall" for block in message["content"])
+
+
+def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    text = join(_text(first), _text(second))
+    blocks = [block for message in (first, second) for block in message["content"] if _kind(block) != "text"]
+    calls = [block for block in blocks if _kind(block) == "toolCall"]
+    others = [block for block in blocks if _kind(block) != "toolCall"]
+    content = [*others, *([{"type": "text", "text": text}] if text else []), *calls]
+    return {**second, "content": content, "usage": _sum(first.get("usage"), second.get("usage"))}
+
+
+def _text(message: dict[str, Any]) -> str:
+    return "".join(str(block.get("text") or "") for block in message["content"] if _kind(block) == "text")
+
+
+def _kind(block: Any) -> str:
+    return str(cast("dict[str, Any]", block).get("type")) if isinstance(block, dict) else ""
+
+
+def _sum(first: Any, second: Any) -> Any:
+    if isinstance(first, dict) and isinstance(second, dict):
+        one, other = cast("dict[str, Any]", first), cast("dict[str, Any]", second)
+        return {name: _sum(one.get(name), other.get(name)) for name in {**one, **other}}
+    numbers = [value for value in (first, second) if isinstance(value, int | float)]
+    return sum(numbers) if numbers else second

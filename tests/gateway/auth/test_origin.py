@@ -1,0 +1,104 @@
+"""Where a request comes from."""
+
+import pytest
+from multidict import CIMultiDict
+
+from openclaw.gateway.auth.origin import Peer, host_refusal, origin_refusal, parse_host, peer_of, plain_ip
+
+
+def peer(ip: str = "127.0.0.1", proxies: tuple[str, ...] = (), **headers: str) -> Peer:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return peer_of(ip, CIMultiDict({"Host": "127.0.0.1:18789", **named}), proxies)
+
+
+@pytest.mark.parametrize(
+    ("ip", "host", "local"),
+    [
+        ("127.0.0.1", "127.0.0.1:18789", True),
+        ("127.0.0.1", "localhost", True),
+        ("::1", "[::1]:18789", True),
+        ("::ffff:127.0.0.1", "localhost:18789", True),
+        ("127.0.0.1", "box.tail1.ts.net", True),
+        ("127.0.0.1", "gw.example.com", False),
+        ("127.0.0.1", "localhost.evil.example", False),
+        ("127.0.0.1", "", False),
+        ("192.168.1.7", "127.0.0.1", False),
+        ("203.0.113.1", "box.tail1.ts.net", False),
+        ("", "localhost", False),
+    ],
+)
+def test_local_means_a_loopback_peer_that_names_a_loopback_host(ip: str, host: str, local: bool) -> None:
+    assert peer(ip, Host=host).is_local is local
+
+
+@pytest.mark.parametrize(
+    "header", ["X_Forwarded_For", "X_Forwarded_Proto", "X_Forwarded_Host", "X_Real_IP", "Forwarded"]
+)
+def test_forwarding_headers_of_an_untrusted_peer_make_it_remote_without_being_believed(header: str) -> None:
+    found = peer(**{header: "127.0.0.1"})
+    assert not found.is_local
+    assert found.ip == "127.0.0.1"
+
+
+def test_a_trusted_proxy_is_believed() -> None:
+    assert peer("10.0.0.1", ("10.0.0.1",), X_Forwarded_For="203.0.113.9, 10.0.0.1").ip == "203.0.113.9"
+    assert peer("10.0.0.1", ("10.0.0.1",), X_Real_IP="203.0.113.9").ip == "203.0.113.9"
+    assert peer("10.0.0.2", ("10.0.0.1",), X_Forwarded_For="203.0.113.9").ip == "10.0.0.2"
+    assert not peer("127.0.0.1", ("127.0.0.1",), X_Forwarded_For="203.0.113.9").is_local
+    assert peer("127.0.0.1", ("127.0.0.1",), X_Forwarded_For="127.0.0.1").is_local
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "allowed"),
+    [
+        (None, "127.0.0.1:18789", False),
+        ("null", "127.0.0.1:18789", False),
+        ("", "127.0.0.1:18789", False),
+        ("https://evil.example", "127.0.0.1:18789", False),
+        ("http://127.0.0.1.evil.example", "127.0.0.1:18789", False),
+        ("http://127.0.0.1:18789@evil.example", "127.0.0.1:18789", False),
+        ("file://", "127.0.0.1:18789", False),
+        ("http://127.0.0.1:18789", "127.0.0.1:18789", True),
+        ("http://localhost:5173", "127.0.0.1:18789", True),
+        ("http://[::1]:5173", "localhost:18789", True),
+        ("https://gw.example.com", "gw.example.com", True),
+        ("https://gw.example.com:444", "gw.example.com", False),
+        ("https://gw.example.com:443", "gw.example.com:443", True),
+        ("https://UI.example.com", "127.0.0.1:18789", True),
+        ("http://ui.example.com", "127.0.0.1:18789", False),
+        ("http://127.0.0.1:99999999", "127.0.0.1:18789", False),
+    ],
+)
+def test_origin_table(origin: str | None, host: str, allowed: bool) -> None:
+    found = Peer(ip="127.0.0.1", is_local=True, host=host, origin=origin)
+    assert (origin_refusal(found, ["https://ui.example.com"]) is None) is allowed
+
+
+@pytest.mark.parametrize(
+    ("host", "served"),
+    [
+        ("localhost:1", True),
+        ("[::1]:1", True),
+        ("192.168.1.7", True),
+        ("box.ts.net", True),
+        ("ui.example.com", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+        ("a b", False),
+    ],
+)
+def test_host_table(host: str, served: bool) -> None:
+    found = Peer(ip="127.0.0.1", is_local=False, host=host)
+    assert (host_refusal(found, ["https://ui.example.com"]) is None) is served
+
+
+@pytest.mark.parametrize("host", ["/x", "user@host", "host:port", "h?x", "[::1", " "])
+def test_what_is_no_host_is_none(host: str) -> None:
+    assert parse_host(host) is None
+
+
+def test_addresses_are_normalised() -> None:
+    assert plain_ip("::ffff:10.0.0.1") == "10.0.0.1"
+    assert plain_ip("fe80::1%eth0") == "fe80::1"
+    assert plain_ip("nonsense") == ""

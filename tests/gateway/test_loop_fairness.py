@@ -1,0 +1,48 @@
+"""Many at once are worked off a few per pass of the event loop, in the order they came."""
+
+from __future__ import annotations
+
+import asyncio
+
+from openclaw.gateway.loop_fairness import Turnstile
+
+
+async def test_what_arrives_together_goes_on_in_order_and_a_few_per_pass() -> None:
+    turnstile = Turnstile(most=3)
+    passes: list[list[int]] = [[]]
+    order: list[int] = []
+
+    async def task(number: int) -> None:
+        await turnstile.enter()
+        passes[-1].append(number)
+        order.append(number)
+
+    async def count_passes() -> None:
+        while len(order) < 12:
+            await asyncio.sleep(0)
+            passes.append([])
+
+    tasks = [asyncio.create_task(task(number)) for number in range(10)]
+    counter = asyncio.create_task(count_passes())
+    await asyncio.sleep(0)
+    tasks += [asyncio.create_task(task(number)) for number in (10, 11)]
+    await asyncio.gather(*tasks, counter)
+    assert order == list(range(12))
+    assert max(len(numbers) for numbers in passes) <= 3
+
+
+async def test_one_that_gives_up_waiting_takes_nobody_s_place() -> None:
+    turnstile = Turnstile(most=1)
+    through: list[int] = []
+
+    async def task(number: int) -> None:
+        await turnstile.enter()
+        through.append(number)
+
+    tasks = [asyncio.create_task(task(number)) for number in range(4)]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert through == [0, 2, 3]
+    await asyncio.wait_for(task(4), 5)
+    assert through[-1] == 4
