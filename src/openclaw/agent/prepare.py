@@ -24,7 +24,7 @@ from openclaw.models.thinking import clamp, clamp_to_model, parse_level
 from openclaw.outbound.reasoning import Framing
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import Tool
-from openclaw.tools.exec_terms import ExecWish
+from openclaw.tools.exec.settings import ExecOverrides
 
 
 class Prepared(msgspec.Struct, kw_only=True):
@@ -194,7 +194,7 @@ def run_timeout(turn: Turn, config: Config) -> float | None:
     return float(config.agents.defaults.timeout_seconds)
 
 
-def exec_wish(body: Mapping[str, Any], entry: SessionEntry | None, elevated_default: str) -> ExecWish | None:
+def exec_wish(body: Mapping[str, Any], entry: SessionEntry | None, elevated_default: str) -> ExecOverrides | None:
     """The message's own words first, then the session's. None, as mostly: nobody said anything."""
     said: dict[str, str] = body.get("exec") or {}
     stored: Mapping[str, Any] = entry or {}
@@ -212,7 +212,7 @@ def exec_wish(body: Mapping[str, Any], entry: SessionEntry | None, elevated_defa
     allowed = bool(body.get("elevatedAllowed"))
     if not allowed and not any(wish.values()):
         return None
-    return ExecWish(**wish, elevated_allowed=allowed)
+    return ExecOverrides(**wish, elevated_allowed=allowed)
 
 
 async def session_report(agent_id: str, session_key: str, runtime: Runtime) -> dict[str, Any]:

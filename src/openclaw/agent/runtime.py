@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from openclaw.memory.search import Notebooks
     from openclaw.models.catalogue import Catalogue
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
-    from openclaw.tools.approval_rules import ApprovalRules
-    from openclaw.tools.approvals import Approvals
+    from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.process_registry import ProcessRegistry
 
 

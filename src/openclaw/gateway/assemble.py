@@ -51,9 +51,7 @@ from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript_store import FileTranscriptStore
-from openclaw.tools.approval_journal import ApprovalJournal
-from openclaw.tools.approval_rules import ApprovalRules
-from openclaw.tools.approvals import Approvals
+from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.process_registry import ProcessRegistry
 
 log = logging.getLogger("openclaw.gateway")

@@ -20,9 +20,9 @@ import msgspec
 
 from openclaw.messages import ImageBlock, Message, TextBlock, UserBlock, UserMessage, user_text
 from openclaw.tools.base import ToolError
+from openclaw.tools.files import ReadTool
 from openclaw.tools.images import MAX_SIDE, MAX_SOURCE_BYTES, ImageProblem, fit_image, sniff_image
 from openclaw.tools.opener import PathOpener
-from openclaw.tools.read import ReadTool
 
 if TYPE_CHECKING:
     from openclaw.agent.prepare import Prepared

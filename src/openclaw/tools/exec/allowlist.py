@@ -1,8 +1,8 @@
-"""Which commands may run when ``security`` is ``allowlist``: pure decisions on a command taken apart without a shell.
+"""Decides which commands may run when ``security`` is ``allowlist``. It parses a command without a shell.
 
-A command passes only if it is nothing but programs with literal arguments, joined by ``|``, ``&&``, ``||`` or ``;``,
-and every program is allowed. What then runs is rebuilt from those parts, with full program paths and every argument
-quoted, so the shell cannot see anything that was not checked here.
+A command is allowed only if it consists of programs with literal arguments, joined by ``|``, ``&&``, ``||`` or ``;``,
+and every program is allowed. The command that runs is rebuilt from those parts, with full program paths and every
+argument quoted, so the shell sees nothing that was not checked here.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _IN_DOUBLE_QUOTES = re.compile(r'[^"$`\\!\n]*')
 
 
 class SafeUse(msgspec.Struct, frozen=True):
-    """How a program may be used when it only filters its input: no file is named, nothing else is started."""
+    """The arguments with which a program only filters its input: it opens no file and starts no program."""
 
     flags: str
     """Short options without a value."""
     values: str = ""
-    """Short options with one."""
+    """Short options with a value."""
     words: int = 0
-    """Arguments that are not options."""
+    """How many arguments that are not options are allowed."""
 
 
 SAFE_USES: Mapping[str, SafeUse] = {
@@ -46,44 +46,44 @@ SAFE_USES: Mapping[str, SafeUse] = {
 }
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedCommand(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Allowed(msgspec.Struct, frozen=True):
+class AllowedCommand(msgspec.Struct, frozen=True):
     command: str
-    """What to run instead of the original text."""
+    """The command to run in place of the original text."""
 
 
 class Segment(msgspec.Struct, frozen=True):
     joined_by: str
-    """The operator before it; empty for the first."""
+    """The operator before the segment. Empty for the first."""
     argv: list[str]
 
 
 def evaluate(
     command: str, *, allowlist: Sequence[str], safe_bins: Sequence[str], search_path: str, cwd: str
-) -> Allowed | Refused:
-    """``allowlist`` holds globs of full program paths; ``safe_bins`` adds names of ``SAFE_USES``-like filters."""
+) -> AllowedCommand | RefusedCommand:
+    """Checks a command. ``allowlist`` holds globs of full program paths, ``safe_bins`` names from ``SAFE_USES``."""
     segments = parse(command)
-    if isinstance(segments, Refused):
+    if isinstance(segments, RefusedCommand):
         return segments
     rebuilt: list[str] = []
     for segment in segments:
         program = resolve_program(segment.argv[0], search_path, cwd)
         if program is None:
-            return Refused(f"{segment.argv[0]} is not a program on the search path")
+            return RefusedCommand(f"{segment.argv[0]} is not a program on the search path")
         listed = any(matches(program.real, pattern) for pattern in allowlist)
         if not listed and not _is_safe_filter(segment.argv, safe_bins):
-            return Refused(f"{program.real} is not on the allowlist")
+            return RefusedCommand(f"{program.real} is not on the allowlist")
         if segment.joined_by:
             rebuilt.append(segment.joined_by)
         rebuilt.append(shlex.join([program.run, *segment.argv[1:]]))
-    return Allowed(" ".join(rebuilt))
+    return AllowedCommand(" ".join(rebuilt))
 
 
-def parse(command: str) -> list[Segment] | Refused:
-    """Programs and literal arguments; refuses everything a shell would expand, redirect or nest."""
+def parse(command: str) -> list[Segment] | RefusedCommand:
+    """Splits a command into programs with literal arguments. Refuses what a shell would expand, redirect or nest."""
     segments: list[Segment] = []
     joined_by, argv, word = "", [], None
     position = 0
@@ -95,27 +95,27 @@ def parse(command: str) -> list[Segment] | Refused:
         elif operator := _OPERATOR.match(text, position):
             argv = [*argv, *([] if word is None else [word])]
             if not argv:
-                return Refused(f"nothing stands before {operator.group()}")
+                return RefusedCommand(f"nothing stands before {operator.group()}")
             segments.append(Segment(joined_by, argv))
             joined_by, argv, word, position = operator.group(), [], None, operator.end()
         else:
             literal = _literal(text, position)
             if literal is None:
-                return Refused(f"{character!r} at position {position + 1} needs a shell to understand it")
+                return RefusedCommand(f"{character!r} at position {position + 1} needs a shell to understand it")
             word, position = (word or "") + literal[0], literal[1]
     argv = [*argv, *([] if word is None else [word])]
     if not argv:
-        return Refused("the command ends with an operator" if segments else "the command is empty")
+        return RefusedCommand("the command ends with an operator" if segments else "the command is empty")
     segments.append(Segment(joined_by, argv))
     assignment = next((s.argv[0] for s in segments if "=" in s.argv[0]), None)
-    return Refused(f"{assignment} sets a variable") if assignment else segments
+    return RefusedCommand(f"{assignment} sets a variable") if assignment else segments
 
 
 class Program(msgspec.Struct, frozen=True):
     real: str
-    """The file behind all links: what the allowlist is about."""
+    """The file behind all links, which the allowlist is compared with."""
     run: str
-    """The path to run it by."""
+    """The path under which it is run."""
 
 
 def resolve_program(name: str, search_path: str, cwd: str) -> Program | None:
@@ -123,19 +123,22 @@ def resolve_program(name: str, search_path: str, cwd: str) -> Program | None:
     if not found or not os.access(found, os.X_OK) or not Path(found).is_file():
         return None
     real = os.path.realpath(found)
-    # Some systems have one program under many names, which looks at the name it is called by.
+    # Some systems install one program under many names, and it acts by the name under which it is called.
     many_names = "/" not in name and Path(real).name != name
     return Program(real, found if many_names else real)
 
 
 def matches(program: str, pattern: str) -> bool:
-    """A glob of full paths; a bare name matches nothing, since names can be planted."""
+    """Whether a glob of full paths matches.
+
+    A bare name matches nothing, since anyone can plant a program of that name.
+    """
     expanded = str(Path(pattern).expanduser()) if pattern.startswith("~/") else pattern
     return expanded.startswith("/") and fnmatch.fnmatchcase(program, expanded)
 
 
 def _literal(text: str, position: int) -> tuple[str, int] | None:
-    """The characters from here that mean themselves, and where they end."""
+    """The literal characters from here on, and the position after them. None if a shell would interpret them."""
     if text[position] == "'":
         end = text.find("'", position + 1)
         return None if end < 0 else (text[position + 1 : end], end + 1)
@@ -159,13 +162,13 @@ def _is_safe_filter(argv: list[str], safe_bins: Sequence[str]) -> bool:
         elif re.fullmatch(r"-\d+", token) and argv[0] in ("head", "tail"):
             continue
         else:
-            # Long options may be abbreviated, so none of them can be told safe by its name.
+            # Long options may be abbreviated, so none can be recognised as safe by its name.
             letters = token[1:].lstrip(use.flags)
             if not letters and len(token) > 1:
                 continue
             if not letters or letters[0] not in use.values or (len(letters) == 1 and not rest):
                 return False
-            if letters[0] == "e":  # grep has its pattern then, and a word would be a file
+            if letters[0] == "e":  # grep has its pattern now, so another word would be a file.
                 allowed_words = 0
             if len(letters) == 1:
                 rest.pop()

@@ -13,14 +13,14 @@ import uvloop
 
 from openclaw.messages import TextBlock
 from openclaw.tools.base import ToolContext, ToolError, ToolResult
-from openclaw.tools.exec import ExecTool
-from openclaw.tools.exec_settings import (
+from openclaw.tools.exec.settings import (
     ExecSettings,
     command_environment,
     effective_ask,
     effective_security,
     working_directory,
 )
+from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process_registry import ProcessRegistry
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.tools.exec_security import SAFE_USES, Allowed, Refused, Segment, evaluate, parse
+from openclaw.tools.exec.allowlist import SAFE_USES, AllowedCommand, RefusedCommand, Segment, evaluate, parse
 
 GREP = os.path.realpath(shutil.which("grep") or "/usr/bin/grep")
 
 
-def decide(command: str, allowlist: list[str] | None = None, cwd: str = "/") -> Allowed | Refused:
+def decide(command: str, allowlist: list[str] | None = None, cwd: str = "/") -> AllowedCommand | RefusedCommand:
     return evaluate(command, allowlist=allowlist or [], safe_bins=list(SAFE_USES), search_path=os.defpath, cwd=cwd)
 
 
@@ -55,7 +55,7 @@ def decide(command: str, allowlist: list[str] | None = None, cwd: str = "/") -> 
     ],
 )
 def test_whatever_a_shell_would_interpret_is_refused(command: str) -> None:
-    assert isinstance(parse(command), Refused)
+    assert isinstance(parse(command), RefusedCommand)
 
 
 def test_programs_with_literal_arguments_are_taken_apart() -> None:
@@ -110,21 +110,21 @@ def test_quoting_and_taking_apart_are_inverse(words: list[str]) -> None:
     ],
 )
 def test_filters_are_safe_only_while_they_filter(command: str, allowed: bool) -> None:
-    assert isinstance(decide(command), Allowed) == allowed
+    assert isinstance(decide(command), AllowedCommand) == allowed
 
 
 def test_every_program_of_a_chain_must_be_listed_by_its_real_path(tmp_path: Path) -> None:
     listed = [GREP]
-    assert decide("grep -r foo . && grep x y", listed) == Allowed(f"{GREP} -r foo . && {GREP} x y")
-    assert isinstance(decide("grep x; cat y", listed), Refused)
-    assert isinstance(decide("grep x y", ["grep"]), Refused)
-    assert isinstance(decide("grep x y", [str(Path(GREP).parent / "*")]), Allowed)
+    assert decide("grep -r foo . && grep x y", listed) == AllowedCommand(f"{GREP} -r foo . && {GREP} x y")
+    assert isinstance(decide("grep x; cat y", listed), RefusedCommand)
+    assert isinstance(decide("grep x y", ["grep"]), RefusedCommand)
+    assert isinstance(decide("grep x y", [str(Path(GREP).parent / "*")]), AllowedCommand)
     planted = tmp_path / "grep"
     planted.symlink_to(shutil.which("env") or "/usr/bin/env")
-    assert isinstance(decide("./grep sh -c id", [str(planted)], cwd=str(tmp_path)), Refused)
+    assert isinstance(decide("./grep sh -c id", [str(planted)], cwd=str(tmp_path)), RefusedCommand)
 
 
 def test_what_runs_is_the_checked_form() -> None:
     decided = decide("grep 'a $(id)' x", [GREP])
-    assert isinstance(decided, Allowed)
+    assert isinstance(decided, AllowedCommand)
     assert shlex.split(decided.command) == [GREP, "a $(id)", "x"]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.tools.output import Output, clean
+from openclaw.tools.shell import CommandOutput, clean
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_only_what_a_person_would_see_is_kept(raw: str, expected: str) -> None:
 
 
 def test_long_output_keeps_its_end_in_bounded_memory() -> None:
-    output = Output(1000)
+    output = CommandOutput(1000)
     for n in range(50_000):
         output.feed(b"line %d\n" % n)
     assert output.text().endswith("line 49998\nline 49999\n")
@@ -37,13 +37,13 @@ def test_long_output_keeps_its_end_in_bounded_memory() -> None:
 
 
 def test_a_cut_inside_a_character_leaves_no_rubbish() -> None:
-    output = Output(1000)
+    output = CommandOutput(1000)
     output.feed("é".encode() * 5000 + b"!")
     assert set(output.text()) == {"é", "!"}
 
 
 def test_draining_says_when_something_was_lost() -> None:
-    output = Output(1000)
+    output = CommandOutput(1000)
     output.feed(b"seen")
     assert output.drain() == "seen"
     output.feed(b"x" * 10_000)
@@ -57,7 +57,7 @@ text = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters
 @given(st.lists(st.one_of(text, st.sampled_from(["\x1b[1;31m", "\x1b[0m", "\x1b]0;t\x07"]))), st.data())
 def test_draining_in_pieces_gives_the_same_as_at_once(parts: list[str], data: st.DataObject) -> None:
     raw = "".join(parts).encode()
-    output = Output(100_000)
+    output = CommandOutput(100_000)
     drained = ""
     while raw:
         size = data.draw(st.integers(1, len(raw)))

@@ -14,14 +14,17 @@ import msgspec
 import pytest
 
 from openclaw.clock import SystemClock
-from openclaw.tools.approval_journal import ApprovalJournal
-from openclaw.tools.approval_rules import ApprovalRules, BadRules
-from openclaw.tools.approvals import ApprovalRequest, Approvals, UnknownApproval
 from openclaw.tools.base import ToolContext, ToolError
-from openclaw.tools.exec import ExecTool
-from openclaw.tools.exec_gate import Gate
-from openclaw.tools.exec_settings import ExecSettings
-from openclaw.tools.exec_terms import ExecWish, HostRules, Terms, agent_settings
+from openclaw.tools.exec.approvals import (
+    ApprovalJournal,
+    ApprovalRequest,
+    ApprovalRules,
+    Approvals,
+    BadRules,
+    UnknownApproval,
+)
+from openclaw.tools.exec.settings import CommandPolicy, ExecOverrides, ExecSettings, HostRules, command_policy
+from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process_registry import ProcessRegistry
 
 ECHO = os.path.realpath(shutil.which("echo") or "")
@@ -41,11 +44,13 @@ class Asked:
             context, notify=self.notes.put_nowait, wake=self.woken.put_nowait, run_id="r1"
         )
 
-    async def run(self, command: str, wish: ExecWish, settings: ExecSettings | None = None, **arguments: Any) -> Any:
+    async def run(
+        self, command: str, wish: ExecOverrides, settings: ExecSettings | None = None, **arguments: Any
+    ) -> Any:
         settings = settings or ExecSettings()
-        tool = ExecTool(settings, self.processes, Gate(settings, self.rules, self.approvals))
+        tool = ExecTool(settings, self.processes, self.rules, self.approvals)
 
-        async def wished() -> ExecWish:
+        async def wished() -> ExecOverrides:
             return wish
 
         context = msgspec.structs.replace(self.context, exec=wished)
@@ -63,8 +68,8 @@ async def asked(tmp_path: Path, processes: ProcessRegistry, context: ToolContext
     await made.approvals.close()
 
 
-ALWAYS = ExecWish(ask="always")
-CAREFUL = ExecWish(host="gateway")
+ALWAYS = ExecOverrides(ask="always")
+CAREFUL = ExecOverrides(host="gateway")
 
 
 async def test_a_command_that_needs_a_yes_is_not_run_before_it(asked: Asked) -> None:
@@ -138,10 +143,10 @@ async def test_without_anyone_to_ask_the_command_is_refused(processes: ProcessRe
 async def test_a_damaged_rules_file_forbids_commands_and_says_where_it_is(asked: Asked) -> None:
     asked.write_rules(defaults={"security": "sometimes"})
     with pytest.raises(ToolError, match="is not valid"):
-        await asked.run("touch ran", ExecWish())
+        await asked.run("touch ran", ExecOverrides())
     asked.file.write_text("{")
     with pytest.raises(ToolError, match=r"exec-approvals\.json is no valid JSON"):
-        await asked.run("touch ran", ExecWish())
+        await asked.run("touch ran", ExecOverrides())
 
 
 async def test_the_rules_file_is_replaced_only_by_who_has_read_it(asked: Asked) -> None:
@@ -172,10 +177,10 @@ async def test_an_approval_is_found_by_its_beginning_when_that_is_enough() -> No
         await approvals.close()
 
 
-USUAL = Terms(host="sandbox", security="full", ask="on-miss")
-ASKING = Terms(host="gateway", security="allowlist", ask="on-miss")
+USUAL = CommandPolicy(host="sandbox", security="full", ask="on-miss")
+ASKING = CommandPolicy(host="gateway", security="allowlist", ask="on-miss")
 MAY = {"elevated_allowed": True}
-FULL = Terms(host="gateway", security="full", ask="off")
+FULL = CommandPolicy(host="gateway", security="full", ask="off")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +194,7 @@ FULL = Terms(host="gateway", security="full", ask="off")
         ({}, {"security": "deny"}, {}, {}, "exec is denied"),
         ({}, {"host": "node", "node": "attic"}, {}, {}, 'no node "attic" is connected'),
         ({}, {"host": "gateway"}, {}, {"host": "sandbox"}, "host sandbox is not allowed"),
-        ({}, {}, {}, {"security": "allowlist"}, Terms(host="sandbox", security="allowlist", ask="on-miss")),
+        ({}, {}, {}, {"security": "allowlist"}, CommandPolicy(host="sandbox", security="allowlist", ask="on-miss")),
         # Elevated: needs permission, goes to the host, and only "full" does without asking.
         ({}, {"elevated": "full"}, {}, {}, USUAL),
         ({"security": "deny"}, {"elevated": "full", **MAY}, {"ask": "always"}, {}, FULL),
@@ -206,14 +211,14 @@ FULL = Terms(host="gateway", security="full", ask="off")
 def test_the_terms_of_a_command(
     settings: dict[str, Any], wish: dict[str, Any], rules: dict[str, Any], arguments: dict[str, Any], expected: Any
 ) -> None:
-    def terms() -> Terms:
-        return agent_settings(ExecSettings(**settings), ExecWish(**wish), HostRules(**rules), arguments)
+    def policy() -> CommandPolicy:
+        return command_policy(ExecSettings(**settings), ExecOverrides(**wish), HostRules(**rules), arguments)
 
     if isinstance(expected, str):
         with pytest.raises(ToolError, match=expected):
-            terms()
+            policy()
     else:
-        assert terms() == expected
+        assert policy() == expected
 
 
 async def test_a_question_does_not_depend_on_a_disk_that_takes_nothing(tmp_path: Path) -> None:
