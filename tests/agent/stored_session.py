@@ -19,8 +19,8 @@ from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.hygiene import Hygiene
 from openclaw.agent.window.tokens import PromptBudget, Scales
-from openclaw.config.build import build
-from openclaw.config.derived import Derived
+from openclaw.config.load import build
+from openclaw.config.store import Derived
 from openclaw.events import Event
 from openclaw.messages import AssistantMessage, Message, TextBlock, Usage, UserMessage, user_text
 from openclaw.models.base import Heard, Model, ModelError, ModelRequest

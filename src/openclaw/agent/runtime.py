@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from openclaw.agent.window.hygiene import Hygiene
     from openclaw.agent.window.tokens import Scales
     from openclaw.clock import Clock
-    from openclaw.config.derived import Derived
-    from openclaw.config.store import ConfigStore
+    from openclaw.config.store import ConfigStore, Derived
     from openclaw.memory.search import Notebooks
     from openclaw.models.catalogue import Catalogue
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore

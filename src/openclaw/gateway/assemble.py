@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 from openclaw.agent.abort import Deadlines
@@ -21,9 +20,8 @@ from openclaw.agent.window.hygiene import Hygiene
 from openclaw.agent.window.tokens import Scales
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
-from openclaw.config.derived import Derived
 from openclaw.config.schema import Config
-from openclaw.config.store import ConfigStore
+from openclaw.config.store import ConfigStore, Derived
 from openclaw.gateway import spoken
 from openclaw.gateway.approvals import wake, watch_approvals
 from openclaw.gateway.channel_run import ChannelRun
@@ -35,13 +33,11 @@ from openclaw.gateway.server.registry import load_methods
 from openclaw.gateway.server.run_events import RunStream
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import Notebooks
-from openclaw.messages import AssistantMessage
-from openclaw.models import http as model_http
-from openclaw.models.base import Done, Heard, ModelError, ModelRequest, StreamEvent
+from openclaw.models.base import ModelError
+from openclaw.models.calls import ModelCalls
 from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.detect import FoundServer, find_servers
 from openclaw.models.keys import Keys
-from openclaw.models.providers import close_providers, provider_for
 from openclaw.outbound.reply import is_delivered
 from openclaw.runs.hub import RunHub
 from openclaw.runs.observer import Observer
@@ -85,6 +81,13 @@ async def open_gateway(
         environ=environ,
     )
     keys = Keys(environ, state_dir=state_dir, clock=clock)
+
+    def count_failure(error: ModelError) -> None:
+        gateway.meter.model_errors[error.kind] += 1
+
+    gateway.model_calls = ModelCalls(
+        keys, lambda: config.current, clock, state_dir, take_turn=gateway.turnstile.enter, failed=count_failure
+    )
     questions = ApprovalJournal(state_dir)
     await questions.load()
     gateway.runtime = Runtime(
@@ -98,12 +101,12 @@ async def open_gateway(
         catalogue=lambda: gateway.catalogue,
         processes=ProcessRegistry(),
         notes=gateway.system_events,
-        call_model=partial(call_model, gateway, keys),
+        call_model=gateway.model_calls.call,
         snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=lambda run_id, text: wake(gateway, run_id, text),
-        notebooks=Notebooks(Path(state_dir), clock, Embedders(keys, environ)),
+        notebooks=Notebooks(Path(state_dir), clock, Embedders(gateway.model_calls.http, keys, environ)),
         hooks=Hooks(),
         derived=Derived(),
         prompts=PromptCache(),
@@ -169,34 +172,6 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
     return Metered(record, shown, gateway.meter)
 
 
-async def call_model(
-    gateway: Gateway, keys: Keys, request: ModelRequest, agent_id: str, heard: Heard
-) -> AssistantMessage:
-    """Finds the key at every call, so that a rotated one takes effect at once."""
-    stream: AsyncIterator[StreamEvent] | None = None
-    answering = False
-    try:
-        await gateway.turnstile.enter()
-        key = await keys.resolve_key(request.model, gateway.config.current, agent_id=agent_id)
-        stream = provider_for(request.model).stream(request, key)
-        async for event in stream:
-            if not answering:
-                answering = True
-                await gateway.turnstile.enter()
-            if type(event) is Done:
-                return event.message
-            heard(event)
-        raise ModelError("The model's stream ended without a final event.", kind="network")
-    except ModelError as error:
-        gateway.meter.model_errors[error.kind] += 1
-        raise
-    finally:
-        # Now rather than when the garbage collector finds it: a run that is stopped hangs up.
-        aclose = getattr(stream, "aclose", None)
-        if aclose is not None:
-            await aclose()
-
-
 async def close_gateway(gateway: Gateway) -> None:
     """In the order of the flow: runs first, so that everything they still write finds its store open."""
     await gateway.reception.close()
@@ -208,8 +183,7 @@ async def close_gateway(gateway: Gateway) -> None:
         await gateway.runtime.approvals.close()
     await gateway.runtime.processes.close()
     await gateway.runtime.notebooks.close()
-    await close_providers()
-    await model_http.close()
+    await gateway.model_calls.close()
     await gateway.transcripts.close()
     await gateway.sessions.close()
     await gateway.ledger.close()

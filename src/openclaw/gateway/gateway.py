@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from openclaw.config.store import ConfigStore
     from openclaw.gateway.channel_services import ChannelServices
     from openclaw.gateway.receive import Reception
+    from openclaw.models.calls import ModelCalls
     from openclaw.models.catalogue import Catalogue
     from openclaw.runs.hub import RunHub
 
@@ -57,6 +58,8 @@ class Gateway:
 
     runtime: Runtime
     """What runs share; attached by whoever puts the Gateway together, before it serves."""
+    model_calls: ModelCalls
+    """Makes the model calls; attached likewise."""
     hub: RunHub
     """Active runs; attached likewise."""
     channel_services: ChannelServices | None = None
@@ -283,7 +286,7 @@ class Gateway:
         return Catalogue.from_config(config, self.environ, state_dir=self.state_dir)
 
     def _config_changed(self, old: Config, new: Config, changed: Sequence[str]) -> None:
-        from openclaw.config.reload import reload_action
+        from openclaw.config.store import reload_action
 
         self.catalogue = self._make_catalogue(new)
         mode = new.gateway.reload.mode

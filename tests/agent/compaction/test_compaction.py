@@ -28,7 +28,7 @@ from openclaw.agent.compaction.pins import PinRefused, add_pin, pins_of, remove_
 from openclaw.agent.compaction.summary import NO_HISTORY, SPLIT_SEPARATOR, WITHOUT_MODEL, part_share
 from openclaw.agent.compaction.undo import go_back, preview, undo
 from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, Compaction, Leaving
-from openclaw.config.build import build
+from openclaw.config.load import build
 from openclaw.events import CompactionEnded, CompactionStarted
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import ModelError

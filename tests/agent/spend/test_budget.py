@@ -19,7 +19,7 @@ from openclaw.agent.spend.budget import (
     refusal,
 )
 from openclaw.agent.spend.spend import Totals
-from openclaw.config.build import build
+from openclaw.config.load import build
 from openclaw.config.schema import Budget
 from openclaw.messages import Cost, Usage
 from openclaw.sessions.entry import SessionEntry

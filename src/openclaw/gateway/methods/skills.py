@@ -9,8 +9,8 @@ from typing import Any
 from openclaw.agent.skills.library import BUNDLED, SkillVerdict, find_skills, judged_skills, managed_dir, skill_folders
 from openclaw.agent.skills.skill_file import SkillNeeds
 from openclaw.config.agents import agent_ids, default_agent_id, workspace_dir
-from openclaw.config.issues import ConfigInvalid
-from openclaw.config.redact import redacted
+from openclaw.config.secrets import redacted
+from openclaw.config.validate import ConfigInvalid
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, method
