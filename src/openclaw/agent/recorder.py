@@ -44,7 +44,7 @@ from openclaw.messages import (
 )
 from openclaw.storage import faults
 from openclaw.storage.base import BlobStore, Context, Transcript, TranscriptRef
-from openclaw.storage.trouble import FIRST_PAUSE_S, DiskWait, until_written
+from openclaw.storage.disk_errors import FIRST_PAUSE_S, DiskWait, until_written
 
 INTERRUPTED = (
     "Interrupted: the Gateway stopped while this call was running. It was not repeated; it may or may not have taken "

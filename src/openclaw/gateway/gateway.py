@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.receive import Reception
     from openclaw.models.calls import ModelCalls
     from openclaw.models.catalogue import Catalogue
-    from openclaw.runs.hub import RunHub
+    from openclaw.runs.dispatcher import Dispatcher
 
 T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
@@ -60,7 +60,7 @@ class Gateway:
     """What runs share; attached by whoever puts the Gateway together, before it serves."""
     model_calls: ModelCalls
     """Makes the model calls; attached likewise."""
-    hub: RunHub
+    dispatcher: Dispatcher
     """Active runs; attached likewise."""
     channel_services: ChannelServices | None = None
     reception: Reception

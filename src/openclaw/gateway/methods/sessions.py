@@ -255,7 +255,7 @@ async def delete(call: Call) -> Any:
             await gateway.transcripts.forget(ref.session_id)
         return []
 
-    archived = await gateway.hub.exclusively(target.key, remove)
+    archived = await gateway.dispatcher.exclusively(target.key, remove)
     return {"ok": True, "key": shown_key(target.key), "deleted": archived is not None, "archived": archived or []}
 
 
@@ -277,7 +277,9 @@ async def compact(call: Call) -> Any:
     ref = transcript_ref(target, entry)
     if gateway.transcripts.locate(ref) is None:
         return {**answer, "reason": "no transcript"}
-    shortened = await gateway.hub.exclusively(target.key, lambda: gateway.transcripts.shorten(ref, params.max_lines))
+    shortened = await gateway.dispatcher.exclusively(
+        target.key, lambda: gateway.transcripts.shorten(ref, params.max_lines)
+    )
     if shortened.archived is None:
         return {**answer, "kept": shortened.kept}
     await gateway.sessions.update(target.agent_id, target.key, _without_counters)
@@ -369,9 +371,9 @@ class SessionsBranch(Params):
 async def branch(call: Call) -> Any:
     params: SessionsBranch = call.params
     target = target_of(call.gateway, params.key)
-    if call.gateway.hub.occupied(target.key):
+    if call.gateway.dispatcher.occupied(target.key):
         raise MethodError("A message of this session is being answered; wait for it or stop it first.", "UNAVAILABLE")
-    moves = call.gateway.hub.compactions
+    moves = call.gateway.dispatcher.compactions
     try:
         added = await moves.go_back(target.agent_id, target.key, params.entry_id, summarise=params.summarize)
     except KeyError:
@@ -399,7 +401,7 @@ async def label(call: Call) -> Any:
             raise MethodError(f"No entry found: {params.entry_id}")
         return await transcript.label(params.entry_id, (params.label or "").strip() or None)
 
-    return {"ok": True, "key": target.key, "entryId": await call.gateway.hub.exclusively(target.key, name)}
+    return {"ok": True, "key": target.key, "entryId": await call.gateway.dispatcher.exclusively(target.key, name)}
 
 
 async def _transcript(call: Call, target: Target) -> Transcript:
