@@ -185,8 +185,8 @@ async def running_gateway(
         transcripts=cast(Any, None),
         ledger=cast(Any, None),
         blobs=cast(Any, None),
-        catalogue=Catalogue.from_config(store.current, environ, state_dir=str(state)),
-        make_catalogue=lambda new: Catalogue.from_config(new, environ, state_dir=str(state)),
+        catalogue=Catalogue(store.current, environ, state_dir=str(state)),
+        make_catalogue=lambda new: Catalogue(new, environ, state_dir=str(state)),
         environ=environ,
     )
     if services:

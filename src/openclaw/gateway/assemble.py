@@ -18,6 +18,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.spend import Spending
 from openclaw.agent.window.hygiene import Hygiene
 from openclaw.agent.window.tokens import Scales
+from openclaw.channels.registry import channel_kinds
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
@@ -65,7 +66,7 @@ async def open_gateway(
     found = await _servers_here(current, environ, state_dir)
 
     def catalogue(config: Config) -> Catalogue:
-        return Catalogue.from_config(config, environ, found=found, state_dir=state_dir)
+        return Catalogue(config, environ, found=found, state_dir=state_dir)
 
     gateway = Gateway(
         state_dir=state_dir,
@@ -122,6 +123,7 @@ async def open_gateway(
     gateway.dispatcher = Dispatcher(gateway.runtime, lambda record: observe(gateway, record))
     gateway.reception = Reception(gateway)
     gateway.channel_services = ChannelServices(
+        kinds=channel_kinds(),
         config=config,
         clock=clock,
         state_dir=state_dir,
@@ -150,7 +152,7 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
 
 async def _servers_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[FoundServer]:
     """Model servers on this machine; looked for only when nothing else says which model to use."""
-    chosen = Catalogue.from_config(config, environ, state_dir=state_dir)
+    chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
         explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
     except UnknownModel:
