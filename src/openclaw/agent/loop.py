@@ -45,7 +45,7 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models.base import Heard, Model, ModelError, ModelRequest, StreamEvent, Text, Thinking
-from openclaw.outbound.reasoning import Piece, Said
+from openclaw.outbound.reasoning import AnswerText, Piece
 from openclaw.outbound.visible import SpeechStream
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
@@ -282,7 +282,7 @@ async def _end(
 
 def _show(pieces: Iterable[Piece], options: LoopOptions) -> None:
     for piece in pieces:
-        options.show(TextDelta(piece.text) if type(piece) is Said else ThinkingDelta(piece.text))
+        options.show(TextDelta(piece.text) if type(piece) is AnswerText else ThinkingDelta(piece.text))
 
 
 async def _run_tools(calls: list[ToolCall], talk: _Conversation) -> None:

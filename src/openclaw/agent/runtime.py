@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from openclaw.agent.window.tokens import Scales
     from openclaw.clock import Clock
     from openclaw.config.store import ConfigStore, Derived
-    from openclaw.memory.search import Notebooks
+    from openclaw.memory.search import AgentMemories
     from openclaw.models.catalogue import Catalogue
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
@@ -59,7 +59,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     notes: SessionNotes
     wake: Callable[[str, str], None] | None
     """Given a run id and a text: begins a turn in that run's session, answered where that run was."""
-    notebooks: Notebooks
+    memories: AgentMemories
     """The agents' memory files and their search indexes."""
     hooks: Hooks
     derived: Derived
