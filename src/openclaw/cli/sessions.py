@@ -1,4 +1,4 @@
-"""``openclaw sessions``: the conversations the Gateway keeps, and the way back to earlier ones."""
+"""``openclaw sessions``: lists, resumes, searches, exports, imports and compresses conversations."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _row(row: dict[str, Any], now: int) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows of ``sessions`` and ``status``; both must show the same numbers."""
+    """The table of ``openclaw sessions`` and ``openclaw status``."""
     models = [shorten(printable(str(row.get("model") or "unknown")), MAX_MODEL_WIDTH) for row in rows]
     widths = (6, KEY_WIDTH, 9, max([MIN_MODEL_WIDTH, *map(len, models)]), 20)
     lines = [paint(_line(("Kind", "Key", "Age", "Model", "Tokens (ctx %)", "Flags"), widths), "bold")]
@@ -113,7 +113,7 @@ def _line(cells: tuple[str, ...], widths: tuple[int, ...], token_colour: str | N
 
 
 def middle_cut(text: str, width: int) -> str:
-    """Long keys keep both ends: the agent at the front, the peer at the back."""
+    """Cuts a long key in the middle, so that the agent in front and the peer at the end stay."""
     if len(text) <= width:
         return text
     tail = 6
@@ -128,7 +128,7 @@ def percent_used(row: dict[str, Any]) -> int | None:
 
 
 def token_text(row: dict[str, Any]) -> str:
-    """``0.1k/200k (0%)``; what is not known is shown as not known."""
+    """``0.1k/200k (0%)``; an unknown number is a question mark."""
     used, window = row.get("totalTokens"), row.get("contextTokens")
     share = percent_used(row)
     shown = f"{_thousands(used)}/{_thousands(window)}" if window else f"{_thousands(used)}/?"
@@ -218,7 +218,7 @@ def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[st
 
 
 def export(args: argparse.Namespace) -> int:
-    """JSON lines either way. A file is complete or not there at all."""
+    """Writes JSON lines. A file is written completely or not at all."""
     pages = _pages(args)
     if not args.output:
         for line in pages:
@@ -253,7 +253,7 @@ def _pages(args: argparse.Namespace) -> Iterator[str]:
     cursor: int | None = 0
     while cursor is not None:
         page = gateway.call("sessions.export", {**params, "cursor": cursor}, timeout_ms=SLOW_MS)
-        # The session may be replaced while we read: all pages are of the one we began with.
+        # The session may be reset while we read, so all pages are asked of the one we began with.
         params["sessionId"] = page["sessionId"]
         cursor = page["next"]
         for item in page["items"]:

@@ -1,4 +1,4 @@
-"""Questions about agents that the configuration answers. Pure functions."""
+"""What the configuration says about an agent: its workspace, model, sandbox and main session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def default_agent_id(config: Config) -> str:
 
 
 def agent_ids(config: Config) -> list[str]:
-    """In the order of the file, without repetition; ``main`` when no agent is listed."""
+    """The ids in the order of the file, each once; ``main`` when no agent is listed."""
     return list(dict.fromkeys(normalize_agent_id(agent.id) for agent in config.agents.list)) or ["main"]
 
 
@@ -64,7 +64,7 @@ def primary_model(config: Config, agent_id: str) -> str | None:
 
 
 def fallback_models(config: Config, agent_id: str) -> list[str]:
-    """An agent that chooses its model with an object chooses its fallbacks with it; otherwise the default ones."""
+    """The agent's own fallbacks when its model is an object with them, else the default ones."""
     agent = agent_config(config, agent_id)
     own = agent.model if agent else None
     chosen = own if isinstance(own, ModelChoice) else config.agents.defaults.model
@@ -74,7 +74,7 @@ def fallback_models(config: Config, agent_id: str) -> list[str]:
 
 
 def model_aliases(config: Config) -> dict[str, str]:
-    """Alias in lower case → ``provider/model``; of equal aliases the first counts."""
+    """The aliases in lower case, each with its ``provider/model``. Of equal aliases the first counts."""
     aliases: dict[str, str] = {}
     for model, use in config.agents.defaults.models.items():
         if use.alias and use.alias.strip():
