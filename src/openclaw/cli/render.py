@@ -10,7 +10,8 @@ from rich.markdown import Heading, Markdown
 from rich.text import Text
 
 from openclaw.cli import turn as turns
-from openclaw.cli.terminal import printable, shorten, wants_color
+from openclaw.cli.terminal import printable, wants_color
+from openclaw.text import shortened
 
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)", re.DOTALL)
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")
@@ -149,7 +150,7 @@ class Renderer:
     @property
     def preview(self) -> str:
         """The end of the block that is not complete yet."""
-        return shorten(printable(self._splitter.pending)[-200:], 60)
+        return shortened(printable(self._splitter.pending)[-200:], 60)
 
     def show(self, kind: str, text: str) -> None:
         if kind == turns.TEXT:
@@ -164,7 +165,7 @@ class Renderer:
             for line in turns.short_result(text):
                 self.line(f"  {line}", "dim")
         elif kind == turns.FAILED:
-            self.line(f"✗ {shorten(printable(text), RESULT_CHARS)}", "red")
+            self.line(f"✗ {shortened(printable(text), RESULT_CHARS)}", "red")
         elif kind == turns.NOTE:
             self.line(text, "dim")
 

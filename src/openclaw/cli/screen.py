@@ -20,8 +20,8 @@ from openclaw.cli.chat import LEAVE, Conversation, foreign_reply
 from openclaw.cli.client import Client, Exchange
 from openclaw.cli.command import UserError
 from openclaw.cli.render import Renderer
-from openclaw.cli.terminal import shorten
 from openclaw.cli.turn import message_text
+from openclaw.text import shortened
 
 MAX_HISTORY_BYTES = 1_000_000
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -136,7 +136,7 @@ class Screen:
     def _list_sessions(self) -> None:
         for row in self._conversation.sessions():
             title = row.get("label") or row.get("derivedTitle") or row.get("displayName") or ""
-            self._say(f"{row.get('key')}  {shorten(str(title), 60)}")
+            self._say(f"{row.get('key')}  {shortened(str(title), 60)}")
 
     def _foreign(self, frame: dict[str, Any]) -> None:
         """Prints a reply to a message that was sent from elsewhere, with that message above it."""
@@ -147,7 +147,7 @@ class Screen:
         with self._print_lock:
             self._plain.line("— from elsewhere —", "dim")
             if asked:
-                self._plain.user(shorten(message_text(asked[-1]), 300))
+                self._plain.user(shortened(message_text(asked[-1]), 300))
             self._plain.markdown(reply)
 
     def _say(self, text: str) -> None:

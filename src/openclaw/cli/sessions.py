@@ -8,7 +8,8 @@ import time
 
 from openclaw.cli.client import from_args
 from openclaw.cli.command import GATEWAY, Action, Flag, Group, UserError, query
-from openclaw.cli.terminal import age, paint, printable, shorten
+from openclaw.cli.terminal import paint, printable
+from openclaw.text import age, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _row(row: dict[str, Any], now: int) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The table of ``openclaw sessions`` and ``openclaw status``."""
-    models = [shorten(printable(str(row.get("model") or "unknown")), MAX_MODEL_WIDTH) for row in rows]
+    models = [shortened(printable(str(row.get("model") or "unknown")), MAX_MODEL_WIDTH) for row in rows]
     widths = (6, KEY_WIDTH, 9, max([MIN_MODEL_WIDTH, *map(len, models)]), 20)
     lines = [paint(_line(("Kind", "Key", "Age", "Model", "Tokens (ctx %)", "Flags"), widths), "bold")]
     for row, model in zip(rows, models, strict=True):
@@ -182,7 +183,7 @@ def _show_archived(listed: dict[str, Any], args: argparse.Namespace) -> Iterator
     yield f"Earlier sessions of {key}:\n"
     for row in rows:
         ended = age(now - row["endedAt"]) if row.get("endedAt") else "unknown"
-        title = shorten(printable(str(row.get("title") or "")), 60)
+        title = shortened(printable(str(row.get("title") or "")), 60)
         yield f"{row.get('index'):>3}  {str(row.get('sessionId'))[:8]:<8}  {ended:<9}  {title}"
     yield f"\nBring one back with: openclaw sessions resume {key} --session 1"
 
@@ -210,7 +211,7 @@ def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[st
     for found in answer.get("results") or []:
         where = f"{found.get('sessionKey') or found.get('sessionId')}  {found.get('role')}  {found.get('timestamp')}"
         yield paint(printable(f"{where}  entry {found.get('entryId')}"), "bold")
-        yield "  " + shorten(printable(" ".join(str(found.get("snippet")).split())), SNIPPET_WIDTH)
+        yield "  " + shortened(printable(" ".join(str(found.get("snippet")).split())), SNIPPET_WIDTH)
     if not answer.get("results"):
         yield "Nothing found."
     if not answer.get("complete"):

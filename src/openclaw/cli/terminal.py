@@ -38,21 +38,3 @@ def note(text: str) -> None:
     """Writes a remark to stderr, apart from the output that a script reads."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-def shorten(text: str, limit: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
-
-
-def age(milliseconds: float | None) -> str:
-    """``just now``, ``16m ago``, ``5h ago``, ``3d ago``; ``unknown`` when there is none."""
-    if milliseconds is None:
-        return "unknown"
-    minutes = int(milliseconds // 60_000)
-    if minutes < 1:
-        return "just now"
-    if minutes < 60:
-        return f"{minutes}m ago"
-    hours = minutes // 60
-    return f"{hours}h ago" if hours < 48 else f"{hours // 24}d ago"

@@ -8,7 +8,8 @@ import sys
 
 from openclaw.cli.client import Client, Lost, refused
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, UserError
-from openclaw.cli.terminal import note, paint, printable, shorten
+from openclaw.cli.terminal import note, paint, printable
+from openclaw.text import shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def message_text(message: dict[str, Any]) -> str:
 def tool_line(name: str, args: Any, meta: Any = None) -> str:
     """``exec: echo hi``: the tool and the one argument that tells what it does."""
     detail = meta if isinstance(meta, str) and meta else _telling(_dict(args))
-    return printable(f"{name}: {shorten(detail, 100)}" if detail else name)
+    return printable(f"{name}: {shortened(detail, 100)}" if detail else name)
 
 
 def _telling(args: dict[str, Any]) -> str:
@@ -186,7 +187,7 @@ def result_text(result: Any) -> str:
 def short_result(text: str) -> list[str]:
     """Returns the first lines of a tool's result, and how many more there are."""
     lines = [line for line in printable(text[:20_000]).splitlines() if line.strip()]
-    shown = [shorten(line, 120) for line in lines[:RESULT_LINES]]
+    shown = [shortened(line, 120) for line in lines[:RESULT_LINES]]
     if len(lines) > RESULT_LINES:
         shown.append(f"… {len(lines) - RESULT_LINES} more lines")
     return shown
@@ -219,7 +220,7 @@ class Printer:
                 note(paint(f"  {line}", "dim", sys.stderr))
         elif kind == FAILED:
             self.end_line()
-            note(paint(f"✗ {shorten(printable(text), 200)}", "red", sys.stderr))
+            note(paint(f"✗ {shortened(printable(text), 200)}", "red", sys.stderr))
         elif kind == NOTE:
             self.end_line()
             note(paint(text, "dim", sys.stderr))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import tzinfo
 from pathlib import Path
 
+from openclaw.clock import named_zone
 from openclaw.config.schema import AgentConfig, Config, ModelChoice, ModelSetting
 from openclaw.config.schema.agents import Sandbox
 from openclaw.paths import normalize_agent_id
@@ -36,6 +38,11 @@ def workspace_dir(config: Config, state_dir: str, agent_id: str) -> Path:
         return Path(state_dir) / f"workspace-{identity}"
     shared = config.agents.defaults.workspace
     return _expanded(shared) if shared and shared.strip() else Path(state_dir) / "workspace"
+
+
+def user_zone(config: Config) -> tzinfo | None:
+    """The time zone that people read times in; None is the machine's own."""
+    return named_zone(config.agents.defaults.user_timezone)
 
 
 def main_key(config: Config) -> str:

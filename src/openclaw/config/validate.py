@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from openclaw.clock import named_zone
 from openclaw.config.durations import duration_ms
 from openclaw.config.keypath import KeyPath, format_path, get_path
 from openclaw.config.schema import Config
@@ -292,20 +293,11 @@ def _zones(values: dict[str, Any], owners: list[KeyPath], report: Report) -> Non
     ]
     for path, words in places:
         value = get_path(values, path)
-        if isinstance(value, str) and value.strip().lower() not in ("", *words) and not _is_zone(value.strip()):
+        if isinstance(value, str) and value.strip().lower() not in ("", *words) and named_zone(value.strip()) is None:
             others = f"{', '.join(words)} or " if words else ""
             report.mistake(
                 path, f'"{value}" is not a time zone; write {others}an IANA name such as Europe/Madrid{_like(value)}'
             )
-
-
-def _is_zone(name: str) -> bool:
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        return bool(ZoneInfo(name))
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return False
 
 
 def _like(name: str) -> str:
