@@ -19,7 +19,7 @@ from openclaw.outbound.part import Part, SendFailed
 from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
-from tests.gateway.support import HeldClock
+from tests.support.clock import HeldClock
 from tests.support.loopback_channel import Loopback
 
 

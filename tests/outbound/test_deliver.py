@@ -14,7 +14,7 @@ from openclaw.outbound.part import Part, SendFailed, Sent
 from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.doubt import doubts, is_uncertain
 from openclaw.storage.files.ledger import FileLedger
-from tests.gateway.support import HeldClock
+from tests.support.clock import HeldClock
 
 
 class Watched:
