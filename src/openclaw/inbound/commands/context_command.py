@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from openclaw.agent.compaction import NothingToDo, Outcome
-from openclaw.agent.context_report import context_detail, context_help, context_json, context_list
-from openclaw.agent.pins import Pin, PinRefused
+from openclaw.agent.compaction import NothingToDo
+from openclaw.agent.compaction.compaction import CompactionOutcome, NothingToDo
+from openclaw.agent.compaction.pins import Pin, PinRefused
 from openclaw.inbound.commands.context import CommandContext
 from openclaw.models.base import ModelError
 from openclaw.models.catalogue import UnknownModel
@@ -63,7 +63,7 @@ async def _undo(context: CommandContext) -> str:
     return f"⏪ Compaction taken back: the messages are there again. • {await _fullness(context)}"
 
 
-def compacted_line(outcome: Outcome, fullness: str) -> str:
+def compacted_line(outcome: CompactionOutcome, fullness: str) -> str:
     match outcome.status:
         case "compacted" if outcome.tokens_after and outcome.tokens_after <= outcome.tokens_before:
             label = f"Compacted ({token_count(outcome.tokens_before)} → {token_count(outcome.tokens_after)})"
