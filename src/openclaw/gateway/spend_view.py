@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from openclaw.agent.spend import Activity, Days, FileSpend, PriceOf, Totals, daily_totals, total_of
 from openclaw.agent.spend.spend import (
     Activity,
     Days,

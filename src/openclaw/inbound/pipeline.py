@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from openclaw.agent.budget import user_zone
 from openclaw.agent.runtime import Runtime
+from openclaw.config.agents import user_zone
 from openclaw.inbound.accept import Incoming, accept, current_session
 from openclaw.inbound.access import (
     ChannelSettings,

@@ -6,8 +6,8 @@ import asyncio
 
 import msgspec
 
-from openclaw.agent.budget import user_zone
 from openclaw.agent.runtime import Runtime
+from openclaw.config.agents import user_zone
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.why_text import tell
 from openclaw.storage.base import LedgerRow, OutboxRow, StateChange, ToolCallRow

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from openclaw.agent.compaction import NothingToDo
 from openclaw.agent.compaction.compaction import CompactionOutcome, NothingToDo
 from openclaw.agent.compaction.pins import Pin, PinRefused
+from openclaw.agent.prompt.report import context_detail, context_help, context_json, context_list
 from openclaw.inbound.commands.context import CommandContext
 from openclaw.models.base import ModelError
 from openclaw.models.catalogue import UnknownModel

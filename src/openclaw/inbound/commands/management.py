@@ -7,7 +7,7 @@ from typing import Any
 
 import pyjson5
 
-from openclaw.agent.budget import OVERRIDE, Limit, end_of_day_ms, overridden, user_zone
+from openclaw.agent.spend.budget import OVERRIDE, Limit, end_of_day_ms, overridden, user_zone
 from openclaw.config.schema import Config
 from openclaw.inbound.commands.context import CommandContext, Decision, Facts
 

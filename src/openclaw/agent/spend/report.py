@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend import Days, FileSpend, PriceOf
+from openclaw.agent.spend.spend import Days, FileSpend, PriceOf
 from openclaw.models.base import Price
 from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.paths import sessions_dir
