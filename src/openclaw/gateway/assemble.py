@@ -27,7 +27,7 @@ from openclaw.gateway.receive import Reception
 from openclaw.gateway.server.registry import load_methods
 from openclaw.gateway.server.run_events import RunStream
 from openclaw.memory.embedders import Embedders
-from openclaw.memory.search import Notebooks
+from openclaw.memory.search import AgentMemories
 from openclaw.models.base import ModelError
 from openclaw.models.calls import ModelCalls
 from openclaw.models.catalogue import Catalogue, UnknownModel
@@ -100,7 +100,7 @@ async def open_gateway(
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=lambda run_id, text: wake(gateway, run_id, text),
-        notebooks=Notebooks(Path(state_dir), clock, Embedders(gateway.model_calls.http, keys, environ)),
+        memories=AgentMemories(Path(state_dir), clock, Embedders(gateway.model_calls.http, keys, environ)),
     )
     assert gateway.runtime.approvals is not None
     watch_approvals(gateway, gateway.runtime.approvals)
@@ -169,7 +169,7 @@ async def close_gateway(gateway: Gateway) -> None:
     if gateway.runtime.approvals is not None:
         await gateway.runtime.approvals.close()
     await gateway.runtime.processes.close()
-    await gateway.runtime.notebooks.close()
+    await gateway.runtime.memories.close()
     await gateway.model_calls.close()
     await gateway.transcripts.close()
     await gateway.sessions.close()
