@@ -38,6 +38,7 @@ async def wait_within(event: asyncio.Event, seconds: float, clock: Clock) -> boo
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        # The waits are not awaited here, because a cancellation of the caller would be lost in that.
         for wait in waits:
             wait.cancel()
     return event.is_set()
