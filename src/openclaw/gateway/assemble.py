@@ -8,7 +8,9 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from openclaw.agent.budget import user_zone
 from openclaw.agent.extensions import load_extensions
 from openclaw.agent.ground import Grounds
 from openclaw.agent.memory_flush import watch_compactions
@@ -19,13 +21,41 @@ from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore
 from openclaw.gateway import spoken
 from openclaw.gateway.approvals import wake, watch_approvals
+from openclaw.gateway.auth.devices import Devices
+from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.metrics import Metered
+from openclaw.gateway.health import DiskCheck, Health, build_health
+from openclaw.gateway.http import monitoring, openai_chat, openai_responses, rpc, tools_invoke
+from openclaw.gateway.loop_fairness import LoopFairness
+from openclaw.gateway.methods import (
+    agent,
+    agents,
+    channels,
+    chat,
+    context,
+    devices,
+    exec_approvals,
+    memory,
+    messages,
+    send,
+    skills,
+    system,
+    transcripts,
+    usage,
+)
+from openclaw.gateway.methods import config as config_methods
+from openclaw.gateway.methods import sessions as sessions_methods
+from openclaw.gateway.metrics import LoopLag, MeteredRun, Metrics
 from openclaw.gateway.receive import Reception
-from openclaw.gateway.server.registry import load_methods
+from openclaw.gateway.restart import Restart
+from openclaw.gateway.server.broadcast import Broadcaster
+from openclaw.gateway.server.presence import Presence
+from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.server.run_events import RunStream
+from openclaw.gateway.system_events import SystemEvents
+from openclaw.inbound.pairing import PairingStore
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import Notebooks
 from openclaw.messages import AssistantMessage
@@ -36,9 +66,11 @@ from openclaw.models.detect import FoundServer, find_servers
 from openclaw.models.keys import Keys
 from openclaw.models.providers import close_providers, provider_for
 from openclaw.outbound.reply import is_delivered
+from openclaw.outbound.visible import visible_text
 from openclaw.runs.hub import RunHub
 from openclaw.runs.observer import Observer
 from openclaw.runs.record import RunRecord
+from openclaw.sessions.search import SearchIndex
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
@@ -51,12 +83,32 @@ from openclaw.tools.process_registry import ProcessRegistry
 
 log = logging.getLogger("openclaw.gateway")
 
+METHOD_FAMILIES = (
+    agent,
+    agents,
+    chat,
+    config_methods,
+    context,
+    devices,
+    system,
+    exec_approvals,
+    memory,
+    messages,
+    channels,
+    send,
+    skills,
+    transcripts,
+    sessions_methods,
+    usage,
+)
+"""``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
+HTTP_MODULES = (monitoring, openai_chat, openai_responses, rpc, tools_invoke)
+
 
 async def open_gateway(
     state_dir: str, config: ConfigStore, clock: Clock, environ: Mapping[str, str] = os.environ
 ) -> Gateway:
     """Opens the stores and wires the parts. Nothing listens yet and nothing runs."""
-    load_methods()
     current = config.current
     await _migrate(state_dir, current, clock)
     sessions = await FileSessionStore.open(
@@ -64,42 +116,29 @@ async def open_gateway(
     )
     found = await _servers_here(current, environ, state_dir)
 
-    def catalogue(config: Config) -> Catalogue:
-        return Catalogue.from_config(config, environ, found=found, state_dir=state_dir)
-
-    gateway = Gateway(
-        state_dir=state_dir,
-        config=config,
+    keys = Keys(environ, state_dir=state_dir, clock=clock)
+    questions = ApprovalJournal(state_dir)
+    await questions.load()
+    metrics, loop_fairness = Metrics(), LoopFairness()
+    runtime = Runtime(
+        state_dir=Path(state_dir),
         clock=clock,
+        config=config,
         sessions=sessions,
         transcripts=FileTranscriptStore(state_dir, clock=clock, store_path=sessions.path),
         ledger=await FileLedger.open(state_dir, clock=clock),
         blobs=FileBlobStore(state_dir),
-        catalogue=catalogue(current),
-        make_catalogue=catalogue,
-        environ=environ,
-    )
-    keys = Keys(environ, state_dir=state_dir, clock=clock)
-    questions = ApprovalJournal(state_dir)
-    await questions.load()
-    gateway.runtime = Runtime(
-        state_dir=Path(state_dir),
-        clock=clock,
-        config=config,
-        sessions=gateway.sessions,
-        transcripts=gateway.transcripts,
-        ledger=gateway.ledger,
-        blobs=gateway.blobs,
-        catalogue=lambda: gateway.catalogue,
+        catalogue=CurrentCatalogue(config, environ, found, state_dir),
         processes=ProcessRegistry(),
-        notes=gateway.system_events,
-        call_model=partial(call_model, gateway, keys),
+        notes=SystemEvents(clock, lambda: user_zone(config.current)),
+        call_model=partial(call_model, config, keys, loop_fairness, metrics),
         grounds=Grounds(state_dir, clock),
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=lambda run_id, text: wake(gateway, run_id, text),
         notebooks=Notebooks(Path(state_dir), clock, Embedders(keys, environ)),
     )
+    gateway = build_gateway(runtime, metrics, loop_fairness, environ)
     assert gateway.runtime.approvals is not None
     watch_approvals(gateway, gateway.runtime.approvals)
     watch_compactions(gateway.runtime)
@@ -110,12 +149,64 @@ async def open_gateway(
         config=config,
         clock=clock,
         state_dir=state_dir,
-        ledger=gateway.ledger,
-        blobs=gateway.blobs,
+        ledger=runtime.ledger,
+        blobs=runtime.blobs,
         receive=gateway.reception.receive,
         notice=gateway.reception.notice,
     )
     return gateway
+
+
+def build_gateway(
+    runtime: Runtime, metrics: Metrics, loop_fairness: LoopFairness, environ: Mapping[str, str]
+) -> Gateway:
+    """The parts that serve clients, without runs and channels."""
+    clock, state_dir = runtime.clock, str(runtime.state_dir)
+    broadcaster, disk = Broadcaster(), DiskCheck(state_dir, clock)
+
+    def publish_health(health: dict[str, Any]) -> None:
+        broadcaster.publish("health", health, state_version=gateway.state_version())
+
+    gateway = Gateway(
+        runtime=runtime,
+        environ=environ,
+        methods=MethodTable(*(family.methods for family in METHOD_FAMILIES)),
+        routes=[route for module in HTTP_MODULES for route in module.ROUTES],
+        broadcaster=broadcaster,
+        presence=Presence(clock),
+        devices=Devices(state_dir, clock),
+        pairing=PairingStore(state_dir, clock),
+        health=Health(clock, disk, lambda: build_health(gateway), publish_health),
+        disk=disk,
+        auth_limiter=FailedAuthLimiter(clock),
+        restart=Restart(state_dir, clock),
+        metrics=metrics,
+        loop_lag=LoopLag(clock),
+        loop_fairness=loop_fairness,
+        search=SearchIndex(state_dir, visible_text),
+    )
+    return gateway
+
+
+class CurrentCatalogue:
+    """The models of the current configuration. It is made anew when the configuration has changed."""
+
+    def __init__(
+        self, config: ConfigStore, environ: Mapping[str, str], found: list[FoundServer], state_dir: str
+    ) -> None:
+        self._config = config
+        self._environ = environ
+        self._found = found
+        self._state_dir = state_dir
+        self._made_from: Config | None = None
+        self._catalogue: Catalogue | None = None
+
+    def __call__(self) -> Catalogue:
+        config = self._config.current
+        if self._catalogue is None or self._made_from is not config:
+            self._made_from = config
+            self._catalogue = Catalogue.from_config(config, self._environ, found=self._found, state_dir=self._state_dir)
+        return self._catalogue
 
 
 async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
@@ -145,37 +236,43 @@ async def _servers_here(config: Config, environ: Mapping[str, str], state_dir: s
 
 def observe(gateway: Gateway, record: RunRecord) -> Observer:
     def verbose() -> str:
-        return record.verbose or gateway.config.current.agents.defaults.verbose_default or "off"
+        return record.verbose or gateway.runtime.config.current.agents.defaults.verbose_default or "off"
 
     def notice(name: str, text: str) -> None:
         gateway.spawn(spoken.notice(gateway, record, name, text))
 
-    shown: Observer = RunStream(record, gateway.broadcaster, gateway.clock, verbose, notice=notice)
+    shown: Observer = RunStream(record, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
     if gateway.channel_services is not None and is_delivered(record.row.route):
-        shown = ChannelRun(record, shown, gateway.channel_services, gateway.config.current)
-    return Metered(record, shown, gateway.meter)
+        shown = ChannelRun(record, shown, gateway.channel_services, gateway.runtime.config.current)
+    return MeteredRun(record, shown, gateway.metrics)
 
 
 async def call_model(
-    gateway: Gateway, keys: Keys, request: ModelRequest, agent_id: str, heard: Heard
+    config: ConfigStore,
+    keys: Keys,
+    fairness: LoopFairness,
+    metrics: Metrics,
+    request: ModelRequest,
+    agent_id: str,
+    heard: Heard,
 ) -> AssistantMessage:
     """Finds the key at every call, so that a rotated one takes effect at once."""
     stream: AsyncIterator[StreamEvent] | None = None
     answering = False
     try:
-        await gateway.turnstile.enter()
-        key = await keys.resolve_key(request.model, gateway.config.current, agent_id=agent_id)
+        await fairness.enter()
+        key = await keys.resolve_key(request.model, config.current, agent_id=agent_id)
         stream = provider_for(request.model).stream(request, key)
         async for event in stream:
             if not answering:
                 answering = True
-                await gateway.turnstile.enter()
+                await fairness.enter()
             if type(event) is Done:
                 return event.message
             heard(event)
         raise ModelError("The model's stream ended without a final event.", kind="network")
     except ModelError as error:
-        gateway.meter.model_errors[error.kind] += 1
+        metrics.model_errors[error.kind] += 1
         raise
     finally:
         # Now rather than when the garbage collector finds it: a run that is stopped hangs up.
@@ -197,6 +294,6 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.runtime.notebooks.close()
     await close_providers()
     await model_http.close()
-    await gateway.transcripts.close()
-    await gateway.sessions.close()
-    await gateway.ledger.close()
+    await gateway.runtime.transcripts.close()
+    await gateway.runtime.sessions.close()
+    await gateway.runtime.ledger.close()

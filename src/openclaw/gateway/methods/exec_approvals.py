@@ -7,9 +7,11 @@ from typing import Annotated, Any
 import msgspec
 
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.tools.approval_rules import ApprovalRules, BadRules
 from openclaw.tools.approvals import TIMEOUT_MS, ApprovalRequest, Approvals, Decision, UnknownApproval
+
+methods = MethodTable()
 
 
 class RequestParams(Params):
@@ -25,7 +27,7 @@ class RequestParams(Params):
     timeout_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-@method("exec.approval.request", RequestParams)
+@methods.add("exec.approval.request", RequestParams)
 async def request(call: Call) -> Any:
     """Answers when somebody has decided, or nobody did in time (``decision`` is then null)."""
     params: RequestParams = call.params
@@ -59,7 +61,7 @@ class ResolveParams(Params):
     decision: NonEmpty
 
 
-@method("exec.approval.resolve", ResolveParams)
+@methods.add("exec.approval.resolve", ResolveParams)
 async def resolve(call: Call) -> Any:
     params: ResolveParams = call.params
     try:
@@ -78,7 +80,7 @@ class GetParams(Params):
     pass
 
 
-@method("exec.approvals.get", GetParams)
+@methods.add("exec.approvals.get", GetParams)
 async def get(call: Call) -> Any:
     try:
         return (await _rules(call).snapshot()).view()
@@ -91,7 +93,7 @@ class SetParams(Params):
     base_hash: NonEmpty | None = None
 
 
-@method("exec.approvals.set", SetParams)
+@methods.add("exec.approvals.set", SetParams)
 async def set_rules(call: Call) -> Any:
     params: SetParams = call.params
     try:
