@@ -11,9 +11,9 @@ from openclaw.gateway.server.registry import Call
 from tests.gateway.support import TOKEN, HeldClock, Running, running_gateway, with_token
 
 
-@pytest.fixture(autouse=True)
-def run_methods(running: Running) -> None:
-    """Methods that behave as ``agent`` and ``chat.send`` do, without a model."""
+@pytest.fixture
+def running(running: Running) -> Running:
+    """A Gateway with methods that behave as ``agent`` and ``chat.send`` do, without a model."""
     methods = running.gateway.methods
 
     @methods.add("test.agent")
@@ -38,6 +38,8 @@ def run_methods(running: Running) -> None:
 
         call.gateway.spawn(later())
         return {"runId": run_id, "status": "started"}
+
+    return running
 
 
 async def stream(running: Running, body: dict[str, Any]) -> list[dict[str, Any]]:
