@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 
 # A busy machine is slow, not wrong: properties are about results, and speed is measured elsewhere.
@@ -14,3 +19,12 @@ settings.load_profile("steady")
 # A shell that runs the suite in the background has it ignore Ctrl-C; programs that the tests start would inherit that.
 with contextlib.suppress(ValueError):
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_WHOLE_GATEWAY = {"flows", "gateway", "interop"}
+"""Folders whose tests have a whole Gateway in their own event loop."""
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """A Gateway runs on uvloop in its own process; in a test's process it does so, too."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return {"uvloop": uvloop.new_event_loop} if folder in _WHOLE_GATEWAY else {"asyncio": asyncio.new_event_loop}

@@ -32,6 +32,17 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+async def wait_within(event: asyncio.Event, seconds: float, clock: Clock) -> bool:
+    """Waits until the event is set or the time is up. Returns whether the event is set."""
+    waits = {asyncio.ensure_future(event.wait()), asyncio.ensure_future(clock.sleep(seconds))}
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+    return event.is_set()
+
+
 def iso_utc(ms: int) -> str:
     """``2026-11-15T18:22:05.123Z``, the form transcripts use."""
     return f"{_iso_seconds(ms // 1000)}.{ms % 1000:03d}Z"

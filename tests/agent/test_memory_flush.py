@@ -13,8 +13,8 @@ from openclaw.config.schema import MemoryFlush
 from openclaw.messages import AssistantMessage, TextBlock, UserMessage
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import ToolContext
+from openclaw.tools.files import WriteTool
 from openclaw.tools.opener import PathOpener
-from openclaw.tools.write import WriteTool
 
 NOON_UTC = 1_794_830_400_000
 

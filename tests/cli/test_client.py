@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from openclaw.cli.client import Client, GatewayError, Lost, Unreachable, new_id
-from openclaw.cli.errors import UserError
+from openclaw.cli.command import UserError
 from openclaw.cli.target import Target
 
 from .fake_gateway import SECRET, FakeGateway, Refusal, spoken

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from openclaw import __version__
-from openclaw.cli.main import COMMANDS, command_module
+from openclaw.cli.command import Group
+from openclaw.cli.main import TABLE, find_command
 
 from .conftest import Cli
 from .fake_gateway import FakeGateway, spoken
@@ -36,7 +37,7 @@ def test_version_is_one_line(cli: Cli, flag: str) -> None:
 def test_bare_command_without_a_terminal_prints_the_help(cli: Cli) -> None:
     done = cli()
     assert done.returncode == 0
-    for name, _, _ in COMMANDS:
+    for name, _, _ in TABLE:
         assert f"\n  {name} " in done.stdout
 
 
@@ -56,10 +57,10 @@ def test_unknown_sub_command_names_the_nearest_one(cli: Cli) -> None:
 
 def _every_parser() -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
-    for name, _, _ in COMMANDS:
-        module = command_module(name)
+    for name, _, _ in TABLE:
+        command = find_command(name)
         found.append((name,))
-        found += [(name, action) for action in getattr(module, "ACTIONS", {})]
+        found += [(name, action) for action in command.actions] if isinstance(command, Group) else []
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.cli import systemd
+from openclaw.cli import service
 
 from .conftest import ROOT, Cli
 
@@ -119,4 +119,4 @@ def test_install_writes_a_private_unit_and_says_what_to_run(cli: Cli, tmp_path: 
 
 def test_unit_quotes_what_systemd_would_read_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENCLAW_STATE_DIR", '/home/a b/100%/"x"')
-    assert 'Environment="OPENCLAW_STATE_DIR=/home/a b/100%%/\\"x\\""\n' in systemd.unit_text(None)
+    assert 'Environment="OPENCLAW_STATE_DIR=/home/a b/100%%/\\"x\\""\n' in service.unit_text(None)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.cli import target as targets
-from openclaw.cli.errors import UserError
+from openclaw.cli.command import UserError
 
 
 @pytest.fixture(autouse=True)

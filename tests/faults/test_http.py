@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from tests.gateway.http.served import BEARER, PNG, Served, served
-from tests.support.gateway import TOKEN
+from tests.support.gateway import TOKEN, GatewayProcess
 from tests.support.model_server import Reply
 
 CHAT = "/v1/chat/completions"
@@ -41,7 +41,7 @@ async def door(tmp_path: Path, full: Path, request: pytest.FixtureRequest) -> As
     files, error = request.param
     fault = {"at": "write", "path": files, "do": error, "while": str(full)}
     env = {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps([fault])}
-    async with served(tmp_path, env=env) as running:
+    async with served(tmp_path, kind=GatewayProcess, env=env) as running:
         yield running
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.gateway import GatewayProcess, model_config
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
 
 
@@ -16,6 +17,13 @@ async def models() -> AsyncIterator[ModelServer]:
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path, models: ModelServer) -> AsyncIterator[GatewayProcess]:
+async def gateway(tmp_path: Path, models: ModelServer) -> AsyncIterator[InProcessGateway]:
+    async with InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key)) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+async def gateway_process(tmp_path: Path, models: ModelServer) -> AsyncIterator[GatewayProcess]:
+    """For tests that kill the Gateway."""
     async with GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key)) as process:
         yield process

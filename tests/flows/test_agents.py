@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed
+from tests.support.gateway import RequestFailed
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
 
 
 async def test_an_agent_is_added_talks_from_its_own_workspace_and_is_deleted(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         made = await client.call("agents.create", {"name": "Work Horse", "emoji": "🐎"})
@@ -38,7 +37,7 @@ async def test_an_agent_is_added_talks_from_its_own_workspace_and_is_deleted(
         assert list((gateway.state_dir / "trash").rglob("*.jsonl"))
 
 
-async def test_what_must_not_be_done_to_agents_is_refused(gateway: GatewayProcess) -> None:
+async def test_what_must_not_be_done_to_agents_is_refused(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         for method, params, words in (
             ("agents.create", {"name": "main"}, '"main" is reserved'),
@@ -51,12 +50,13 @@ async def test_what_must_not_be_done_to_agents_is_refused(gateway: GatewayProces
                 await client.call(method, params)
 
 
-async def test_the_command_line_adds_binds_and_deletes(gateway: GatewayProcess) -> None:
-    def run(*args: str) -> str:
-        command = [sys.executable, "-m", "openclaw", "agents", *args]
-        return subprocess.run(command, env=gateway.env, capture_output=True, text=True, check=True).stdout
+async def test_the_command_line_adds_binds_and_deletes(gateway: InProcessGateway) -> None:
+    async def run(*args: str) -> str:
+        done = await gateway.command("agents", *args)
+        done.check_returncode()
+        return done.stdout
 
-    assert json.loads(run("add", "Beta", "--bind", "signal:work", "--json"))["agentId"] == "beta"
-    assert "beta (Beta)" in run("list")
-    assert json.loads(run("bind", "beta", "signal", "--peer", "group:g1", "--json"))["added"] is True
-    assert json.loads(run("delete", "beta", "--force", "--json"))["removedBindings"] == 2
+    assert json.loads(await run("add", "Beta", "--bind", "signal:work", "--json"))["agentId"] == "beta"
+    assert "beta (Beta)" in await run("list")
+    assert json.loads(await run("bind", "beta", "signal", "--peer", "group:g1", "--json"))["added"] is True
+    assert json.loads(await run("delete", "beta", "--force", "--json"))["removedBindings"] == 2

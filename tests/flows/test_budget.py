@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
+from tests.support.gateway import WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 
 async def test_a_used_up_budget_stops_every_call_until_an_owner_lifts_it(tmp_path: Path, models: ModelServer) -> None:
     config = model_config(models.base_url, models.api_key)
     config["agents"]["defaults"]["budget"] = {"sessionTokens": 1}
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         assert text_of(await client.chat("/budget")) == "💰 Budget\nsessionTokens: 0 of 1"
         assert text_of(await client.chat("hello [[reply:Hi.]]")) == "Hi."
         refused = await client.chat("hello [[reply:Not said.]]")
@@ -34,7 +35,7 @@ async def test_a_used_up_budget_stops_every_call_until_an_owner_lifts_it(tmp_pat
 async def test_a_run_stops_between_its_calls(tmp_path: Path, models: ModelServer) -> None:
     config = model_config(models.base_url, models.api_key)
     config["agents"]["defaults"]["budget"] = {"runTokens": 1}
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         ended = await client.chat('look [[tool:read {"path":"AGENTS.md"}]][[next]][[reply:Never.]]')
         assert ended["state"] == "error"
         assert "agents.defaults.budget.runTokens" in ended["errorMessage"]
@@ -51,7 +52,7 @@ async def test_sub_agents_share_the_limits_of_the_session_that_sent_them(tmp_pat
     config = model_config(models.base_url, models.api_key)
     config["agents"]["defaults"]["budget"] = {"sessionTokens": 1000}
     child = "agent:main:subagent:11111111-2222-4333-8444-555555555555"
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         models.queue(Reply(text="Hi.", usage={"input": 400, "output": 1}))
         await client.chat("hello")
         models.queue(Reply(text="Done.", usage={"input": 700, "output": 1}))
@@ -79,7 +80,7 @@ def condensing(models: ModelServer, **defaults: Any) -> dict[str, Any]:
 
 
 async def test_what_a_summary_costs_is_on_the_bill_of_its_session(tmp_path: Path, models: ModelServer) -> None:
-    async with GatewayProcess(tmp_path / "state", condensing(models)) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", condensing(models)) as gateway, gateway.client() as client:
         for _ in range(3):
             await client.chat("word " * 400 + "[[reply:Yes.]]")
         before = (await client.call("sessions.usage", {"key": "main"}))["totals"]
@@ -101,7 +102,7 @@ async def test_what_a_summary_costs_is_on_the_bill_of_its_session(tmp_path: Path
 async def test_neither_summaries_nor_notes_are_asked_for_beyond_the_budget(tmp_path: Path, models: ModelServer) -> None:
     config = condensing(models, budget={"sessionTokens": 2000})
     config["agents"]["defaults"]["compaction"]["memoryFlush"] = {"enabled": True}
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         for used in (1, 1997):
             models.queue(Reply(text="Yes.", usage={"input": used, "output": 1}))
             await client.chat("word " * 400)
@@ -117,7 +118,7 @@ async def test_notes_that_failed_are_paid_for(tmp_path: Path, models: ModelServe
     config = condensing(models)
     config["agents"]["defaults"]["compaction"]["memoryFlush"] = {"enabled": True}
     config["retry"] = {"enabled": False}
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         for _ in range(3):
             await client.chat("word " * 400 + "[[reply:Yes.]]")
         before = (await client.call("sessions.usage", {"key": "main"}))["totals"]

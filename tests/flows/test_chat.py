@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, text_of
+from tests.support.gateway import RequestFailed, WireClient, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 PNG = base64.b64decode(
@@ -18,7 +19,7 @@ PNG = base64.b64decode(
 )
 
 
-async def test_a_message_is_answered_and_both_are_on_disk_in_the_documented_format(gateway: GatewayProcess) -> None:
+async def test_a_message_is_answered_and_both_are_on_disk_in_the_documented_format(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         final = await client.chat("hello [[reply:Hi there.]]", run_id="run-1")
     assert text_of(final) == "Hi there."
@@ -37,14 +38,14 @@ async def test_a_message_is_answered_and_both_are_on_disk_in_the_documented_form
     assert entry["totalTokens"] == assistant["usage"]["input"] > 0
 
 
-async def _folded(gateway: GatewayProcess) -> Path:
+async def _folded(gateway: InProcessGateway) -> Path:
     """sessions.json is at most a second behind; stopping the Gateway folds it at once."""
     await gateway.stop()
     return gateway.sessions_dir() / "sessions.json"
 
 
 async def test_the_user_message_is_in_the_transcript_before_the_model_is_asked(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     held = asyncio.Event()
     models.queue(Reply("late", hold=held, hold_after=0))
@@ -58,7 +59,7 @@ async def test_the_user_message_is_in_the_transcript_before_the_model_is_asked(
 
 
 async def test_the_model_sees_the_whole_conversation_and_the_prompt_is_never_stored(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     (gateway.state_dir / "workspace").mkdir(exist_ok=True)
     (gateway.state_dir / "workspace" / "AGENTS.md").write_text("Always speak like a pirate.")
@@ -78,7 +79,7 @@ async def test_the_model_sees_the_whole_conversation_and_the_prompt_is_never_sto
 
 
 async def test_the_cached_part_of_the_prompt_is_the_same_bytes_from_turn_to_turn(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         await client.chat("one")
@@ -89,7 +90,7 @@ async def test_the_cached_part_of_the_prompt_is_the_same_bytes_from_turn_to_turn
 
 
 async def test_history_in_the_public_shape_pairs_calls_and_results(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     models.queue(Reply("Looking.", calls=[Call("exec", {"command": "echo hi"})]))
     async with gateway.client() as client:
@@ -105,7 +106,7 @@ async def test_history_in_the_public_shape_pairs_calls_and_results(
 
 
 async def test_deltas_repeat_the_text_so_far_and_clients_that_ask_get_increments(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as old, gateway.client(caps=("delta-events",)) as new:
         final = await old.chat("[[tokens:400]]", run_id="r")
@@ -124,7 +125,7 @@ async def test_deltas_repeat_the_text_so_far_and_clients_that_ask_get_increments
     assert "".join(data["delta"] for data in increments).strip() == text_of(final)
 
 
-async def test_every_client_sees_the_same_sequence_numbers_without_gaps(gateway: GatewayProcess) -> None:
+async def test_every_client_sees_the_same_sequence_numbers_without_gaps(gateway: InProcessGateway) -> None:
     async with gateway.client() as first, gateway.client(caps=("delta-events",)) as second:
         await first.chat("[[tokens:100]]", run_id="r")
         await second.ending("r")
@@ -133,7 +134,7 @@ async def test_every_client_sees_the_same_sequence_numbers_without_gaps(gateway:
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
-async def test_the_same_idempotency_key_runs_once(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_the_same_idempotency_key_runs_once(gateway: InProcessGateway, models: ModelServer) -> None:
     held = asyncio.Event()
     models.queue(Reply("once", hold=held, hold_after=0))
     send = {"sessionKey": "main", "message": "hi", "idempotencyKey": "idem-1"}
@@ -146,7 +147,7 @@ async def test_the_same_idempotency_key_runs_once(gateway: GatewayProcess, model
     assert len(models.requests) == 1
 
 
-async def test_sessions_run_side_by_side(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_sessions_run_side_by_side(gateway: InProcessGateway, models: ModelServer) -> None:
     held = asyncio.Event()
     for _ in range(5):
         models.queue(Reply("x", hold=held, hold_after=0))
@@ -161,7 +162,7 @@ async def test_sessions_run_side_by_side(gateway: GatewayProcess, models: ModelS
 
 
 async def test_aborting_keeps_the_partial_text_and_says_who_stopped_it(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     models.queue(Reply("so far so good and on", hold=asyncio.Event(), hold_after=3))
     async with gateway.client() as client:
@@ -180,7 +181,7 @@ async def test_aborting_keeps_the_partial_text_and_says_who_stopped_it(
     assert stopped["content"][0]["text"].startswith("so far")
 
 
-async def test_the_word_stop_stops_the_run(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_the_word_stop_stops_the_run(gateway: InProcessGateway, models: ModelServer) -> None:
     models.queue(Reply("never", hold=asyncio.Event(), hold_after=0))
     async with gateway.client() as client:
         await client.call("chat.send", {"sessionKey": "main", "message": "hi", "idempotencyKey": "r"})
@@ -190,7 +191,7 @@ async def test_the_word_stop_stops_the_run(gateway: GatewayProcess, models: Mode
         assert (await client.ending("r"))["stopReason"] == "stop"
 
 
-async def test_pictures_reach_the_model(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_pictures_reach_the_model(gateway: InProcessGateway, models: ModelServer) -> None:
     attachment = {
         "type": "image",
         "mimeType": "image/png",
@@ -215,7 +216,7 @@ async def test_pictures_reach_the_model(gateway: GatewayProcess, models: ModelSe
     ],
 )
 async def test_a_model_that_refuses_gives_one_notice_and_the_session_goes_on(
-    gateway: GatewayProcess, models: ModelServer, reply: Reply, words: str
+    gateway: InProcessGateway, models: ModelServer, reply: Reply, words: str
 ) -> None:
     for _ in range(4):
         models.queue(reply)
@@ -230,7 +231,7 @@ async def test_a_model_that_refuses_gives_one_notice_and_the_session_goes_on(
     assert history["messages"][0]["content"][0]["text"] == "hello"
 
 
-async def test_an_overloaded_model_is_asked_again(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_an_overloaded_model_is_asked_again(gateway: InProcessGateway, models: ModelServer) -> None:
     models.queue(Reply(status=529, message="Overloaded"), Reply(status=503, message="x"), Reply("at last"))
     async with gateway.client() as client:
         assert text_of(await client.chat("hello")) == "at last"
@@ -238,7 +239,7 @@ async def test_an_overloaded_model_is_asked_again(gateway: GatewayProcess, model
 
 
 async def test_a_stream_that_breaks_off_is_retried_and_what_came_stays_visible(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     models.queue(Reply("half of it", clean_cut=True, cut_after=600), Reply("whole"))
     async with gateway.client() as client:
@@ -247,7 +248,7 @@ async def test_a_stream_that_breaks_off_is_retried_and_what_came_stays_visible(
     assert [message.get("stopReason") for message in history["messages"]] == [None, "error", "stop"]
 
 
-async def test_bad_requests_name_every_problem(gateway: GatewayProcess) -> None:
+async def test_bad_requests_name_every_problem(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         for method, params, words in (
             (
@@ -270,7 +271,7 @@ async def test_bad_requests_name_every_problem(gateway: GatewayProcess) -> None:
             assert failed.value.code == "INVALID_REQUEST"
 
 
-async def test_injected_messages_appear_in_the_chat_without_a_model(gateway: GatewayProcess) -> None:
+async def test_injected_messages_appear_in_the_chat_without_a_model(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         with pytest.raises(RequestFailed, match="session not found"):
             await client.call("chat.inject", {"sessionKey": "main", "message": "note"})
@@ -284,7 +285,7 @@ async def test_injected_messages_appear_in_the_chat_without_a_model(gateway: Gat
     assert (history["messages"][-1]["provider"], history["messages"][-1]["model"]) == ("openclaw", "gateway-injected")
 
 
-async def test_tool_events_go_only_to_the_asker_and_as_detailed_as_the_session_wants(gateway: GatewayProcess) -> None:
+async def test_tool_events_go_only_to_the_asker_and_as_detailed_as_the_session_wants(gateway: InProcessGateway) -> None:
     async def tool_frames(client: WireClient, run_id: str) -> list[dict[str, object]]:
         return [frame for frame in client.of_run(run_id) if frame["payload"].get("stream") == "tool"]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, text_of
+from tests.support.gateway import RequestFailed, WireClient, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
 
@@ -21,7 +22,7 @@ async def entry_of(client: WireClient, key: str = "agent:main:main") -> dict[str
     return next(row for row in rows if row["key"] == key)
 
 
-async def test_a_command_is_answered_without_a_model_and_kept(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_command_is_answered_without_a_model_and_kept(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         final = await client.chat("/status", run_id="s")
         assert (final["message"]["provider"], final["message"]["model"]) == ("openclaw", "gateway-injected")
@@ -43,7 +44,7 @@ async def test_a_command_is_answered_without_a_model_and_kept(gateway: GatewayPr
     ],
 )
 async def test_a_directive_alone_is_stored_and_acknowledged(
-    gateway: GatewayProcess, models: ModelServer, directive: str, reply: str, field: str, value: str
+    gateway: InProcessGateway, models: ModelServer, directive: str, reply: str, field: str, value: str
 ) -> None:
     async with gateway.client() as client:
         assert await said(client, directive) == reply
@@ -51,7 +52,7 @@ async def test_a_directive_alone_is_stored_and_acknowledged(
     assert not models.requests
 
 
-async def test_an_inline_directive_counts_for_that_message_only(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_an_inline_directive_counts_for_that_message_only(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat("tell me\n/verbose on\nabout cats")
         prompt = json.dumps(models.requests[0].body["messages"])
@@ -61,7 +62,7 @@ async def test_an_inline_directive_counts_for_that_message_only(gateway: Gateway
 
 
 async def test_a_shortcut_inside_a_message_runs_at_once_and_the_rest_goes_on(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         final = await client.chat("hey /status how are you? [[reply:fine]]", run_id="r")
@@ -71,14 +72,14 @@ async def test_a_shortcut_inside_a_message_runs_at_once_and_the_rest_goes_on(
     assert "/status" not in json.dumps(models.requests[0].body["messages"])
 
 
-async def test_an_unknown_command_goes_to_the_model_as_text(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_an_unknown_command_goes_to_the_model_as_text(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat("/frobnicate now")
     assert "/frobnicate now" in json.dumps(models.requests[0].body["messages"])
 
 
 async def test_new_begins_again_and_resume_brings_the_old_session_back(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         await client.chat("my name is Ada")
@@ -94,7 +95,7 @@ async def test_new_begins_again_and_resume_brings_the_old_session_back(
     assert "Ada" in json.dumps(models.requests[-1].body["messages"])
 
 
-async def test_new_with_words_starts_with_them(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_new_with_words_starts_with_them(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat("before")
         assert await said(client, "/new plan my day [[reply:planned]]") == "planned"
@@ -103,7 +104,7 @@ async def test_new_with_words_starts_with_them(gateway: GatewayProcess, models: 
     assert "before" not in messages
 
 
-async def test_the_queue_can_be_seen_and_edited(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_the_queue_can_be_seen_and_edited(gateway: InProcessGateway, models: ModelServer) -> None:
     held = asyncio.Event()
     models.queue(Reply("first", hold=held, hold_after=0))
     async with gateway.client() as client:
@@ -120,14 +121,14 @@ async def test_the_queue_can_be_seen_and_edited(gateway: GatewayProcess, models:
         assert text_of(await client.ending("three")) == "ok"
 
 
-async def test_why_tells_what_became_of_a_message(gateway: GatewayProcess) -> None:
+async def test_why_tells_what_became_of_a_message(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("hello [[reply:hi]]", run_id="greeting-1")
         story = await said(client, "/why greeting-1")
     assert "answered" in story.lower()
 
 
-async def test_a_blocked_session_still_obeys_commands(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_blocked_session_still_obeys_commands(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat("/send off")
         for method in ("chat.send", "agent"):
@@ -139,7 +140,9 @@ async def test_a_blocked_session_still_obeys_commands(gateway: GatewayProcess, m
         assert text_of(await client.chat("hello")) == "heard"
 
 
-async def test_commands_and_settings_work_by_the_agent_method_too(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_commands_and_settings_work_by_the_agent_method_too(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
     async def ask(client: WireClient, message: str, key: str, **more: Any) -> tuple[Any, Any]:
         sent = await client.send("agent", {"message": message, "sessionKey": "main", "idempotencyKey": key, **more})
         return await client.answer(sent), await client.answer(sent)
@@ -171,7 +174,7 @@ async def test_commands_and_settings_work_by_the_agent_method_too(gateway: Gatew
             assert "/status" in json.dumps(models.requests[-1].body["messages"][-1])
 
 
-async def test_commands_that_take_long_are_obeyed_by_the_agent_method_too(gateway: GatewayProcess) -> None:
+async def test_commands_that_take_long_are_obeyed_by_the_agent_method_too(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("hello")
         wish = {"message": "/pin the door code is 4711", "sessionKey": "main", "idempotencyKey": "pin"}
@@ -183,7 +186,7 @@ async def test_commands_that_take_long_are_obeyed_by_the_agent_method_too(gatewa
     assert "4711" in pins
 
 
-async def test_xhigh_is_refused_where_the_model_does_not_offer_it(gateway: GatewayProcess) -> None:
+async def test_xhigh_is_refused_where_the_model_does_not_offer_it(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         with pytest.raises(RequestFailed, match="xhigh"):
             await client.call("sessions.patch", {"key": "main", "thinkingLevel": "xhigh"})

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
+from tests.support.gateway import WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
 GOOD = "## Goal\nBuild the shed.\n## Progress\n### Done\n- [x] the plan\n## Next Steps\n1. buy wood"
@@ -18,19 +19,19 @@ WINDOW = 60_000
 LONG = "word " * 8000
 OVERFLOW = Reply(status=400, message="prompt is too long: 213462 tokens > 200000 maximum")
 
-MakeGateway = Callable[..., GatewayProcess]
+MakeGateway = Callable[..., InProcessGateway]
 
 
 @pytest.fixture
 def small(tmp_path: Path, models: ModelServer) -> MakeGateway:
     """A Gateway whose model has a small window, 20,000 tokens of it kept free and 1,000 kept word for word."""
 
-    def make(window: int = WINDOW, name: str = "state", **more: Any) -> GatewayProcess:
+    def make(window: int = WINDOW, name: str = "state", **more: Any) -> InProcessGateway:
         config: dict[str, Any] = model_config(models.base_url, models.api_key, **more)
         config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = window
         config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
         config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 0, "memoryFlush": {"enabled": False}}
-        return GatewayProcess(tmp_path / name, config)
+        return InProcessGateway(tmp_path / name, config)
 
     return make
 
@@ -47,7 +48,7 @@ async def session_row(client: WireClient) -> dict[str, Any]:
     return row
 
 
-async def transcript(gateway: GatewayProcess, client: WireClient) -> list[dict[str, Any]]:
+async def transcript(gateway: InProcessGateway, client: WireClient) -> list[dict[str, Any]]:
     return gateway.transcript((await session_row(client))["sessionId"])
 
 

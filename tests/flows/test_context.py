@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed, model_config, text_of
+from tests.support.gateway import RequestFailed, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
 
 
@@ -39,7 +37,7 @@ def all_texts(messages: list[dict[str, Any]]) -> list[str]:
     return [text for message in messages for text in texts(message["content"])]
 
 
-async def test_every_call_of_a_past_run_is_rebuilt_exactly(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_every_call_of_a_past_run_is_rebuilt_exactly(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat("first [[reply:One.]]")
         await client.chat('look [[tool:read {"path":"AGENTS.md"}]][[next]][[reply:Two.]]', run_id="run-two")
@@ -62,7 +60,7 @@ async def test_every_call_of_a_past_run_is_rebuilt_exactly(gateway: GatewayProce
         assert "request" not in last
 
 
-async def test_a_difference_names_what_came_and_what_changed(gateway: GatewayProcess) -> None:
+async def test_a_difference_names_what_came_and_what_changed(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("first [[reply:One.]]", run_id="run-one")
         workspace = (await client.call("context.get", {"full": True}))["request"]["system"]
@@ -80,7 +78,7 @@ async def test_a_difference_names_what_came_and_what_changed(gateway: GatewayPro
             await client.call("context.diff", {"a": "nothing", "b": "run-two"})
 
 
-async def test_a_phrase_is_seen_entering_and_leaving(gateway: GatewayProcess) -> None:
+async def test_a_phrase_is_seen_entering_and_leaving(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("hello [[reply:Hi.]]")
         await client.chat("the key is under the Blue Door mat [[reply:Noted.]]", run_id="told")
@@ -98,10 +96,9 @@ async def test_a_phrase_is_seen_entering_and_leaving(gateway: GatewayProcess) ->
         assert not (await client.call("context.find", {"phrase": "no such words"}))["sightings"]
 
 
-async def test_the_command_line_shows_compares_and_searches(gateway: GatewayProcess) -> None:
+async def test_the_command_line_shows_compares_and_searches(gateway: InProcessGateway) -> None:
     async def run(*args: str) -> str:
-        command = [sys.executable, "-m", "openclaw", "context", *args]
-        done = await asyncio.to_thread(subprocess.run, command, env=gateway.env, capture_output=True, text=True)
+        done = await gateway.command("context", *args)
         return done.stdout + done.stderr
 
     async with gateway.client() as client:
@@ -122,7 +119,7 @@ async def test_what_a_summary_replaced_is_seen_to_leave(tmp_path: Path, models: 
     config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
     config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 0, "memoryFlush": {"enabled": False}}
     summary = "## Goal\nBuild the shed.\n## Progress\n### Done\n- [x] the plan\n## Next Steps\n1. buy wood"
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         for number in range(2):
             models.reply(f"reply {number}")
             await client.chat(f"remember xylophone {number}: {'word ' * 4000}", run_id=f"run-{number}")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.flows.test_refused import three_apis
 from tests.models.histories import picture
-from tests.support.gateway import GatewayProcess, WireClient, text_of
+from tests.support.gateway import WireClient, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 
@@ -38,7 +36,7 @@ def config_of(models: ModelServer) -> dict[str, Any]:
 
 
 async def test_every_call_comes_back_byte_for_byte(tmp_path: Path, models: ModelServer) -> None:
-    async with GatewayProcess(tmp_path / "state", config_of(models)) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config_of(models)) as gateway, gateway.client() as client:
         for provider in ("mock", "chat", "resp"):
             await client.call("sessions.patch", {"key": "main", "model": f"{provider}/mock-1", "thinkingLevel": "low"})
             since, run_id = len(models.requests), f"tools-{provider}"
@@ -75,15 +73,14 @@ async def test_every_call_comes_back_byte_for_byte(tmp_path: Path, models: Model
 
 
 async def test_the_command_line_prints_the_bytes_the_parts_and_what_changed(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     workspace = gateway.state_dir / "workspace"
     workspace.mkdir(exist_ok=True)
     (workspace / "TOOLS.md").write_text("# Mine\n" + "x" * 30_000)
 
     async def run(*args: str) -> str:
-        command = [sys.executable, "-m", "openclaw", "context", *args]
-        done = await asyncio.to_thread(subprocess.run, command, env=gateway.env, capture_output=True, text=True)
+        done = await gateway.command("context", *args)
         return done.stdout + done.stderr
 
     async with gateway.client() as client:

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
+from tests.support.gateway import RequestFailed, WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
 RUN = '[[tool:exec {"command": "echo made > made.txt && echo done"}]][[next]][[reply:seen]]'
 
 
-def made(gateway: GatewayProcess) -> bool:
+def made(gateway: InProcessGateway) -> bool:
     return (gateway.state_dir / "workspace" / "made.txt").exists()
 
 
@@ -40,15 +41,15 @@ async def follow_up(client: WireClient, text: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def trusting(tmp_path: Path, models: ModelServer) -> AsyncIterator[GatewayProcess]:
+async def trusting(tmp_path: Path, models: ModelServer) -> AsyncIterator[InProcessGateway]:
     tools = {"elevated": {"allowFrom": {"webchat": ["*"]}}, "exec": {"host": "gateway"}}
     config = model_config(models.base_url, models.api_key, tools=tools)
-    async with GatewayProcess(tmp_path / "state", config) as process:
+    async with InProcessGateway(tmp_path / "state", config) as process:
         yield process
 
 
 async def test_security_deny_forbids_commands_in_that_session_only(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         assert await said(client, "/exec security=deny") == "⚙️ Exec defaults set (security=deny)."
@@ -64,7 +65,7 @@ async def test_security_deny_forbids_commands_in_that_session_only(
         assert "exec is denied" not in last_result(models)
 
 
-async def test_a_no_counts_for_the_run_that_is_under_way(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_no_counts_for_the_run_that_is_under_way(gateway: InProcessGateway, models: ModelServer) -> None:
     slow = '[[tool:exec {"command": "touch begun; until test -e go; do sleep 0.05; done"}]][[next]]'
     async with gateway.client() as client:
         start = {"sessionKey": "main", "message": f"{slow}{RUN}", "idempotencyKey": "slow"}
@@ -80,7 +81,7 @@ async def test_a_no_counts_for_the_run_that_is_under_way(gateway: GatewayProcess
 
 
 async def test_messages_with_other_rules_for_commands_do_not_share_a_run(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     held = asyncio.Event()
     models.queue(Reply("first", hold=held, hold_after=0))
@@ -95,7 +96,7 @@ async def test_messages_with_other_rules_for_commands_do_not_share_a_run(
         assert not made(gateway)
 
 
-async def test_an_inline_deny_counts_for_that_message_only(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_an_inline_deny_counts_for_that_message_only(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat(f"/exec security=deny try {RUN}")
         assert "exec is denied" in last_result(models)
@@ -104,7 +105,7 @@ async def test_an_inline_deny_counts_for_that_message_only(gateway: GatewayProce
         assert made(gateway)
 
 
-async def test_a_host_that_is_not_there_is_said_to_be_missing(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_host_that_is_not_there_is_said_to_be_missing(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat("/exec host=node node=attic")
         await client.chat(f"try {RUN}")
@@ -113,7 +114,7 @@ async def test_a_host_that_is_not_there_is_said_to_be_missing(gateway: GatewayPr
         assert not made(gateway)
 
 
-async def test_a_command_is_asked_about_and_runs_after_the_yes(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_command_is_asked_about_and_runs_after_the_yes(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat("/exec ask=always")
         assert text_of(await client.chat(f"try {RUN}", run_id="try")) == "seen"
@@ -139,7 +140,7 @@ async def test_a_command_is_asked_about_and_runs_after_the_yes(gateway: GatewayP
         assert "unknown approval id" in again
 
 
-async def test_a_no_is_final_and_the_next_turn_hears_of_it(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_no_is_final_and_the_next_turn_hears_of_it(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat(f"/exec ask=always try {RUN}")
         asked = await question(client)
@@ -149,7 +150,7 @@ async def test_a_no_is_final_and_the_next_turn_hears_of_it(gateway: GatewayProce
         assert not made(gateway)
 
 
-async def test_stop_takes_the_question_back(gateway: GatewayProcess) -> None:
+async def test_stop_takes_the_question_back(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat(f"/exec ask=always try {RUN}")
         asked = await question(client)
@@ -160,7 +161,7 @@ async def test_stop_takes_the_question_back(gateway: GatewayProcess) -> None:
 
 
 async def test_what_was_allowed_for_good_survives_a_restart(
-    tmp_path: Path, models: ModelServer, trusting: GatewayProcess
+    tmp_path: Path, models: ModelServer, trusting: InProcessGateway
 ) -> None:
     look = '[[tool:exec {"command": "id"}]][[next]][[reply:seen]]'
     async with trusting.client() as client:
@@ -179,7 +180,7 @@ async def test_what_was_allowed_for_good_survives_a_restart(
 
 
 async def test_elevated_full_runs_without_asking_and_off_asks_again(
-    trusting: GatewayProcess, models: ModelServer
+    trusting: InProcessGateway, models: ModelServer
 ) -> None:
     async with trusting.client() as client:
         assert "set to full" in await said(client, "/elevated full")
@@ -194,7 +195,7 @@ async def test_elevated_full_runs_without_asking_and_off_asks_again(
         assert made(trusting)
 
 
-async def test_elevated_is_closed_to_senders_who_are_not_listed(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_elevated_is_closed_to_senders_who_are_not_listed(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         assert (await said(client, "/elevated full")).startswith("elevated is not available right now (runtime=direct)")
         # A level somebody else stored does not help a sender without permission.
@@ -204,7 +205,7 @@ async def test_elevated_is_closed_to_senders_who_are_not_listed(gateway: Gateway
         assert not made(gateway)
 
 
-async def test_another_program_can_ask_and_gets_the_decision(gateway: GatewayProcess) -> None:
+async def test_another_program_can_ask_and_gets_the_decision(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         waiting = await client.send("exec.approval.request", {"command": "rm -rf x", "id": "mine"})
         assert (await question(client))["id"] == "mine"
@@ -218,7 +219,7 @@ async def test_another_program_can_ask_and_gets_the_decision(gateway: GatewayPro
         assert silent["decision"] is None
 
 
-async def test_only_clients_with_the_scope_may_see_and_decide(gateway: GatewayProcess) -> None:
+async def test_only_clients_with_the_scope_may_see_and_decide(gateway: InProcessGateway) -> None:
     scopes = ["operator.read", "operator.write"]
     async with gateway.client() as owner, gateway.client(scopes=scopes) as other:
         await owner.chat(f"/exec ask=always try {RUN}")
@@ -230,7 +231,7 @@ async def test_only_clients_with_the_scope_may_see_and_decide(gateway: GatewayPr
         assert not made(gateway)
 
 
-async def test_a_session_rule_holds_for_tools_called_over_http(gateway: GatewayProcess) -> None:
+async def test_a_session_rule_holds_for_tools_called_over_http(gateway: InProcessGateway) -> None:
     import aiohttp
 
     from tests.support.gateway import TOKEN
@@ -254,7 +255,7 @@ async def test_a_stored_credential_is_used_when_the_session_names_it(tmp_path: P
     (folder / "auth-profiles.json").write_text(json.dumps({"version": 1, "profiles": profiles}))
     config = model_config(models.base_url, "wrong-key-000000")
     config["retry"] = {"enabled": False}
-    async with GatewayProcess(state, config) as gateway, gateway.client() as client:
+    async with InProcessGateway(state, config) as gateway, gateway.client() as client:
         assert (await client.chat("hello"))["state"] == "error"
         refused = await said(client, "/model mock/mock-1@mock:play")
         assert '"mock:play" is not stored for mock' in refused
@@ -270,7 +271,7 @@ async def test_a_stored_credential_is_used_when_the_session_names_it(tmp_path: P
         assert '"mock:work" is not stored any more' in ended["errorMessage"]
 
 
-async def test_the_rules_file_can_be_read_and_replaced(gateway: GatewayProcess) -> None:
+async def test_the_rules_file_can_be_read_and_replaced(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         before = await client.call("exec.approvals.get", {})
         assert (before["exists"], before["file"]) == (False, {"version": 1, "defaults": {}, "agents": {}})

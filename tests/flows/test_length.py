@@ -8,13 +8,14 @@ import uuid
 from pathlib import Path
 
 from tests.support.gateway import GatewayProcess, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 HEAD = 'Here:\n```json\n[\n  {"id": 1, "name": "one"},\n  {"id": 2, "na'
 TAIL = 'me": "two"}\n]\n```\nThat is all.'
 
 
-async def test_a_cut_answer_is_continued_and_shown_as_one(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_cut_answer_is_continued_and_shown_as_one(gateway: InProcessGateway, models: ModelServer) -> None:
     models.queue(
         Reply(text=HEAD, stop="length"),
         Reply(text='```json\n  {"id": 2, "na' + TAIL[:20], stop="length"),
@@ -50,7 +51,7 @@ async def test_the_number_of_continuations_is_bounded(tmp_path: Path, models: Mo
     config = model_config(models.base_url, models.api_key)
     config["agents"]["defaults"]["maxLengthContinuations"] = 1
     models.queue(*(Reply(text=f"part {number}. ", stop="length") for number in range(5)))
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         assert text_of(await client.chat("go")) == "part 0. part 1."
         assert len(models.requests) == 2
         await client.chat("/status")
@@ -62,7 +63,7 @@ async def test_the_number_of_continuations_is_bounded(tmp_path: Path, models: Mo
 
 
 async def test_a_call_that_was_cut_is_never_run_and_the_model_is_told(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     start = {"type": "message_start", "message": {"id": "m", "role": "assistant", "content": [], "usage": {}}}
     block = {"type": "tool_use", "id": "toolu_1", "name": "write", "input": {}}
@@ -112,7 +113,7 @@ async def test_after_a_power_cut_between_two_parts_the_answer_is_finished(tmp_pa
 
 
 async def test_reasoning_cut_by_the_limit_stays_hidden_in_both_parts(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     models.queue(Reply(text="<think>first half", stop="length"), Reply(text=" second half</think>Answer."))
     async with gateway.client() as client:

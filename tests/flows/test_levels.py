@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
+from tests.support.gateway import WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 
@@ -27,7 +28,7 @@ LEVELS = {
 
 
 async def test_every_level_reaches_the_model(tmp_path: Path, models: ModelServer) -> None:
-    async with GatewayProcess(tmp_path / "state", config_of(models)) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config_of(models)) as gateway, gateway.client() as client:
         await client.chat("hello")
         assert models.requests[-1].body["thinking"]["budget_tokens"] == 2048, "a model that thinks does so a little"
         for word, budget in LEVELS.items():
@@ -41,7 +42,7 @@ async def test_every_level_reaches_the_model(tmp_path: Path, models: ModelServer
 
 
 async def test_a_level_inside_a_message_is_for_that_message(tmp_path: Path, models: ModelServer) -> None:
-    async with GatewayProcess(tmp_path / "state", config_of(models)) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config_of(models)) as gateway, gateway.client() as client:
         await client.chat("/think off")
         await client.chat("/think high please solve it")
         body = models.requests[-1].body
@@ -52,7 +53,7 @@ async def test_a_level_inside_a_message_is_for_that_message(tmp_path: Path, mode
 
 
 async def test_a_level_the_model_does_not_have_is_named_or_lowered(tmp_path: Path, models: ModelServer) -> None:
-    async with GatewayProcess(tmp_path / "state", config_of(models)) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config_of(models)) as gateway, gateway.client() as client:
         refused = text_of(await client.chat("/think xhigh"))
         assert "xhigh" in refused
         assert "thinkingLevel" not in await entry(client)
@@ -73,7 +74,7 @@ async def entry(client: WireClient) -> dict[str, Any]:
     return (await client.call("sessions.list", {}))["sessions"][0]
 
 
-async def test_verbosity_decides_how_much_of_tools_is_shown(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_verbosity_decides_how_much_of_tools_is_shown(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
 
         async def tools(number: int) -> list[dict[str, Any]]:
@@ -95,7 +96,7 @@ async def test_verbosity_decides_how_much_of_tools_is_shown(gateway: GatewayProc
 
 
 async def test_reasoning_is_hidden_shown_or_streamed_as_the_session_wishes(tmp_path: Path, models: ModelServer) -> None:
-    async with GatewayProcess(tmp_path / "state", config_of(models)) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config_of(models)) as gateway, gateway.client() as client:
 
         async def answer(number: int) -> tuple[list[str], int]:
             models.queue(Reply(thinking="two and two", text="Four.", delay_ms=1))

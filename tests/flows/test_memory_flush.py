@@ -11,26 +11,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
+from tests.support.gateway import WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 SUMMARY = "## Goal\nBuild the shed.\n## Progress\n### Done\n- [x] the plan\n## Next Steps\n1. buy wood"
 LONG = "word " * 8000
-MakeGateway = Callable[..., GatewayProcess]
+MakeGateway = Callable[..., InProcessGateway]
 
 
 @pytest.fixture
 def small(tmp_path: Path, models: ModelServer) -> MakeGateway:
     """A window of 60,000 tokens; notes are due at 25,000, compaction at 40,000."""
 
-    def make(defaults: dict[str, Any] | None = None, **flush: Any) -> GatewayProcess:
+    def make(defaults: dict[str, Any] | None = None, **flush: Any) -> InProcessGateway:
         config: dict[str, Any] = model_config(models.base_url, models.api_key)
         config["models"]["providers"]["mock"]["models"][0]["contextWindow"] = 60_000
         config["compaction"] = {"reserveTokens": 20_000, "keepRecentTokens": 1000}
         settings = {"softThresholdTokens": 15_000, **flush}
         config["agents"]["defaults"]["compaction"] = {"reserveTokensFloor": 20_000, "memoryFlush": settings}
         config["agents"]["defaults"] |= {"userTimezone": "Pacific/Kiritimati"} | (defaults or {})
-        return GatewayProcess(tmp_path / "state", config)
+        return InProcessGateway(tmp_path / "state", config)
 
     return make
 
@@ -49,7 +50,7 @@ def note(text: str, path: str = "memory/note.md") -> list[Reply]:
     return [Reply(calls=[Call("write", {"path": path, "content": text})]), Reply(text="NO_REPLY")]
 
 
-def entry(gateway: GatewayProcess) -> dict[str, Any]:
+def entry(gateway: InProcessGateway) -> dict[str, Any]:
     stored = msgspec.json.decode((gateway.sessions_dir() / "sessions.json").read_bytes())
     return stored["agent:main:main"]
 

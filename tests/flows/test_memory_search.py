@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.embedding_server import KEY, EmbeddingServer
-from tests.support.gateway import GatewayProcess, model_config
+from tests.support.gateway import model_config
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 QUERY = "where do we persist rows"
@@ -23,12 +21,6 @@ QUERY = "where do we persist rows"
 async def embeddings() -> AsyncIterator[EmbeddingServer]:
     async with EmbeddingServer() as server:
         yield server
-
-
-async def openclaw(gateway: GatewayProcess, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "openclaw", *args]
-    env = {**gateway.env, "OPENCLAW_GATEWAY_PORT": str(gateway.port), "NO_COLOR": "1"}
-    return await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=60)
 
 
 async def test_the_agent_the_methods_and_the_command_line_find_by_meaning(
@@ -42,7 +34,7 @@ async def test_the_agent_the_methods_and_the_command_line_find_by_meaning(
     notes = tmp_path / "state" / "workspace" / "memory"
     notes.mkdir(parents=True)
     (notes / "2026-01-30.md").write_text("# Choices\n\n- the database is SQLite\n")
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         models.queue(Reply(calls=[Call("memory_search", {"query": QUERY})]), Reply(text="In SQLite."))
         await client.chat("Where are the rows kept?")
         (result,) = [row for row in gateway.transcript(await _session(client)) if _is_result(row)]
@@ -56,12 +48,12 @@ async def test_the_agent_the_methods_and_the_command_line_find_by_meaning(
         assert [row["path"] for row in found["results"]] == ["memory/2026-01-30.md"] and found["mode"] == "hybrid"
         assert len(embeddings.texts) == 2  # The note once, the question once.
 
-        status = await openclaw(gateway, "memory", "status", "--deep")
+        status = await gateway.command("memory", "status", "--deep")
         assert "Embeddings: openai (text-embedding-3-small), 1 of 1 pieces, works" in status.stdout, status
         embeddings.fail = 500
-        indexed = await openclaw(gateway, "memory", "index", "--force")
+        indexed = await gateway.command("memory", "index", "--force")
         assert "1 files indexed in 1 pieces" in indexed.stdout and "not used: 500" in indexed.stderr, indexed
-        shown = await openclaw(gateway, "memory", "search", "sqlite")
+        shown = await gateway.command("memory", "search", "sqlite")
         assert "memory/2026-01-30.md#L1-L3" in shown.stdout and "not used: 500" in shown.stderr, shown
         assert KEY not in status.stdout + indexed.stderr + shown.stderr
         assert KEY not in json.dumps(await client.call("config.get", {}))

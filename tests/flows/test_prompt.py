@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.support.gateway import GatewayProcess, RequestFailed, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
 
 
@@ -21,7 +22,7 @@ def system_blocks(models: ModelServer, number: int = -1) -> list[str]:
 async def test_the_first_message_finds_a_furnished_workspace_and_the_prompt_stays_the_same_bytes(
     tmp_path: Path, models: ModelServer
 ) -> None:
-    process = GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key))
+    process = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
     async with process as gateway, gateway.client() as client:
         await client.chat("hello [[reply:hi]]")
         await client.chat("and again [[reply:hi]]")
@@ -38,7 +39,7 @@ async def test_the_report_of_a_run_counts_files_skills_and_tools(tmp_path: Path,
     workspace = tmp_path / "state" / "workspace"
     workspace.mkdir(parents=True)
     (workspace / "AGENTS.md").write_text("x" * 30_000)
-    process = GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key))
+    process = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
     async with process as gateway, gateway.client() as client:
 
         async def report(number: int) -> dict[str, Any]:
@@ -60,7 +61,7 @@ async def test_skills_status_lists_the_skills_of_an_agent(tmp_path: Path, models
     folder = tmp_path / "state" / "workspace" / "skills" / "mine"
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: mine\ndescription: My own\n---\nDo it.\n")
-    process = GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key))
+    process = InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
     async with process as gateway, gateway.client() as client:
         status = await client.call("skills.status", {})
         mine = next(row for row in status["skills"] if row["name"] == "mine")
@@ -84,7 +85,7 @@ Run the program.
 """
 
 
-async def test_a_skill_gets_its_key_and_commands_find_it(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_skill_gets_its_key_and_commands_find_it(gateway: InProcessGateway, models: ModelServer) -> None:
     folder = gateway.state_dir / "workspace" / "skills" / "needy"
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text(NEEDY)
@@ -133,7 +134,7 @@ async def test_the_agent_finds_the_command_it_is_told_of(tmp_path: Path, models:
         assert [row["eligible"] for row in skills if row["name"] == "gateway-care"] == [True]
 
 
-async def test_a_file_that_is_too_long_is_named_in_the_chat_once(gateway: GatewayProcess) -> None:
+async def test_a_file_that_is_too_long_is_named_in_the_chat_once(gateway: InProcessGateway) -> None:
     workspace = gateway.state_dir / "workspace"
     workspace.mkdir(exist_ok=True)
     (workspace / "TOOLS.md").write_text("x" * 30_000)
@@ -157,7 +158,7 @@ def asked(models: ModelServer, number: int) -> dict[str, Any]:
 
 
 async def test_every_request_begins_with_the_bytes_of_the_one_before(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     """After a tool turn, new settings, a new name for the session and a restart as well."""
     async with gateway.client() as client:
@@ -180,7 +181,7 @@ async def test_every_request_begins_with_the_bytes_of_the_one_before(
     assert "Reasoning: on" in bodies[-1]["system"][1]["text"] and "Reasoning: off" in bodies[0]["system"][1]["text"]
 
 
-async def test_how_much_the_provider_remembered_is_shown(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_how_much_the_provider_remembered_is_shown(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat("/usage full")
         models.reply("Hi.", usage={"input": 100, "cacheRead": 1800, "cacheWrite": 100, "output": 5})
@@ -198,7 +199,7 @@ async def test_a_model_that_reasons_in_tags_is_asked_for_them_and_held_to_them(
     config = model_config(models.base_url, models.api_key)
     config["models"]["providers"]["minimax"] = config["models"]["providers"].pop("mock")
     config["agents"]["defaults"]["model"] = "minimax/mock-1"
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         models.reply("Let me see. <think>easy</think> So: <final>It is four.</final> Good.", delay_ms=1)
         assert text_of(await client.chat("two and two?", run_id="tags")) == "It is four."
         history = await client.call("chat.history", {"sessionKey": "main"})
@@ -212,7 +213,7 @@ async def test_a_model_that_reasons_in_tags_is_asked_for_them_and_held_to_them(
         assert text_of(await client.chat("again?")) == "No tags at all."
 
 
-async def test_a_tag_that_quotes_a_message_is_read_by_nobody(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_tag_that_quotes_a_message_is_read_by_nobody(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         models.reply("[[reply_to_current]] Here you are.", delay_ms=1)
         assert text_of(await client.chat("where?", run_id="quoting")) == "Here you are."
@@ -224,7 +225,7 @@ async def test_a_tag_that_quotes_a_message_is_read_by_nobody(gateway: GatewayPro
 async def test_a_session_that_should_be_sandboxed_knows_that_it_is_not(tmp_path: Path, models: ModelServer) -> None:
     config = model_config(models.base_url, models.api_key)
     config["agents"]["defaults"]["sandbox"] = {"mode": "non-main", "workspaceAccess": "ro"}
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         await client.chat("hello")
         assert "## Sandbox" not in system_blocks(models)[0]
         await client.chat("hello", session_key="agent:main:other")
@@ -237,7 +238,7 @@ async def test_a_picture_named_by_its_path_is_shown_to_a_model_that_sees(tmp_pat
     config = model_config(models.base_url, models.api_key)
     provider = config["models"]["providers"]["mock"]
     provider["models"].append({**provider["models"][0], "id": "blind-1", "input": ["text"]})
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         file = gateway.state_dir.parent / "cat.png"
         Image.new("RGB", (3, 3), "red").save(file)
 

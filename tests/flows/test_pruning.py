@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, model_config
+from tests.support.gateway import model_config
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 TRIMMED = "[Tool result trimmed: kept first 1500 chars and last 1500 chars of "
@@ -44,7 +45,7 @@ async def test_old_output_is_trimmed_or_cleared_when_the_rules_say_so(
     tmp_path: Path, models: ModelServer, provider: str, pruning: dict[str, Any], window: int, expected: str | None
 ) -> None:
     config = config_of(models, provider, pruning, window)
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         workspace = gateway.state_dir / "workspace"
         workspace.mkdir(parents=True, exist_ok=True)
         long = "\n".join(f"line {number:05} of a long log" for number in range(1600))

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 
 from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
-Start = Callable[..., AbstractAsyncContextManager[GatewayProcess]]
+Start = Callable[..., AbstractAsyncContextManager[InProcessGateway]]
 
 
 @pytest.fixture
 def start(tmp_path: Path, models: ModelServer) -> Start:
     @asynccontextmanager
-    async def gateway(**queue: Any) -> AsyncIterator[GatewayProcess]:
+    async def gateway(**queue: Any) -> AsyncIterator[InProcessGateway]:
         config = model_config(models.base_url, models.api_key, messages={"queue": queue})
-        async with GatewayProcess(tmp_path / "state", config) as process:
+        async with InProcessGateway(tmp_path / "state", config) as process:
             yield process
 
     return gateway
@@ -168,7 +169,7 @@ async def test_a_limit_on_parallel_runs_is_kept(tmp_path: Path, models: ModelSer
     held = asyncio.Event()
     for _ in range(4):
         models.queue(Reply("x", hold=held, hold_after=0))
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         for number in range(4):
             params = {"sessionKey": f"agent:main:s{number}", "message": "hi", "idempotencyKey": f"r{number}"}
             await client.call("chat.send", params)
@@ -181,9 +182,10 @@ async def test_a_limit_on_parallel_runs_is_kept(tmp_path: Path, models: ModelSer
     assert len(models.requests) == 4
 
 
-async def test_what_waits_survives_a_kill(start: Start, models: ModelServer) -> None:
+async def test_what_waits_survives_a_kill(tmp_path: Path, models: ModelServer) -> None:
     models.queue(Reply("never", hold=asyncio.Event(), hold_after=0))
-    async with start(mode="followup") as gateway:
+    config = model_config(models.base_url, models.api_key, messages={"queue": {"mode": "followup"}})
+    async with GatewayProcess(tmp_path / "state", config) as gateway:
         async with gateway.client() as client:
             await send(client, "a")
             await models.wait_for_requests(1)
@@ -201,7 +203,7 @@ async def test_what_waits_survives_a_kill(start: Start, models: ModelServer) -> 
 
 
 async def test_message_right_after_a_stop_does_not_count_as_sent_while_busy(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         models.queue(Reply(text="on and on " * 50, delay_ms=20))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.models.histories import picture
-from tests.support.gateway import GatewayProcess, model_config, text_of
+from tests.support.gateway import model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 REFUSED = Reply(status=400, message="messages.3: something about this conversation is wrong")
@@ -20,7 +21,9 @@ def kinds(body: dict[str, Any]) -> set[str]:
     return {block["type"] for message in body["messages"] for block in message["content"]}
 
 
-async def test_a_refused_request_is_sent_once_more_in_plain_words(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_refused_request_is_sent_once_more_in_plain_words(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
     async with gateway.client() as client:
         models.queue(Reply(calls=[Call("read", {"path": "none.txt"})]), Reply(text="No such file."))
         await client.chat("read it")
@@ -39,7 +42,7 @@ async def test_a_refused_request_is_sent_once_more_in_plain_words(gateway: Gatew
 
 
 async def test_refused_twice_there_is_one_notice_and_the_next_turn_works(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         await client.chat('hello [[tool:read {"path":"none.txt"}]][[next]][[reply:hi]]')
@@ -56,7 +59,9 @@ async def test_refused_twice_there_is_one_notice_and_the_next_turn_works(
         assert text_of(await client.chat("still there? [[reply:yes]]")) == "yes"
 
 
-async def test_a_request_that_cannot_be_plainer_is_sent_once_more(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_request_that_cannot_be_plainer_is_sent_once_more(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
     async with gateway.client() as client:
         models.queue(REFUSED, Reply(text="Here I am."))
         assert text_of(await client.chat("hello")) == "Here I am."
@@ -70,7 +75,7 @@ async def test_a_request_that_cannot_be_plainer_is_sent_once_more(gateway: Gatew
 async def test_a_level_of_thinking_that_the_provider_refuses_is_exchanged_for_one_it_names(
     tmp_path: Path, models: ModelServer
 ) -> None:
-    async with GatewayProcess(tmp_path / "state", three_apis(models)) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", three_apis(models)) as gateway, gateway.client() as client:
         await client.call("sessions.patch", {"key": "main", "model": "chat/mock-1", "thinkingLevel": "minimal"})
         refused = "Unsupported value: 'minimal'. Supported values are: 'low', 'medium', and 'high'."
         models.queue(Reply(status=400, message=refused), Reply(text="Thought about."))
@@ -79,7 +84,7 @@ async def test_a_level_of_thinking_that_the_provider_refuses_is_exchanged_for_on
         assert efforts == ["minimal", "low"]
 
 
-async def test_a_missing_model_is_not_asked_for_twice(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_missing_model_is_not_asked_for_twice(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         models.queue(Reply(status=404, message="model: mock-1 not found"))
         assert (await client.chat("hello"))["state"] == "error"
@@ -87,7 +92,7 @@ async def test_a_missing_model_is_not_asked_for_twice(gateway: GatewayProcess, m
 
 
 async def test_a_broken_picture_on_disk_does_not_end_the_conversation(tmp_path: Path, models: ModelServer) -> None:
-    async with GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key)) as gateway:
+    async with InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key)) as gateway:
         async with gateway.client() as client:
             image = {"type": "image", "mimeType": "image/png", "content": picture(2600, 4, "PNG")}
             await client.chat("what is this?", attachments=[image])
@@ -118,7 +123,7 @@ def three_apis(models: ModelServer) -> dict[str, Any]:
 
 @pytest.mark.parametrize("order", [("mock", "chat", "resp", "mock"), ("resp", "mock", "chat", "resp")])
 async def test_a_session_goes_on_under_every_model(tmp_path: Path, models: ModelServer, order: tuple[str, ...]) -> None:
-    async with GatewayProcess(tmp_path / "state", three_apis(models)) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", three_apis(models)) as gateway, gateway.client() as client:
         for provider in order:
             await client.chat("hello [[reply:hi]]")
             await client.call("sessions.patch", {"key": "main", "model": f"{provider}/mock-1", "thinkingLevel": "low"})
@@ -131,7 +136,7 @@ async def test_a_session_goes_on_under_every_model(tmp_path: Path, models: Model
 
 
 async def test_words_of_another_session_say_so_and_nobody_can_pretend_to_be_one(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         await client.chat("hello [[reply:hi]]")

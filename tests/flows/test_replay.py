@@ -10,12 +10,13 @@ import aiohttp
 import pytest
 
 from tests.support.gateway import TOKEN, GatewayProcess, RequestFailed, WireClient, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
 
 @pytest.mark.parametrize("caps", [("event-replay",), ("event-replay", "delta-events")])
 async def test_a_client_that_was_away_during_a_reply_sees_all_of_it(
-    gateway: GatewayProcess, models: ModelServer, caps: tuple[str, ...]
+    gateway: InProcessGateway, models: ModelServer, caps: tuple[str, ...]
 ) -> None:
     held = asyncio.Event()
     models.queue(Reply("one two three four", hold=held, hold_after=2))
@@ -42,11 +43,11 @@ async def test_a_client_that_was_away_during_a_reply_sees_all_of_it(
         assert "".join(deltas) == "one two three four"
 
 
-async def test_after_a_restart_the_client_is_told_to_look_afresh(gateway: GatewayProcess) -> None:
+async def test_after_a_restart_the_client_is_told_to_look_afresh(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("hi [[reply:ho]]")
         last, epoch = client.events[-1].get("seq", 1), client.hello["server"]["epoch"]
-    gateway.kill()
+    await gateway.stop()
     await gateway.start()
     async with gateway.client() as client:
         answer = await client.call("events.replay", {"afterSeq": last, "epoch": epoch})
@@ -65,7 +66,7 @@ async def half_a_reply(client: WireClient) -> tuple[int, str]:
 
 
 async def test_connecting_with_the_last_number_brings_what_was_missed(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     held = asyncio.Event()
     models.queue(Reply("one two three four", hold=held, hold_after=2))
@@ -85,21 +86,21 @@ async def test_connecting_with_the_last_number_brings_what_was_missed(
 
 @pytest.mark.parametrize("given", [True, False])
 async def test_a_client_of_an_earlier_life_is_told_of_the_gap_and_gets_the_end_of_its_run(
-    gateway: GatewayProcess, models: ModelServer, given: bool
+    gateway_process: GatewayProcess, models: ModelServer, given: bool
 ) -> None:
     models.queue(Reply("one two", hold=asyncio.Event(), hold_after=1), Reply("one two"))
-    async with gateway.client() as client:
+    async with gateway_process.client() as client:
         last, epoch = await half_a_reply(client)
         for number in range(50):  # More than the next life will have said.
             await client.call("sessions.patch", {"key": "main", "label": f"name {number}"})
             await client.call("system-event", {"text": f"event {number}"})
         last = max(frame.get("seq", 0) for frame in client.events)
-    gateway.kill()
-    await gateway.start()
-    async with gateway.client() as other:
+    gateway_process.kill()
+    await gateway_process.start()
+    async with gateway_process.client() as other:
         assert (await other.call("agent.wait", {"runId": "r", "timeoutMs": 15_000}))["status"] == "ok"
     earlier: dict[str, Any] = {"lastSeq": last, **({"epoch": epoch} if given else {})}
-    async with gateway.client(**earlier) as client:
+    async with gateway_process.client(**earlier) as client:
         told = client.hello["server"]["replay"]
         assert (told["ok"], told["gap"], told["reason"]) == (False, True, "the Gateway was restarted since")
         assert told["epoch"] != epoch
@@ -108,13 +109,13 @@ async def test_a_client_of_an_earlier_life_is_told_of_the_gap_and_gets_the_end_o
         assert [message["role"] for message in history] == ["user", "assistant"]
 
 
-async def test_a_number_that_is_none_is_refused(gateway: GatewayProcess) -> None:
+async def test_a_number_that_is_none_is_refused(gateway: InProcessGateway) -> None:
     with pytest.raises(RequestFailed, match="lastSeq"):
         async with gateway.client(lastSeq=-1):
             pass
 
 
-async def feed(gateway: GatewayProcess, query: str) -> tuple[aiohttp.ClientResponse, list[dict[str, Any]]]:
+async def feed(gateway: InProcessGateway, query: str) -> tuple[aiohttp.ClientResponse, list[dict[str, Any]]]:
     """The event feed over plain HTTP, read until run ``r`` has ended."""
     headers = {"Authorization": f"Bearer {TOKEN}"}
     frames: list[dict[str, Any]] = []
@@ -132,7 +133,7 @@ async def feed(gateway: GatewayProcess, query: str) -> tuple[aiohttp.ClientRespo
     return response, frames
 
 
-async def test_the_feed_over_http_goes_on_where_it_broke_off(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_the_feed_over_http_goes_on_where_it_broke_off(gateway: InProcessGateway, models: ModelServer) -> None:
     held = asyncio.Event()
     models.queue(Reply("one two three four", hold=held, hold_after=2), Reply("again"))
     async with gateway.client() as client:
@@ -142,7 +143,7 @@ async def test_the_feed_over_http_goes_on_where_it_broke_off(gateway: GatewayPro
     response, frames = await feed(gateway, f"sessionKey=main&afterSeq={last}&epoch={epoch}")
     assert response.headers["X-OpenClaw-Epoch"] == epoch and "X-OpenClaw-Gap" not in response.headers
     assert frames[0]["seq"] > last and text_of(frames[-1]["payload"]) == "one two three four"
-    gateway.kill()
+    await gateway.stop()
     await gateway.start()
     async with gateway.client() as client:
         await client.chat("anew", run_id="n")

@@ -5,24 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed, text_of
+from tests.support.gateway import RequestFailed, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 
-async def openclaw(gateway: GatewayProcess, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "openclaw", *args]
-    env = {**gateway.env, "OPENCLAW_GATEWAY_PORT": str(gateway.port), "NO_COLOR": "1"}
-    return await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=60)
-
-
-async def talk(client: Any, gateway: GatewayProcess, models: ModelServer) -> None:
+async def talk(client: Any, gateway: InProcessGateway, models: ModelServer) -> None:
     workspace = gateway.state_dir / "workspace"
     workspace.mkdir(parents=True, exist_ok=True)
     (workspace / "list.txt").write_text("turnips and marrows\n")
@@ -30,7 +23,7 @@ async def talk(client: Any, gateway: GatewayProcess, models: ModelServer) -> Non
     await client.chat("What is in the green shed?")
 
 
-async def test_everything_said_is_found_with_where_and_who(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_everything_said_is_found_with_where_and_who(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await talk(client, gateway, models)
         for query, role in (("green shed", "user"), ("planted", "assistant"), ("turnips", "toolResult")):
@@ -43,19 +36,19 @@ async def test_everything_said_is_found_with_where_and_who(gateway: GatewayProce
         models.reply("marzipan")
         await client.chat("more")
         assert len((await client.call("sessions.search", {"query": "marzipan"}))["results"]) == 1
-        shown = await openclaw(gateway, "sessions", "search", "turnips")
+        shown = await gateway.command("sessions", "search", "turnips")
         assert "agent:main:main" in shown.stdout and "toolResult" in shown.stdout, shown
 
 
 async def test_a_compressed_session_lists_searches_shows_and_goes_on(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         await talk(client, gateway, models)
         (path,) = gateway.sessions_dir().glob("*.jsonl")
         os.utime(path, (1_000_000_000, 1_000_000_000))
         content = path.read_bytes()
-        done = await openclaw(gateway, "sessions", "archive", "--json")
+        done = await gateway.command("sessions", "archive", "--json")
         # One, unless the Gateway has just done it by itself.
         assert json.loads(done.stdout)["compressed"] in (0, 1), done
         assert not path.exists()
@@ -72,25 +65,25 @@ async def test_a_compressed_session_lists_searches_shows_and_goes_on(
 
 @pytest.mark.parametrize("raw", [True, False], ids=["as a transcript", "as messages"])
 async def test_an_exported_conversation_can_be_brought_in_and_continued(
-    gateway: GatewayProcess, models: ModelServer, tmp_path: Path, raw: bool
+    gateway: InProcessGateway, models: ModelServer, tmp_path: Path, raw: bool
 ) -> None:
     file = tmp_path / "export.jsonl"
     async with gateway.client() as client:
         await talk(client, gateway, models)
-        wrote = await openclaw(gateway, "sessions", "export", "--output", str(file), *(["--raw"] if raw else []))
+        wrote = await gateway.command("sessions", "export", "--output", str(file), *(["--raw"] if raw else []))
         assert wrote.returncode == 0 and file.stat().st_mode & 0o777 == 0o600, wrote
-        done = await openclaw(gateway, "sessions", "import", str(file), "--key", "copy", "--json")
+        done = await gateway.command("sessions", "import", str(file), "--key", "copy", "--json")
         assert done.returncode == 0, done
         assert json.loads(done.stdout)["key"] == "agent:main:copy"
         models.reply("as before")
         assert text_of(await client.chat("and now?", session_key="copy")) == "as before"
         seen = json.dumps(models.requests[-1].body["messages"])
         assert "green shed" in seen and "turnips" in seen
-        again = await openclaw(gateway, "sessions", "import", str(file), "--key", "copy")
+        again = await gateway.command("sessions", "import", str(file), "--key", "copy")
         assert again.returncode != 0 and "exists already" in again.stderr
 
 
-async def test_what_is_no_export_is_refused(gateway: GatewayProcess) -> None:
+async def test_what_is_no_export_is_refused(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         for lines in ([], ["nonsense"], ['{"type":"message"}'], ['{"role":"system","content":"x"}'], ["[1]"]):
             with pytest.raises(RequestFailed, match="not imported"):
@@ -99,7 +92,7 @@ async def test_what_is_no_export_is_refused(gateway: GatewayProcess) -> None:
 
 
 async def test_notes_are_found_by_the_agent_and_from_the_command_line(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     notes = gateway.state_dir / "workspace" / "memory" / "2026-01-31.md"
     notes.parent.mkdir(parents=True, exist_ok=True)
@@ -108,16 +101,16 @@ async def test_notes_are_found_by_the_agent_and_from_the_command_line(
         models.queue(Reply(calls=[Call("memory_search", {"query": "what colour is the shed"})]), Reply(text="Green."))
         assert text_of(await client.chat("Which colour?")) == "Green."
         assert "memory/2026-01-31.md#L1" in json.dumps(models.requests[-1].body["messages"])
-        found = await openclaw(gateway, "memory", "search", "painted", "shed")
+        found = await gateway.command("memory", "search", "painted", "shed")
         assert "memory/2026-01-31.md#L1-L1" in found.stdout, found
-        indexed = await openclaw(gateway, "memory", "index", "--force", "--json")
+        indexed = await gateway.command("memory", "index", "--force", "--json")
         assert json.loads(indexed.stdout)["files"] >= 1, indexed
         # By words alone, or by meaning as well where the memory extra is installed.
-        told = (await openclaw(gateway, "memory")).stdout
+        told = (await gateway.command("memory")).stdout
         assert "Search: on, by keyword" in told or "Search: on, by hybrid" in told
 
 
-async def test_old_transcripts_are_compressed_without_being_asked_for(gateway: GatewayProcess) -> None:
+async def test_old_transcripts_are_compressed_without_being_asked_for(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("an old story")
         [row] = (await client.call("sessions.list", {}))["sessions"]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
 KEY = "agent:main:work"
@@ -30,7 +29,7 @@ async def archived(client: WireClient, key: str = KEY) -> list[dict[str, Any]]:
 
 
 async def test_a_reset_shows_a_line_in_the_chat_and_resume_brings_the_old_session_back(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         await client.chat("remember me [[reply:I will]]", KEY)
@@ -58,20 +57,20 @@ async def test_a_reset_shows_a_line_in_the_chat_and_resume_brings_the_old_sessio
         assert [one["sessionId"] for one in await archived(client)] == [fresh]
 
 
-async def test_earlier_sessions_survive_a_restart(gateway: GatewayProcess) -> None:
-    async with gateway.client() as client:
+async def test_earlier_sessions_survive_a_restart(gateway_process: GatewayProcess) -> None:
+    async with gateway_process.client() as client:
         await client.chat("one", KEY)
         old = await session_id(client)
         await client.call("sessions.reset", {"key": KEY})
-    gateway.kill()
-    await gateway.start()
-    async with gateway.client() as client:
+    gateway_process.kill()
+    await gateway_process.start()
+    async with gateway_process.client() as client:
         answer = await client.call("sessions.resume", {"key": KEY, "sessionId": old[:8]})
         assert answer["sessionId"] == old
         assert (await texts(client))[0] == ("user", "one")
 
 
-async def test_a_session_is_not_taken_away_from_a_run(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_session_is_not_taken_away_from_a_run(gateway: InProcessGateway, models: ModelServer) -> None:
     hold = asyncio.Event()
     async with gateway.client() as client:
         await client.chat("one", KEY)
@@ -86,7 +85,7 @@ async def test_a_session_is_not_taken_away_from_a_run(gateway: GatewayProcess, m
         assert (await client.call("sessions.resume", {"key": KEY}))["ok"]
 
 
-async def test_what_cannot_be_resumed_is_refused_in_words(gateway: GatewayProcess) -> None:
+async def test_what_cannot_be_resumed_is_refused_in_words(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         for params, words in (
             ({"key": KEY}, "There is no earlier session here to resume."),
@@ -106,7 +105,7 @@ async def test_what_cannot_be_resumed_is_refused_in_words(gateway: GatewayProces
             await client.call("sessions.resume", {"key": KEY, "index": 2})
 
 
-async def test_an_operator_reaches_a_transcript_that_no_chat_remembers(gateway: GatewayProcess) -> None:
+async def test_an_operator_reaches_a_transcript_that_no_chat_remembers(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("long ago", "agent:main:gone")
         lost = await session_id(client, "agent:main:gone")
@@ -116,7 +115,7 @@ async def test_an_operator_reaches_a_transcript_that_no_chat_remembers(gateway: 
         assert (await texts(client))[0] == ("user", "long ago")
 
 
-async def test_deleting_a_chat_takes_its_earlier_sessions_along(gateway: GatewayProcess) -> None:
+async def test_deleting_a_chat_takes_its_earlier_sessions_along(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("one", KEY)
         await client.call("sessions.reset", {"key": KEY})
@@ -126,15 +125,14 @@ async def test_deleting_a_chat_takes_its_earlier_sessions_along(gateway: Gateway
     assert list(gateway.sessions_dir().glob("*.jsonl")) == []
 
 
-async def test_the_command_line_lists_and_resumes(gateway: GatewayProcess) -> None:
+async def test_the_command_line_lists_and_resumes(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("plan the garden", "main")
         old = await session_id(client, "main")
         await client.call("sessions.reset", {"key": "main"})
 
     async def openclaw(*words: str) -> str:
-        command = [sys.executable, "-m", "openclaw", *words]
-        done = await asyncio.to_thread(subprocess.run, command, env=gateway.env, capture_output=True, text=True)
+        done = await gateway.command(*words)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -11,7 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.gateway import TOKEN, GatewayProcess, RequestFailed, WireClient, model_config, text_of
+from tests.support.gateway import TOKEN, RequestFailed, WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
 KEY = "agent:main:work"
@@ -21,7 +22,7 @@ async def listed(client: WireClient, **params: Any) -> list[str]:
     return [row["key"] for row in (await client.call("sessions.list", params))["sessions"]]
 
 
-async def test_the_list_is_newest_first_and_filters(gateway: GatewayProcess) -> None:
+async def test_the_list_is_newest_first_and_filters(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         for name in ("one", "two", "three"):
             await client.chat("hi [[reply:hello back]]", f"agent:main:{name}")
@@ -46,7 +47,7 @@ async def test_the_list_is_newest_first_and_filters(gateway: GatewayProcess) -> 
     ],
 )
 async def test_writing_to_a_group_from_the_webchat_does_not_make_it_a_direct_chat(
-    gateway: GatewayProcess, key: str, channel: str, chat_type: str
+    gateway: InProcessGateway, key: str, channel: str, chat_type: str
 ) -> None:
     async with gateway.client() as client:
         await client.chat("hi", key)
@@ -54,7 +55,7 @@ async def test_writing_to_a_group_from_the_webchat_does_not_make_it_a_direct_cha
     assert (row["kind"], row["channel"], row["chatType"]) == ("group", channel, chat_type)
 
 
-async def test_main_means_the_main_session_however_it_is_spelt(gateway: GatewayProcess) -> None:
+async def test_main_means_the_main_session_however_it_is_spelt(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         for key in ("main", "agent:main:main", " MAIN "):
             await client.chat("hi", key)
@@ -63,7 +64,7 @@ async def test_main_means_the_main_session_however_it_is_spelt(gateway: GatewayP
         assert len(answer["messages"]) == 6
 
 
-async def test_a_session_is_found_by_key_id_or_label(gateway: GatewayProcess) -> None:
+async def test_a_session_is_found_by_key_id_or_label(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("hi", KEY)
         entry = (await client.call("sessions.patch", {"key": KEY, "label": "lab1"}))["entry"]
@@ -95,14 +96,14 @@ async def test_a_session_is_found_by_key_id_or_label(gateway: GatewayProcess) ->
     ],
 )
 async def test_settings_are_stored_as_others_read_them(
-    gateway: GatewayProcess, patch: dict[str, Any], stored: dict[str, Any]
+    gateway: InProcessGateway, patch: dict[str, Any], stored: dict[str, Any]
 ) -> None:
     async with gateway.client() as client:
         entry = (await client.call("sessions.patch", {"key": KEY, **patch}))["entry"]
     assert {name: value for name, value in entry.items() if name not in ("sessionId", "updatedAt")} == stored
 
 
-async def test_values_a_setting_cannot_take_are_refused_by_name(gateway: GatewayProcess) -> None:
+async def test_values_a_setting_cannot_take_are_refused_by_name(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         for patch, words in (
             ({"thinkingLevel": "bogus"}, "invalid thinkingLevel (use off|minimal|low|medium|high)"),
@@ -127,7 +128,7 @@ async def test_values_a_setting_cannot_take_are_refused_by_name(gateway: Gateway
         ("agent:main:a\nb", "holds control characters"),
     ],
 )
-async def test_what_cannot_be_a_key_is_refused_by_name(gateway: GatewayProcess, key: str, words: str) -> None:
+async def test_what_cannot_be_a_key_is_refused_by_name(gateway: InProcessGateway, key: str, words: str) -> None:
     async with gateway.client() as client:
         for method, params in (
             ("chat.send", {"sessionKey": key, "message": "hi", "idempotencyKey": "1"}),
@@ -138,7 +139,7 @@ async def test_what_cannot_be_a_key_is_refused_by_name(gateway: GatewayProcess, 
                 await client.call(method, params)
 
 
-async def test_a_session_that_may_not_be_sent_to_takes_nothing(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_session_that_may_not_be_sent_to_takes_nothing(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.call("sessions.patch", {"key": KEY, "sendPolicy": "deny"})
         for method in ("chat.send", "agent"):
@@ -150,7 +151,7 @@ async def test_a_session_that_may_not_be_sent_to_takes_nothing(gateway: GatewayP
 
 
 async def test_a_reset_starts_a_new_session_and_keeps_what_belongs_to_the_chat(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         await client.chat("remember me", KEY)
@@ -165,7 +166,7 @@ async def test_a_reset_starts_a_new_session_and_keeps_what_belongs_to_the_chat(
     assert len(gateway.transcript(old["sessionId"])) > 1
 
 
-async def test_a_reset_stops_what_is_running(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_reset_stops_what_is_running(gateway: InProcessGateway, models: ModelServer) -> None:
     models.queue(Reply("never", hold=asyncio.Event(), hold_after=0))
     async with gateway.client() as client:
         await client.call("chat.send", {"sessionKey": KEY, "message": "hi", "idempotencyKey": "r"})
@@ -174,7 +175,7 @@ async def test_a_reset_stops_what_is_running(gateway: GatewayProcess, models: Mo
         assert (await client.ending("r"))["state"] == "aborted"
 
 
-async def test_deleting_archives_the_transcript_and_never_the_main_session(gateway: GatewayProcess) -> None:
+async def test_deleting_archives_the_transcript_and_never_the_main_session(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("hi", KEY)
         answer = await client.call("sessions.delete", {"key": KEY})
@@ -187,7 +188,7 @@ async def test_deleting_archives_the_transcript_and_never_the_main_session(gatew
             await client.call("sessions.delete", {"key": "main"})
 
 
-async def test_keeping_the_last_lines_damages_nothing(gateway: GatewayProcess) -> None:
+async def test_keeping_the_last_lines_damages_nothing(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         for number in range(4):
             await client.chat(f"{number} [[reply:answer {number}]]", KEY)
@@ -209,7 +210,7 @@ async def test_keeping_the_last_lines_damages_nothing(gateway: GatewayProcess) -
         assert [json.loads(line) for line in archived] == whole
 
 
-async def test_previews_are_short_and_say_what_is_missing(gateway: GatewayProcess) -> None:
+async def test_previews_are_short_and_say_what_is_missing(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("hi [[reply:one]]", KEY)
         answer = await client.call("sessions.preview", {"keys": [KEY, "zzz"]})
@@ -220,7 +221,7 @@ async def test_previews_are_short_and_say_what_is_missing(gateway: GatewayProces
     ]
 
 
-async def test_an_edit_of_sessions_json_by_hand_is_taken_over(gateway: GatewayProcess) -> None:
+async def test_an_edit_of_sessions_json_by_hand_is_taken_over(gateway: InProcessGateway) -> None:
     path = gateway.sessions_dir() / "sessions.json"
     async with gateway.client() as client:
         await client.chat("hi", KEY)
@@ -240,7 +241,7 @@ async def test_an_edit_of_sessions_json_by_hand_is_taken_over(gateway: GatewayPr
     assert json.loads(path.read_text())[KEY]["somethingNew"] == {"kept": True}
 
 
-async def test_the_agent_method_answers_twice(gateway: GatewayProcess) -> None:
+async def test_the_agent_method_answers_twice(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         request = await client.send(
             "agent", {"sessionKey": KEY, "message": "[[reply:agent says hi]]", "idempotencyKey": "ag-1"}
@@ -258,7 +259,7 @@ async def test_the_agent_method_answers_twice(gateway: GatewayProcess) -> None:
         }
 
 
-async def test_a_failed_agent_run_says_so_in_its_second_answer(gateway: GatewayProcess) -> None:
+async def test_a_failed_agent_run_says_so_in_its_second_answer(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         request = await client.send("agent", {"message": "[[error:400 bad thing]]", "idempotencyKey": "ag-2"})
         await client.answer(request)
@@ -268,7 +269,7 @@ async def test_a_failed_agent_run_says_so_in_its_second_answer(gateway: GatewayP
         assert (await client.call("agent.wait", {"runId": "ag-2"}))["status"] == "error"
 
 
-async def test_a_run_can_be_waited_for_from_another_connection(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_run_can_be_waited_for_from_another_connection(gateway: InProcessGateway, models: ModelServer) -> None:
     held = asyncio.Event()
     models.queue(Reply("done", hold=held, hold_after=0))
     async with gateway.client() as client:
@@ -279,7 +280,7 @@ async def test_a_run_can_be_waited_for_from_another_connection(gateway: GatewayP
         assert (await another.answer(request))["status"] == "ok"
 
 
-async def test_agents_keep_separate_histories(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_agents_keep_separate_histories(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         with pytest.raises(RequestFailed, match="unknown channel: foo"):
             await client.call("agent", {"message": "x", "idempotencyKey": "1", "channel": "foo"})
@@ -304,7 +305,7 @@ async def test_a_message_by_any_door_begins_a_new_session_after_the_daily_reset(
         folder.mkdir(parents=True)
         old = {"agent:main:main": {"sessionId": "old", "updatedAt": 1_700_000_000_000, "chatType": "direct"}}
         (folder / "sessions.json").write_text(json.dumps(old))
-        async with GatewayProcess(state, config) as gateway, gateway.client() as client:
+        async with InProcessGateway(state, config) as gateway, gateway.client() as client:
             if door == "agent":
                 sent = await client.send("agent", {"message": "hi", "sessionKey": "main", "idempotencyKey": "1"})
                 await client.answer(sent)
@@ -331,7 +332,7 @@ async def test_a_setting_after_the_daily_reset_is_for_the_session_that_begins(
     old = {"agent:main:main": {"sessionId": "old", "updatedAt": 1_700_000_000_000, "chatType": "direct"}}
     (folder / "sessions.json").write_text(json.dumps(old))
     async with (
-        GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key)) as gateway,
+        InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key)) as gateway,
         gateway.client() as client,
     ):
         await client.call("sessions.patch", {"key": "main", "label": "A name is no use"})
@@ -343,7 +344,7 @@ async def test_a_setting_after_the_daily_reset_is_for_the_session_that_begins(
     assert (after["sessionId"], after[field], after["label"]) == (row["sessionId"], value, "A name is no use")
 
 
-async def test_a_session_keeps_the_name_of_what_it_began_with(gateway: GatewayProcess) -> None:
+async def test_a_session_keeps_the_name_of_what_it_began_with(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         for number in range(15):
             await client.chat(f"question {number}", KEY)
@@ -351,7 +352,7 @@ async def test_a_session_keeps_the_name_of_what_it_began_with(gateway: GatewayPr
         assert row["derivedTitle"] == "question 0"
 
 
-async def test_a_session_that_began_with_a_greeting_is_named_by_what_the_person_says(gateway: GatewayProcess) -> None:
+async def test_a_session_that_began_with_a_greeting_is_named_by_what_the_person_says(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("/new", KEY)
         [row] = (await client.call("sessions.list", {"includeDerivedTitles": True}))["sessions"]

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from tests.support.gateway import GatewayProcess, WireClient, model_config
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
 US, ANN, BOB, GROUP = "+15550000001", "+15550000042", "+15550000043", "Z3JvdXAtb25l"
-Start = Callable[..., AbstractAsyncContextManager[GatewayProcess]]
+Start = Callable[..., AbstractAsyncContextManager[InProcessGateway]]
+Killable = Callable[..., AbstractAsyncContextManager[GatewayProcess]]
 
 
 @pytest.fixture
@@ -29,14 +31,32 @@ async def signal() -> AsyncIterator[SignalDaemon]:
 @pytest.fixture
 def start(tmp_path: Path, models: ModelServer, signal: SignalDaemon) -> Start:
     @asynccontextmanager
+    async def gateway(more: dict[str, Any] | None = None, **channel: Any) -> AsyncIterator[InProcessGateway]:
+        config = configuration(models, signal, more, channel)
+        async with InProcessGateway(tmp_path / "state", config) as gateway:
+            await signal.connected()
+            yield gateway
+
+    return gateway
+
+
+@pytest.fixture
+def start_process(tmp_path: Path, models: ModelServer, signal: SignalDaemon) -> Killable:
+    @asynccontextmanager
     async def gateway(more: dict[str, Any] | None = None, **channel: Any) -> AsyncIterator[GatewayProcess]:
-        section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, **channel}
-        config = model_config(models.base_url, models.api_key, channels={"signal": section}, **(more or {}))
+        config = configuration(models, signal, more, channel)
         async with GatewayProcess(tmp_path / "state", config) as process:
             await signal.connected()
             yield process
 
     return gateway
+
+
+def configuration(
+    models: ModelServer, signal: SignalDaemon, more: dict[str, Any] | None, channel: dict[str, Any]
+) -> dict[str, Any]:
+    section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, **channel}
+    return model_config(models.base_url, models.api_key, channels={"signal": section}, **(more or {}))
 
 
 def in_group(signal: SignalDaemon, text: str, sender: str = ANN, name: str = "Ann", **data: Any) -> Any:
@@ -89,9 +109,9 @@ async def _delivered(client: WireClient) -> None:
 
 
 async def test_a_redelivered_message_is_answered_once_also_after_a_restart(
-    start: Start, signal: SignalDaemon, models: ModelServer
+    start_process: Killable, signal: SignalDaemon, models: ModelServer
 ) -> None:
-    async with start(allowFrom=[ANN]) as gateway:
+    async with start_process(allowFrom=[ANN]) as gateway:
         await signal.say("only once", sender=ANN)
         await signal.called("send")
         async with gateway.client() as client:
@@ -166,9 +186,9 @@ async def test_quick_texts_become_one_turn(start: Start, signal: SignalDaemon, m
 
 
 async def test_a_reply_that_was_ready_when_the_gateway_died_is_still_delivered_once(
-    start: Start, signal: SignalDaemon, models: ModelServer
+    start_process: Killable, signal: SignalDaemon, models: ModelServer
 ) -> None:
-    async with start(allowFrom=[ANN]) as gateway:
+    async with start_process(allowFrom=[ANN]) as gateway:
         held = asyncio.Event()
         models.queue(Reply("late but there", hold=held, hold_after=0))
         await signal.say("hello", sender=ANN)
@@ -183,9 +203,11 @@ async def test_a_reply_that_was_ready_when_the_gateway_died_is_still_delivered_o
 
 
 async def test_words_that_waited_for_more_survive_a_power_cut(
-    start: Start, signal: SignalDaemon, models: ModelServer
+    start_process: Killable, signal: SignalDaemon, models: ModelServer
 ) -> None:
-    async with start(allowFrom=[ANN], more={"messages": {"inbound": {"byChannel": {"signal": 60_000}}}}) as gateway:
+    async with start_process(
+        allowFrom=[ANN], more={"messages": {"inbound": {"byChannel": {"signal": 60_000}}}}
+    ) as gateway:
         await signal.say("I was about to add [[reply:go on]]", sender=ANN)
         async with asyncio.timeout(10):
             while b"about to add" not in (gateway.state_dir / "ledger.db-wal").read_bytes():

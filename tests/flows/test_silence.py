@@ -6,7 +6,8 @@ import json
 import sqlite3
 import uuid
 
-from tests.support.gateway import GatewayProcess, WireClient, text_of
+from tests.support.gateway import WireClient, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 SECRET = "the vault is 4711"
@@ -21,7 +22,7 @@ async def shown(client: WireClient, run_id: str) -> str:
     return json.dumps([client.of_run(run_id), answers, rows])
 
 
-async def test_a_silent_answer_ends_the_run_without_a_word(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_silent_answer_ends_the_run_without_a_word(gateway: InProcessGateway, models: ModelServer) -> None:
     models.queue(Reply(text="NO_REPLY", delay_ms=1))
     async with gateway.client() as client:
         run_id = str(uuid.uuid4())
@@ -38,7 +39,7 @@ async def test_a_silent_answer_ends_the_run_without_a_word(gateway: GatewayProce
         assert "NO_REPLY" in kept
 
 
-async def test_the_ledger_knows_silence_from_an_answer(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_the_ledger_knows_silence_from_an_answer(gateway: InProcessGateway, models: ModelServer) -> None:
     models.reply("NO_REPLY")
     async with gateway.client() as client:
         await client.chat("psst")
@@ -46,7 +47,7 @@ async def test_the_ledger_knows_silence_from_an_answer(gateway: GatewayProcess, 
         assert "silent" in [row[0] for row in ledger.execute("select state from messages")]
 
 
-async def test_reasoning_in_tags_is_kept_and_never_shown(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_reasoning_in_tags_is_kept_and_never_shown(gateway: InProcessGateway, models: ModelServer) -> None:
     models.queue(Reply(text=f"<think>{SECRET}</think>\n\nHello there. NO_REPLY", delay_ms=1))
     async with gateway.client() as client:
         run_id = str(uuid.uuid4())
@@ -64,7 +65,7 @@ async def test_reasoning_in_tags_is_kept_and_never_shown(gateway: GatewayProcess
 
 
 async def test_reasoning_is_shown_with_the_answer_when_the_session_asks_for_it(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         await client.chat("/reasoning on")
@@ -80,7 +81,7 @@ async def test_reasoning_is_shown_with_the_answer_when_the_session_asks_for_it(
         assert [payload["text"] for payload in payloads] == ["Reasoning:\n_again_", "Once more."]
 
 
-async def test_reasoning_can_be_followed_while_it_is_thought(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_reasoning_can_be_followed_while_it_is_thought(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat("/reasoning stream")
         run_id = str(uuid.uuid4())
@@ -93,7 +94,7 @@ async def test_reasoning_can_be_followed_while_it_is_thought(gateway: GatewayPro
 
 
 async def test_an_answer_without_words_gives_a_notice_and_words_before_a_tool_count(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         models.queue(Reply(text="<think>hm</think>"))

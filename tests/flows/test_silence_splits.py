@@ -14,7 +14,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.support.gateway import TOKEN, GatewayProcess, WireClient, model_config
+from tests.support.gateway import TOKEN, WireClient, model_config
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
@@ -86,7 +87,7 @@ async def test_however_words_are_cut_no_token_and_no_thought_is_read_anywhere(
         config["gateway"]["http"] = {
             "endpoints": {name: {"enabled": True} for name in ("chatCompletions", "responses")}
         }
-        async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+        async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
             await signal.connected()
             sessions = ["agent:main:web", "agent:main:chat", "agent:main:responses", "agent:main:main"]
             for number in range(CASES):

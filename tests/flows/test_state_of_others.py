@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.support.gateway import GatewayProcess, model_config, text_of
+from tests.support.gateway import model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
 TOPIC = "agent:main:telegram:group:-100:topic:42"
@@ -46,10 +45,10 @@ def made_elsewhere(state: Path, now: int) -> Path:
     return folder
 
 
-def run_cli(gateway: GatewayProcess, *args: str) -> str:
-    env = gateway.env | {"OPENCLAW_GATEWAY_PORT": str(gateway.port)}
-    command = [sys.executable, "-m", "openclaw", *args]
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+async def run_cli(gateway: InProcessGateway, *args: str) -> str:
+    done = await gateway.command(*args)
+    done.check_returncode()
+    return done.stdout
 
 
 async def test_sessions_made_elsewhere_are_listed_with_their_channel_and_reserved_keys_never(
@@ -57,7 +56,7 @@ async def test_sessions_made_elsewhere_are_listed_with_their_channel_and_reserve
 ) -> None:
     made_elsewhere(tmp_path / "state", int(time.time() * 1000))
     config = model_config(models.base_url, models.api_key)
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         rows = (await client.call("sessions.list", {}))["sessions"]
         channels = {row["key"]: row["channel"] for row in rows}
         assert channels == {
@@ -70,7 +69,7 @@ async def test_sessions_made_elsewhere_are_listed_with_their_channel_and_reserve
         assert [row["room"] for row in rows if row["key"] == TOPIC] == ["#r"]
         status, health = await client.call("status", {}), await client.call("health", {"probe": True})
         assert (status["sessions"]["count"], health["sessions"]["count"]) == (5, 5)
-        printed = await asyncio.to_thread(run_cli, gateway, "sessions", "--json")
+        printed = await run_cli(gateway, "sessions", "--json")
         for seen in (status["sessions"]["recent"], health["sessions"]["recent"], json.loads(printed)["sessions"]):
             assert {row["key"] for row in seen} == set(channels)
 
@@ -78,7 +77,7 @@ async def test_sessions_made_elsewhere_are_listed_with_their_channel_and_reserve
 async def test_topic_goes_on_in_the_file_that_has_its_number(tmp_path: Path, models: ModelServer) -> None:
     folder = made_elsewhere(tmp_path / "state", int(time.time() * 1000))
     config = model_config(models.base_url, models.api_key)
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         assert len((await client.call("chat.history", {"sessionKey": TOPIC}))["messages"]) == 2
         await client.chat("go on", TOPIC)
         assert "said in the topic" in json.dumps(models.requests[-1].body["messages"])
@@ -93,7 +92,7 @@ async def test_message_from_the_web_leaves_the_route_of_the_last_channel_alone(
 ) -> None:
     made_elsewhere(tmp_path / "state", int(time.time() * 1000))
     config = model_config(models.base_url, models.api_key)
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         await client.chat("from the web")
         row = (await client.call("sessions.list", {}))["sessions"][0]
         assert row["deliveryContext"] == {"channel": "telegram", "to": "telegram:1"}
@@ -101,7 +100,7 @@ async def test_message_from_the_web_leaves_the_route_of_the_last_channel_alone(
 
 async def test_one_session_for_everything_goes_by_the_name_main(tmp_path: Path, models: ModelServer) -> None:
     config = model_config(models.base_url, models.api_key, session={"scope": "global"})
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         assert client.hello["snapshot"]["sessionDefaults"]["mainSessionKey"] == "main"
         ended = await client.chat("hello")
         card = await client.chat("/status")
@@ -110,7 +109,7 @@ async def test_one_session_for_everything_goes_by_the_name_main(tmp_path: Path, 
         for seen in (
             (await client.call("sessions.list", {"includeGlobal": True}))["sessions"],
             (await client.call("status", {}))["sessions"]["recent"],
-            json.loads(await asyncio.to_thread(run_cli, gateway, "sessions", "--json"))["sessions"],
+            json.loads(await run_cli(gateway, "sessions", "--json"))["sessions"],
         ):
             assert [(row["key"], row["kind"]) for row in seen] == [("main", "direct")]
         assert (await client.call("sessions.resolve", {"key": "main"}))["key"] == "main"
@@ -118,7 +117,7 @@ async def test_one_session_for_everything_goes_by_the_name_main(tmp_path: Path, 
 
 
 async def test_store_has_a_turn_soon_after_its_end_and_an_edit_is_seen_at_once(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     store = gateway.sessions_dir() / "sessions.json"
     async with gateway.client() as client:
@@ -137,7 +136,7 @@ async def test_store_has_a_turn_soon_after_its_end_and_an_edit_is_seen_at_once(
 
 
 async def test_session_that_begins_with_a_command_says_where_it_is_about(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         await client.chat("/queue collect")
@@ -148,7 +147,7 @@ async def test_session_that_begins_with_a_command_says_where_it_is_about(
 
 
 async def test_after_a_stop_the_model_knows_of_it_and_of_what_was_said(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         for number, method in enumerate(("chat.send", "chat.abort")):
@@ -172,7 +171,9 @@ async def test_after_a_stop_the_model_knows_of_it_and_of_what_was_said(
         assert "stopped the previous run" not in models.requests[-1].body["messages"][-1]["content"][0]["text"]
 
 
-async def test_answer_cut_by_the_limit_is_one_message_for_others(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_answer_cut_by_the_limit_is_one_message_for_others(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
     async with gateway.client() as client:
         models.queue(Reply(text="part one and ", stop="length"), Reply(text="part two."))
         await client.chat("tell")

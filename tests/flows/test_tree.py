@@ -7,11 +7,12 @@ import json
 import pytest
 
 from tests.support.gateway import GatewayProcess, RequestFailed, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
 
 async def test_another_way_is_tried_from_an_earlier_point_and_a_summary_is_left(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     async with gateway.client() as client:
         await client.chat("first [[reply:one]]")
@@ -35,19 +36,21 @@ async def test_another_way_is_tried_from_an_earlier_point_and_a_summary_is_left(
     assert "second [[reply" in lines
 
 
-async def test_the_new_branch_is_still_there_after_a_restart(gateway: GatewayProcess, models: ModelServer) -> None:
-    async with gateway.client() as client:
+async def test_the_new_branch_is_still_there_after_a_restart(
+    gateway_process: GatewayProcess, models: ModelServer
+) -> None:
+    async with gateway_process.client() as client:
         await client.chat("first")
         await client.chat("second")
         await client.call("sessions.branch", {"key": "main", "summarize": False})
-    gateway.kill()
-    await gateway.start()
-    async with gateway.client() as client:
+    gateway_process.kill()
+    await gateway_process.start()
+    async with gateway_process.client() as client:
         await client.chat("anew")
     assert "first" not in json.dumps(models.requests[-1].body["messages"])
 
 
-async def test_entries_can_be_named_and_wrong_names_are_refused(gateway: GatewayProcess) -> None:
+async def test_entries_can_be_named_and_wrong_names_are_refused(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("first")
         leaf = (await client.call("sessions.tree", {"key": "main"}))["leafId"]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from openclaw.outbound.figures import money, token_count
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
+from tests.support.gateway import RequestFailed, WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
 
 
@@ -21,7 +19,7 @@ from tests.support.model_server import ModelServer
 async def priced(tmp_path: Path, models: ModelServer) -> AsyncIterator[WireClient]:
     config = model_config(models.base_url, models.api_key)
     config["models"]["providers"]["mock"]["models"][0]["cost"] = {"input": 10, "output": 100}
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         yield client
 
 
@@ -83,7 +81,7 @@ async def test_every_view_shows_the_same_sums(priced: WireClient) -> None:
     assert lines[2].removeprefix("Today ") == f"${cost['totals']['totalCost']:.2f}"
 
 
-async def test_an_unknown_price_is_not_free(gateway: GatewayProcess) -> None:
+async def test_an_unknown_price_is_not_free(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("hello [[reply:Hi.]]")
         assert text_of(await client.chat("/usage cost")).splitlines()[1:] == [
@@ -105,12 +103,11 @@ async def test_an_unknown_price_is_not_free(gateway: GatewayProcess) -> None:
 
 async def test_the_command_line_tells_what_was_spent(tmp_path: Path, models: ModelServer) -> None:
     config = model_config(models.base_url, models.api_key)
-    async with GatewayProcess(tmp_path / "state", config) as gateway:
+    async with InProcessGateway(tmp_path / "state", config) as gateway:
         async with gateway.client() as client:
             await client.chat("hello [[reply:Hi.]]")
             totals = (await client.call("usage.cost", {}))["totals"]
-        command = [sys.executable, "-m", "openclaw", "gateway", "usage-cost", "--days", "7"]
-        done = await asyncio.to_thread(subprocess.run, command, env=gateway.env, capture_output=True, text=True)
+        done = await gateway.command("gateway", "usage-cost", "--days", "7")
         lines = done.stdout.splitlines()
         assert lines[0] == "Usage cost (7 days)"
         assert lines[1] == f"Total: cost unknown · {totals['totalTokens']:,} tokens"
@@ -120,10 +117,8 @@ async def test_the_command_line_tells_what_was_spent(tmp_path: Path, models: Mod
 SUMMARY = "## Goal\nBuild the shed.\n## Progress\n### Done\n- [x] the plan\n## Next Steps\n1. buy wood"
 
 
-async def command_line(gateway: GatewayProcess, *args: str) -> str:
-    command = [sys.executable, "-m", "openclaw", *args]
-    env = {**gateway.env, "OPENCLAW_GATEWAY_PORT": str(gateway.port), "NO_COLOR": "1"}
-    done = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=60)
+async def command_line(gateway: InProcessGateway, *args: str) -> str:
+    done = await gateway.command(*args)
     assert done.returncode == 0, done
     return done.stdout
 
@@ -134,7 +129,7 @@ async def test_no_view_shows_another_number(tmp_path: Path, models: ModelServer)
     config["models"]["providers"]["mock"]["models"][0]["cost"] = {"input": 10, "output": 100}
     config["compaction"] = {"keepRecentTokens": 100}
     config["agents"]["defaults"]["compaction"] = {"memoryFlush": {"enabled": False}}
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         await client.chat('look [[tool:read {"path":"AGENTS.md"}]][[next]][[reply:Read.]]')
         await client.chat("word " * 400 + "[[reply:Yes.]]")
         models.reply(SUMMARY)
@@ -144,7 +139,7 @@ async def test_no_view_shows_another_number(tmp_path: Path, models: ModelServer)
             await client.chat("and on [[reply:Well.]]")
 
 
-async def _all_agree(gateway: GatewayProcess, client: WireClient, state: str) -> None:
+async def _all_agree(gateway: InProcessGateway, client: WireClient, state: str) -> None:
     (row,) = (await client.call("sessions.list", {}))["sessions"]
     total, window = row["totalTokens"], row["contextTokens"]
     assert total > 0 and window == 200_000 and row["compactionCount"] == 1, state
@@ -186,7 +181,7 @@ async def _all_agree(gateway: GatewayProcess, client: WireClient, state: str) ->
     assert stored["sessionId"] == row["sessionId"]
 
 
-async def test_how_long_answers_took_is_told_per_session_and_per_day(gateway: GatewayProcess) -> None:
+async def test_how_long_answers_took_is_told_per_session_and_per_day(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat('look [[tool:read {"path":"AGENTS.md"}]][[next]][[sleep:120]][[reply:Read.]]')
         await client.chat("hello [[reply:Hi.]]")
@@ -199,7 +194,7 @@ async def test_how_long_answers_took_is_told_per_session_and_per_day(gateway: Ga
         assert {name: day[name] for name in latency} == latency == usage["sessions"][0]["usage"]["latency"]
 
 
-async def test_a_compressed_session_tells_the_same_of_its_past(gateway: GatewayProcess) -> None:
+async def test_a_compressed_session_tells_the_same_of_its_past(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("hello [[reply:Hi.]]")
         before = [

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
 
@@ -29,13 +28,8 @@ async def send(client: WireClient, *names: str, key: str = "main") -> None:
         await client.call("chat.send", {"sessionKey": key, "message": name, "idempotencyKey": name})
 
 
-async def openclaw(gateway: GatewayProcess, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "openclaw", *args]
-    return await asyncio.to_thread(subprocess.run, command, env=gateway.env, capture_output=True, text=True, timeout=30)
-
-
 async def test_an_answered_message_tells_its_story_by_any_of_its_names(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     models.queue(Reply("", calls=[Call("read", {"path": "missing.txt"})]), Reply("There is no such file."))
     async with gateway.client() as client:
@@ -60,7 +54,7 @@ async def test_an_answered_message_tells_its_story_by_any_of_its_names(
         assert "“look”: “There is no such file.” after " in session["story"][0]
 
 
-async def test_a_message_that_failed_says_because_of_what(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_a_message_that_failed_says_because_of_what(gateway: InProcessGateway, models: ModelServer) -> None:
     models.queue(Reply(status=401, message="this key was revoked"))
     async with gateway.client() as client:
         await client.chat("hi", run_id="bad")
@@ -74,7 +68,7 @@ async def test_messages_that_waited_were_collected_or_stopped_say_so(tmp_path: P
     models.queue(Reply("A", hold=held, hold_after=0), Reply("both"))
     queue = {"queue": {"mode": "collect", "debounceMs": 0}}
     config = model_config(models.base_url, models.api_key, messages=queue)
-    async with GatewayProcess(tmp_path / "state", config) as gateway, gateway.client() as client:
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         await send(client, "first")
         await models.wait_for_requests(1)
         await send(client, "second", "third")
@@ -102,18 +96,18 @@ async def test_messages_that_waited_were_collected_or_stopped_say_so(tmp_path: P
 
 
 async def test_a_tool_call_cut_short_by_a_kill_is_told_as_not_repeated(
-    gateway: GatewayProcess, models: ModelServer, tmp_path: Path
+    gateway_process: GatewayProcess, models: ModelServer, tmp_path: Path
 ) -> None:
     began, bell = tmp_path / "began", tmp_path / "bell"
     os.mkfifo(bell)
     command = f"echo x >> {began}; echo > {bell}; sleep 20"
     models.queue(Reply("", calls=[Call("exec", {"command": command})]), Reply("I will check."))
-    async with gateway.client() as client:
+    async with gateway_process.client() as client:
         await send(client, "work")
         await asyncio.to_thread(bell.read_text)
-    gateway.kill()
-    await gateway.start()
-    async with gateway.client() as client:
+    gateway_process.kill()
+    await gateway_process.start()
+    async with gateway_process.client() as client:
         assert (await client.call("agent.wait", {"runId": "work", "timeoutMs": 15_000}))["status"] == "ok"
         told = await story(client, "work")
     assert "The Gateway stopped once while it worked on it and took it up again on " in told
@@ -122,30 +116,30 @@ async def test_a_tool_call_cut_short_by_a_kill_is_told_as_not_repeated(
     assert began.read_text() == "x\n"
 
 
-async def test_the_command_tells_it_in_the_terminal(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_the_command_tells_it_in_the_terminal(gateway: InProcessGateway, models: ModelServer) -> None:
     async with gateway.client() as client:
         await client.chat("hello [[reply:Hi!]]", run_id="abc-1")
         await client.chat("again [[reply:Ho!]]", run_id="abd-2")
-    shown = await openclaw(gateway, "why", "abc")
+    shown = await gateway.command("why", "abc")
     assert shown.returncode == 0
     lines = shown.stdout.splitlines()
     assert lines[0].endswith("(run abc-1): answered")
     assert any(line.startswith("  - Answered on ") and line.endswith("“Hi!”") for line in lines)
-    session = (await openclaw(gateway, "why", "main")).stdout
+    session = (await gateway.command("why", "main")).stdout
     assert session.splitlines()[0].startswith("Session agent:main:main (id ")
     assert "“Hi!” after " in session
-    as_json = json.loads((await openclaw(gateway, "why", "abd-2", "--json")).stdout)
+    as_json = json.loads((await gateway.command("why", "abd-2", "--json")).stdout)
     assert (as_json["kind"], as_json["message"]["reply"]) == ("message", "Ho!")
-    several = await openclaw(gateway, "why", "ab")
+    several = await gateway.command("why", "ab")
     assert (several.returncode, several.stdout) == (1, "")
     assert several.stderr.startswith('"ab" is how several runs begin: abc-1, abd-2.')
-    unknown = await openclaw(gateway, "why", "nothing-like-it")
+    unknown = await gateway.command("why", "nothing-like-it")
     assert (unknown.returncode, unknown.stdout) == (1, "")
     assert unknown.stderr.startswith('Nothing is known of "nothing-like-it"')
-    assert "example:\n  openclaw why " in (await openclaw(gateway, "why", "--help")).stdout
+    assert "example:\n  openclaw why " in (await gateway.command("why", "--help")).stdout
 
 
-async def test_sessions_that_were_reset_or_deleted_are_still_explained(gateway: GatewayProcess) -> None:
+async def test_sessions_that_were_reset_or_deleted_are_still_explained(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         await client.chat("before [[reply:one]]", run_id="r1", session_key="agent:main:side")
         earlier = (await why(client, "agent:main:side"))["sessionId"]
@@ -171,14 +165,14 @@ NOT_THERE: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_what_cannot_be_found_is_named(gateway: GatewayProcess) -> None:
+async def test_what_cannot_be_found_is_named(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         for method, params, problem in NOT_THERE:
             with pytest.raises(RequestFailed, match=problem):
                 await client.call(method, params)
 
 
-async def test_reading_the_ledger_needs_only_the_right_to_read(gateway: GatewayProcess) -> None:
+async def test_reading_the_ledger_needs_only_the_right_to_read(gateway: InProcessGateway) -> None:
     async with gateway.client(scopes=["operator.read"]) as client:
         assert (await client.call("messages.list", {}))["messages"] == []
         assert (await client.call("events.replay", {"afterSeq": client.hello["server"]["seq"]}))["ok"] is True

@@ -14,23 +14,36 @@ from typing import Any
 import pytest
 
 from openclaw.runs.recovery import EXPIRY_MS
-from tests.flows.test_why import openclaw, story, why
+from openclaw.storage import faults
+from tests.flows.test_why import story, why
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
 US, ANN = "+15550000001", "+15550000042"
-Start = Callable[..., AbstractAsyncContextManager[tuple[GatewayProcess, WireClient]]]
+Start = Callable[..., AbstractAsyncContextManager[tuple[InProcessGateway, WireClient]]]
+StartProcess = Callable[[], AbstractAsyncContextManager[tuple[GatewayProcess, WireClient]]]
 
 
 @pytest.fixture
 def start(tmp_path: Path, models: ModelServer) -> Start:
     @asynccontextmanager
-    async def serving(
-        env: dict[str, str] | None = None, **more: Any
-    ) -> AsyncIterator[tuple[GatewayProcess, WireClient]]:
+    async def serving(**more: Any) -> AsyncIterator[tuple[InProcessGateway, WireClient]]:
         config = model_config(models.base_url, models.api_key, **more)
-        process = GatewayProcess(tmp_path / "state", config, env)
+        async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+            yield gateway, client
+
+    return serving
+
+
+@pytest.fixture
+def start_process(tmp_path: Path, models: ModelServer) -> StartProcess:
+    """For tests that kill the Gateway."""
+
+    @asynccontextmanager
+    async def serving() -> AsyncIterator[tuple[GatewayProcess, WireClient]]:
+        process = GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key))
         async with process, process.client() as client:
             yield process, client
 
@@ -160,9 +173,9 @@ async def test_a_budget_that_is_used_up(start: Start) -> None:
         assert state == "failed" and "sessionTokens" in told
 
 
-async def test_too_old_when_the_gateway_came_back(start: Start, models: ModelServer) -> None:
+async def test_too_old_when_the_gateway_came_back(start_process: StartProcess, models: ModelServer) -> None:
     models.queue(never())
-    async with start() as (gateway, client):
+    async with start_process() as (gateway, client):
         await send(client, "a", "book the train for tonight")
         await models.wait_for_requests(1)
         await send(client, "b")
@@ -194,9 +207,9 @@ async def test_too_old_when_the_gateway_came_back(start: Start, models: ModelSer
     assert len(models.requests) == 2
 
 
-async def test_a_restart_before_it_began(start: Start, models: ModelServer) -> None:
+async def test_a_restart_before_it_began(start_process: StartProcess, models: ModelServer) -> None:
     models.queue(never())
-    async with start() as (gateway, client):
+    async with start_process() as (gateway, client):
         await send(client, "a")
         await models.wait_for_requests(1)
         await send(client, "b", "b [[reply:B]]")
@@ -214,13 +227,21 @@ async def test_a_restart_before_it_began(start: Start, models: ModelServer) -> N
 )
 @pytest.mark.parametrize("path", ["*.jsonl", "*/ledger.db"])
 async def test_a_disk_that_takes_nothing(
-    start: Start, models: ModelServer, tmp_path: Path, error: str, words: str, path: str
+    start: Start,
+    models: ModelServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: str,
+    words: str,
+    path: str,
 ) -> None:
     full, held = tmp_path / "full", asyncio.Event()
     fault = [{"at": "write", "path": path, "do": error, "while": str(full)}]
-    env = {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(fault)}
+    plan = faults.plan_from({faults.CONSENT: "allow", faults.PLAN: json.dumps(fault)})
+    assert plan is not None
+    monkeypatch.setattr(faults, "write", plan.write)
     models.queue(Reply("the answer", hold=held, hold_after=0))
-    async with start(env) as (_, client):
+    async with start() as (_, client):
         await send(client, "a")
         await models.wait_for_requests(1)
         full.touch()
@@ -305,5 +326,5 @@ async def test_texts_put_together_are_one_message_under_each_of_their_names(
             told = await why(client, name)
             assert told["message"]["id"] == row["id"]
             assert "It was put together from 2 messages" in "\n".join(told["story"])
-        shown = await openclaw(gateway, "why", row["messageIds"][0], "--json")
+        shown = await gateway.command("why", row["messageIds"][0], "--json")
         assert json.loads(shown.stdout)["message"]["state"] == "answered"

@@ -19,7 +19,7 @@ from openclaw.memory import embedders
 from openclaw.memory.embedders import Embedders, EmbeddingFailed, NoEmbedder
 from openclaw.memory.index import MemoryIndex, packed, similarities
 from openclaw.memory.search import PAUSE_MS, Notebooks, NotesSearch
-from openclaw.models import http as model_http
+from openclaw.models.http import ModelHttp
 from openclaw.models.keys import Keys
 from tests.support.embedding_server import KEY, EmbeddingServer
 
@@ -47,7 +47,17 @@ class Hands(Clock):
 async def server() -> AsyncIterator[EmbeddingServer]:
     async with EmbeddingServer() as running:
         yield running
-    await model_http.close()
+    while opened:
+        await opened.pop().close()
+
+
+opened: list[ModelHttp] = []
+
+
+def http() -> ModelHttp:
+    """Connections that the ``server`` fixture closes."""
+    opened.append(ModelHttp())
+    return opened[-1]
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +82,7 @@ def notes(
     config = msgspec.convert({"agents": {"defaults": {"memorySearch": settings}}}, Config)
     clock = clock or Hands()
     keys = Keys(environ or {}, state_dir=str(workspace.parent), clock=clock)
-    books = Notebooks(workspace.parent, clock, Embedders(keys, environ or {}))
+    books = Notebooks(workspace.parent, clock, Embedders(http(), keys, environ or {}))
     return books.of("main", workspace, config.agents.defaults.memory_search, config)
 
 
@@ -160,7 +170,7 @@ async def test_the_second_provider_serves_when_the_first_fails(workspace: Path, 
         "models": {"providers": {"openai": {"baseUrl": f"{server.url}/v1", "apiKey": KEY}}},
     }
     built = msgspec.convert(config, Config)
-    books = Notebooks(workspace.parent, Hands(), Embedders(Keys({}, clock=Hands()), {}))
+    books = Notebooks(workspace.parent, Hands(), Embedders(http(), Keys({}, clock=Hands()), {}))
     search = books.of("main", workspace, built.agents.defaults.memory_search, built)
     found = await search.search(BY_MEANING, 6, 0.35)
     assert (found.provider, [hit.name for hit in found.hits]) == ("openai", ["memory/2026-01-30.md"])
@@ -172,7 +182,7 @@ async def test_the_second_provider_serves_when_the_first_fails(workspace: Path, 
 def chosen(settings: dict[str, Any], environ: dict[str, str] | None = None, providers: Any = None) -> list[str]:
     raw = {"agents": {"defaults": {"memorySearch": settings}}, "models": {"providers": providers or {}}}
     config = msgspec.convert(raw, Config)
-    made = Embedders(Keys(environ or {}, clock=Hands()), environ or {})
+    made = Embedders(http(), Keys(environ or {}, clock=Hands()), environ or {})
     found = made.candidates(config.agents.defaults.memory_search, config, "main")
     return [f"{embedder.provider}/{embedder.model}" for embedder in found]
 

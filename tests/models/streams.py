@@ -7,8 +7,12 @@ from typing import Any
 
 import msgspec
 
+from openclaw.clock import SystemClock
+from openclaw.config.schema import Config
 from openclaw.messages import AssistantMessage, ToolSpec, UserMessage
-from openclaw.models.base import Done, Model, ModelRequest, Provider, StreamEvent
+from openclaw.models.base import Done, Model, ModelRequest, StreamEvent
+from openclaw.models.calls import ModelCalls
+from openclaw.models.keys import Keys
 from openclaw.models.message_builder import ReplyStream
 from openclaw.models.sse import SseParser
 
@@ -24,8 +28,22 @@ def ask(model: Model, text: str = "hello", **fields: Any) -> ModelRequest:
     return ModelRequest(model=model, **{**defaults, **fields})
 
 
-async def collect(provider: Provider, request: ModelRequest, key: str) -> list[StreamEvent]:
-    return [event async for event in provider.stream(request, key)]
+def model_calls() -> ModelCalls:
+    """Calls without a Gateway around them. Whoever makes them closes them."""
+
+    async def at_once() -> None:
+        pass
+
+    return ModelCalls(Keys({}), Config, SystemClock(), take_turn=at_once, failed=lambda error: None)
+
+
+async def collect(request: ModelRequest, key: str) -> list[StreamEvent]:
+    """The events of one call that is made over a connection of its own."""
+    calls = model_calls()
+    try:
+        return [event async for event in calls.provider_for(request.model).stream(request, key)]
+    finally:
+        await calls.close()
 
 
 def done_of(events: list[StreamEvent]) -> AssistantMessage:

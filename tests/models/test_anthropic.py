@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall, ToolResultMessage, UserMessage
-from openclaw.models.anthropic import AnthropicProvider, AnthropicStream, build_body, build_request
+from openclaw.models.anthropic import AnthropicStream, build_body, build_request
 from openclaw.models.base import Done, Model, ModelError, Text, Thinking, ToolCallStart
 from openclaw.models.message_builder import INVALID_JSON
 from tests.models.streams import READ, ask, collect, done_of, feed, sse
@@ -45,7 +45,7 @@ async def test_a_whole_turn_streams_thinking_text_and_a_call(server: ModelServer
         Reply(thinking="let me see", text="I will read it.", calls=[Call("read", {"path": "a.txt"})], usage=usage)
     )
     request = ask(server.model(reasoning=True), tools=[READ], thinking="low")
-    events = await collect(AnthropicProvider(), request, server.api_key)
+    events = await collect(request, server.api_key)
     message = done_of(events)
     assert "".join(event.delta for event in events if isinstance(event, Thinking)) == "let me see"
     assert "".join(event.delta for event in events if isinstance(event, Text)) == "I will read it."
@@ -68,13 +68,13 @@ async def test_the_result_of_a_call_is_accepted_on_the_next_turn(server: ModelSe
     model = server.model(reasoning=True)
     server.queue(Reply(thinking="hm", redacted="b3BhcXVl", calls=[Call("read", {"path": "a"})]), Reply(text="done"))
     first = ask(model, tools=[READ], thinking="high")
-    reply = done_of(await collect(AnthropicProvider(), first, server.api_key))
+    reply = done_of(await collect(first, server.api_key))
     assert reply.content[0] == ThinkingBlock(thinking="", thinking_signature="b3BhcXVl", redacted=True)
     result = ToolResultMessage(
         tool_call_id=reply.tool_calls[0].id, tool_name="read", content=[TextBlock(text="content")]
     )
     second = ask(model, messages=[*first.messages, reply, result], tools=[READ], thinking="high")
-    assert done_of(await collect(AnthropicProvider(), second, server.api_key)).text == "done"
+    assert done_of(await collect(second, server.api_key)).text == "done"
     sent = server.requests[-1].body
     assert sent["thinking"]["type"] == "enabled"
     assert [block["type"] for block in sent["messages"][1]["content"]] == ["redacted_thinking", "thinking", "tool_use"]
@@ -149,7 +149,7 @@ async def test_every_generation_accepts_what_we_ask(
 ) -> None:
     model = server.model(id=model_id, reasoning=True, compat={"blockBinding": True})
     request = ask(model, tools=[READ], thinking=level, tool_choice=choice, temperature=0.3)
-    assert done_of(await collect(AnthropicProvider(), request, server.api_key)).text == "ok"
+    assert done_of(await collect(request, server.api_key)).text == "ok"
 
 
 @pytest.mark.parametrize("model_id", NEWEST)
@@ -166,7 +166,7 @@ async def test_thinking_stays_with_its_turn_and_is_never_sent_behind_another_pro
             request = ask(
                 model, messages=history, tools=[READ], thinking="high", system_suffix=f"It is {turn} o'clock."
             )
-            reply = done_of(await collect(AnthropicProvider(), request, server.api_key))
+            reply = done_of(await collect(request, server.api_key))
             history.append(reply)
             for call in reply.tool_calls:
                 history.append(ToolResultMessage(tool_call_id=call.id, tool_name="read", content=[TextBlock(text="r")]))
@@ -180,9 +180,9 @@ async def test_thinking_that_no_longer_fits_is_dropped_by_the_vendor_and_not_ref
     model = server.model(id="claude-opus-5-5", reasoning=True, compat={"blockBinding": True})
     server.queue(Reply(thinking="hm", calls=[Call("read", {"path": "x"})]))
     first = ask(model, tools=[READ], thinking="high")
-    reply = done_of(await collect(AnthropicProvider(), first, server.api_key))
+    reply = done_of(await collect(first, server.api_key))
     changed = ask(model, messages=[UserMessage(content="pruned"), reply], tools=[READ], thinking="high")
-    assert done_of(await collect(AnthropicProvider(), changed, server.api_key)).text == "ok"
+    assert done_of(await collect(changed, server.api_key)).text == "ok"
     assert server.dropped_thinking == 1
 
 

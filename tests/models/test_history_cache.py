@@ -23,7 +23,7 @@ CASES = int(os.environ.get("OPENCLAW_GROWTH_CASES", "60"))
 
 @pytest.fixture(autouse=True)
 def keep_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_cache, "FEWEST", 1)
+    monkeypatch.setattr(history_cache, "MIN_FINISHED", 1)
 
 
 def wire(build: Any, model: Model, messages: list[Message], level: Any, tools: bool, memo: Any) -> bytes | str:

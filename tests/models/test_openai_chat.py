@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall, ToolResultMessage, UserMessage
-from openclaw.models import http
 from openclaw.models.base import Model, ModelError, Text, Thinking, ToolCallStart
 from openclaw.models.message_builder import INVALID_JSON
-from openclaw.models.openai_chat import ChatStream, OpenAIChatProvider, build_body, build_request
+from openclaw.models.openai_chat import ChatStream, build_body, build_request
 from tests.models.streams import READ, ask, collect, done_of, feed, sse
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.model_wire import chat_stream
@@ -36,7 +35,7 @@ def read(*events: Any, model: Model = MODEL) -> AssistantMessage:
 async def test_a_whole_turn_streams_thinking_text_and_a_call(server: ModelServer) -> None:
     usage = {"input": 100, "output": 20, "cacheRead": 1000}
     server.queue(Reply(thinking="let me see", text="Reading it.", calls=[Call("read", {"path": "a"})], usage=usage))
-    events = await collect(OpenAIChatProvider(), ask(server.model(API), tools=[READ]), server.api_key)
+    events = await collect(ask(server.model(API), tools=[READ]), server.api_key)
     message = done_of(events)
     call = message.tool_calls[0]
     assert "".join(event.delta for event in events if isinstance(event, Thinking)) == "let me see"
@@ -56,10 +55,10 @@ async def test_the_next_turn_returns_the_reasoning_in_its_field(server: ModelSer
     model = server.model(API, reasoning=True)
     server.queue(Reply(thinking="hm", calls=[Call("read", {"path": "a"})]), Reply(text="done"))
     first = ask(model, tools=[READ])
-    reply = done_of(await collect(OpenAIChatProvider(), first, server.api_key))
+    reply = done_of(await collect(first, server.api_key))
     result = ToolResultMessage(tool_call_id=reply.tool_calls[0].id, tool_name="read", content=[])
     second = ask(model, messages=[*first.messages, reply, result], tools=[READ])
-    assert done_of(await collect(OpenAIChatProvider(), second, server.api_key)).text == "done"
+    assert done_of(await collect(second, server.api_key)).text == "done"
     replayed = server.requests[-1].body["messages"][2]
     assert replayed["reasoning_content"] == "hm"
     assert replayed["content"] is None
@@ -72,15 +71,14 @@ async def test_a_server_that_does_not_stream_is_understood(server: ModelServer) 
         "usage": {"prompt_tokens": 3, "completion_tokens": 2},
     }
     server.queue(Reply(raw=msgspec.json.encode(whole), content_type="application/json"))
-    message = done_of(await collect(OpenAIChatProvider(), ask(server.model(API)), server.api_key))
+    message = done_of(await collect(ask(server.model(API)), server.api_key))
     assert (message.text, message.usage.input, message.usage.output) == ("all at once", 3, 2)
 
 
 async def test_a_server_without_keys_gets_none() -> None:
     async with ModelServer(any_key=True) as open_server:
         model = open_server.model(API, base_url=open_server.base_url, provider="ollama")
-        message = done_of(await collect(OpenAIChatProvider(), ask(model), ""))
-        await http.close()
+        message = done_of(await collect(ask(model), ""))
     assert message.text == "ok"
     assert "authorization" not in open_server.requests[0].headers
 

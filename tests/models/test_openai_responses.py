@@ -16,7 +16,7 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models.base import Model, ModelError, Text, Thinking, ToolCallStart
-from openclaw.models.openai_responses import OpenAIResponsesProvider, ResponsesStream, build_body, build_request
+from openclaw.models.openai_responses import ResponsesStream, build_body, build_request
 from tests.models.histories import IMAGES
 from tests.models.streams import READ, ask, collect, done_of, feed, sse
 from tests.support.model_rules_openai import check_responses
@@ -43,7 +43,7 @@ async def test_a_whole_turn_streams_thinking_text_and_a_call(server: ModelServer
     usage = {"input": 100, "output": 20, "cacheRead": 1000, "reasoning": 10}
     server.queue(Reply(thinking="let me see", text="Reading it.", calls=[Call("read", {"path": "a"})], usage=usage))
     request = ask(server.model(API, reasoning=True), tools=[READ], thinking="low", session_id="s-1")
-    events = await collect(OpenAIResponsesProvider(), request, server.api_key)
+    events = await collect(request, server.api_key)
     message = done_of(events)
     assert "".join(event.delta for event in events if isinstance(event, Thinking)) == "let me see"
     assert "".join(event.delta for event in events if isinstance(event, Text)) == "Reading it."
@@ -66,11 +66,11 @@ async def test_the_next_turn_returns_reasoning_text_and_call_with_their_ids(serv
     model = server.model(API, reasoning=True)
     server.queue(Reply(thinking="hm", text="Reading.", calls=[Call("read", {"path": "a"})]), Reply(text="done"))
     first = ask(model, tools=[READ])
-    reply = done_of(await collect(OpenAIResponsesProvider(), first, server.api_key))
+    reply = done_of(await collect(first, server.api_key))
     picture = IMAGES[0]
     result = ToolResultMessage(tool_call_id=reply.tool_calls[0].id, tool_name="read", content=[picture])
     second = ask(model, messages=[*first.messages, reply, result], tools=[READ])
-    assert done_of(await collect(OpenAIResponsesProvider(), second, server.api_key)).text == "done"
+    assert done_of(await collect(second, server.api_key)).text == "done"
     items = server.requests[-1].body["input"]
     assert [item.get("id") for item in items[2:5]] == ["rs_000001", "msg_000001", "fc_000001_0"]
     assert items[5]["call_id"] == items[4]["call_id"] == "toolu_000001_0"
@@ -86,7 +86,7 @@ async def test_a_server_that_does_not_stream_is_understood(server: ModelServer) 
     }
     body = {"status": "completed", "output": [item], "usage": {"input_tokens": 3, "output_tokens": 2}}
     server.queue(Reply(raw=msgspec.json.encode(body), content_type="application/json"))
-    events = await collect(OpenAIResponsesProvider(), ask(server.model(API)), server.api_key)
+    events = await collect(ask(server.model(API)), server.api_key)
     assert events[0] == Text("whole")
     assert done_of(events).usage.input == 3
 

@@ -12,7 +12,6 @@ import pytest
 
 from openclaw.messages import AssistantBlock, AssistantMessage, TextBlock, ThinkingBlock, ToolCall
 from openclaw.models.base import Model
-from openclaw.models.providers import provider_for
 from tests.models.recordings import ANTHROPIC, CHAT
 from tests.models.streams import READ, ask, collect, done_of
 from tests.support.model_server import Call, ModelServer, Reply
@@ -43,7 +42,7 @@ def streams(recorded: dict[str, bytes], render: Any) -> list[Any]:
 async def ours(server: ModelServer, api: str, raw: bytes) -> AssistantMessage:
     server.queue(Reply(raw=raw))
     model: Model = server.model(api)
-    return done_of(await collect(provider_for(model), ask(model, tools=[READ]), server.api_key))
+    return done_of(await collect(ask(model, tools=[READ]), server.api_key))
 
 
 @pytest.fixture

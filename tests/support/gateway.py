@@ -1,4 +1,4 @@
-"""A real Gateway in its own process, and a plain client of its WebSocket protocol."""
+"""A real Gateway in its own process, and a plain client of its WebSocket protocol. See also gateway_in_process."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def model_config(base_url: str, api_key: str = "test-key", **more: Any) -> dict[
     }
 
 
-class GatewayProcess:
-    """``async with GatewayProcess(state, config) as gateway``: started, and told to stop at the end."""
+class GatewayUnderTest:
+    """What every Gateway under test has, wherever it runs: its folders, its address, and clients of it."""
 
     def __init__(
         self, state_dir: Path, config: dict[str, Any] | None = None, env: dict[str, str] | None = None
@@ -48,17 +48,63 @@ class GatewayProcess:
             "PYTHONUNBUFFERED": "1",
             **(env or {}),
         }
+        """The environment of the Gateway, and of the commands that a test runs beside it."""
         self.env.pop("OPENCLAW_CONFIG_PATH", None)
-        self.before_exec: Callable[[], None] | None = None
-        """Runs in the new process before it becomes the Gateway."""
-        self._process: subprocess.Popen[str] | None = None
         if config is not None:
             state_dir.mkdir(parents=True, exist_ok=True)
             (state_dir / "openclaw.json").write_text(json.dumps(config, indent=2))
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def errors_path(self) -> Path:
+        return self.state_dir.parent / "gateway.err"
+
+    def errors(self) -> str:
+        return self.errors_path.read_text()[-4000:] if self.errors_path.exists() else ""
+
+    @contextlib.asynccontextmanager
+    async def client(self, **connect: Any) -> Any:
+        url = self.url.replace("http", "ws")
+        async with aiohttp.ClientSession() as session, session.ws_connect(url, max_msg_size=0) as socket:
+            client = WireClient(socket)
+            await client.connect(**connect)
+            try:
+                yield client
+            finally:
+                await client.close()
+
+    async def command(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Runs ``openclaw`` with these arguments in a process of its own, which finds the Gateway by itself."""
+        command = [sys.executable, "-m", "openclaw", *args]
+        return await asyncio.to_thread(
+            subprocess.run, command, env=self.env, capture_output=True, text=True, timeout=60
+        )
+
+    def sessions_dir(self, agent: str = "main") -> Path:
+        return self.state_dir / "agents" / agent / "sessions"
+
+    def transcript(self, session_id: str, agent: str = "main") -> list[dict[str, Any]]:
+        path = self.sessions_dir(agent) / f"{session_id}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class GatewayProcess(GatewayUnderTest):
+    """``async with GatewayProcess(state, config) as gateway``: started, and told to stop at the end."""
+
+    def __init__(
+        self, state_dir: Path, config: dict[str, Any] | None = None, env: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(state_dir, config, env)
+        self.before_exec: Callable[[], None] | None = None
+        """Runs in the new process before it becomes the Gateway."""
+        self._process: subprocess.Popen[str] | None = None
+
     async def start(self, *args: str) -> GatewayProcess:
         command = [sys.executable, "-m", "openclaw", "gateway", "run", "--port", str(self.port), *args]
-        with (self.state_dir.parent / "gateway.err").open("a") as errors:
+        with self.errors_path.open("a") as errors:
             self._process = subprocess.Popen(
                 command,
                 env=self.env,
@@ -73,18 +119,10 @@ class GatewayProcess:
         self.port = int(line.strip().rsplit(":", 1)[1])
         return self
 
-    def errors(self) -> str:
-        path = self.state_dir.parent / "gateway.err"
-        return path.read_text()[-4000:] if path.exists() else ""
-
     @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def kill(self) -> None:
         """As a power cut would: no goodbye."""
@@ -113,24 +151,6 @@ class GatewayProcess:
     ) -> None:
         if self._process is not None:
             await self.stop()
-
-    @contextlib.asynccontextmanager
-    async def client(self, **connect: Any) -> Any:
-        url = self.url.replace("http", "ws")
-        async with aiohttp.ClientSession() as session, session.ws_connect(url, max_msg_size=0) as socket:
-            client = WireClient(socket)
-            await client.connect(**connect)
-            try:
-                yield client
-            finally:
-                await client.close()
-
-    def sessions_dir(self, agent: str = "main") -> Path:
-        return self.state_dir / "agents" / agent / "sessions"
-
-    def transcript(self, session_id: str, agent: str = "main") -> list[dict[str, Any]]:
-        path = self.sessions_dir(agent) / f"{session_id}.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 class RequestFailed(Exception):

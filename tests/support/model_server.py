@@ -112,8 +112,14 @@ class ModelServer:
         self._queue: deque[Reply] = deque()
         self._served = 0
         self._failures: OrderedDict[str, int] = OrderedDict()
+        self._peers: set[Any] = set()
         self._changed = asyncio.Condition()
         self._runner: web.AppRunner | None = None
+
+    @property
+    def connections(self) -> int:
+        """Connections that brought a request."""
+        return len(self._peers)
 
     @property
     def base_url(self) -> str:
@@ -169,6 +175,8 @@ class ModelServer:
             body: Any = msgspec.json.decode(raw)
         except (msgspec.MsgspecError, UnicodeError):
             body = None
+        if request.transport is not None:
+            self._peers.add(request.transport.get_extra_info("peername"))
         recorded = Recorded(
             request.path, {name.lower(): value for name, value in request.headers.items()}, body, raw=raw
         )

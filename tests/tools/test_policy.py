@@ -1,8 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from openclaw.tools.policy import PROFILES, ToolPolicy, allowed_tools, profile
+from openclaw.messages import TextBlock
+from openclaw.tools.arguments import validate_arguments
+from openclaw.tools.base import ToolContext, ToolError
+from openclaw.tools.policy import PROFILES, ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile
+from openclaw.tools.process_registry import ProcessRegistry
 
 NAMES = [
     "read",
@@ -21,25 +27,25 @@ NAMES = [
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        (ToolPolicy(), NAMES),
-        (ToolPolicy(allow=("read", "WRITE ")), ["read", "write"]),
-        (ToolPolicy(allow=("group:fs",), deny=("write",)), ["read", "edit", "apply_patch"]),
-        (ToolPolicy(allow=("*",), deny=("group:runtime",)), [n for n in NAMES if n not in ("exec", "process")]),
-        (ToolPolicy(deny=("*",)), []),
-        (ToolPolicy(allow=("sess*",)), ["sessions_list", "session_status"]),
-        (ToolPolicy(allow=("mcp_*", "*ess")), ["process", "mcp_x"]),
-        (ToolPolicy(allow=("bash",)), ["apply_patch", "exec"]),
-        (ToolPolicy(allow=("exec",), deny=("apply-patch",)), ["exec"]),
-        (ToolPolicy(allow=("group:unknown",)), []),
-        (ToolPolicy(allow=("re.d",)), []),
+        (ToolFilter(), NAMES),
+        (ToolFilter(allow=("read", "WRITE ")), ["read", "write"]),
+        (ToolFilter(allow=("group:fs",), deny=("write",)), ["read", "edit", "apply_patch"]),
+        (ToolFilter(allow=("*",), deny=("group:runtime",)), [n for n in NAMES if n not in ("exec", "process")]),
+        (ToolFilter(deny=("*",)), []),
+        (ToolFilter(allow=("sess*",)), ["sessions_list", "session_status"]),
+        (ToolFilter(allow=("mcp_*", "*ess")), ["process", "mcp_x"]),
+        (ToolFilter(allow=("bash",)), ["apply_patch", "exec"]),
+        (ToolFilter(allow=("exec",), deny=("apply-patch",)), ["exec"]),
+        (ToolFilter(allow=("group:unknown",)), []),
+        (ToolFilter(allow=("re.d",)), []),
     ],
 )
-def test_one_policy(policy: ToolPolicy, expected: list[str]) -> None:
+def test_one_policy(policy: ToolFilter, expected: list[str]) -> None:
     assert allowed_tools(NAMES, [policy]) == expected
 
 
 def test_a_tool_must_pass_every_policy() -> None:
-    policies = [None, profile("coding"), ToolPolicy(deny=("exec",)), ToolPolicy(allow=("exec", "read", "browser"))]
+    policies = [None, profile("coding"), ToolFilter(deny=("exec",)), ToolFilter(allow=("exec", "read", "browser"))]
     assert allowed_tools(NAMES, policies) == ["read", "apply_patch"]
 
 
@@ -60,3 +66,49 @@ def test_a_profile_can_be_widened_and_must_exist() -> None:
     assert profile("full", ["browser"]) == PROFILES["full"]
     with pytest.raises(ValueError, match='Unknown tool profile "codng"; use one of minimal'):
         profile("codng")
+
+
+async def test_the_built_in_tools_work_together(
+    workspace: Path, context: ToolContext, processes: ProcessRegistry
+) -> None:
+    made = built_in_tools(workspace=workspace, settings=ToolSettings(), processes=processes)
+    tools = {tool.spec.name: tool for tool in made}
+    assert list(tools) == ["read", "write", "edit", "exec", "process"]
+
+    async def call(name: str, **arguments: object) -> str:
+        result = await tools[name].run(validate_arguments(tools[name].spec, arguments), context)
+        block = result.content[0]
+        assert isinstance(block, TextBlock)
+        return block.text
+
+    await call("write", path="count.sh", content="echo one\n")
+    await call("edit", file_path="count.sh", old_string="one", new_string="two")
+    assert await call("exec", cmd="sh count.sh") == "two"
+    assert (
+        await call("read", path="count.sh", limit="1")
+        == "echo two\n\n[1 more lines in file. Use offset=2 to continue.]"
+    )
+    assert await call("process", action="list") == "No running or recent sessions."
+
+
+async def test_confinement_is_a_setting(
+    workspace: Path, tmp_path: Path, context: ToolContext, processes: ProcessRegistry
+) -> None:
+    (tmp_path / "outside.txt").write_text("x")
+    for confine in (True, False):
+        settings = ToolSettings(confine=confine)
+        read = built_in_tools(workspace=workspace, settings=settings, processes=processes)[0]
+        if confine:
+            with pytest.raises(ToolError, match="leaves the workspace"):
+                await read.run({"path": "../outside.txt"}, context)
+        else:
+            assert await read.run({"path": "../outside.txt"}, context)
+
+
+def test_every_tool_describes_itself_to_the_model(workspace: Path) -> None:
+    for tool in built_in_tools(workspace=workspace, settings=ToolSettings(), processes=ProcessRegistry()):
+        schema = tool.spec.parameters
+        assert schema["type"] == "object"
+        assert set(schema["required"]) <= set(schema["properties"])
+        assert tool.summary
+        assert tool.spec.description

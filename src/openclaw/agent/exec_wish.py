@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from openclaw.sessions.entry import SessionEntry
-from openclaw.tools.exec_terms import ExecWish
+from openclaw.tools.exec.settings import ExecOverrides
 
 
-def exec_wish(body: Mapping[str, Any], entry: SessionEntry | None, elevated_default: str) -> ExecWish | None:
+def exec_wish(body: Mapping[str, Any], entry: SessionEntry | None, elevated_default: str) -> ExecOverrides | None:
     """The message's own words first, then the session's. None, as mostly: nobody said anything."""
     said: dict[str, str] = body.get("exec") or {}
     stored: Mapping[str, Any] = entry or {}
@@ -27,4 +27,4 @@ def exec_wish(body: Mapping[str, Any], entry: SessionEntry | None, elevated_defa
     allowed = bool(body.get("elevatedAllowed"))
     if not allowed and not any(wish.values()):
         return None
-    return ExecWish(**wish, elevated_allowed=allowed)
+    return ExecOverrides(**wish, elevated_allowed=allowed)

@@ -36,7 +36,7 @@ from openclaw.outbound.silence import NO_REPLY
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.tools.base import Tool, ToolContext, ToolResult
-from openclaw.tools.write import WriteTool
+from openclaw.tools.files import WriteTool
 
 log = logging.getLogger("openclaw.agents.memory")
 

@@ -18,9 +18,9 @@ import msgspec
 from openclaw.agent.preparation import Preparation
 from openclaw.messages import ImageBlock, TextBlock, UserBlock, UserMessage, user_text
 from openclaw.tools.base import ToolError
+from openclaw.tools.files import ReadTool
 from openclaw.tools.images import MAX_SOURCE_BYTES, ImageProblem, fit_image, sniff_image
 from openclaw.tools.opener import PathOpener
-from openclaw.tools.read import ReadTool
 
 MOST_PICTURES = 10
 """Of one message; the agent can still read the others."""

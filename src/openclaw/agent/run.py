@@ -49,7 +49,7 @@ from openclaw.storage import faults
 from openclaw.storage.base import Context, Transcript
 from openclaw.storage.trouble import DiskWait
 from openclaw.tools.base import ToolContext, ToolResult
-from openclaw.tools.exec_terms import ExecWish
+from openclaw.tools.exec.settings import ExecOverrides
 
 log = logging.getLogger("openclaw.agents.run")
 
@@ -295,7 +295,7 @@ class AgentRun:
             exec=self._exec_wish,
         )
 
-    async def _exec_wish(self) -> ExecWish | None:
+    async def _exec_wish(self) -> ExecOverrides | None:
         entry = await self._runtime.sessions.get(self._turn.agent_id, self._turn.session_key)
         return exec_wish(self._turn.exec, entry, self._runtime.config.current.agents.defaults.elevated_default)
 

@@ -26,8 +26,7 @@ from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptSto
 if TYPE_CHECKING:
     from openclaw.config.store import ConfigStore
     from openclaw.models.catalogue import Catalogue
-    from openclaw.tools.approval_rules import ApprovalRules
-    from openclaw.tools.approvals import Approvals
+    from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.process_registry import ProcessRegistry
 
 

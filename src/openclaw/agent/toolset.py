@@ -19,10 +19,9 @@ from openclaw.outbound.visible import visible_text
 from openclaw.paths import sessions_dir
 from openclaw.sessions.search import SearchIndex
 from openclaw.tools.base import Tool
-from openclaw.tools.builtin import ToolSettings, built_in_tools
-from openclaw.tools.exec_settings import ExecSettings
+from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.memory import memory_tools
-from openclaw.tools.policy import ToolPolicy, allowed_tools, profile
+from openclaw.tools.policy import ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile
 
 
 def tools_for(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime) -> list[Tool]:
@@ -75,7 +74,7 @@ def _said_before(index: SearchIndex, folders: dict[str, list[Path]], query: str,
     return [msgspec.to_builtins(found) for found in index.search(query, folders, limit=limit).results]
 
 
-def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolPolicy]:
+def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolFilter]:
     """In their order: the profile, the provider's own, then allow and deny."""
     if section.profile:
         yield profile(section.profile, section.also_allow)
@@ -85,5 +84,5 @@ def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolPolicy]
             continue
         if by_provider.profile:
             yield profile(by_provider.profile, by_provider.also_allow)
-        yield ToolPolicy(allow=tuple(by_provider.allow), deny=tuple(by_provider.deny))
-    yield ToolPolicy(allow=tuple(section.allow), deny=tuple(section.deny))
+        yield ToolFilter(allow=tuple(by_provider.allow), deny=tuple(by_provider.deny))
+    yield ToolFilter(allow=tuple(section.allow), deny=tuple(section.deny))

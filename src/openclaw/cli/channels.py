@@ -1,68 +1,38 @@
-"""``openclaw channels``: which chat platforms the Gateway listens on, and how they are doing."""
+"""``openclaw channels``: the chat platforms the Gateway is configured for, and whether they are connected."""
 
 from __future__ import annotations
 
 import sys
 import time
 
-from openclaw.cli import client as clients
-from openclaw.cli.args import Action, add_gateway_options, add_json
+from openclaw.cli.client import from_args
+from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, query
 from openclaw.cli.terminal import age, print_json, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from typing import Any
 
-
-def _build_list(parser: argparse.ArgumentParser) -> None:
-    add_json(parser)
-    add_gateway_options(parser)
-
-
-def _build_status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--probe", action="store_true", help="ask each platform now whether it answers")
-    _build_list(parser)
+NO_CHANNEL = "No channel is configured. Signal, for example: openclaw config set channels.signal.account +4915112345678"
 
 
 def list_channels(args: argparse.Namespace) -> int:
-    status = clients.from_args(args).call("channels.status", {})
+    status = from_args(args).call("channels.status", {})
     if args.json:
         print_json({"channels": status.get("channelAccounts") or {}})
         return 0
-    lines = [
-        f"{_label(status, channel)}: {_name(account)}"
-        for channel, accounts in (status.get("channelAccounts") or {}).items()
-        for account in accounts
-    ]
-    sys.stdout.write("\n".join(printable(line) for line in lines or [_none()]) + "\n")
+    lines = [f"{label}: {_name(account)}" for label, account in _accounts(status)]
+    sys.stdout.write("".join(printable(line) + "\n" for line in lines or [NO_CHANNEL]))
     return 0
 
 
-def show_status(args: argparse.Namespace) -> int:
-    """Exit 1 when an account that should be connected is not."""
-    status = clients.from_args(args).call("channels.status", {"probe": True} if args.probe else {})
-    accounts = status.get("channelAccounts") or {}
-    well = all(_is_well(account) for listed in accounts.values() for account in listed)
-    if args.json:
-        print_json(status)
-        return 0 if well else 1
-    now = status.get("ts") or time.time() * 1000
-    lines = [
-        f"{_label(status, channel)} {_name(account)}: {_state(account, now)}"
-        for channel, listed in accounts.items()
-        for account in listed
-    ]
-    sys.stdout.write("\n".join(printable(line) for line in lines or [_none()]) + "\n")
-    return 0 if well else 1
-
-
-def _none() -> str:
-    return "No channel is configured. Signal, for example: openclaw config set channels.signal.account +4915112345678"
-
-
-def _label(status: dict[str, Any], channel: str) -> str:
-    return str((status.get("channelLabels") or {}).get(channel, channel))
+def _accounts(status: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each account with the label of its channel."""
+    labels = status.get("channelLabels") or {}
+    for channel, accounts in (status.get("channelAccounts") or {}).items():
+        yield from ((str(labels.get(channel, channel)), account) for account in accounts)
 
 
 def _name(account: dict[str, Any]) -> str:
@@ -70,9 +40,20 @@ def _name(account: dict[str, Any]) -> str:
     return f"{account_id} ({name})" if name else str(account_id)
 
 
-def _is_well(account: dict[str, Any]) -> bool:
-    probe = account.get("probe")
-    return not account.get("enabled") or (bool(account.get("connected")) and (not probe or bool(probe.get("ok"))))
+def _show_status(status: dict[str, Any], args: argparse.Namespace) -> list[str]:
+    now = status.get("ts") or time.time() * 1000
+    lines = [f"{label} {_name(account)}: {_state(account, now)}" for label, account in _accounts(status)]
+    return lines or [NO_CHANNEL]
+
+
+def _is_down(status: dict[str, Any], args: argparse.Namespace) -> bool:
+    """Whether an account that should be connected is not."""
+    for _, account in _accounts(status):
+        probe = account.get("probe")
+        well = account.get("connected") and (not probe or probe.get("ok"))
+        if account.get("enabled") and not well:
+            return True
+    return False
 
 
 def _state(account: dict[str, Any], now: float) -> str:
@@ -92,20 +73,28 @@ def _state(account: dict[str, Any], now: float) -> str:
     if account.get("lastError"):
         details.append(str(account["lastError"]))
     if probe := account.get("probe"):
-        details.append(_probed(probe))
+        if not probe.get("ok"):
+            details.append(f"does not answer ({probe.get('error', 'unknown reason')})")
+        else:
+            details.append(f"answers (version {probe['version']})" if probe.get("version") else "answers")
     return ", ".join([state, *details])
 
 
-def _probed(probe: dict[str, Any]) -> str:
-    if not probe.get("ok"):
-        return f"does not answer ({probe.get('error', 'unknown reason')})"
-    return f"answers (version {probe['version']})" if probe.get("version") else "answers"
-
-
-ACTIONS = {
-    "list": Action("List the configured accounts", list_channels, _build_list, example="openclaw channels list"),
-    "status": Action(
-        "Show which accounts are connected", show_status, _build_status, example="openclaw channels status --probe"
-    ),
+COMMANDS = {
+    "channels": Group(
+        {
+            "list": Action(
+                "List the configured accounts", list_channels, (JSON, *GATEWAY), example="openclaw channels list"
+            ),
+            "status": query(
+                "Show which accounts are connected",
+                "channels.status",
+                (Flag("--probe", param="probe", action="store_true", help="ask each platform now whether it answers"),),
+                show=_show_status,
+                failed=_is_down,
+                example="openclaw channels status --probe",
+            ),
+        },
+        default="status",
+    )
 }
-DEFAULT = "status"

@@ -4,25 +4,100 @@ from __future__ import annotations
 
 import sys
 
+from openclaw import paths
 from openclaw.cli import service
-from openclaw.cli.args import Action, add_gateway_options
-from openclaw.cli.conversation import Conversation
-from openclaw.cli.errors import EXIT_FAILURE, EXIT_INTERRUPTED, UserError
-from openclaw.cli.stream import Printer, close_turn
-from openclaw.cli.terminal import note
+from openclaw.cli.client import Client, GatewayError, new_id
+from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
+from openclaw.cli.message import check_agent, find_session
+from openclaw.cli.target import resolve
+from openclaw.cli.terminal import note, printable
+from openclaw.cli.turn import Printer, Turn, close_turn, message_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
+    from typing import Any
 
 LEAVE = ("/exit", "/quit")
+HISTORY = 10
+REMEMBERED_RUNS = 200
 
 
-def build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--session", metavar="KEY", help="session key, id or label (default: the main session)")
-    parser.add_argument("--agent", metavar="ID", help="agent to talk with (default: the default agent)")
-    parser.add_argument("--history", metavar="N", type=int, default=10, help="messages to show on opening (10)")
-    add_gateway_options(parser)
+class Conversation:
+    def __init__(self, client: Client, session: str | None, agent: str | None) -> None:
+        self.client = client
+        self.agent = agent or ""
+        if agent:
+            check_agent(client, agent)
+        self.key = self._key(session)
+        self.running: dict[str, Turn] = {}
+        """Our own runs that have not ended, by run id."""
+        self._ours: dict[str, None] = {}
+
+    def _key(self, session: str | None) -> str:
+        if not session or session == "main":
+            return f"agent:{self.agent}:main" if self.agent else "main"
+        try:
+            return find_session(self.client, session, self.agent or None)
+        except UserError as error:
+            if isinstance(error, GatewayError):
+                raise
+        # A chat, unlike a script, may begin a session: the person sees at once that it is empty.
+        return session if session.startswith("agent:") else f"agent:{self.agent or 'main'}:{session}"
+
+    def switch(self, session: str) -> None:
+        self.key = self._key(session)
+
+    def history(self, limit: int = HISTORY) -> list[dict[str, Any]]:
+        answer = self.client.call("chat.history", {"sessionKey": self.key, "limit": limit})
+        return [message for message in answer.get("messages") or [] if isinstance(message, dict)]
+
+    def sessions(self) -> list[dict[str, Any]]:
+        listed = self.client.call("sessions.list", {"limit": 20, "includeDerivedTitles": True})
+        return list(listed.get("sessions") or [])
+
+    def send(self, text: str) -> tuple[Turn, Iterator[tuple[str, str]]]:
+        """The turn, and what to show while it is consumed."""
+        run_id = new_id()
+        turn = Turn(run_id, self.key)
+        self._remember(run_id)
+        self.running[run_id] = turn
+        params = {"sessionKey": self.key, "message": text, "deliver": False, "idempotencyKey": run_id}
+        return turn, self._updates(turn, params)
+
+    def _updates(self, turn: Turn, params: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        try:
+            for frame in self.client.stream("chat.send", params):
+                yield from turn.digest(frame)
+            waiting = (turn.payload or {}).get("status") in ("started", "in_flight")
+            if turn.accepted is None or (waiting and not turn.state):
+                raise UserError("The connection to the Gateway ended before the reply did; it comes when it is ready.")
+        finally:
+            self.running.pop(turn.run_id, None)
+
+    def _remember(self, run_id: str) -> None:
+        self._ours[run_id] = None
+        while len(self._ours) > REMEMBERED_RUNS:
+            del self._ours[next(iter(self._ours))]
+
+    def is_ours(self, run_id: Any) -> bool:
+        return run_id in self._ours
+
+    def abort(self) -> list[str]:
+        """Stops everything that runs in this session; the ids of the runs."""
+        answer = self.client.call("chat.abort", {"sessionKey": self.key}, timeout_ms=5000)
+        return list(answer.get("runIds") or [])
+
+
+def foreign_reply(conversation: Conversation, frame: dict[str, Any]) -> str | None:
+    """The final text in this frame, if it ends a run that another client, a channel or a queue started."""
+    payload = frame.get("payload")
+    if frame.get("event") != "chat" or not isinstance(payload, dict) or payload.get("state") != "final":
+        return None
+    if conversation.is_ours(payload.get("runId")) or not isinstance(payload.get("message"), dict):
+        return None
+    return message_text(payload["message"]) or None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,4 +145,48 @@ def _plain_turn(conversation: Conversation, text: str) -> bool:
     return True
 
 
-ACTION = Action("Talk with the agent in this terminal", run, build, example="openclaw chat --session main")
+def welcome() -> int:
+    """``openclaw`` alone: starts a Gateway if none runs, makes sure that a model answers, and opens a chat."""
+    client = Client(resolve())
+    if client.target.local:
+        service.ensure_running(client)
+    defaults: dict[str, Any] = client.call("sessions.list", {"limit": 1}).get("defaults") or {}
+    _ensure_model(str(defaults.get("modelProvider") or ""), local=client.target.local)
+    name = "/".join(str(defaults[key]) for key in ("modelProvider", "model") if defaults.get(key))
+    note(printable(f"{name or 'No model'} answers. `openclaw models list` shows others."))
+    return open_chat(Conversation(client, None, None), HISTORY)
+
+
+def _ensure_model(provider: str, *, local: bool) -> None:
+    """When the embedded model would answer but is not here yet, offers to fetch it."""
+    if provider != "local" or not local:
+        return
+    from openclaw.models.local.install import is_installed
+
+    if is_installed(paths.state_dir()):
+        return
+    note(
+        "No model key was found (for example ANTHROPIC_API_KEY or OPENAI_API_KEY) and no local Ollama.\n"
+        "A small model can run on this computer; it is good for trying things out."
+    )
+    if input("Fetch it now (about 98 MB)? [Y/n] ").strip().lower() in ("", "y", "yes"):
+        from openclaw.cli.models import fetch_local
+
+        fetch_local()
+    else:
+        note("Later: `openclaw models install local`, or set a key and restart the Gateway.")
+
+
+COMMANDS = {
+    "chat": Action(
+        "Talk with the agent in this terminal",
+        run,
+        (
+            Flag("--session", metavar="KEY", help="session key, id or label (default: the main session)"),
+            Flag("--agent", metavar="ID", help="agent to talk with (default: the default agent)"),
+            Flag("--history", metavar="N", type=int, default=10, help="messages to show on opening (10)"),
+            *GATEWAY,
+        ),
+        example="openclaw chat --session main",
+    )
+}

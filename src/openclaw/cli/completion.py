@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from openclaw.cli.args import Action
-from openclaw.cli.main import COMMANDS, command_module
+from openclaw.cli.command import Action, Flag
+from openclaw.cli.main import TABLE, find_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
 GLOBAL_FLAGS = ("--profile", "--dev", "--no-color", "--version", "--help")
-
-
-def build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,18 +24,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def completions() -> dict[str, list[str]]:
-    """What may follow ``""`` (nothing yet), a command, or a command and its sub-command."""
-    table = {"": [name for name, _, _ in COMMANDS] + list(GLOBAL_FLAGS)}
-    for name, _, _ in COMMANDS:
-        module = command_module(name)
-        actions: dict[str, Action] | None = getattr(module, "ACTIONS", None)
-        if actions is None:
-            table[name] = _flags(module.ACTION, name) if module else []
-            continue
-        default = getattr(module, "DEFAULT", None)
-        table[name] = list(actions) + (_flags(actions[default], name) if default else ["--help"])
-        for action_name, action in actions.items():
-            table[f"{name} {action_name}"] = _flags(action, f"{name} {action_name}")
+    """The words that may follow ``""`` (nothing yet), a command, or a command and its sub-command."""
+    table = {"": [name for name, _, _ in TABLE] + list(GLOBAL_FLAGS)}
+    for name, _, _ in TABLE:
+        command = find_command(name)
+        if isinstance(command, Action):
+            table[name] = _flags(command, name)
+        elif command is not None:
+            default = command.default
+            table[name] = list(command.actions) + (_flags(command.actions[default], name) if default else ["--help"])
+            for action_name, action in command.actions.items():
+                table[f"{name} {action_name}"] = _flags(action, f"{name} {action_name}")
     return table
 
 
@@ -79,8 +74,8 @@ complete -F _openclaw openclaw
 
 
 def _fish(table: dict[str, list[str]]) -> str:
-    names = " ".join(name for name, _, _ in COMMANDS)
-    helps = {name: help_ for name, _, help_ in COMMANDS}
+    names = " ".join(name for name, _, _ in TABLE)
+    helps = {name: help_ for name, _, help_ in TABLE}
     lines = [f"complete -c openclaw -n 'not __fish_seen_subcommand_from {names}' -f"]
     for words, options in table.items():
         command, _, sub = words.partition(" ")
@@ -97,9 +92,11 @@ def _fish(table: dict[str, list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-ACTION = Action(
-    "Print a completion script for your shell",
-    run,
-    build,
-    example="openclaw completion bash > ~/.local/share/bash-completion/completions/openclaw",
-)
+COMMANDS = {
+    "completion": Action(
+        "Print a completion script for your shell",
+        run,
+        (Flag("shell", choices=("bash", "zsh", "fish")),),
+        example="openclaw completion bash > ~/.local/share/bash-completion/completions/openclaw",
+    )
+}

@@ -7,8 +7,7 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli.args import Action, add_json
-from openclaw.cli.errors import EXIT_FAILURE, UserError
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError
 from openclaw.cli.target import loose_json
 from openclaw.cli.terminal import note, print_json
 
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from openclaw.config.store import ConfigStore
-
-
-def _build_get(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="e.g. gateway.port or agents.list[0].id")
-    add_json(parser)
 
 
 def get(args: argparse.Namespace) -> int:
@@ -61,12 +55,6 @@ def _parsed() -> Any:
     return parsed
 
 
-def _build_set(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="e.g. gateway.port")
-    parser.add_argument("value", metavar="VALUE", help="JSON5, or plain text where it is not JSON5")
-    parser.add_argument("--json", action="store_true", help="insist that VALUE is JSON5")
-
-
 def set_(args: argparse.Namespace) -> int:
     value = _value(args.value, strict=args.json)
     change_config(lambda store: store.set_path(args.path, value))
@@ -83,10 +71,6 @@ def _value(text: str, *, strict: bool) -> Any:
         if strict:
             raise UserError(f"The value is not JSON5: {error}") from error
         return text
-
-
-def _build_unset(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="e.g. agents.defaults.model")
 
 
 def unset(args: argparse.Namespace) -> int:
@@ -127,10 +111,6 @@ def open_store() -> ConfigStore:
     return store
 
 
-def _build_validate(parser: argparse.ArgumentParser) -> None:
-    add_json(parser)
-
-
 def validate(args: argparse.Namespace) -> int:
     from openclaw.config.load import read_config
 
@@ -166,20 +146,38 @@ def path(args: argparse.Namespace) -> int:
     return 0
 
 
-ACTIONS = {
-    "get": Action("Print one value", get, _build_get, example="openclaw config get gateway.port"),
-    "set": Action(
-        "Set one value",
-        set_,
-        _build_set,
-        example="openclaw config set agents.defaults.model anthropic/claude-sonnet-4-5",
-    ),
-    "unset": Action("Remove one value", unset, _build_unset, example="openclaw config unset agents.defaults.model"),
-    "validate": Action(
-        "Check the file and say what is wrong, by line", validate, _build_validate, example="openclaw config validate"
-    ),
-    "schema": Action(
-        "Print the JSON Schema of the configuration", schema, example="openclaw config schema > schema.json"
-    ),
-    "path": Action("Print where the file is", path, example="openclaw config path"),
+COMMANDS = {
+    "config": Group(
+        {
+            "get": Action(
+                "Print one value",
+                get,
+                (Flag("path", metavar="PATH", help="e.g. gateway.port or agents.list[0].id"), JSON),
+                example="openclaw config get gateway.port",
+            ),
+            "set": Action(
+                "Set one value",
+                set_,
+                (
+                    Flag("path", metavar="PATH", help="e.g. gateway.port"),
+                    Flag("value", metavar="VALUE", help="JSON5, or plain text where it is not JSON5"),
+                    Flag("--json", action="store_true", help="insist that VALUE is JSON5"),
+                ),
+                example="openclaw config set agents.defaults.model anthropic/claude-sonnet-4-5",
+            ),
+            "unset": Action(
+                "Remove one value",
+                unset,
+                (Flag("path", metavar="PATH", help="e.g. agents.defaults.model"),),
+                example="openclaw config unset agents.defaults.model",
+            ),
+            "validate": Action(
+                "Check the file and say what is wrong, by line", validate, (JSON,), example="openclaw config validate"
+            ),
+            "schema": Action(
+                "Print the JSON Schema of the configuration", schema, example="openclaw config schema > schema.json"
+            ),
+            "path": Action("Print where the file is", path, example="openclaw config path"),
+        }
+    )
 }

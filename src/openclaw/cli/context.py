@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from openclaw.cli import client as clients
-from openclaw.cli.args import Action, add_gateway_options, add_json
-from openclaw.cli.errors import UserError
+from openclaw.cli.client import from_args
+from openclaw.cli.command import GATEWAY, JSON, Action, Flag, UserError
 from openclaw.cli.terminal import paint, print_json, printable
 
 TYPE_CHECKING = False
@@ -15,34 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--session", metavar="KEY", default="main", help="session key (default: main)")
-    parser.add_argument(
-        "--run", dest="run_id", metavar="RUN", help="a past run by id (its beginning will do); default: the last"
-    )
-    parser.add_argument("--call", type=int, metavar="N", help="which model call of the run; default: the last")
-    parser.add_argument("--full", action="store_true", help="print the request itself, as JSON")
-    parser.add_argument(
-        "--wire",
-        action="store_true",
-        help="print exactly what was sent to the provider, byte for byte, and nothing else",
-    )
-    parser.add_argument(
-        "--diff", nargs=2, metavar=("A", "B"), help="what changed between two runs; `- -`: the last two"
-    )
-    parser.add_argument(
-        "--search",
-        "--find",
-        dest="find",
-        metavar="PHRASE",
-        help="when this phrase came into the model's view, and when it left",
-    )
-    add_json(parser)
-    add_gateway_options(parser)
-
-
 def run(args: argparse.Namespace) -> int:
-    client = clients.from_args(args)
+    client = from_args(args)
     if args.find:
         found = client.call("context.find", {"key": args.session, "phrase": args.find})
         lines = _sightings(found, args.find)
@@ -60,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json or args.full:
         print_json(found)
     else:
-        sys.stdout.write("\n".join(printable(line) if "\x1b" not in line else line for line in lines) + "\n")
+        sys.stdout.write("\n".join(printable(line) for line in lines) + "\n")
+        if missing := found.get("missing"):
+            sys.stdout.write(paint(printable(f"Not complete any more, missing: {', '.join(missing)}"), "yellow") + "\n")
     return 0
 
 
@@ -106,8 +81,6 @@ def _request(found: dict[str, Any]) -> list[str]:
         lines.append(f"Messages shortened or left out to fit the window: {found['shortened']}")
     if since := found.get("since"):
         lines += [f"Since run {since['runId']}:", *(f"  {line}" for line in since["changes"] or ["nothing changed"])]
-    if not found["exact"]:
-        lines.append(paint(f"Not complete any more, missing: {', '.join(found['missing'])}", "yellow"))
     return lines
 
 
@@ -128,9 +101,36 @@ def _sightings(found: dict[str, Any], phrase: str) -> list[str]:
     return [*lines, "It is in view now." if found["inViewNow"] else "It is not in view now."]
 
 
-ACTION = Action(
-    "Show what the model was sent in a past run, and why it knew or forgot something",
-    run,
-    build,
-    example='openclaw context --search "the blue door"',
-)
+COMMANDS = {
+    "context": Action(
+        "Show what the model was sent in a past run, and why it knew or forgot something",
+        run,
+        (
+            Flag("--session", metavar="KEY", default="main", help="session key (default: main)"),
+            Flag(
+                "--run",
+                dest="run_id",
+                metavar="RUN",
+                help="a past run by id (its beginning will do); default: the last",
+            ),
+            Flag("--call", type=int, metavar="N", help="which model call of the run; default: the last"),
+            Flag("--full", action="store_true", help="print the request itself, as JSON"),
+            Flag(
+                "--wire",
+                action="store_true",
+                help="print exactly what was sent to the provider, byte for byte, and nothing else",
+            ),
+            Flag("--diff", nargs=2, metavar=("A", "B"), help="what changed between two runs; `- -`: the last two"),
+            Flag(
+                "--search",
+                "--find",
+                dest="find",
+                metavar="PHRASE",
+                help="when this phrase came into the model's view, and when it left",
+            ),
+            JSON,
+            *GATEWAY,
+        ),
+        example='openclaw context --search "the blue door"',
+    )
+}

@@ -7,34 +7,20 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli import client as clients
-from openclaw.cli import health as health_command
-from openclaw.cli import service, systemd
+from openclaw.cli import service
 from openclaw.cli import target as targets
-from openclaw.cli import usage as usage_command
-from openclaw.cli.args import Action, add_gateway_options, add_json
-from openclaw.cli.client import Client
-from openclaw.cli.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from openclaw.cli.client import Client, from_args
+from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, GATEWAY, JSON, Action, Flag, Group, UserError, query
+from openclaw.cli.status import health_query
 from openclaw.cli.terminal import print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from typing import Any
 
 BINDS = ("loopback", "lan", "tailnet", "auto", "custom")
-
-
-def _build_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=_port, metavar="PORT", help="port for WebSocket and HTTP (18789)")
-    parser.add_argument("--bind", choices=BINDS, help="which addresses to listen on (loopback)")
-    parser.add_argument("--auth", choices=("token", "password"), help="which kind of secret clients must show")
-    parser.add_argument("--token", help="the token (better: gateway.auth.token in the configuration)")
-    parser.add_argument("--password", help="the password (better: gateway.auth.password in the configuration)")
-    parser.add_argument("--allow-unconfigured", action="store_true", help="start even if gateway.mode is not set")
-    parser.add_argument("--dev", action="store_true", help="use the profile 'dev'")
-    parser.add_argument("--force", action="store_true", help="end whatever listens on the port first")
-    parser.add_argument("--verbose", action="store_true", help="more on the console")
 
 
 def _port(text: str) -> int:
@@ -73,11 +59,6 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _build_start(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--port", type=_port, metavar="PORT", help="port for WebSocket and HTTP")
-    add_json(parser)
-
-
 def start(args: argparse.Namespace) -> int:
     client = Client(targets.resolve())
     if client.alive():
@@ -90,8 +71,8 @@ def start(args: argparse.Namespace) -> int:
 
 
 def _start(args: argparse.Namespace, client: Client) -> int:
-    if systemd.manages_gateway():
-        systemd.must("start", systemd.unit_name())
+    if service.manages_gateway():
+        service.must("start", service.unit_name())
         pid: int | None = service.running_pid()
     else:
         pid = service.start(client, ["--port", str(args.port)] if args.port is not None else None)
@@ -100,16 +81,16 @@ def _start(args: argparse.Namespace, client: Client) -> int:
 
 
 def stop(args: argparse.Namespace) -> int:
-    if systemd.manages_gateway():
-        systemd.must("stop", systemd.unit_name())
+    if service.manages_gateway():
+        service.must("stop", service.unit_name())
     pid = service.stop()
     text = f"Gateway stopped (process {pid})." if pid else "No Gateway is running."
     return _say(args, {"ok": True, "stopped": pid is not None, "pid": pid}, text)
 
 
 def restart(args: argparse.Namespace) -> int:
-    if systemd.manages_gateway():
-        systemd.must("restart", systemd.unit_name())
+    if service.manages_gateway():
+        service.must("restart", service.unit_name())
         return _say(args, {"ok": True, "restarted": True}, "Gateway restarted by systemd.")
     running = targets.running_gateway()
     if args.port is None and running is not None and service.stop() is not None:
@@ -117,21 +98,15 @@ def restart(args: argparse.Namespace) -> int:
     return _start(args, Client(targets.resolve()))
 
 
-def _build_status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-probe", action="store_true", help="do not ask the Gateway itself")
-    add_json(parser)
-    add_gateway_options(parser)
-
-
 def status(args: argparse.Namespace) -> int:
-    client = clients.from_args(args)
+    client = from_args(args)
     report = _status_report(client, probe=not args.no_probe)
     rpc, runtime = report["rpc"], report["service"]["runtime"]
     if args.json:
         print_json(report)
     else:
         lines = [
-            f"Service: {systemd.unit_name()} ({'installed' if report['service']['loaded'] else 'not installed'})",
+            f"Service: {service.unit_name()} ({'installed' if report['service']['loaded'] else 'not installed'})",
             f"Process: {runtime['status']} ({runtime['detail']})",
             f"Gateway: {client.target.url} (bind {report['gateway']['bindMode']}, from {client.target.source})",
             f"Config: {report['config']['cli']['path']}",
@@ -150,11 +125,11 @@ def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
     config = {"path": paths.config_path(), "exists": os.path.exists(paths.config_path())}
     runtime = service.runtime()
     listening = client.alive()
-    issues = systemd.unit_issues()
+    issues = service.unit_issues()
     return {
         "service": {
-            "label": systemd.unit_name(),
-            "loaded": os.path.exists(systemd.unit_path()),
+            "label": service.unit_name(),
+            "loaded": os.path.exists(service.unit_path()),
             "command": [sys.executable, "-m", "openclaw", "gateway", "run"],
             "runtime": runtime,
             "configAudit": {"ok": not issues, "issues": issues},
@@ -174,7 +149,7 @@ def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
             "hints": [] if listening else ["Start one with `openclaw gateway start`."],
         },
         "rpc": _probe(client) if probe else None,
-        "extraServices": systemd.other_units(),
+        "extraServices": service.other_units(),
     }
 
 
@@ -192,14 +167,6 @@ def _probe(client: Client) -> dict[str, Any]:
     return {"ok": True, "url": client.target.url}
 
 
-def _build_call(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("method", metavar="METHOD", help="e.g. sessions.list")
-    parser.add_argument("--params", metavar="JSON", default="{}", help="the parameters, a JSON object")
-    parser.add_argument("--expect-final", action="store_true", help="wait for the last answer (always done)")
-    add_json(parser)
-    add_gateway_options(parser)
-
-
 def call(args: argparse.Namespace) -> int:
     try:
         params = json.loads(args.params)
@@ -207,24 +174,19 @@ def call(args: argparse.Namespace) -> int:
         raise UserError(f"--params is not JSON: {error}", EXIT_USAGE) from error
     if not isinstance(params, dict):
         raise UserError("--params must be a JSON object, for example: --params '{\"limit\": 5}'", EXIT_USAGE)
-    payload = clients.from_args(args).call(args.method, params)
+    payload = from_args(args).call(args.method, params)
     if not args.json:
         sys.stdout.write(f"Gateway call: {args.method}\n")
     print_json(payload)
     return 0
 
 
-def _build_install(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--force", action="store_true", help="replace an installed service")
-    _build_start(parser)
-
-
 def install(args: argparse.Namespace) -> int:
-    path = systemd.write_unit(args.port, force=args.force)
-    commands = ["systemctl --user daemon-reload", f"systemctl --user enable --now {systemd.unit_name()}"]
-    if systemd.usable():
+    path = service.write_unit(args.port, force=args.force)
+    commands = ["systemctl --user daemon-reload", f"systemctl --user enable --now {service.unit_name()}"]
+    if service.usable():
         for command in commands:
-            systemd.must(*command.split()[2:])
+            service.must(*command.split()[2:])
         return _say(args, {"ok": True, "path": path, "enabled": True}, f"Installed and started: {path}")
     report = {"ok": True, "path": path, "enabled": False, "run": commands}
     todo = "\n".join(f"  {command}" for command in commands)
@@ -232,14 +194,14 @@ def install(args: argparse.Namespace) -> int:
 
 
 def uninstall(args: argparse.Namespace) -> int:
-    path = systemd.unit_path()
+    path = service.unit_path()
     if not os.path.exists(path):
         return _say(args, {"ok": True, "removed": False}, "The service is not installed.")
-    if systemd.usable():
-        systemd.must("disable", "--now", systemd.unit_name())
+    if service.usable():
+        service.must("disable", "--now", service.unit_name())
     os.unlink(path)
-    if systemd.usable():
-        systemd.must("daemon-reload")
+    if service.usable():
+        service.must("daemon-reload")
     return _say(args, {"ok": True, "removed": True, "path": path}, f"Removed {path}.")
 
 
@@ -251,35 +213,92 @@ def _say(args: argparse.Namespace, report: dict[str, Any], text: str) -> int:
     return 0
 
 
-ACTIONS = {
-    "run": Action("Run the Gateway in this terminal", run, _build_run, example="openclaw gateway run --port 18789"),
-    "start": Action("Start the Gateway in the background", start, _build_start, example="openclaw gateway start"),
-    "stop": Action("Stop the Gateway; it finishes what it must", stop, add_json, example="openclaw gateway stop"),
-    "restart": Action("Stop and start again", restart, _build_start, example="openclaw gateway restart"),
-    "status": Action(
-        "Is it installed, running, answering?", status, _build_status, example="openclaw gateway status --json"
-    ),
-    "call": Action(
-        "Call a method of the Gateway and print its answer",
-        call,
-        _build_call,
-        example="openclaw gateway call sessions.list --params '{\"limit\": 5}' --json",
-    ),
-    "health": Action(
-        "Ask the Gateway whether it is well",
-        health_command.run,
-        health_command.build,
-        example="openclaw gateway health",
-    ),
-    "usage-cost": Action(
-        "What the models used and cost, by day",
-        usage_command.run,
-        usage_command.build,
-        example="openclaw gateway usage-cost --days 7",
-    ),
-    "install": Action(
-        "Install the Gateway as a systemd user service", install, _build_install, example="openclaw gateway install"
-    ),
-    "uninstall": Action("Remove the service", uninstall, add_json, example="openclaw gateway uninstall"),
+def _show_cost(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    yield f"Usage cost ({found['days']} days)"
+    yield f"Total: {_cost(found['totals'])}"
+    if found["daily"]:
+        latest = found["daily"][-1]
+        yield f"Latest day: {latest['date']} · {_cost(latest)}"
+
+
+def _cost(totals: dict[str, Any]) -> str:
+    missing, cost = totals["missingCostEntries"], totals["totalCost"]
+    amount = "cost unknown" if missing and not cost else f"${cost:.4f}" if cost < 0.01 else f"${cost:.2f}"
+    partial = f" ({missing} calls of unknown price)" if missing and cost else ""
+    return f"{amount}{partial} · {totals['totalTokens']:,} tokens"
+
+
+_PORT = Flag("--port", type=_port, metavar="PORT", help="port for WebSocket and HTTP")
+
+COMMANDS = {
+    "gateway": Group(
+        {
+            "run": Action(
+                "Run the Gateway in this terminal",
+                run,
+                (
+                    Flag("--port", type=_port, metavar="PORT", help="port for WebSocket and HTTP (18789)"),
+                    Flag("--bind", choices=BINDS, help="which addresses to listen on (loopback)"),
+                    Flag("--auth", choices=("token", "password"), help="which kind of secret clients must show"),
+                    Flag("--token", help="the token (better: gateway.auth.token in the configuration)"),
+                    Flag("--password", help="the password (better: gateway.auth.password in the configuration)"),
+                    Flag("--allow-unconfigured", action="store_true", help="start even if gateway.mode is not set"),
+                    Flag("--dev", action="store_true", help="use the profile 'dev'"),
+                    Flag("--force", action="store_true", help="end whatever listens on the port first"),
+                    Flag("--verbose", action="store_true", help="more on the console"),
+                ),
+                example="openclaw gateway run --port 18789",
+            ),
+            "start": Action(
+                "Start the Gateway in the background", start, (_PORT, JSON), example="openclaw gateway start"
+            ),
+            "stop": Action(
+                "Stop the Gateway; it finishes what it must", stop, (JSON,), example="openclaw gateway stop"
+            ),
+            "restart": Action("Stop and start again", restart, (_PORT, JSON), example="openclaw gateway restart"),
+            "status": Action(
+                "Is it installed, running, answering?",
+                status,
+                (Flag("--no-probe", action="store_true", help="do not ask the Gateway itself"), JSON, *GATEWAY),
+                example="openclaw gateway status --json",
+            ),
+            "call": Action(
+                "Call a method of the Gateway and print its answer",
+                call,
+                (
+                    Flag("method", metavar="METHOD", help="e.g. sessions.list"),
+                    Flag("--params", metavar="JSON", default="{}", help="the parameters, a JSON object"),
+                    Flag("--expect-final", action="store_true", help="wait for the last answer (always done)"),
+                    JSON,
+                    *GATEWAY,
+                ),
+                example="openclaw gateway call sessions.list --params '{\"limit\": 5}' --json",
+            ),
+            "health": health_query("openclaw gateway health"),
+            "usage-cost": query(
+                "What the models used and cost, by day",
+                "usage.cost",
+                (
+                    Flag(
+                        "--days",
+                        param="days",
+                        type=int,
+                        default=30,
+                        metavar="N",
+                        help="today and the days before it (default: 30)",
+                    ),
+                ),
+                show=_show_cost,
+                example="openclaw gateway usage-cost --days 7",
+            ),
+            "install": Action(
+                "Install the Gateway as a systemd user service",
+                install,
+                (Flag("--force", action="store_true", help="replace an installed service"), _PORT, JSON),
+                example="openclaw gateway install",
+            ),
+            "uninstall": Action("Remove the service", uninstall, (JSON,), example="openclaw gateway uninstall"),
+        },
+        default="run",
+    )
 }
-DEFAULT = "run"

@@ -8,10 +8,8 @@ import sys
 import time
 
 from openclaw import paths
-from openclaw.cli import client as clients
-from openclaw.cli.args import Action, add_gateway_options
-from openclaw.cli.client import Unreachable
-from openclaw.cli.errors import UserError
+from openclaw.cli.client import Unreachable, from_args
+from openclaw.cli.command import GATEWAY, Action, Flag, UserError
 from openclaw.cli.terminal import note, paint, printable
 
 TYPE_CHECKING = False
@@ -23,24 +21,12 @@ COLOURS = {"fatal": "red", "error": "red", "warn": "yellow", "warning": "yellow"
 MAX_BYTES = 250_000
 
 
-def build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-f", "--follow", action="store_true", help="go on printing new lines until Ctrl-C")
-    parser.add_argument(
-        "--interval", metavar="MS", type=int, default=1000, help="how often to look for new lines (1000)"
-    )
-    parser.add_argument("--limit", metavar="N", type=int, default=200, help="lines to show at first (200)")
-    parser.add_argument("--max-bytes", metavar="N", type=int, default=MAX_BYTES, help="bytes to read at once (250000)")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    parser.add_argument("--plain", action="store_true", help="no colours")
-    add_gateway_options(parser)
-
-
 def run(args: argparse.Namespace) -> int:
     if args.limit < 1 or args.interval < 50 or args.max_bytes < 1:
         raise UserError("--limit and --max-bytes must be at least 1, --interval at least 50 (milliseconds)")
     if args.plain:
         os.environ["NO_COLOR"] = "1"
-    client = clients.from_args(args)
+    client = from_args(args)
     params: dict[str, Any] = {"limit": args.limit, "maxBytes": args.max_bytes}
     try:
         page = client.call("logs.tail", params)
@@ -133,4 +119,19 @@ def _emit(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
-ACTION = Action("Show the Gateway's log", run, build, example="openclaw logs -f")
+COMMANDS = {
+    "logs": Action(
+        "Show the Gateway's log",
+        run,
+        (
+            Flag("-f", "--follow", action="store_true", help="go on printing new lines until Ctrl-C"),
+            Flag("--interval", metavar="MS", type=int, default=1000, help="how often to look for new lines (1000)"),
+            Flag("--limit", metavar="N", type=int, default=200, help="lines to show at first (200)"),
+            Flag("--max-bytes", metavar="N", type=int, default=MAX_BYTES, help="bytes to read at once (250000)"),
+            Flag("--json", action="store_true", help="one JSON object per line"),
+            Flag("--plain", action="store_true", help="no colours"),
+            *GATEWAY,
+        ),
+        example="openclaw logs -f",
+    )
+}

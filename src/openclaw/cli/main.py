@@ -13,30 +13,30 @@ from openclaw import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
+    from openclaw.cli.command import Action, Group
 
-COMMANDS: tuple[tuple[str, str, str], ...] = (
-    # name, module in openclaw.cli, one line of help
+TABLE: tuple[tuple[str, str, str], ...] = (
+    # name, module in openclaw.cli whose COMMANDS has it, one line of help
     ("chat", "chat", "Talk with the agent in this terminal"),
     ("message", "message", "Send one message and print the reply"),
-    ("agent", "agent", "Run one agent turn, optionally delivering the reply to a channel"),
+    ("agent", "message", "Run one agent turn, optionally delivering the reply to a channel"),
     ("gateway", "gateway", "Run, start, stop or query the Gateway"),
     ("sessions", "sessions", "List conversations with their model and tokens"),
     ("why", "why", "Tell what became of a message and why"),
     ("context", "context", "Show what the model was sent, and why it knew or forgot something"),
     ("status", "status", "Show the Gateway, its model, channels and recent sessions"),
-    ("health", "health", "Ask the Gateway whether it is well"),
+    ("health", "status", "Ask the Gateway whether it is well"),
     ("agents", "agents", "List the configured agents"),
     ("models", "models", "List, choose or install models"),
     ("memory", "memory", "Show and search what the agent wrote down"),
     ("skills", "skills", "List the agent's skills and what they lack"),
     ("config", "config", "Read and change openclaw.json"),
     ("channels", "channels", "Show the chat platforms and whether they are connected"),
-    ("devices", "devices", "Approve, reject, rotate or revoke paired devices"),
+    ("devices", "pairing", "Approve, reject, rotate or revoke paired devices"),
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
     ("logs", "logs", "Show the Gateway's log"),
-    ("dashboard", "dashboard", "Print the address of the Control UI"),
+    ("dashboard", "status", "Print the address of the Control UI"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),
 )
 ALIASES = {"daemon": "gateway"}
@@ -51,7 +51,9 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(f"openclaw {__version__}\n")
         return 0
     try:
-        return _finish(_dispatch(args))
+        code = _dispatch(args)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -64,11 +66,6 @@ def main(argv: list[str] | None = None) -> int:
         return _report(error)
 
 
-def _finish(code: int) -> int:
-    sys.stdout.flush()
-    return code
-
-
 def _dispatch(args: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A character the terminal cannot show becomes "?", never an error in the middle of a reply.
@@ -79,7 +76,9 @@ def _dispatch(args: list[str]) -> int:
         args = [*args[1:], "--help"]
     if not args:
         if sys.stdin.isatty() and sys.stdout.isatty():
-            return _load("welcome").run()
+            from openclaw.cli.chat import welcome
+
+            return welcome()
         sys.stdout.write(help_text())
         return 0
     name = args[0]
@@ -89,23 +88,20 @@ def _dispatch(args: list[str]) -> int:
     if name in ("-V", "--version"):
         sys.stdout.write(f"openclaw {__version__}\n")
         return 0
-    module = command_module(ALIASES.get(name, name))
-    if module is None:
+    command = find_command(ALIASES.get(name, name))
+    if command is None:
         return _unknown(name)
-    from openclaw.cli import args as args_
+    from openclaw.cli.command import run
 
-    return args_.run(module, f"openclaw {name}", args[1:])
+    return run(command, f"openclaw {name}", args[1:])
 
 
-def command_module(name: str) -> ModuleType | None:
-    for known, module, _ in COMMANDS:
+def find_command(name: str) -> Action | Group | None:
+    """Imports the module of a command; ``None`` when there is no such command."""
+    for known, module, _ in TABLE:
         if known == name:
-            return _load(module)
+            return __import__(f"openclaw.cli.{module}", fromlist=["COMMANDS"]).COMMANDS[name]
     return None
-
-
-def _load(module: str) -> ModuleType:
-    return __import__(f"openclaw.cli.{module}", fromlist=["COMMANDS"])
 
 
 def _global_flags(args: list[str]) -> list[str]:
@@ -144,14 +140,14 @@ def _use_profile(name: str) -> None:
 
 
 def _usage_error(message: str) -> None:
-    from openclaw.cli.errors import EXIT_USAGE, UserError
+    from openclaw.cli.command import EXIT_USAGE, UserError
 
     raise UserError(message, EXIT_USAGE)
 
 
 def help_text() -> str:
-    width = max(len(name) for name, _, _ in COMMANDS) + 2
-    rows = "\n".join(f"  {name:<{width}}{help_}" for name, _, help_ in COMMANDS)
+    width = max(len(name) for name, _, _ in TABLE) + 2
+    rows = "\n".join(f"  {name:<{width}}{help_}" for name, _, help_ in TABLE)
     return (
         f"{USAGE}\n\n"
         "Your own AI agent, behind a Gateway that never loses or repeats a message.\n"
@@ -168,9 +164,9 @@ def help_text() -> str:
 
 
 def _unknown(name: str) -> int:
-    from openclaw.cli.args import nearest
+    from openclaw.cli.command import nearest
 
-    known = [command for command, _, _ in COMMANDS]
+    known = [command for command, _, _ in TABLE]
     guess = nearest(name, known)
     hint = f"Did you mean `openclaw {guess}`?" if guess else "`openclaw --help` lists the commands."
     sys.stderr.write(f"openclaw: unknown command {name!r}. {hint}\n")
@@ -178,7 +174,7 @@ def _unknown(name: str) -> int:
 
 
 def _report(error: Exception) -> int:
-    from openclaw.cli.errors import EXIT_FAILURE, UserError
+    from openclaw.cli.command import EXIT_FAILURE, UserError
 
     sys.stdout.flush()
     if isinstance(error, UserError):

@@ -1,17 +1,16 @@
-"""``openclaw message send``: one message to a session of the agent, or straight out to a channel."""
+"""``openclaw message send`` and ``openclaw agent``: send one message to the agent and print the reply."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 
 from openclaw.cli import service
-from openclaw.cli.args import Action, add_gateway_options, add_json
 from openclaw.cli.client import Client, GatewayError, new_id
-from openclaw.cli.context_files import with_context
-from openclaw.cli.errors import EXIT_USAGE, UserError
-from openclaw.cli.stream import run_turn
-from openclaw.cli.terminal import print_json
-from openclaw.cli.turn import reply_texts
+from openclaw.cli.command import EXIT_USAGE, GATEWAY, JSON, TIMEOUT_MS, Action, Flag, Group, UserError
+from openclaw.cli.terminal import note, print_json
+from openclaw.cli.turn import Turn, reply_texts, run_turn
 from openclaw.paths import normalize_agent_id
 
 TYPE_CHECKING = False
@@ -20,26 +19,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 RUN_TIMEOUT_S = 600
-
-
-def build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", nargs="?", metavar="TEXT", help="the message; '-' or nothing reads standard input")
-    parser.add_argument("-m", "--message", help="the message, as a flag")
-    parser.add_argument("--session", metavar="ID", help="session key, session id or label (default: the main session)")
-    parser.add_argument("--agent", metavar="ID", help="agent to speak to (default: the default agent)")
-    parser.add_argument("--context", metavar="FILE", action="append", default=[], help="add a file; may be repeated")
-    parser.add_argument("--thinking", metavar="LEVEL", help="off, minimal, low, medium or high, for this turn")
-    parser.add_argument("--run-timeout", metavar="S", type=int, default=RUN_TIMEOUT_S, help="seconds for the run (600)")
-    parser.add_argument("--no-wait", action="store_true", help="print the run's id and leave; the run goes on")
-    add_json(parser)
-    channel = parser.add_argument_group("straight to a channel (no agent)")
-    channel.add_argument("-t", "--target", metavar="TO", help="recipient on the channel: number, chat id, @name")
-    channel.add_argument("--channel", help="channel to send with")
-    channel.add_argument("--account", help="account of the channel")
-    channel.add_argument("--media", metavar="URL", help="media to attach")
-    channel.add_argument("--gif-playback", action="store_true", help="play a video as a GIF")
-    channel.add_argument("--dry-run", action="store_true", help="print what would be sent")
-    add_gateway_options(parser)
+_TO_CHANNEL = "straight to a channel (no agent)"
+MAX_CHARS = 200_000
+MAX_IMAGE_BYTES = 5_000_000
+MAX_TEXT_BYTES = 4 * (MAX_CHARS + 2)
+"""Enough to see that a text is too long: a character takes at most four bytes."""
+_IMAGE_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+)
 
 
 def send(args: argparse.Namespace) -> int:
@@ -117,8 +106,6 @@ def find_session(client: Client, name: str, agent: str | None = None) -> str:
 
 
 def _accepted(client: Client, params: dict[str, Any]) -> int:
-    from openclaw.cli.turn import Turn
-
     turn = Turn(params["idempotencyKey"])
     for frame in client.stream("agent", params):
         turn.digest(frame)
@@ -148,11 +135,177 @@ def _send_to_channel(args: argparse.Namespace) -> int:
     return 0
 
 
-ACTIONS = {
-    "send": Action(
-        "Send one message to the agent (or, with --target, to a channel) and print the reply",
-        send,
-        build,
-        example='openclaw message send "Summarise this" --context notes.md',
+def agent(args: argparse.Namespace) -> int:
+    if not (args.to or args.session_id or args.agent):
+        raise UserError("Pass --to <E.164>, --session-id, or --agent to choose a session")
+    if args.timeout < 0:
+        raise UserError("--timeout must be a number of seconds, 0 for no limit")
+    seconds, args.timeout = args.timeout, TIMEOUT_MS
+    client = service.connect(args)
+    params: dict[str, Any] = {"message": args.message, "idempotencyKey": new_id(), "timeout": seconds}
+    optional = {
+        "to": args.to,
+        "sessionId": args.session_id,
+        "agentId": args.agent,
+        "thinking": args.thinking,
+        "channel": args.channel,
+        "replyTo": args.reply_to,
+        "replyChannel": args.reply_channel,
+        "replyAccountId": args.reply_account,
+    }
+    params |= {key: value for key, value in optional.items() if value}
+    params["deliver"] = args.deliver
+    if args.agent:
+        check_agent(client, args.agent)
+    if args.verbose and (key := _session_key(client, args)):
+        client.call("sessions.patch", {"key": key, "verboseLevel": args.verbose})
+    turn = run_turn(client, "agent", params, quiet=True, timeout_s=seconds)
+    if args.json:
+        print_json(turn.payload)
+        return 0
+    texts = reply_texts(turn.payload) or ([turn.final_text] if turn.final_text else [])
+    if texts:
+        sys.stdout.write("\n".join(texts) + "\n")
+    else:
+        note(str((turn.payload or {}).get("summary") or "No reply from agent."))
+    return 0
+
+
+def _session_key(client: Client, args: argparse.Namespace) -> str | None:
+    if args.session_id:
+        return str(client.call("sessions.resolve", {"sessionId": args.session_id})["key"])
+    return f"agent:{args.agent}:main" if args.agent else None
+
+
+# Files given with --context: text goes into the message after its own text, images are attached.
+
+
+def with_context(text: str, files: list[str]) -> tuple[str, list[dict[str, Any]]]:
+    """The message with its context blocks, and the attachments."""
+    parts, attachments = [text], []
+    for path in files:
+        data = _read(path)
+        mime = image_type(data)
+        if mime:
+            attachments.append(_attachment(path, mime, data))
+        else:
+            parts.append(_block(path, _decoded(path, data)))
+    return "\n\n".join(parts), attachments
+
+
+def image_type(data: bytes) -> str | None:
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((mime for signature, mime in _IMAGE_SIGNATURES if data.startswith(signature)), None)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(max(MAX_TEXT_BYTES, MAX_IMAGE_BYTES) + 1)
+    except FileNotFoundError:
+        raise UserError(f"Context file not found: {path}") from None
+    except IsADirectoryError:
+        raise UserError(f"Context path is a directory, give a file: {path}") from None
+    except OSError as error:
+        raise UserError(f"Cannot read the context file {path}: {error.strerror}") from error
+
+
+def _decoded(path: str, data: bytes) -> str:
+    try:
+        return data[:MAX_TEXT_BYTES].decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if len(data) > MAX_TEXT_BYTES and error.start >= MAX_TEXT_BYTES - 3:
+            return data[: error.start].decode("utf-8-sig")
+        raise UserError(
+            f"Context file is neither UTF-8 text nor a known image (png, jpeg, gif, webp): {path}"
+        ) from None
+
+
+def _block(path: str, text: str) -> str:
+    if len(text) > MAX_CHARS:
+        text = f"{text[:MAX_CHARS]}\n[… cut here: the file is longer than {MAX_CHARS} characters]"
+    # A fence longer than any in the file, so that the file cannot end its own block.
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    newline = "" if text.endswith("\n") else "\n"
+    return f"{_label(path)}:\n{fence}\n{text}{newline}{fence}"
+
+
+def _label(path: str) -> str:
+    """As seen from here; a file that is somewhere else keeps the path it was given with."""
+    seen = os.path.relpath(path)
+    return path if seen.split(os.sep, 1)[0] == os.pardir else seen
+
+
+def _attachment(path: str, mime: str, data: bytes) -> dict[str, Any]:
+    import binascii
+
+    if len(data) > MAX_IMAGE_BYTES:
+        raise UserError(f"Image too large: {path} has more than {MAX_IMAGE_BYTES} bytes")
+    content = binascii.b2a_base64(data, newline=False).decode()
+    return {"type": "image", "mimeType": mime, "fileName": os.path.basename(path), "content": content}
+
+
+COMMANDS = {
+    "message": Group(
+        {
+            "send": Action(
+                "Send one message to the agent (or, with --target, to a channel) and print the reply",
+                send,
+                (
+                    Flag("text", nargs="?", metavar="TEXT", help="the message; '-' or nothing reads standard input"),
+                    Flag("-m", "--message", help="the message, as a flag"),
+                    Flag(
+                        "--session", metavar="ID", help="session key, session id or label (default: the main session)"
+                    ),
+                    Flag("--agent", metavar="ID", help="agent to speak to (default: the default agent)"),
+                    Flag("--context", metavar="FILE", action="append", default=[], help="add a file; may be repeated"),
+                    Flag("--thinking", metavar="LEVEL", help="off, minimal, low, medium or high, for this turn"),
+                    Flag(
+                        "--run-timeout", metavar="S", type=int, default=RUN_TIMEOUT_S, help="seconds for the run (600)"
+                    ),
+                    Flag("--no-wait", action="store_true", help="print the run's id and leave; the run goes on"),
+                    JSON,
+                    Flag(
+                        "-t",
+                        "--target",
+                        group=_TO_CHANNEL,
+                        metavar="TO",
+                        help="recipient on the channel: number, chat id, @name",
+                    ),
+                    Flag("--channel", group=_TO_CHANNEL, help="channel to send with"),
+                    Flag("--account", group=_TO_CHANNEL, help="account of the channel"),
+                    Flag("--media", group=_TO_CHANNEL, metavar="URL", help="media to attach"),
+                    Flag("--gif-playback", group=_TO_CHANNEL, action="store_true", help="play a video as a GIF"),
+                    Flag("--dry-run", group=_TO_CHANNEL, action="store_true", help="print what would be sent"),
+                    *GATEWAY,
+                ),
+                example='openclaw message send "Summarise this" --context notes.md',
+            ),
+        }
+    ),
+    "agent": Action(
+        "Run one agent turn and print the reply",
+        agent,
+        (
+            Flag("-m", "--message", required=True, help="what to say to the agent"),
+            Flag("-t", "--to", metavar="NUMBER", help="recipient whose session is used"),
+            Flag("--session-id", metavar="ID", help="an existing session"),
+            Flag("--agent", metavar="ID", help="an agent; its main session is used"),
+            Flag("--thinking", metavar="LEVEL", help="off, minimal, low, medium or high, for this turn"),
+            Flag("--verbose", choices=("on", "off"), help="keep this verbosity for the session"),
+            Flag("--deliver", action="store_true", help="send the reply to the session's channel"),
+            Flag("--channel", help="channel to deliver to"),
+            Flag("--reply-to", metavar="TO", help="other recipient of the delivery"),
+            Flag("--reply-channel", metavar="CHANNEL", help="other channel of the delivery"),
+            Flag("--reply-account", metavar="ID", help="other account of the delivery"),
+            Flag("--timeout", metavar="S", type=int, default=600, help="seconds for the run (600, 0 = no limit)"),
+            JSON,
+            Flag("--url", group="gateway", help="Gateway address (needs --token or --password)"),
+            Flag("--token", group="gateway", help="Gateway token"),
+            Flag("--password", group="gateway", help="Gateway password"),
+        ),
+        example='openclaw agent --agent main --message "What did we decide yesterday?"',
     ),
 }

@@ -6,9 +6,8 @@ import os
 import sys
 
 from openclaw import paths
-from openclaw.cli import client as clients
-from openclaw.cli.args import Action, add_gateway_options, add_json
-from openclaw.cli.errors import UserError
+from openclaw.cli.client import from_args
+from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, UserError
 from openclaw.cli.terminal import note, print_json, printable
 
 TYPE_CHECKING = False
@@ -20,17 +19,8 @@ LOCAL = "local"
 BAR_WIDTH = 30
 
 
-def _build_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--all", action="store_true", help="also models that have no key yet")
-    parser.add_argument("--provider", metavar="NAME", help="only models of this provider")
-    parser.add_argument("--local", action="store_true", help="only models that run on this computer")
-    parser.add_argument("--plain", action="store_true", help="only the names")
-    add_json(parser)
-    add_gateway_options(parser)
-
-
 def list_models(args: argparse.Namespace) -> int:
-    client = clients.from_args(args)
+    client = from_args(args)
     listed = client.call("models.list").get("models") or []
     defaults = client.call("sessions.list", {"limit": 1}).get("defaults") or {}
     default = f"{defaults.get('modelProvider')}/{defaults.get('model')}"
@@ -66,12 +56,6 @@ def _row(model: dict[str, Any], default: str) -> dict[str, Any]:
         "tags": tags,
         "missing": False,
     }
-
-
-def _build_status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--agent", metavar="ID", help="for this agent (default: the default agent)")
-    parser.add_argument("--plain", action="store_true", help="only the default model's name")
-    add_json(parser)
 
 
 def status(args: argparse.Namespace) -> int:
@@ -122,10 +106,6 @@ def _report(agent: str | None) -> dict[str, Any]:
     }
 
 
-def _build_set(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="provider/model, or an alias")
-
-
 def set_(args: argparse.Namespace) -> int:
     """Keeps fallbacks where they are configured."""
     from openclaw.cli.config import change_config
@@ -142,11 +122,6 @@ def set_(args: argparse.Namespace) -> int:
     change_config(lambda store: store.set_path(path, model.ref))
     note(f"Default model: {model.ref}")
     return 0
-
-
-def _build_install(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("what", choices=(LOCAL,), help="the small model that runs on this computer")
-    parser.add_argument("--if-needed", action="store_true", help="only when no other model is at hand; says which is")
 
 
 def install(args: argparse.Namespace) -> int:
@@ -207,19 +182,48 @@ def _bar(done: int | None, total: int | None) -> str:
     return f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done // 1_000_000}/{total // 1_000_000} MB"
 
 
-ACTIONS = {
-    "list": Action(
-        "List the models the Gateway knows", list_models, _build_list, example="openclaw models list --json"
-    ),
-    "status": Action("Which model answers, and why", status, _build_status, example="openclaw models status"),
-    "set": Action(
-        "Choose the default model", set_, _build_set, example="openclaw models set anthropic/claude-sonnet-4-5"
-    ),
-    "install": Action(
-        "Install the small model that runs on this computer",
-        install,
-        _build_install,
-        example="openclaw models install local",
-    ),
+COMMANDS = {
+    "models": Group(
+        {
+            "list": Action(
+                "List the models the Gateway knows",
+                list_models,
+                (
+                    Flag("--all", action="store_true", help="also models that have no key yet"),
+                    Flag("--provider", metavar="NAME", help="only models of this provider"),
+                    Flag("--local", action="store_true", help="only models that run on this computer"),
+                    Flag("--plain", action="store_true", help="only the names"),
+                    JSON,
+                    *GATEWAY,
+                ),
+                example="openclaw models list --json",
+            ),
+            "status": Action(
+                "Which model answers, and why",
+                status,
+                (
+                    Flag("--agent", metavar="ID", help="for this agent (default: the default agent)"),
+                    Flag("--plain", action="store_true", help="only the default model's name"),
+                    JSON,
+                ),
+                example="openclaw models status",
+            ),
+            "set": Action(
+                "Choose the default model",
+                set_,
+                (Flag("model", metavar="MODEL", help="provider/model, or an alias"),),
+                example="openclaw models set anthropic/claude-sonnet-4-5",
+            ),
+            "install": Action(
+                "Install the small model that runs on this computer",
+                install,
+                (
+                    Flag("what", choices=(LOCAL,), help="the small model that runs on this computer"),
+                    Flag("--if-needed", action="store_true", help="only when no other model is at hand; says which is"),
+                ),
+                example="openclaw models install local",
+            ),
+        },
+        default="status",
+    )
 }
-DEFAULT = "status"

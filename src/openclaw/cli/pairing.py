@@ -1,84 +1,155 @@
-"""``openclaw pairing``: people who wrote to the agent on a channel and wait to be let in."""
+"""``openclaw pairing`` and ``openclaw devices``: let people on channels, and devices, talk to the agent."""
 
 from __future__ import annotations
 
-import sys
+import time
 
-from openclaw.cli import client as clients
-from openclaw.cli.args import Action, add_gateway_options, add_json
-from openclaw.cli.errors import EXIT_USAGE, UserError
-from openclaw.cli.terminal import note, print_json, printable
+from openclaw.cli.command import EXIT_USAGE, Flag, Group, UserError, query
+from openclaw.cli.terminal import age, note, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from typing import Any
 
 
-def _build_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="CHANNEL", nargs="?", help="only this channel, e.g. signal")
-    parser.add_argument("--channel", metavar="CHANNEL", help="the same")
-    add_json(parser)
-    add_gateway_options(parser)
+# People on channels
 
 
-def _build_approve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", metavar="CODE", nargs="+", help="the code, or the channel and the code")
-    parser.add_argument("--channel", metavar="CHANNEL", help="the channel the code was given on")
-    parser.add_argument("--notify", action="store_true", help="tell the person on that channel")
-    add_json(parser)
-    add_gateway_options(parser)
-
-
-def list_requests(args: argparse.Namespace) -> int:
+def _channel(args: argparse.Namespace) -> dict[str, Any]:
     channel = args.channel or args.name
-    answer = clients.from_args(args).call("pairing.list", {"channel": channel} if channel else {})
-    if args.json:
-        print_json(answer)
-        return 0
+    return {"channel": channel} if channel else {}
+
+
+def _show_people(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     requests: list[dict[str, Any]] = answer.get("requests") or []
-    where = f" on {channel}" if channel else ""
-    lines = [_line(request) for request in requests] or [f"Nobody waits{where}."]
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
+    for request in requests:
+        meta: dict[str, str] = request.get("meta") or {}
+        name = meta.get("name") or meta.get("username")
+        who = f"{request['id']} ({name})" if name else str(request["id"])
+        yield f"{request['code']}  {request['channel']}  {who}  since {request['createdAt']}"
+    if not requests:
+        channel = args.channel or args.name
+        yield f"Nobody waits{f' on {channel}' if channel else ''}."
 
 
-def _line(request: dict[str, Any]) -> str:
-    meta: dict[str, str] = request.get("meta") or {}
-    name = meta.get("name") or meta.get("username")
-    who = f"{request['id']} ({name})" if name else str(request["id"])
-    return printable(f"{request['code']}  {request['channel']}  {who}  since {request['createdAt']}")
-
-
-def approve(args: argparse.Namespace) -> int:
-    channel, code = _channel_and_code(args)
-    params: dict[str, Any] = {"code": code, "notify": args.notify}
-    answer = clients.from_args(args).call("pairing.approve", {**params, "channel": channel} if channel else params)
-    if args.json:
-        print_json(answer)
-        return 0
-    sys.stdout.write(printable(f"{answer['id']} may now write on {answer['channel']}.") + "\n")
-    if answer.get("notified") is False:
-        note(printable(f"The notice could not be sent: {answer.get('notifyError')}"))
-    return 0
-
-
-def _channel_and_code(args: argparse.Namespace) -> tuple[str | None, str]:
+def _channel_and_code(args: argparse.Namespace) -> dict[str, Any]:
     words: list[str] = args.words
     if len(words) > 2 or (len(words) == 2 and args.channel):
         raise UserError("pairing approve takes a code, or a channel and a code: signal ABCD2345", EXIT_USAGE)
-    return (words[0] if len(words) == 2 else args.channel), words[-1]
+    channel = words[0] if len(words) == 2 else args.channel
+    return {"code": words[-1], "notify": args.notify, **({"channel": channel} if channel else {})}
 
 
-ACTIONS = {
-    "list": Action(
-        "List people who wait to be let in", list_requests, _build_list, example="openclaw pairing list signal"
+def _show_approved(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    yield f"{answer['id']} may now write on {answer['channel']}."
+    if answer.get("notified") is False:
+        note(printable(f"The notice could not be sent: {answer.get('notifyError')}"))
+
+
+# Devices
+
+
+def _show_devices(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    for title, field, id_field, time_field in (
+        ("Waiting for approval:", "pending", "requestId", "ts"),
+        ("Paired:", "paired", "deviceId", "approvedAtMs"),
+    ):
+        yield title
+        devices: list[dict[str, Any]] = listed.get(field) or []
+        for device in devices:
+            since = device.get(time_field)
+            name = device.get("displayName") or device.get("clientId") or "unnamed"
+            roles = ", ".join(device.get("roles") or [str(device.get("role"))])
+            shown_age = age(time.time() * 1000 - since) if isinstance(since, int | float) else "unknown"
+            yield f"  {device.get(id_field)}  {name} ({device.get('platform') or '?'})  {roles}  {shown_age}"
+        if not devices:
+            yield "  none"
+
+
+def _show_let_in(payload: dict[str, Any] | None, args: argparse.Namespace) -> list[str]:
+    device = (payload or {}).get("device") or {}
+    return [f"Approved {device.get('deviceId', args.request)}."]
+
+
+def _show_token(payload: dict[str, Any] | None, args: argparse.Namespace) -> list[str]:
+    return [f"New token for {args.device} ({args.role}): {(payload or {}).get('token')}"]
+
+
+_REQUEST = Flag("request", param="requestId", metavar="REQUEST", help="id of the pairing request")
+_TOKEN = (
+    Flag("--device", param="deviceId", metavar="ID", required=True, help="the device"),
+    Flag("--role", param="role", required=True, help="the role whose token is meant, e.g. operator"),
+)
+
+COMMANDS = {
+    "pairing": Group(
+        {
+            "list": query(
+                "List people who wait to be let in",
+                "pairing.list",
+                (
+                    Flag("name", metavar="CHANNEL", nargs="?", help="only this channel, e.g. signal"),
+                    Flag("--channel", metavar="CHANNEL", help="the same"),
+                ),
+                params=_channel,
+                show=_show_people,
+                example="openclaw pairing list signal",
+            ),
+            "approve": query(
+                "Let a person in by the code they were given",
+                "pairing.approve",
+                (
+                    Flag("words", metavar="CODE", nargs="+", help="the code, or the channel and the code"),
+                    Flag("--channel", metavar="CHANNEL", help="the channel the code was given on"),
+                    Flag("--notify", action="store_true", help="tell the person on that channel"),
+                ),
+                params=_channel_and_code,
+                show=_show_approved,
+                example="openclaw pairing approve signal ABCD2345",
+            ),
+        },
+        default="list",
     ),
-    "approve": Action(
-        "Let a person in by the code they were given",
-        approve,
-        _build_approve,
-        example="openclaw pairing approve signal ABCD2345",
+    "devices": Group(
+        {
+            "list": query(
+                "List pairing requests and paired devices",
+                "device.pair.list",
+                show=_show_devices,
+                example="openclaw devices list",
+            ),
+            "approve": query(
+                "Let a device in",
+                "device.pair.approve",
+                (_REQUEST,),
+                show=_show_let_in,
+                example="openclaw devices approve adf45644",
+            ),
+            "reject": query(
+                "Turn a device away",
+                "device.pair.reject",
+                (_REQUEST,),
+                show=lambda payload, args: [f"Rejected {args.request}."],
+                example="openclaw devices reject adf45644",
+            ),
+            "rotate": query(
+                "Give a device a new token; the old one stops working",
+                "device.token.rotate",
+                (Flag("--scope", action="append", default=[], help="scope of the new token; may be repeated"), *_TOKEN),
+                params=lambda args: {"scopes": args.scope} if args.scope else {},
+                show=_show_token,
+                example="openclaw devices rotate --device d9cceedf --role operator",
+            ),
+            "revoke": query(
+                "Take a device's token away",
+                "device.token.revoke",
+                _TOKEN,
+                show=lambda payload, args: [f"Revoked the {args.role} token of {args.device}."],
+                example="openclaw devices revoke --device d9cceedf --role operator",
+            ),
+        },
+        default="list",
     ),
 }
-DEFAULT = "list"

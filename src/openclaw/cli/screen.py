@@ -16,11 +16,9 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 
 from openclaw import paths
-from openclaw.cli.chat import LEAVE
-from openclaw.cli.client import Client
-from openclaw.cli.conversation import Conversation, foreign_reply
-from openclaw.cli.errors import UserError
-from openclaw.cli.http import Exchange
+from openclaw.cli.chat import LEAVE, Conversation, foreign_reply
+from openclaw.cli.client import Client, Exchange
+from openclaw.cli.command import UserError
 from openclaw.cli.render import Renderer
 from openclaw.cli.terminal import shorten
 from openclaw.cli.turn import message_text

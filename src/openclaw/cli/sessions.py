@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
-from openclaw.cli import client as clients
-from openclaw.cli.args import Action, add_gateway_options, add_json
-from openclaw.cli.errors import UserError
-from openclaw.cli.session_files import ACTIONS as FILE_ACTIONS
-from openclaw.cli.terminal import age, paint, print_json, printable, shorten
+from openclaw.cli.client import from_args
+from openclaw.cli.command import GATEWAY, Action, Flag, Group, UserError, query
+from openclaw.cli.terminal import age, paint, printable, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from typing import Any
 
+
+SLOW_MS = 120_000
+"""The first search reads every transcript there is."""
+SNIPPET_WIDTH = 300
+LARGEST_IMPORT = 12 << 20
+"""The most that one request to the Gateway holds, with room for JSON's quoting."""
 KEY_WIDTH = 26
 MIN_MODEL_WIDTH = 14
 MAX_MODEL_WIDTH = 32
@@ -46,44 +52,32 @@ ROW_FIELDS = (
 )
 
 
-def build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--active", metavar="N", help="only sessions used in the last N minutes")
-    parser.add_argument("--agent", metavar="ID", help="only sessions of this agent")
-    parser.add_argument("--search", metavar="TEXT", help="only sessions whose name, label or key has this text")
-    parser.add_argument("--limit", metavar="N", type=int, help="at most N sessions")
-    add_json(parser)
-    add_gateway_options(parser)
+def _active_minutes(args: argparse.Namespace) -> dict[str, Any]:
+    value: str | None = args.active
+    if value is None:
+        return {}
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise UserError("--active must be a positive integer (minutes)")
+    return {"activeMinutes": int(value)}
 
 
-def run(args: argparse.Namespace) -> int:
-    active = _active_minutes(args.active)
-    params: dict[str, Any] = {}
-    optional = {"activeMinutes": active, "agentId": args.agent, "search": args.search, "limit": args.limit}
-    params |= {key: value for key, value in optional.items() if value is not None}
-    listed = clients.from_args(args).call("sessions.list", params)
+def _listed(listed: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
     now = int(listed.get("ts") or time.time() * 1000)
     rows = [_row(row, now) for row in listed.get("sessions") or []]
     stores: list[Any] = listed.get("paths") or [listed.get("path")]
-    if args.json:
-        shape = {"path": stores[0], "paths": stores, "count": len(rows)}
-        print_json({**shape, "activeMinutes": active, "sessions": rows})
-        return 0
-    sys.stdout.write(f"Session store: {stores[0]}\nSessions listed: {len(rows)}\n")
-    if active is not None:
-        sys.stdout.write(f"Filtered to the last {active} minute(s)\n")
-    if rows:
-        sys.stdout.write("\n" + table(rows) + "\n")
+    active = _active_minutes(args).get("activeMinutes")
+    return {"path": stores[0], "paths": stores, "count": len(rows), "activeMinutes": active, "sessions": rows}
+
+
+def _show_list(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    yield f"Session store: {listed['path']}"
+    yield f"Sessions listed: {listed['count']}"
+    if listed["activeMinutes"] is not None:
+        yield f"Filtered to the last {listed['activeMinutes']} minute(s)"
+    if listed["sessions"]:
+        yield "\n" + table(listed["sessions"])
     else:
-        sys.stdout.write('None yet. Start one with: openclaw message send "Hello"\n')
-    return 0
-
-
-def _active_minutes(value: str | None) -> int | None:
-    if value is None:
-        return None
-    if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise UserError("--active must be a positive integer (minutes)")
-    return int(value)
+        yield 'None yet. Start one with: openclaw message send "Hello"'
 
 
 def _row(row: dict[str, Any], now: int) -> dict[str, Any]:
@@ -177,70 +171,227 @@ def _usage_colour(share: int | None) -> str | None:
 # Earlier sessions of a conversation
 
 
-def build_archived(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", nargs="?", default="main", metavar="KEY", help="session key (default main)")
-    add_json(parser)
-    add_gateway_options(parser)
-
-
-def list_archived(args: argparse.Namespace) -> int:
-    listed = clients.from_args(args).call("sessions.archived", {"key": args.key})
-    if args.json:
-        print_json(listed)
-        return 0
+def _show_archived(listed: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
     rows = listed.get("sessions") or []
-    key = printable(str(listed.get("key")))
+    key = listed.get("key")
     if not rows:
-        sys.stdout.write(f"{key} has no earlier sessions.\n")
-        return 0
+        yield f"{key} has no earlier sessions."
+        return
     now = int(listed.get("ts") or time.time() * 1000)
-    sys.stdout.write(f"Earlier sessions of {key}:\n\n")
+    yield f"Earlier sessions of {key}:\n"
     for row in rows:
-        ended = f"{age(now - row['endedAt'])}" if row.get("endedAt") else "unknown"
+        ended = age(now - row["endedAt"]) if row.get("endedAt") else "unknown"
         title = shorten(printable(str(row.get("title") or "")), 60)
-        sys.stdout.write(f"{row.get('index'):>3}  {str(row.get('sessionId'))[:8]:<8}  {ended:<9}  {title}\n")
-    sys.stdout.write(f"\nBring one back with: openclaw sessions resume {key} --session 1\n")
-    return 0
+        yield f"{row.get('index'):>3}  {str(row.get('sessionId'))[:8]:<8}  {ended:<9}  {title}"
+    yield f"\nBring one back with: openclaw sessions resume {key} --session 1"
 
 
-def build_resume(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", nargs="?", default="main", metavar="KEY", help="session key (default main)")
-    parser.add_argument("--session", metavar="N|ID", help="number from the list or session id (default: the newest)")
-    add_json(parser)
-    add_gateway_options(parser)
-
-
-def resume(args: argparse.Namespace) -> int:
-    params: dict[str, Any] = {"key": args.key}
+def _resumed(args: argparse.Namespace) -> dict[str, Any]:
     wanted = (args.session or "").strip()
     if wanted.isascii() and wanted.isdigit() and len(wanted) < 4:
         if int(wanted) < 1:
             raise UserError(f"--session {wanted}: the newest earlier session is number 1")
-        params["index"] = int(wanted)
-    elif wanted:
-        params["sessionId"] = wanted
-    answer = clients.from_args(args).call("sessions.resume", params)
-    if args.json:
-        print_json(answer)
+        return {"index": int(wanted)}
+    return {"sessionId": wanted} if wanted else {}
+
+
+# Transcripts: search, export, import, compress
+
+
+def _query(args: argparse.Namespace) -> dict[str, Any]:
+    words: list[str] = args.query
+    if len(words) == 1 and " " in words[0] and not words[0].startswith('"'):
+        return {"query": f'"{words[0]}"'}  # The shell took the quotes away.
+    return {"query": " ".join(words)}
+
+
+def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    for found in answer.get("results") or []:
+        where = f"{found.get('sessionKey') or found.get('sessionId')}  {found.get('role')}  {found.get('timestamp')}"
+        yield paint(printable(f"{where}  entry {found.get('entryId')}"), "bold")
+        yield "  " + shorten(printable(" ".join(str(found.get("snippet")).split())), SNIPPET_WIDTH)
+    if not answer.get("results"):
+        yield "Nothing found."
+    if not answer.get("complete"):
+        yield "Not everything has been read yet: search again for the rest."
+
+
+def export(args: argparse.Namespace) -> int:
+    """JSON lines either way. A file is complete or not there at all."""
+    pages = _pages(args)
+    if not args.output:
+        for line in pages:
+            sys.stdout.write(line + "\n")
         return 0
-    sys.stdout.write(printable(f"{answer.get('key')}: {answer.get('marker')}") + "\n")
+    if os.path.exists(args.output):
+        raise UserError(f"{args.output} exists already; choose another file")
+    part = f"{args.output}.part"
+    count = 0
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            for line in pages:
+                file.write(line + "\n")
+                count += 1
+        os.rename(part, args.output)
+    except OSError as error:
+        raise UserError(f"cannot write {args.output}: {error.strerror}") from None
+    finally:
+        if os.path.exists(part):
+            os.unlink(part)
+    sys.stdout.write(f"{count} lines written to {args.output}\n")
     return 0
 
 
-ACTIONS = {
-    "list": Action("List the sessions the Gateway keeps", run, build, example="openclaw sessions --active 120 --json"),
-    "archived": Action(
-        "List the earlier sessions of a conversation",
-        list_archived,
-        build_archived,
-        example="openclaw sessions archived main",
-    ),
-    "resume": Action(
-        "Make an earlier session the current one again; the current one is kept",
-        resume,
-        build_resume,
-        example="openclaw sessions resume main --session 2",
-    ),
-    **FILE_ACTIONS,
+def _pages(args: argparse.Namespace) -> Iterator[str]:
+    import json
+
+    gateway = from_args(args)
+    params: dict[str, Any] = {"key": args.key, "format": "raw" if args.raw else "public"}
+    if args.session:
+        params["sessionId"] = args.session
+    cursor: int | None = 0
+    while cursor is not None:
+        page = gateway.call("sessions.export", {**params, "cursor": cursor}, timeout_ms=SLOW_MS)
+        # The session may be replaced while we read: all pages are of the one we began with.
+        params["sessionId"] = page["sessionId"]
+        cursor = page["next"]
+        for item in page["items"]:
+            yield item if args.raw else json.dumps(item, ensure_ascii=False, separators=(",", ":"))
+
+
+def _imported(args: argparse.Namespace) -> dict[str, Any]:
+    try:
+        size = os.stat(args.file).st_size
+        if size > LARGEST_IMPORT:
+            raise UserError(f"{args.file} has {size} bytes; at most {LARGEST_IMPORT} can be imported")
+        with open(args.file, encoding="utf-8") as file:
+            args.lines = [line.rstrip("\n") for line in file]
+    except OSError as error:
+        raise UserError(f"cannot read {args.file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{args.file} is not a text file in UTF-8") from None
+    return {"lines": args.lines}
+
+
+def _show_archive(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    before, after = answer.get("bytesBefore", 0), answer.get("bytesAfter", 0)
+    yield f"{answer.get('compressed')} transcripts compressed, {before} bytes are now {after}."
+    yield from (f"left as it is: {problem}" for problem in answer.get("problems") or [])
+
+
+_KEY = Flag("key", param="key", nargs="?", default="main", metavar="KEY", help="session key (default main)")
+
+COMMANDS = {
+    "sessions": Group(
+        {
+            "list": query(
+                "List the sessions the Gateway keeps",
+                "sessions.list",
+                (
+                    Flag("--active", metavar="N", help="only sessions used in the last N minutes"),
+                    Flag("--agent", param="agentId", metavar="ID", help="only sessions of this agent"),
+                    Flag(
+                        "--search",
+                        param="search",
+                        metavar="TEXT",
+                        help="only sessions whose name, label or key has this text",
+                    ),
+                    Flag("--limit", param="limit", metavar="N", type=int, help="at most N sessions"),
+                ),
+                params=_active_minutes,
+                shape=_listed,
+                show=_show_list,
+                painted=True,
+                example="openclaw sessions --active 120 --json",
+            ),
+            "archived": query(
+                "List the earlier sessions of a conversation",
+                "sessions.archived",
+                (_KEY,),
+                show=_show_archived,
+                example="openclaw sessions archived main",
+            ),
+            "resume": query(
+                "Make an earlier session the current one again; the current one is kept",
+                "sessions.resume",
+                (
+                    _KEY,
+                    Flag("--session", metavar="N|ID", help="number from the list or session id (default: the newest)"),
+                ),
+                params=_resumed,
+                show=lambda answer, args: [f"{answer.get('key')}: {answer.get('marker')}"],
+                example="openclaw sessions resume main --session 2",
+            ),
+            "search": query(
+                "Search everything that was ever said, tool results included",
+                "sessions.search",
+                (
+                    Flag("query", nargs="+", metavar="WORD", help='words that must all occur; "in quotes" as a phrase'),
+                    Flag("--session", param="key", metavar="KEY", help="only the current session of this key"),
+                    Flag("--agent", param="agentId", metavar="ID", help="only sessions of this agent"),
+                    Flag(
+                        "--role",
+                        param="role",
+                        choices=("user", "assistant", "toolResult", "summary"),
+                        help="only what this one said",
+                    ),
+                    Flag(
+                        "--limit",
+                        param="limit",
+                        metavar="N",
+                        type=int,
+                        default=20,
+                        help="at most N results (default 20)",
+                    ),
+                ),
+                params=_query,
+                show=_show_found,
+                painted=True,
+                timeout_ms=SLOW_MS,
+                example='openclaw sessions search "green shed" --role assistant',
+            ),
+            "export": Action(
+                "Write a conversation as JSON lines",
+                export,
+                (
+                    _KEY,
+                    Flag("--session", metavar="ID", help="an earlier session of that key"),
+                    Flag("--raw", action="store_true", help="the transcript's own lines instead of plain messages"),
+                    Flag("--output", metavar="FILE", help="a new file to write to (default: the terminal)"),
+                    *GATEWAY,
+                ),
+                example="openclaw sessions export main --output main.jsonl",
+            ),
+            "import": query(
+                "Bring an exported conversation in as a new session",
+                "sessions.import",
+                (
+                    Flag("file", metavar="FILE", help="an export in either format"),
+                    Flag("--key", param="key", metavar="KEY", required=True, help="a session that does not exist yet"),
+                ),
+                params=_imported,
+                show=lambda answer, args: [f"{len(args.lines)} lines imported as {answer.get('key')}"],
+                timeout_ms=SLOW_MS,
+                example="openclaw sessions import main.jsonl --key old-main",
+            ),
+            "archive": query(
+                "Compress old transcripts now; they open as before",
+                "sessions.archive",
+                (
+                    Flag(
+                        "--after-days",
+                        param="afterDays",
+                        metavar="N",
+                        type=int,
+                        help="those not written to for N days",
+                    ),
+                ),
+                show=_show_archive,
+                failed=lambda answer, args: not answer.get("ok"),
+                timeout_ms=SLOW_MS,
+                example="openclaw sessions archive --after-days 30",
+            ),
+        },
+        default="list",
+    )
 }
-DEFAULT = "list"

@@ -1,4 +1,4 @@
-"""``openclaw status``: one page about the Gateway, the model, the channels and the last sessions."""
+"""``openclaw status``, ``health`` and ``dashboard``: how the Gateway is, and where its Control UI is."""
 
 from __future__ import annotations
 
@@ -7,30 +7,86 @@ import sys
 import time
 
 from openclaw import __version__, paths
-from openclaw.cli import client as clients
-from openclaw.cli.args import Action, add_gateway_options, add_json
-from openclaw.cli.client import Client
-from openclaw.cli.errors import EXIT_FAILURE, UserError
-from openclaw.cli.health import channel_lines
-from openclaw.cli.sessions import table
-from openclaw.cli.target import running_gateway
-from openclaw.cli.terminal import age, paint, print_json, printable
+from openclaw.cli.client import Client, from_args
+from openclaw.cli.command import EXIT_FAILURE, GATEWAY, JSON, Action, Flag, UserError, query
+from openclaw.cli.target import gateway_section, resolve, running_gateway
+from openclaw.cli.terminal import age, note, paint, print_json, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
     from typing import Any
 
 
-def build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--deep", action="store_true", help="have the Gateway probe its channels afresh")
-    parser.add_argument("--usage", action="store_true", help="add what the model providers say about quotas")
-    add_json(parser)
-    add_gateway_options(parser)
+def health_query(example: str) -> Action:
+    """``openclaw health``, which is ``openclaw gateway health`` too."""
+    return query(
+        "Ask the Gateway whether it is well",
+        "health",
+        (
+            Flag(
+                "--probe",
+                param="probe",
+                action="store_true",
+                help="check everything afresh instead of using the last result",
+            ),
+        ),
+        show=_show_health,
+        failed=lambda health, args: not health.get("ok"),
+        example=example,
+    )
 
 
-def run(args: argparse.Namespace) -> int:
-    client = clients.from_args(args)
+def _show_health(health: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
+    agents = [str(agent.get("agentId")) for agent in health.get("agents") or []]
+    sessions = health.get("sessions") or {}
+    yield f"Gateway: {'ok' if health.get('ok') else 'not ok'}"
+    if health.get("problem"):
+        yield f"Problem: {health['problem']}"
+    yield from _channel_lines(health)
+    yield f"Agents: {', '.join(agents) or 'none'} (default {health.get('defaultAgentId', 'main')})"
+    yield f"Session store: {sessions.get('path')} ({sessions.get('count', 0)} sessions)"
+    yield from (f"- {row.get('key')} ({age(row.get('age'))})" for row in sessions.get("recent") or [])
+
+
+def _channel_lines(health: dict[str, Any]) -> list[str]:
+    channels, labels = health.get("channels") or {}, health.get("channelLabels") or {}
+    lines: list[str] = []
+    for name in health.get("channelOrder") or list(channels):
+        channel = channels.get(name) or {}
+        state = "not configured"
+        if channel.get("configured"):
+            state = "connected" if channel.get("connected") or channel.get("running") else "not connected"
+        if channel.get("lastError"):
+            state += f" ({channel['lastError']})"
+        lines.append(f"{labels.get(name, name)}: {state}")
+    return lines
+
+
+def dashboard(args: argparse.Namespace) -> int:
+    target = resolve()
+    base = str((gateway_section(paths.config_path()).get("controlUi") or {}).get("basePath") or "").strip("/")
+    clean = f"{target.http_url}/{base}/" if base else f"{target.http_url}/"
+    # The secret travels as a fragment, which browsers never send over the network.
+    with_token = f"{clean}#token={target.secret}" if target.secret else clean
+    if args.json:
+        print_json({"url": clean, "urlWithToken": with_token})
+        return 0
+    sys.stdout.write(f"Control UI: {clean}\nWith token: {with_token}\n")
+    if os.environ.get("SSH_CONNECTION") and target.local:
+        note(
+            f"From your own machine: ssh -N -L {target.port}:127.0.0.1:{target.port} USER@HOST, then open the address."
+        )
+    elif not args.no_open and sys.stdout.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        import webbrowser
+
+        webbrowser.open(with_token)
+    return 0
+
+
+def status(args: argparse.Namespace) -> int:
+    client = from_args(args)
     began = time.monotonic()
     try:
         status = client.call("status")
@@ -38,7 +94,10 @@ def run(args: argparse.Namespace) -> int:
         health = client.call("health", {"probe": True} if args.deep else {})
         usage = client.call("usage.status") if args.usage else None
     except UserError as error:
-        return _unreachable(client, error, as_json=args.json)
+        if not args.json:
+            raise
+        print_json(_surroundings(client, {}, None, str(error).splitlines()[0]))
+        return EXIT_FAILURE
     if args.json:
         report = {**status, **_surroundings(client, status, latency, None), "agents": _agents(health)}
         report |= {"health": health} if args.deep else {}
@@ -50,14 +109,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _unreachable(client: Client, error: UserError, *, as_json: bool) -> int:
-    if not as_json:
-        raise error
-    print_json(_surroundings(client, {}, None, str(error).splitlines()[0]))
-    return EXIT_FAILURE
-
-
 def _surroundings(client: Client, status: dict[str, Any], latency: int | None, error: str | None) -> dict[str, Any]:
+    from openclaw.cli.service import unit_name, unit_path
+
     system = os.uname()
     running = running_gateway() if client.target.local else None
     gateway = {
@@ -73,6 +127,7 @@ def _surroundings(client: Client, status: dict[str, Any], latency: int | None, e
         "pid": running.get("pid") if running else None,
         "error": error,
     }
+    installed = os.path.exists(unit_path())
     label = f"{system.sysname.lower()} {system.release} ({system.machine})"
     return {
         "cli": {"version": __version__},
@@ -85,16 +140,12 @@ def _surroundings(client: Client, status: dict[str, Any], latency: int | None, e
         "stateDir": paths.state_dir(),
         "configPath": client.target.config_path,
         "gateway": gateway,
-        "gatewayService": _service(),
+        "gatewayService": {
+            "label": unit_name(),
+            "installed": installed,
+            "loadedText": "installed" if installed else "not installed",
+        },
     }
-
-
-def _service() -> dict[str, Any]:
-    from openclaw.cli.systemd import unit_name, unit_path
-
-    installed = os.path.exists(unit_path())
-    loaded = "installed" if installed else "not installed"
-    return {"label": unit_name(), "installed": installed, "loadedText": loaded}
 
 
 def _agents(health: dict[str, Any]) -> dict[str, Any]:
@@ -117,6 +168,8 @@ def _agents(health: dict[str, Any]) -> dict[str, Any]:
 
 
 def _page(client: Client, status: dict[str, Any], health: dict[str, Any], latency: int) -> str:
+    from openclaw.cli.sessions import table
+
     sessions = status.get("sessions") or {}
     defaults = sessions.get("defaults") or {}
     agents = _agents(health)
@@ -142,8 +195,8 @@ def _page(client: Client, status: dict[str, Any], health: dict[str, Any], latenc
     lines = ["OpenClaw status", "", paint("Overview", "bold")]
     lines += [f"  {name:<14}{printable(value)}" for name, value in facts]
     lines += ["", paint("Channels", "bold")]
-    channels = channel_lines(health) or [printable(str(line)) for line in status.get("channelSummary") or []]
-    lines += [f"  {line}" for line in channels or ["none configured"]]
+    channels = _channel_lines(health) or [str(line) for line in status.get("channelSummary") or []]
+    lines += [f"  {printable(line)}" for line in channels or ["none configured"]]
     lines += ["", paint("Sessions", "bold")]
     lines += [f"  {line}" for line in table((sessions.get("recent") or [])[:10]).splitlines()]
     lines += [
@@ -164,4 +217,23 @@ def _usage_text(usage: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-ACTION = Action("Show the Gateway, its model, channels and sessions", run, build, example="openclaw status --json")
+COMMANDS = {
+    "status": Action(
+        "Show the Gateway, its model, channels and sessions",
+        status,
+        (
+            Flag("--deep", action="store_true", help="have the Gateway probe its channels afresh"),
+            Flag("--usage", action="store_true", help="add what the model providers say about quotas"),
+            JSON,
+            *GATEWAY,
+        ),
+        example="openclaw status --json",
+    ),
+    "health": health_query("openclaw health --json"),
+    "dashboard": Action(
+        "Print the address of the Control UI (and open it)",
+        dashboard,
+        (Flag("--no-open", action="store_true", help="only print the address, open no browser"), JSON),
+        example="openclaw dashboard --no-open",
+    ),
+}

@@ -7,7 +7,7 @@ import os
 import re
 
 from openclaw import paths
-from openclaw.cli.errors import UserError
+from openclaw.cli.command import UserError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,12 +1,9 @@
-"""``openclaw why``: what became of a message, and why; exit 1 when nothing goes by that name."""
+"""``openclaw why``: what became of a message, and why. It exits 1 when no message has that name."""
 
 from __future__ import annotations
 
-import sys
-
-from openclaw.cli import client as clients
-from openclaw.cli.args import Action, add_gateway_options, add_json
-from openclaw.cli.terminal import paint, print_json, printable, shorten
+from openclaw.cli.command import Flag, query
+from openclaw.cli.terminal import paint, printable, shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,33 +13,16 @@ if TYPE_CHECKING:
 COLOURS = {"answered": "green", "silent": "green", "failed": "red", "expired": "red"}
 
 
-def build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "ref",
-        metavar="MESSAGE|RUN|SESSION",
-        help="number of a message, a run id (its beginning will do), a session key, session id or label",
-    )
-    add_json(parser)
-    add_gateway_options(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    found = clients.from_args(args).call("messages.why", {"ref": args.ref})
-    if args.json:
-        print_json(found)
-    else:
-        sys.stdout.write("\n".join(_session(found) if found.get("kind") == "session" else _message(found)) + "\n")
-    return 0
-
-
-def _message(found: dict[str, Any]) -> list[str]:
-    lines = _told(found)
+def _show(found: dict[str, Any], args: argparse.Namespace) -> list[str]:
+    if found.get("kind") == "session":
+        return _session(found)
+    lines = _message(found)
     if answering := found.get("answeredBy"):
-        lines += ["", "The run that answered it:", "", *_told(answering)]
+        lines += ["", "The run that answered it:", "", *_message(answering)]
     return lines
 
 
-def _told(found: dict[str, Any]) -> list[str]:
+def _message(found: dict[str, Any]) -> list[str]:
     message = found.get("message") or {}
     state = str(message.get("state"))
     head = f"Message {message.get('id')} (run {printable(str(message.get('runId')))}): "
@@ -67,4 +47,20 @@ def _sentences(found: dict[str, Any]) -> list[str]:
     return [f"  - {printable(str(sentence))}" for sentence in found.get("story") or []]
 
 
-ACTION = Action("Tell what became of a message and why", run, build, example="openclaw why 3f2c81")
+COMMANDS = {
+    "why": query(
+        "Tell what became of a message and why",
+        "messages.why",
+        (
+            Flag(
+                "ref",
+                param="ref",
+                metavar="MESSAGE|RUN|SESSION",
+                help="number of a message, a run id (its beginning will do), a session key, session id or label",
+            ),
+        ),
+        show=_show,
+        painted=True,
+        example="openclaw why 3f2c81",
+    )
+}

@@ -11,8 +11,7 @@ import msgspec
 
 from openclaw.gateway.spoken import notice
 from openclaw.inbound.intake import Incoming, take_in
-from openclaw.tools.approval_journal import Pending
-from openclaw.tools.approvals import Approval, Approvals
+from openclaw.tools.exec.approvals import Approval, Approvals, PendingApproval
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -90,7 +89,7 @@ async def tell_lost(gateway: Gateway) -> None:
         log.error("sessions cannot be told yet of questions that a restart closed: %s", error)
 
 
-def lost_text(lost: Pending) -> str:
+def lost_text(lost: PendingApproval) -> str:
     command = " ".join(lost.command.split())[:SHOWN_COMMAND]
     if lost.state == "running":
         return (

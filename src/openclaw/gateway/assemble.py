@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +57,11 @@ from openclaw.gateway.system_events import SystemEvents
 from openclaw.inbound.pairing import PairingStore
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import Notebooks
-from openclaw.messages import AssistantMessage
-from openclaw.models import http as model_http
-from openclaw.models.base import Done, Heard, ModelError, ModelRequest, StreamEvent
+from openclaw.models.base import ModelError
+from openclaw.models.calls import ModelCalls
 from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.detect import FoundServer, find_servers
 from openclaw.models.keys import Keys
-from openclaw.models.providers import close_providers, provider_for
 from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.hub import RunHub
@@ -76,9 +73,7 @@ from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript_store import FileTranscriptStore
-from openclaw.tools.approval_journal import ApprovalJournal
-from openclaw.tools.approval_rules import ApprovalRules
-from openclaw.tools.approvals import Approvals
+from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.process_registry import ProcessRegistry
 
 log = logging.getLogger("openclaw.gateway")
@@ -120,6 +115,13 @@ async def open_gateway(
     questions = ApprovalJournal(state_dir)
     await questions.load()
     metrics, loop_fairness = Metrics(), LoopFairness()
+
+    def count_failure(error: ModelError) -> None:
+        metrics.model_errors[error.kind] += 1
+
+    model_calls = ModelCalls(
+        keys, lambda: config.current, clock, state_dir, take_turn=loop_fairness.enter, failed=count_failure
+    )
     runtime = Runtime(
         state_dir=Path(state_dir),
         clock=clock,
@@ -131,14 +133,15 @@ async def open_gateway(
         catalogue=CurrentCatalogue(config, environ, found, state_dir),
         processes=ProcessRegistry(),
         notes=SystemEvents(clock, lambda: user_zone(config.current)),
-        call_model=partial(call_model, config, keys, loop_fairness, metrics),
+        call_model=model_calls.call,
         grounds=Grounds(state_dir, clock),
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=lambda run_id, text: wake(gateway, run_id, text),
-        notebooks=Notebooks(Path(state_dir), clock, Embedders(keys, environ)),
+        notebooks=Notebooks(Path(state_dir), clock, Embedders(model_calls.http, keys, environ)),
     )
     gateway = build_gateway(runtime, metrics, loop_fairness, environ)
+    gateway.model_calls = model_calls
     assert gateway.runtime.approvals is not None
     watch_approvals(gateway, gateway.runtime.approvals)
     watch_compactions(gateway.runtime)
@@ -247,40 +250,6 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
     return MeteredRun(record, shown, gateway.metrics)
 
 
-async def call_model(
-    config: ConfigStore,
-    keys: Keys,
-    fairness: LoopFairness,
-    metrics: Metrics,
-    request: ModelRequest,
-    agent_id: str,
-    heard: Heard,
-) -> AssistantMessage:
-    """Finds the key at every call, so that a rotated one takes effect at once."""
-    stream: AsyncIterator[StreamEvent] | None = None
-    answering = False
-    try:
-        await fairness.enter()
-        key = await keys.resolve_key(request.model, config.current, agent_id=agent_id)
-        stream = provider_for(request.model).stream(request, key)
-        async for event in stream:
-            if not answering:
-                answering = True
-                await fairness.enter()
-            if type(event) is Done:
-                return event.message
-            heard(event)
-        raise ModelError("The model's stream ended without a final event.", kind="network")
-    except ModelError as error:
-        metrics.model_errors[error.kind] += 1
-        raise
-    finally:
-        # Now rather than when the garbage collector finds it: a run that is stopped hangs up.
-        aclose = getattr(stream, "aclose", None)
-        if aclose is not None:
-            await aclose()
-
-
 async def close_gateway(gateway: Gateway) -> None:
     """In the order of the flow: runs first, so that everything they still write finds its store open."""
     await gateway.reception.close()
@@ -292,8 +261,7 @@ async def close_gateway(gateway: Gateway) -> None:
         await gateway.runtime.approvals.close()
     await gateway.runtime.processes.close()
     await gateway.runtime.notebooks.close()
-    await close_providers()
-    await model_http.close()
+    await gateway.model_calls.close()
     await gateway.runtime.transcripts.close()
     await gateway.runtime.sessions.close()
     await gateway.runtime.ledger.close()

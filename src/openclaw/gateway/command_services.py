@@ -40,7 +40,7 @@ from openclaw.runs.record import RunRecord
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.reset import MessageFacts, ensure_fresh
 from openclaw.storage.base import SessionRow
-from openclaw.tools.approvals import UnknownApproval
+from openclaw.tools.exec.approvals import UnknownApproval
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

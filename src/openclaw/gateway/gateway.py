@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.server.registry import MethodTable
     from openclaw.gateway.server.server import Route
     from openclaw.inbound.pairing import PairingStore
+    from openclaw.models.calls import ModelCalls
     from openclaw.runs.hub import RunHub
     from openclaw.sessions.search import SearchIndex
 
@@ -74,6 +75,8 @@ class Gateway:
     loop_lag: LoopLag
     loop_fairness: LoopFairness
     search: SearchIndex
+    model_calls: ModelCalls = field(init=False)
+    """The HTTP connections to the providers."""
     hub: RunHub = field(init=False)
     """The runs under way."""
     reception: Reception = field(init=False)

@@ -12,14 +12,15 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from openclaw.clock import SystemClock
+from openclaw.clock import Clock, SystemClock
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigInvalid, ConfigStore
 from openclaw.gateway.approvals import tell_lost
@@ -117,29 +118,49 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
     host = host_of(config.current, options)
     logs = Logs.start(state, config.current.logging, verbose=options.verbose)
     try:
-        gateway = await open_gateway(state, config, clock, os.environ)
-        gateway.given_secret = given_secret(config.current, options)
-        try:
-            unfinished = await gateway.hub.find_unfinished()
-            server = await _listen(gateway, host, port_of(config.current, options))
-            lock.describe(started_at=gateway.started_at, port=server.port, config_path=config.path)
-            await gateway.start_services()
-            if unfinished:
-                log.info("taking up %d unfinished messages", unfinished)
-            await gateway.hub.recover()
-            await tell_lost(gateway)
-            await gateway.reception.recover()
-            if gateway.channel_services is not None:
-                await gateway.channel_services.start()
+        port = port_of(config.current, options)
+        secret = given_secret(config.current, options)
+        async with serving(state, config, clock, os.environ, host, port, secret=secret, lock=lock) as (gateway, server):
             _collect_calmly()
             print(f"OpenClaw Gateway: {server.url(host)}", flush=True)
-            restart = await _until_told(gateway)
-            await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)
-        finally:
-            await close_gateway(gateway)
+            return await _until_told(gateway)
     finally:
         logs.stop()
-    return restart
+
+
+@asynccontextmanager
+async def serving(
+    state: str,
+    config: ConfigStore,
+    clock: Clock,
+    environ: Mapping[str, str],
+    host: str,
+    port: int,
+    *,
+    secret: SharedSecret | None = None,
+    lock: GatewayLock | None = None,
+) -> AsyncGenerator[tuple[Gateway, Server]]:
+    """A Gateway that has taken up its unfinished messages and listens; the end of the context stops and closes it."""
+    gateway = await open_gateway(state, config, clock, environ)
+    gateway.given_secret = secret
+    try:
+        unfinished = await gateway.hub.find_unfinished()
+        server = await _listen(gateway, host, port)
+        if lock is not None:
+            lock.describe(started_at=gateway.started_at, port=server.port, config_path=config.path)
+        await gateway.start_services()
+        if unfinished:
+            log.info("taking up %d unfinished messages", unfinished)
+        await gateway.hub.recover()
+        await tell_lost(gateway)
+        await gateway.reception.recover()
+        if gateway.channel_services is not None:
+            await gateway.channel_services.start()
+        yield gateway, server
+        restart = gateway.restart.requested.is_set()
+        await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)
+    finally:
+        await close_gateway(gateway)
 
 
 def _collect_calmly() -> None:

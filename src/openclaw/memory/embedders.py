@@ -19,8 +19,7 @@ from openclaw.config.schema import Config, MemorySearch
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.models.base import Model, ModelError
-from openclaw.models.endpoint import Endpoint
-from openclaw.models.http import WireRequest, post_json
+from openclaw.models.http import ModelHttp, WireRequest
 from openclaw.models.keys import Keys, find_source, provider_config
 from openclaw.models.local.gguf import says_pooling
 from openclaw.models.local.provider import Worker
@@ -83,7 +82,8 @@ class NoEmbedder(Exception):
 class Embedders:
     """Makes embedders as the current configuration wants them. Making one is cheap; those in memory are kept."""
 
-    def __init__(self, keys: Keys, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, http: ModelHttp, keys: Keys, environ: Mapping[str, str] = os.environ) -> None:
+        self._http = http
         self._keys = keys
         self._environ = environ
         self._gguf: dict[str, GgufEmbedder] = {}
@@ -136,7 +136,7 @@ class Embedders:
         key = partial(self._key, model, settings, config, agent_id)
         kind = GeminiEmbedder if name == "gemini" else OpenAIEmbedder
         headers = {**model.headers, **settings.remote.headers}
-        return kind(name, model.id, model.base_url, key, headers)
+        return kind(self._http, name, model.id, model.base_url, key, headers)
 
     def _local(self, settings: MemorySearch) -> Embedder:
         path = _model_path(settings)
@@ -212,7 +212,10 @@ class _GeminiAnswer(msgspec.Struct):
 class _HttpEmbedder:
     batch_texts = BATCH_TEXTS
 
-    def __init__(self, provider: str, model: str, base_url: str, key: Key, headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, http: ModelHttp, provider: str, model: str, base_url: str, key: Key, headers: Mapping[str, str]
+    ) -> None:
+        self._http = http
         self.provider = provider
         self.model = model
         self._base = base_url.rstrip("/")
@@ -224,9 +227,9 @@ class _HttpEmbedder:
         return f"{self.provider}:{self.model}:{self._base}"
 
     async def _post(self, url: str, headers: dict[str, str], body: dict[str, Any], key: str) -> bytes:
-        wire = WireRequest(endpoint=Endpoint(url, {**headers, **self._headers}, api_key=key), body=body)
+        wire = WireRequest(url=url, headers={**headers, **self._headers}, body=body, api_key=key)
         try:
-            return await post_json(wire, provider=self.provider, timeout_s=TIMEOUT_S)
+            return await self._http.post_json(wire, provider=self.provider, timeout_s=TIMEOUT_S)
         except ModelError as error:
             raise EmbeddingFailed(str(error)) from None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Hashable
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 
-from openclaw.clock import Clock, SystemClock
+from openclaw.clock import Clock
 from openclaw.messages import (
     AssistantBlock,
     AssistantMessage,
@@ -33,13 +33,11 @@ from openclaw.models.compat import (
     controls_binding,
     is_anthropic,
 )
-from openclaw.models.endpoint import Endpoint
 from openclaw.models.errors import classify, describe_error
-from openclaw.models.history_cache import State, in_parts
-from openclaw.models.http import WireRequest, idle_timeout_s, stream_reply
+from openclaw.models.history_cache import PartState, build_history
+from openclaw.models.http import ModelHttp, WireRequest, idle_timeout_s
 from openclaw.models.message_builder import BlockBuilder, MessageBuilder
 from openclaw.models.sse import SseEvent
-from openclaw.models.standing import Standing, once
 
 API_VERSION = "2023-06-01"
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
@@ -50,26 +48,25 @@ _REFUSAL_TEST = re.compile(r"ANTHROPIC_MAGIC_STRING_TRIGGER_REFUSAL\w*")
 
 
 class AnthropicProvider(Provider):
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-        self._standing = Standing()
+    def __init__(self, http: ModelHttp, clock: Clock) -> None:
+        self._http = http
+        self._clock = clock
 
     def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
-        wire = build_request(request, api_key, self._standing)
-        state = AnthropicStream(request.model, self._clock.now_ms())
-        return stream_reply(wire, state, model=request.model)
+        reply = AnthropicStream(request.model, self._clock.now_ms())
+        return self._http.stream_reply(build_request(request, api_key), reply)
 
 
-def build_request(request: ModelRequest, api_key: str = "", standing: Standing | None = None) -> WireRequest:
-    standing = standing or Standing()
-    endpoint = standing.endpoint(request.model, api_key, _endpoint)
-    return WireRequest(endpoint=endpoint, body=build_body(request, standing))
-
-
-def _endpoint(model: Model, api_key: str) -> Endpoint:
+def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
+    model = request.model
     base = (model.base_url or ANTHROPIC_BASE_URL).rstrip("/")
-    url = f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages"
-    return Endpoint(url, _headers(model, api_key), api_key=api_key, idle_s=idle_timeout_s(model))
+    return WireRequest(
+        url=f"{base}/messages" if base.endswith("/v1") else f"{base}/v1/messages",
+        headers=_headers(model, api_key),
+        body=build_body(request),
+        api_key=api_key,
+        idle_s=idle_timeout_s(model),
+    )
 
 
 def _headers(model: Model, api_key: str) -> dict[str, str]:
@@ -90,30 +87,29 @@ def _headers(model: Model, api_key: str) -> dict[str, str]:
     return {**headers, **{name.lower(): value for name, value in model.headers.items()}}
 
 
-def build_body(request: ModelRequest, standing: Standing | None = None) -> dict[str, Any]:
-    """``standing``: prompt and tools are taken from there, encoded."""
+def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
     facts = claude_facts(model)
     level = thinking.clamp_to_model(request.thinking, model)
 
-    def build(part: list[Message], state: State) -> list[dict[str, Any]]:
+    def build(part: list[Message], state: PartState) -> list[dict[str, Any]]:
         history = convert.transform(part, model, state.ids)
         if facts.bound_thinking:
             thinks = level != "off" or facts.off == "low_effort"
-            history = _without_unbound_thinking(history, keep_current=thinks and not state.over)
+            history = _without_unbound_thinking(history, keep_current=thinks and not state.finished)
         return _messages(history, model, beginning=state.first)
 
-    over, current = in_parts(request, convert.UniqueIds(_legal_id, MAX_ID), build)
+    finished, current = build_history(request, convert.UniqueIds(_legal_id, MAX_ID), build)
     if not current:
         raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
     if current[-1]["role"] == "assistant":
         current.append({"role": "user", "content": [{"type": "text", "text": convert.CONTINUE}]})
     marker = _cache_marker(model)
     _mark_last_user_block(current, marker)
-    body: dict[str, Any] = {"model": model.id, "messages": [*over, *current], "stream": True}
-    if system := _system(request, marker, standing):
+    body: dict[str, Any] = {"model": model.id, "messages": [*finished, *current], "stream": True}
+    if system := _system(request, marker):
         body["system"] = system
-    _add_tools(body, request, marker, standing)
+    _add_tools(body, request, marker)
     if not facts.forced_tools and _is_forced(body):
         # These models refuse to be forced; they are left to choose.
         del body["tool_choice"]
@@ -142,15 +138,11 @@ def _legal_id(call_id: str, same_model: bool) -> str:
     return convert.sanitised(call_id)[:MAX_ID]
 
 
-def _system(request: ModelRequest, marker: dict[str, str] | None, standing: Standing | None) -> list[Any]:
-    """The stable part carries the cache marker; what changes from turn to turn stands after it."""
-
-    def stable() -> dict[str, Any]:
-        return _marked(_text(request.system), marker)
-
-    blocks: list[Any] = []
+def _system(request: ModelRequest, marker: dict[str, str] | None) -> list[dict[str, Any]]:
+    """The stable part carries the cache marker. What changes from turn to turn stands after it."""
+    blocks: list[dict[str, Any]] = []
     if request.system.strip():
-        blocks.append(once(standing, request.system, _form(marker), stable))
+        blocks.append(_marked(_text(request.system), marker))
     if request.system_suffix.strip():
         blocks.append(_text(request.system_suffix))
     return blocks
@@ -259,42 +251,27 @@ def _marked(block: dict[str, Any], marker: dict[str, str] | None) -> dict[str, A
     return {**block, "cache_control": marker} if marker else block
 
 
-def _form(marker: dict[str, str] | None) -> Hashable:
-    return tuple(marker.values()) if marker else None
-
-
 def _mark_last_user_block(messages: list[dict[str, Any]], marker: dict[str, str] | None) -> None:
     content = messages[-1]["content"]
     content[-1] = _marked(content[-1], marker)
 
 
-def _add_tools(
-    body: dict[str, Any], request: ModelRequest, marker: dict[str, str] | None, standing: Standing | None
-) -> None:
-    if "system" in body:
-        marker = None
-
-    def offered() -> list[dict[str, Any]]:
-        tools = [_tool(spec) for spec in request.tools]
-        return [*tools[:-1], _marked(tools[-1], marker)]
-
+def _add_tools(body: dict[str, Any], request: ModelRequest, marker: dict[str, str] | None) -> None:
     choice = _tool_choice(request.tool_choice)
     if request.tools:
-        body["tools"] = once(standing, request.tools, _form(marker), offered)
+        tools = [_tool(spec) for spec in request.tools]
     elif names := convert.used_tool_names(request.messages):
-        body["tools"] = _no_longer_offered(names, marker)
+        # Calls in history need their tools declared, even when none is on offer now.
+        empty = {"type": "object", "properties": {}}
+        tools = [{"name": name, "description": "Not available now.", "input_schema": empty} for name in names]
         choice = {"type": "none"}
     else:
         return
+    if "system" not in body:
+        tools[-1] = _marked(tools[-1], marker)
+    body["tools"] = tools
     if choice is not None:
         body["tool_choice"] = choice
-
-
-def _no_longer_offered(names: list[str], marker: dict[str, str] | None) -> list[dict[str, Any]]:
-    """Calls in history need their tools declared, even when none is on offer now."""
-    empty = {"type": "object", "properties": {}}
-    tools = [{"name": name, "description": "Not available now.", "input_schema": empty} for name in names]
-    return [*tools[:-1], _marked(tools[-1], marker)]
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:

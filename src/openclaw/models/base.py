@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -122,4 +122,4 @@ class ModelError(Exception):
 class Provider(Protocol):
     """Streams one assistant message. Cancelling the consuming task closes the connection at once."""
 
-    def stream(self, request: ModelRequest, api_key: str) -> AsyncIterator[StreamEvent]: ...
+    def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]: ...

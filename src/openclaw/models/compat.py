@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from openclaw.messages import ThinkingLevel
-from openclaw.models.base import Model
+from openclaw.models.base import Model, ModelError
+from openclaw.models.keys import is_loopback
 
 OPENAI_BASE_URL = "https://api.openai.com/v1"
 _MISTRAL_MODELS = ("mistral", "mixtral", "codestral", "pixtral", "devstral", "ministral", "magistral")
@@ -53,7 +54,7 @@ def quirks_of(model: Model) -> Quirks:
     try:
         return msgspec.convert({**guessed, **known}, Quirks)
     except msgspec.ValidationError as error:
-        raise ValueError(f"The compat settings of {model.ref} are wrong: {error}.") from None
+        raise ModelError(f"The compat settings of {model.ref} are wrong: {error}.", kind="format") from None
 
 
 def openai_url(model: Model, path: str) -> str:
@@ -83,12 +84,9 @@ def tool_choice(choice: Any, *, nested: bool) -> Any:
         case {"name": str(name)}:
             return {"type": "function", "function": {"name": name}} if nested else {"type": "function", "name": name}
         case _:
-            raise ValueError(f'Unknown tool choice {choice!r}; use "auto", "none", "required" or {{"name": ...}}.')
-
-
-def is_loopback(model: Model) -> bool:
-    host = urlsplit(model.base_url).hostname or ""
-    return host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")
+            raise ModelError(
+                f'Unknown tool choice {choice!r}; use "auto", "none", "required" or {{"name": ...}}.', kind="format"
+            )
 
 
 def reasons_in_tags(model: Model) -> bool | Literal["if_begun"]:
@@ -119,7 +117,7 @@ def _guess(model: Model) -> Quirks:
     mistral_model = any(name in model_id for name in _MISTRAL_MODELS)
     zai = served_by("zai", "z.ai")
     xai = served_by("xai", "x.ai")
-    local = provider in _LOCAL_PROVIDERS or is_loopback(model)
+    local = provider in _LOCAL_PROVIDERS or is_loopback(model.base_url) or host == "0.0.0.0"
     picky = (
         local or mistral or zai or xai or served_by("cerebras", "cerebras.ai") or served_by("deepseek", "deepseek.com")
         or served_by("chutes", "chutes.ai") or provider == "opencode"

@@ -1,8 +1,8 @@
-"""The beginning of a conversation, turned into a vendor's form and encoded once.
+"""The finished turns of a conversation in a provider's form, encoded once and reused by later requests.
 
-A conversation grows by whole turns, and what a turn became on the wire does not depend on what is said later. So the
-turns that are over are kept as they were sent, and only the current one is made anew for each request: the cost of a
-request does not grow with the length of what came before.
+A conversation grows by whole turns, and the form of a turn does not depend on later turns. So finished turns are kept
+as they were sent and only the current turn is built for each request. The cost of a request does not grow with the
+length of the conversation.
 """
 
 from __future__ import annotations
@@ -17,82 +17,87 @@ from openclaw.models.base import Model, ModelRequest
 from openclaw.models.convert import FAILED, UniqueIds, is_blank, plain_text
 from openclaw.models.message_builder import encode_body
 
-FEWEST = 8
-"""A shorter beginning is not worth keeping."""
+MIN_FINISHED = 8
+"""Fewer finished messages are not worth keeping."""
 
 
-class State:
-    """What one part of a conversation must know of the parts before it."""
+class PartState:
+    """What the builder of one part of a conversation must know of the parts before and after it."""
 
-    def __init__(self, ids: UniqueIds, sent: set[str] | None = None, *, first: bool = True, over: bool = False) -> None:
+    def __init__(
+        self, ids: UniqueIds, sent: set[str] | None = None, *, first: bool = True, finished: bool = False
+    ) -> None:
         self.ids = ids
         self.sent = sent or set()
-        """Ids of items the vendor has been given; it refuses one twice."""
+        """Ids of items that were sent. The OpenAI Responses API refuses an id that comes twice."""
         self.first = first
-        """Nothing comes before it."""
-        self.over = over
-        """Another turn follows."""
+        """No part comes before this one."""
+        self.finished = finished
+        """Another turn follows this part."""
 
-    def next(self, *, first: bool = False, over: bool) -> State:
-        return State(self.ids.copy(), self.sent.copy(), first=first, over=over)
-
-
-Build: TypeAlias = Callable[[list[Message], State], list[dict[str, Any]]]
-"""One part of a conversation on the wire: some turns that are over, or the current one, or everything."""
+    def next(self, *, first: bool = False, finished: bool) -> PartState:
+        return PartState(self.ids.copy(), self.sent.copy(), first=first, finished=finished)
 
 
-class _Settled:
-    def __init__(self, model: Model, state: State) -> None:
+BuildPart: TypeAlias = Callable[[list[Message], PartState], list[dict[str, Any]]]
+"""Builds the provider's form of finished turns, of the current turn, or of the whole conversation."""
+
+
+class _FinishedTurns:
+    def __init__(self, model: Model, state: PartState) -> None:
         self.model = model
         self.source: list[Message] = []
         self.wire: list[msgspec.Raw] = []
         self.state = state
 
-    def begins(self, request: ModelRequest, place: int) -> bool:
-        """Same objects: comparing them is a comparison of pointers."""
+    def are_start_of(self, request: ModelRequest, current: int) -> bool:
+        """Whether the kept turns begin this request. The messages are the same objects, so this compares pointers."""
         size, messages = len(self.source), request.messages
-        if size > place or self.model != request.model or self.source != messages[:size]:
+        if size > current or self.model != request.model or self.source != messages[:size]:
             return False
         return size == 0 or _begins_turn(messages, size)
 
 
-def in_parts(request: ModelRequest, ids: UniqueIds, build: Build) -> tuple[list[msgspec.Raw], list[dict[str, Any]]]:
-    """The turns that are over, encoded, and the current one."""
-    messages, memo, state = request.messages, request.memo, State(ids)
-    place = _current_turn(messages) if memo is not None and len(messages) > FEWEST else 0
-    if memo is None or place < FEWEST:
+def build_history(
+    request: ModelRequest, ids: UniqueIds, build: BuildPart
+) -> tuple[list[msgspec.Raw], list[dict[str, Any]]]:
+    """The finished turns, encoded, and the current turn. The finished turns are kept in the request's ``memo``."""
+    messages, memo, state = request.messages, request.memo, PartState(ids)
+    current = _current_turn(messages) if memo is not None and len(messages) > MIN_FINISHED else 0
+    if memo is None or current < MIN_FINISHED:
         return [], build(messages, state)
-    # Another model, or another thinking level, may want the same words in another form.
+    # Another model or thinking level may need the same messages in another form.
     key = ("wire", request.model.ref, request.thinking)
-    known = memo.get(key)
-    if not isinstance(known, _Settled) or not known.begins(request, place):
-        known = memo[key] = _Settled(request.model, state)
-    new = messages[len(known.source) : place]
+    kept = memo.get(key)
+    if not isinstance(kept, _FinishedTurns) or not kept.are_start_of(request, current):
+        kept = memo[key] = _FinishedTurns(request.model, state)
+    new = messages[len(kept.source) : current]
     if new:
-        state = known.state.next(first=not known.source, over=True)
-        known.wire += [msgspec.Raw(encode_body(item)) for item in build(new, state)]
-        known.source += new
-        known.state = state
-    return known.wire, build(messages[place:], known.state.next(over=False))
+        state = kept.state.next(first=not kept.source, finished=True)
+        kept.wire += [msgspec.Raw(encode_body(item)) for item in build(new, state)]
+        kept.source += new
+        kept.state = state
+    return kept.wire, build(messages[current:], kept.state.next(finished=False))
 
 
 def _current_turn(messages: list[Message]) -> int:
-    """Where the last words of the user stand that follow a finished answer; 0 where there are none.
+    """The index of the last user message that follows a finished answer, or 0.
 
-    Both say something and neither calls a tool: so each is there in every vendor's form, and nothing joins them.
+    Both messages have text and the answer calls no tool. So both are present in every provider's form and no provider
+    joins them.
     """
-    return next((place for place in range(len(messages) - 1, 0, -1) if _begins_turn(messages, place)), 0)
+    return next((index for index in range(len(messages) - 1, 0, -1) if _begins_turn(messages, index)), 0)
 
 
-def _begins_turn(messages: list[Message], place: int) -> bool:
-    words, before = messages[place], messages[place - 1]
+def _begins_turn(messages: list[Message], index: int) -> bool:
+    words, before = messages[index], messages[index - 1]
     if not isinstance(words, UserMessage) or not isinstance(before, AssistantMessage):
         return False
     finished = before.stop_reason not in FAILED and not before.tool_calls
-    return finished and _says_something(words) and _says_something(before)
+    return finished and _has_text(words) and _has_text(before)
 
 
-def _says_something(message: UserMessage | AssistantMessage) -> bool:
+def _has_text(message: UserMessage | AssistantMessage) -> bool:
     content = message.content
     if isinstance(content, str):
         return not is_blank(content)

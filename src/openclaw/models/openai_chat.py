@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.clock import Clock, SystemClock
+from openclaw.clock import Clock
 from openclaw.messages import (
     AssistantMessage,
     ImageBlock,
@@ -26,13 +26,11 @@ from openclaw.messages import (
 from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
 from openclaw.models.compat import Quirks, openai_headers, openai_url, quirks_of, tool_choice
-from openclaw.models.endpoint import Endpoint
 from openclaw.models.errors import classify, describe_error
-from openclaw.models.history_cache import State, in_parts
-from openclaw.models.http import WireRequest, idle_timeout_s, stream_reply
+from openclaw.models.history_cache import PartState, build_history
+from openclaw.models.http import ModelHttp, WireRequest, idle_timeout_s
 from openclaw.models.message_builder import BlockBuilder, MessageBuilder
 from openclaw.models.sse import SseEvent
-from openclaw.models.standing import Standing, once
 
 MAX_ID = 40
 RESULT_IMAGES = "Images from the tool results above:"
@@ -41,49 +39,43 @@ _MISTRAL_PADDING = "ABCDEFGHI"
 
 
 class OpenAIChatProvider(Provider):
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-
-        self._standing = Standing()
+    def __init__(self, http: ModelHttp, clock: Clock) -> None:
+        self._http = http
+        self._clock = clock
 
     def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
-        wire = build_request(request, api_key, self._standing)
-        state = ChatStream(request.model, self._clock.now_ms())
-        return stream_reply(wire, state, model=request.model)
+        reply = ChatStream(request.model, self._clock.now_ms())
+        return self._http.stream_reply(build_request(request, api_key), reply)
 
 
-def build_request(request: ModelRequest, api_key: str = "", standing: Standing | None = None) -> WireRequest:
-    standing = standing or Standing()
-    try:
-        endpoint = standing.endpoint(request.model, api_key, _endpoint)
-        return WireRequest(endpoint=endpoint, body=build_body(request, standing))
-    except ValueError as error:
-        raise ModelError(str(error), kind="format") from None
+def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
+    model = request.model
+    return WireRequest(
+        url=openai_url(model, "/chat/completions"),
+        headers=openai_headers(model, api_key),
+        body=build_body(request),
+        api_key=api_key,
+        idle_s=idle_timeout_s(model),
+    )
 
 
-def _endpoint(model: Model, api_key: str) -> Endpoint:
-    url, headers = openai_url(model, "/chat/completions"), openai_headers(model, api_key)
-    return Endpoint(url, headers, api_key=api_key, idle_s=idle_timeout_s(model))
-
-
-def build_body(request: ModelRequest, standing: Standing | None = None) -> dict[str, Any]:
-    """``standing``: the tools are taken from there, encoded."""
+def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
     quirks = quirks_of(model)
     max_id = _MISTRAL_ID if quirks.requires_mistral_tool_ids else MAX_ID
 
-    def build(part: list[Message], state: State) -> list[dict[str, Any]]:
+    def build(part: list[Message], state: PartState) -> list[dict[str, Any]]:
         return _messages(convert.transform(part, model, state.ids), model, quirks)
 
     ids = convert.UniqueIds(_id_rule(quirks), max_id)
     if quirks.requires_assistant_after_tool_result:
-        over: list[Any] = []
-        current = in_turns(build(request.messages, State(ids)))
+        finished: list[Any] = []
+        current = in_turns(build(request.messages, PartState(ids)))
     else:
-        over, current = in_parts(request, ids, build)
+        finished, current = build_history(request, ids, build)
     if not current:
         raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
-    messages = [*_system(request, quirks), *over, *current]
+    messages = [*_system(request, quirks), *finished, *current]
     if quirks.is_openrouter and model.id.startswith("anthropic/"):
         _mark_for_cache(messages)
     body: dict[str, Any] = {"model": model.id, "messages": messages, "stream": True}
@@ -92,7 +84,7 @@ def build_body(request: ModelRequest, standing: Standing | None = None) -> dict[
     body[quirks.max_tokens_field] = thinking.output_limit(model, request.max_tokens)
     if quirks.is_openai and request.session_id:
         body["prompt_cache_key"] = request.session_id[:64]
-    _add_tools(body, request, quirks, standing)
+    _add_tools(body, request, quirks)
     _add_thinking(body, request, quirks)
     if request.temperature is not None and not (quirks.is_openai and thinking.fixes_temperature(body, model)):
         body["temperature"] = request.temperature
@@ -217,12 +209,9 @@ def _mark_for_cache(messages: list[dict[str, Any]]) -> None:
             texts[-1]["cache_control"] = {"type": "ephemeral"}
 
 
-def _add_tools(body: dict[str, Any], request: ModelRequest, quirks: Quirks, standing: Standing | None) -> None:
-    def offered() -> list[dict[str, Any]]:
-        return [_tool(spec) for spec in request.tools]
-
+def _add_tools(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -> None:
     if request.tools:
-        body["tools"] = once(standing, request.tools, None, offered)
+        body["tools"] = [_tool(spec) for spec in request.tools]
         choice = tool_choice(request.tool_choice, nested=True)
         if choice is not None:
             body["tool_choice"] = choice

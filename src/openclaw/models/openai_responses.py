@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.clock import Clock, SystemClock
+from openclaw.clock import Clock
 from openclaw.messages import (
     AssistantMessage,
     ImageBlock,
@@ -24,58 +24,50 @@ from openclaw.messages import (
 from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
 from openclaw.models.compat import openai_headers, openai_url, quirks_of, tool_choice
-from openclaw.models.endpoint import Endpoint
 from openclaw.models.errors import classify, describe_error
-from openclaw.models.history_cache import State, in_parts
-from openclaw.models.http import WireRequest, idle_timeout_s, stream_reply
+from openclaw.models.history_cache import PartState, build_history
+from openclaw.models.http import ModelHttp, WireRequest, idle_timeout_s
 from openclaw.models.message_builder import BlockBuilder, MessageBuilder
 from openclaw.models.sse import SseEvent
-from openclaw.models.standing import Standing, once
 
 MAX_ID = 64
 MIN_OUTPUT_TOKENS = 16
 
 
 class OpenAIResponsesProvider(Provider):
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
-
-        self._standing = Standing()
+    def __init__(self, http: ModelHttp, clock: Clock) -> None:
+        self._http = http
+        self._clock = clock
 
     def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
-        wire = build_request(request, api_key, self._standing)
-        state = ResponsesStream(request.model, self._clock.now_ms())
-        return stream_reply(wire, state, model=request.model)
+        reply = ResponsesStream(request.model, self._clock.now_ms())
+        return self._http.stream_reply(build_request(request, api_key), reply)
 
 
-def build_request(request: ModelRequest, api_key: str = "", standing: Standing | None = None) -> WireRequest:
-    standing = standing or Standing()
-    try:
-        endpoint = standing.endpoint(request.model, api_key, _endpoint)
-        return WireRequest(endpoint=endpoint, body=build_body(request, standing))
-    except ValueError as error:
-        raise ModelError(str(error), kind="format") from None
+def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
+    model = request.model
+    return WireRequest(
+        url=openai_url(model, "/responses"),
+        headers=openai_headers(model, api_key),
+        body=build_body(request),
+        api_key=api_key,
+        idle_s=idle_timeout_s(model),
+    )
 
 
-def _endpoint(model: Model, api_key: str) -> Endpoint:
-    url, headers = openai_url(model, "/responses"), openai_headers(model, api_key)
-    return Endpoint(url, headers, api_key=api_key, idle_s=idle_timeout_s(model))
-
-
-def build_body(request: ModelRequest, standing: Standing | None = None) -> dict[str, Any]:
-    """``standing``: the tools are taken from there, encoded."""
+def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
     quirks = quirks_of(model)
 
-    def build(part: list[Message], state: State) -> list[dict[str, Any]]:
+    def build(part: list[Message], state: PartState) -> list[dict[str, Any]]:
         return _items(convert.transform(part, model, state.ids), model, state.sent)
 
-    over, current = in_parts(request, convert.UniqueIds(_legal_id, MAX_ID), build)
+    finished, current = build_history(request, convert.UniqueIds(_legal_id, MAX_ID), build)
     if not current:
         raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
     body: dict[str, Any] = {
         "model": model.id,
-        "input": [*_system(request), *over, *current],
+        "input": [*_system(request), *finished, *current],
         "stream": True,
         "store": False,
         "max_output_tokens": max(MIN_OUTPUT_TOKENS, thinking.output_limit(model, request.max_tokens)),
@@ -83,7 +75,7 @@ def build_body(request: ModelRequest, standing: Standing | None = None) -> dict[
     if request.session_id:
         body["prompt_cache_key"] = request.session_id[:64]
     if request.tools:
-        body["tools"] = _tools(request.tools, standing)
+        body["tools"] = [_tool(spec) for spec in request.tools]
         choice = tool_choice(request.tool_choice, nested=False)
         if choice is not None:
             body["tool_choice"] = choice
@@ -207,13 +199,6 @@ def _output(message: ToolResultMessage, model: Model) -> Any:
     if any(isinstance(block, ImageBlock) for block in blocks):
         return [_part(block) for block in blocks]
     return convert.result_text(blocks)
-
-
-def _tools(specs: list[ToolSpec], standing: Standing | None) -> Any:
-    def offered() -> list[dict[str, Any]]:
-        return [_tool(spec) for spec in specs]
-
-    return once(standing, specs, None, offered)
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Checks a model's arguments against a tool's JSON Schema, mending what models commonly get slightly wrong.
+"""Checks a model's arguments against a tool's JSON Schema and repairs common small mistakes.
 
-The subset of JSON Schema that tools use is understood; keywords outside it accept anything.
+It understands the subset of JSON Schema that tools use. Other keywords accept anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "newText": ("new_string",),
     "command": ("cmd",),
 }
-"""Names other agents use for the same parameter; models trained on them slip into them."""
+"""Names that other agents use for the same parameter. Models that were trained on those use them by mistake."""
 
 MAX_DEPTH = 32
 MAX_ECHO_CHARS = 4000
@@ -29,11 +29,11 @@ _INVALID = object()
 
 
 class InvalidArguments(Exception):
-    """The whole text for the model: which values were wrong, and what was received."""
+    """The arguments are not valid. The message tells the model which values are wrong and what was received."""
 
 
 def validate_arguments(spec: ToolSpec, arguments: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the arguments with aliases renamed and types mended; raises ``InvalidArguments``."""
+    """A copy of the arguments with aliases renamed and types repaired. Raises ``InvalidArguments``."""
     problems: list[str] = []
     renamed = rename_aliases(spec.parameters, arguments)
     checked = _check(spec.parameters, renamed, "", problems, 0)
@@ -43,7 +43,7 @@ def validate_arguments(spec: ToolSpec, arguments: dict[str, Any]) -> dict[str, A
 
 
 def rename_aliases(schema: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Renames only where the schema knows the proper name and not the alias, so foreign tools are left alone."""
+    """Renames an alias only if the schema has the proper name and not the alias."""
     properties = _properties(schema)
     renamed = dict(arguments)
     for name, aliases in ALIASES.items():
@@ -55,7 +55,7 @@ def rename_aliases(schema: Mapping[str, Any], arguments: dict[str, Any]) -> dict
 
 
 def required_text(arguments: Mapping[str, Any], name: str, *, allow_blank: bool = False) -> str:
-    """A text argument by its proper name or an alias."""
+    """A text argument under its proper name or an alias. Raises ``ToolError`` if it is missing."""
     for key in (name, *ALIASES.get(name, ())):
         value = arguments.get(key)
         if isinstance(value, str) and (allow_blank or value.strip()):
@@ -120,7 +120,7 @@ def _check_object(
     for name, item in value.items():
         inner = f"{path}.{name}" if path else name
         if name in properties:
-            # Models that must fill every field send null for "not given".
+            # Models that must fill in every field send null for an argument they do not give.
             if item is not None or _takes_null(properties[name]):
                 checked[name] = _check(properties[name], item, inner, problems, depth + 1)
         elif extra is False:

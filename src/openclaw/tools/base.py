@@ -1,4 +1,4 @@
-"""What a tool is: a name, a schema, and one async call that returns blocks for the model and details for people."""
+"""The ``Tool`` protocol: a spec and one async call, with its context, result and error."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
 
 if TYPE_CHECKING:
-    from openclaw.tools.exec_terms import ExecWish
+    from openclaw.tools.exec.settings import ExecOverrides
 
 
 class ToolResult(msgspec.Struct, kw_only=True):
     content: list[UserBlock]
     details: Any = msgspec.UNSET
-    """JSON-able facts for UIs and logs; ``details["status"]`` of ``error`` or ``timeout`` marks a failure."""
+    """Facts for UIs and logs, as JSON values. A ``details["status"]`` of ``error`` or ``timeout`` marks a failure."""
 
     @property
     def failed(self) -> bool:
@@ -25,11 +25,11 @@ class ToolResult(msgspec.Struct, kw_only=True):
 
 
 class ToolError(Exception):
-    """A failure the model should read; becomes a result, never an exception in the run."""
+    """A failure that the model should read. It becomes a tool result and does not end the run."""
 
 
 class ToolContext(msgspec.Struct, kw_only=True):
-    """What a call may know of the run it belongs to."""
+    """What a tool call knows about its run."""
 
     agent_id: str
     session_key: str
@@ -38,15 +38,15 @@ class ToolContext(msgspec.Struct, kw_only=True):
     call_id: str = ""
     model_sees_images: bool = True
     env: Mapping[str, str] = {}
-    """Variables for commands, where the Gateway's own environment does not have them."""
+    """Extra variables for commands. The Gateway's own environment takes precedence."""
     update: Callable[[ToolResult], None] | None = None
-    """Progress of a long call, shown to clients and not stored."""
+    """Reports progress of a long call to clients. It is not stored."""
     notify: Callable[[str], None] | None = None
-    """Queues a line for the session's next turn, e.g. when a background process exits."""
+    """Queues a line for the session's next turn, for example when a background process exits."""
     wake: Callable[[str], None] | None = None
-    """Like ``notify``, but the next turn begins at once, to tell the person what came of it."""
-    exec: Callable[[], Awaitable[ExecWish | None]] | None = None
-    """What the message and its session say about commands now; a no counts for a run that is under way, too."""
+    """Like ``notify``, but starts the next turn at once, so that the person is told."""
+    exec: Callable[[], Awaitable[ExecOverrides | None]] | None = None
+    """Returns the present ``/exec`` and ``/elevated`` settings. A change counts for a run that is under way, too."""
 
 
 class Tool(Protocol):

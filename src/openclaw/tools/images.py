@@ -1,4 +1,4 @@
-"""Images for a model: recognised by their first bytes, made small enough for every provider."""
+"""Prepares images for a model: recognises them by their first bytes and shrinks them to the providers' limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MAX_SIDE = 2000
 MAX_BASE64_BYTES = int(4.5 * 1024 * 1024)
-"""Providers refuse 5 MB, counted on the base64 text."""
+"""Providers refuse 5 MB of base64 text."""
 MAX_SOURCE_BYTES = 64 * 1024 * 1024
 MAX_SOURCE_PIXELS = 100_000_000
 _SCALES = (1.0, 0.75, 0.5, 0.35, 0.25)
@@ -23,17 +23,17 @@ _QUALITIES = (85, 70, 55, 40)
 
 
 class ImageProblem(Exception):
-    """Why the picture cannot be shown, for the model to read."""
+    """The picture cannot be shown. The message tells the model why."""
 
 
 class FittedImage(msgspec.Struct, frozen=True):
     block: ImageBlock
     note: str = ""
-    """How the picture differs from the file, when it does."""
+    """Says how the picture differs from the file. Empty if it does not."""
 
 
 def sniff_image(head: bytes) -> str | None:
-    """The MIME type by magic number; file names lie."""
+    """The MIME type by magic number, because file names may be wrong. None if it is not an image."""
     if head.startswith(b"\xff\xd8\xff") and head[3:4] != b"\xf7":
         return "image/jpeg"
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -46,7 +46,7 @@ def sniff_image(head: bytes) -> str | None:
 
 
 def fit_image(data: bytes, mime_type: str, max_side: int = MAX_SIDE) -> FittedImage:
-    """The picture within ``max_side`` and ``MAX_BASE64_BYTES``; blocking, and slow for large pictures."""
+    """Fits the picture into ``max_side`` and ``MAX_BASE64_BYTES``. Blocks, and is slow for large pictures."""
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     if len(data) > MAX_SOURCE_BYTES:
@@ -57,13 +57,13 @@ def fit_image(data: bytes, mime_type: str, max_side: int = MAX_SIDE) -> FittedIm
             if width * height > MAX_SOURCE_PIXELS:
                 raise ImageProblem(f"{width}x{height} is more than {MAX_SOURCE_PIXELS} pixels")
             if max(width, height) <= max_side and _base64_length(len(data)) <= MAX_BASE64_BYTES:
-                # Read to its end: providers refuse a whole request over a picture that breaks off.
+                # The picture is decoded to its end, because providers refuse a request with a truncated picture.
                 opened.load()
                 return FittedImage(_block(data, mime_type))
             upright = ImageOps.exif_transpose(opened)
             return _shrink(upright, upright.size, max_side)
     except UnidentifiedImageError:
-        # Its own words name an address in memory, which would change the prompt from start to start.
+        # Its own message contains a memory address, which would change the prompt from start to start.
         raise ImageProblem("the picture cannot be decoded (it is not an image of a known kind)") from None
     except (Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         raise ImageProblem(f"the picture cannot be decoded ({error})") from None
@@ -81,7 +81,7 @@ def _shrink(image: Image, original: tuple[int, int], max_side: int) -> FittedIma
 
 
 def _encodings(image: Image) -> list[tuple[bytes, str]]:
-    """Smallest of lossless and good quality first, then ever lower quality."""
+    """The smaller of PNG and good JPEG first. If both are too large, JPEGs of lower and lower quality."""
     png = _encoded(image, "PNG"), "image/png"
     flat = image
     if image.mode == "RGBA":

@@ -1,4 +1,4 @@
-"""``memory_search`` and ``memory_get``: finding what was written down, and reading just those lines."""
+"""The memory tools: ``memory_search`` finds passages in the notes and ``memory_get`` reads lines of a note."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from openclaw.memory.search import MemoryResults, NotesSearch
 from openclaw.messages import ToolSpec
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, text_result
+from openclaw.tools.files import read_page
 from openclaw.tools.opener import PathOpener
-from openclaw.tools.read import read_page
 
 MOST_RESULTS = 50
 SNIPPET_CHARS = 700
 
 
 Transcripts = Callable[[str, int], list[dict[str, Any]]]
-"""Searches what was said in earlier sessions: words and how many results; each has sessionId, entryId, snippet."""
+"""Searches earlier sessions for words; the number is the most results. A result has sessionId, entryId and snippet."""
 
 
 def memory_tools(
@@ -35,7 +35,7 @@ def memory_tools(
     citations: str,
     transcripts: Transcripts | None = None,
 ) -> list[Tool]:
-    """``transcripts`` is asked only where the configuration wants earlier sessions searched too."""
+    """``transcripts`` is used only if the configuration names earlier sessions as a source."""
     if not settings.enabled:
         return []
     sessions = transcripts if "sessions" in (settings.sources or ()) else None
@@ -44,7 +44,7 @@ def memory_tools(
 
 
 def is_private(session_key: str) -> bool:
-    """The curated memory is for the person alone, not for groups or for helpers that read strangers' pages."""
+    """Whether the session may see the curated memory. Groups and sub-agents that read foreign pages may not."""
     return not any(part in session_key for part in (":group:", ":channel:", ":subagent:"))
 
 
@@ -83,7 +83,7 @@ class MemorySearchTool:
         least = self._query.min_score if least is None else float(least)
         private = is_private(context.session_key)
         try:
-            # All notes are in the index; who asks from a group gets as many others instead of the curated ones.
+            # The index holds all notes. A group gets other notes in place of the curated ones.
             found = await self._notes.search(query, limit if private else MOST_RESULTS, least)
             hits = [hit for hit in found.hits if private or not is_curated(hit.name)][:limit]
             said = await asyncio.to_thread(self._said, query, limit - len(hits)) if private else []
@@ -98,7 +98,7 @@ class MemorySearchTool:
 
 
 def facts_of(found: MemoryResults) -> dict[str, Any]:
-    """Which way the answer was found, in the words of every surface."""
+    """How the results were found, with the field names that all clients share."""
     facts: dict[str, Any] = {"provider": found.provider, "model": found.model, "mode": found.mode}
     facts["fallback"] = msgspec.to_builtins(found.fallback)
     return {**facts, "waiting": found.waiting} if found.waiting else facts
@@ -158,7 +158,7 @@ def result_of(hit: Hit, query: str, cite: bool) -> dict[str, Any]:
 
 
 def _said_result(found: dict[str, Any], cite: bool) -> dict[str, Any]:
-    """Entries of a transcript are named by their id: lines say nothing to anyone there."""
+    """A result from a transcript. Its place is an entry id, since line numbers mean nothing there."""
     path = f"sessions/{found['sessionId']}.jsonl"
     where = f"{path}#{found['entryId']}"
     snippet = str(found["snippet"])
@@ -168,7 +168,7 @@ def _said_result(found: dict[str, Any], cite: bool) -> dict[str, Any]:
 
 
 def snippet_of(text: str, query: str) -> str:
-    """The part around the first word that was asked for."""
+    """The part of the text around the first word of the query."""
     if len(text) <= SNIPPET_CHARS:
         return text
     plain = folded(text)

@@ -1,8 +1,8 @@
-"""The one way file tools reach the disk: resolves what a model wrote as a path, and opens it without races.
+"""Opens files for the file tools: resolves the path that a model wrote and opens it without races.
 
-Confined, a path is walked one component at a time with ``openat``-style calls that never follow a link by
-themselves. Links are read, and their targets walked again from inside the root; so a link swapped in between check
-and use leads nowhere but to another try.
+When confined, it walks a path one component at a time with ``openat``-style calls that never follow links. It reads a
+link itself and walks its target from the root again. So a link that is swapped in between check and use only leads to
+another try.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# Two agents may edit one file at the same time; a fixed set of locks keeps the table from growing with the files.
+# Two agents may edit one file at the same time. A fixed set of locks does not grow with the number of files.
 _EDIT_LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
 class FileMissing(ToolError):
-    """Nothing is at that path."""
+    """There is no file at that path."""
 
 
 class _Changed(Exception):
-    """A component turned into a link between looking and opening: walk again."""
+    """A component became a link between check and opening, so the path must be walked again."""
 
 
 class PathOpener:
-    """Blocking: call it from a worker thread."""
+    """Opens files below the workspace, or anywhere if not confined. Its methods block: call them from a thread."""
 
     def __init__(self, workspace: Path, *, confine: bool, extra_roots: Sequence[Path] = ()) -> None:
-        """``extra_roots`` may be read, never written, when confined (e.g. skills)."""
+        """``extra_roots`` (such as skills) may be read, but not written, when confined."""
         self.workspace = Path(os.path.normpath(workspace.absolute()))
         self.confine = confine
         self._extra_roots = [os.path.normpath(root.absolute()) for root in extra_roots]
 
     def resolve(self, path: str) -> str:
-        """The absolute path a model's words mean; links are not looked at."""
+        """The absolute path for what the model wrote. Links are not resolved."""
         wanted = _ODD_SPACES.sub(" ", path.strip("\n"))
         wanted = wanted.removeprefix("@")
         if not wanted.strip():
@@ -64,7 +64,7 @@ class PathOpener:
         return os.path.normpath(self.workspace / wanted)
 
     def open_read(self, path: str) -> BinaryIO:
-        """A regular file, opened for reading."""
+        """Opens a regular file for reading."""
 
         def open_at(parent: int, name: str, shown: str) -> BinaryIO:
             _refuse_special(os.stat(name, dir_fd=parent, follow_symlinks=False), shown)
@@ -96,7 +96,7 @@ class PathOpener:
 
     @contextlib.contextmanager
     def open_write_atomic(self, path: str) -> Generator[BinaryIO]:
-        """A file that takes the place of ``path`` when the block ends without an error; parents are made."""
+        """Yields a new file that replaces ``path`` if the block ends without an error. Missing parents are made."""
         resolved = self.resolve(path)
         temporary = f".openclaw-{secrets.token_hex(8)}.tmp"
         with _explained(resolved):
@@ -108,7 +108,7 @@ class PathOpener:
                     if existing is not None:
                         _copy_mode(existing, file.fileno())
                     os.fsync(file.fileno())
-                # A rename puts the file in place of whatever has that name now; it does not follow a link.
+                # A rename replaces whatever has that name now and does not follow a link.
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -119,12 +119,12 @@ class PathOpener:
 
     @contextlib.contextmanager
     def editing(self, path: str) -> Generator[None]:
-        """Keeps a read-change-write of one file apart from others in this process."""
+        """Lets one caller of this process at a time read, change and write the file."""
         with _EDIT_LOCKS[hash(os.path.realpath(self.resolve(path))) % len(_EDIT_LOCKS)]:
             yield
 
     def _read_at(self, path: str, action: Callable[[int, str, str], T]) -> T:
-        """Tries the path, then the spellings macOS gives to names."""
+        """Tries the path, then the spellings that macOS gives to names."""
         resolved = self.resolve(path)
         with _explained(resolved):
             for spelling in _spellings(resolved):
@@ -133,7 +133,7 @@ class PathOpener:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), resolved)
 
     def _at(self, path: str, action: Callable[[int, str, str], T], *, writing: bool, shown: str = "") -> T:
-        """Runs ``action(parent, name, path)`` on the open parent directory, again when a link was swapped in."""
+        """Runs ``action(parent, name, path)`` on the open parent directory. Tries again if a link was swapped in."""
         for _ in range(MAX_TRIES):
             with contextlib.suppress(_Changed):
                 parent, name = self._walk(path, writing) if self.confine else _unconfined(path, make_parents=writing)
@@ -180,7 +180,7 @@ class PathOpener:
                 os.close(fd)
 
     def _split(self, path: str, writing: bool, shown: str) -> tuple[str, list[str]]:
-        """The root a path starts in, and the components below it."""
+        """The root that a path is in, and the components below it."""
         for root in [str(self.workspace), *([] if writing else self._extra_roots)]:
             for spelling in (root, os.path.realpath(root)):
                 if path == spelling:
@@ -202,7 +202,7 @@ def _unconfined(resolved: str, *, make_parents: bool) -> tuple[int, str]:
 
 
 def _make_directories(path: Path) -> None:
-    """Every missing directory private; ``mkdir(parents=True)`` would make the ones between by the umask."""
+    """Makes all missing directories private. ``mkdir(parents=True)`` would apply the umask to the ones between."""
     if not path.is_dir():
         _make_directories(path.parent)
         path.mkdir(mode=0o700, exist_ok=True)
@@ -234,7 +234,7 @@ def _open_final(name: str, flags: int, parent: int) -> int:
 
 
 def _refuse_special(found: os.stat_result, path: str) -> None:
-    """Opening a FIFO or a device may hang for ever or have effects of its own."""
+    """Raises unless this is a regular file. Opening a FIFO or a device may hang or have side effects."""
     if stat_modes.S_ISLNK(found.st_mode):
         raise _Changed
     if stat_modes.S_ISDIR(found.st_mode):
@@ -244,13 +244,13 @@ def _refuse_special(found: os.stat_result, path: str) -> None:
 
 
 def _replaceable(parent: int, name: str, path: str) -> tuple[int, str, os.stat_result | None]:
-    """A parent of one's own, the name, and the file that is there now, if it may be replaced."""
+    """A new descriptor of the parent, the name, and the present file. Raises if it may not be replaced."""
     try:
         found = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return os.dup(parent), name, None
     _refuse_special(found, path)
-    # The rename would go through even for a file its owner marked read-only.
+    # The rename would succeed even for a file that is marked read-only.
     if not os.access(name, os.W_OK, dir_fd=parent):
         raise ToolError(f"Permission denied: {path} is read-only")
     return os.dup(parent), name, found
@@ -264,7 +264,7 @@ def _copy_mode(existing: os.stat_result, fd: int) -> None:
 
 
 def _spellings(path: str) -> list[str]:
-    """macOS stores names decomposed, screenshots with a narrow space before AM/PM, and curly apostrophes."""
+    """The spellings to try. macOS stores decomposed names, curly apostrophes, and a narrow space before AM/PM."""
     narrow = re.sub(r" (AM|PM)\b", "\u202f\\1", path)
     curly = path.replace("'", "\u2019")
     forms = [path, narrow, curly]

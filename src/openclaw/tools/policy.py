@@ -1,12 +1,22 @@
-"""Which tools an agent gets: allow and deny lists with groups, wildcards and profiles, as pure functions."""
+"""The built-in tools, and the policies that decide which tools an agent gets."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import msgspec
+
+from openclaw.tools.base import Tool
+from openclaw.tools.exec.approvals import ApprovalRules, Approvals
+from openclaw.tools.exec.settings import ExecSettings
+from openclaw.tools.exec.tool import ExecTool
+from openclaw.tools.files import EditTool, ReadTool, WriteTool
+from openclaw.tools.opener import PathOpener
+from openclaw.tools.process import ProcessTool
+from openclaw.tools.process_registry import ProcessRegistry
 
 ALIASES = {"bash": "exec", "apply-patch": "apply_patch"}
 _SESSION_TOOLS = ("sessions_list", "sessions_history", "sessions_send", "sessions_spawn", "session_status")
@@ -28,43 +38,43 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 
 
-class ToolPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """One list of the pipeline. Deny wins; an empty allow list allows everything."""
+class ToolFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """An allow list and a deny list. Deny wins; an empty allow list allows everything."""
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
 
 
-PROFILES: dict[str, ToolPolicy] = {
-    "minimal": ToolPolicy(allow=("session_status",)),
-    "coding": ToolPolicy(allow=("group:fs", "group:runtime", "group:sessions", "group:memory", "image")),
-    "messaging": ToolPolicy(
+PROFILES: dict[str, ToolFilter] = {
+    "minimal": ToolFilter(allow=("session_status",)),
+    "coding": ToolFilter(allow=("group:fs", "group:runtime", "group:sessions", "group:memory", "image")),
+    "messaging": ToolFilter(
         allow=("group:messaging", "sessions_list", "sessions_history", "sessions_send", "session_status")
     ),
-    "full": ToolPolicy(),
+    "full": ToolFilter(),
 }
 
 
-def profile(name: str, also_allow: Sequence[str] = ()) -> ToolPolicy:
-    """A named starting point, widened by ``alsoAllow``."""
+def profile(name: str, also_allow: Sequence[str] = ()) -> ToolFilter:
+    """The policy of a named profile, extended by ``alsoAllow``."""
     try:
         chosen = PROFILES[name]
     except KeyError:
         raise ValueError(f'Unknown tool profile "{name}"; use one of {", ".join(PROFILES)}') from None
-    return ToolPolicy(allow=(*chosen.allow, *also_allow)) if chosen.allow else chosen
+    return ToolFilter(allow=(*chosen.allow, *also_allow)) if chosen.allow else chosen
 
 
-def allowed_tools(names: Iterable[str], policies: Iterable[ToolPolicy | None]) -> list[str]:
-    """The names that pass every policy, in their order; a policy that is None says nothing."""
+def allowed_tools(names: Iterable[str], policies: Iterable[ToolFilter | None]) -> list[str]:
+    """The names that every policy allows, in their order. A policy that is None allows everything."""
     applied = [policy for policy in policies if policy is not None]
     return [name for name in names if all(allows(policy, name) for policy in applied)]
 
 
-def allows(policy: ToolPolicy, name: str) -> bool:
+def allows(policy: ToolFilter, name: str) -> bool:
     name = normalize_tool_name(name)
     if _matches(policy.deny, name):
         return False
-    # A patch is one way to write what a command could write anyway.
+    # A command can write what a patch can write, so whoever may use exec may use apply_patch.
     same_power = name == "apply_patch" and _matches(policy.allow, "exec")
     return not policy.allow or _matches(policy.allow, name) or same_power
 
@@ -75,7 +85,7 @@ def normalize_tool_name(name: str) -> str:
 
 
 def expand(entries: Iterable[str]) -> list[str]:
-    """Names and patterns, with groups replaced by their members."""
+    """The names and patterns, with groups replaced by their members."""
     expanded: list[str] = []
     for entry in entries:
         name = normalize_tool_name(entry)
@@ -90,3 +100,28 @@ def _matches(entries: tuple[str, ...], name: str) -> bool:
 @lru_cache(maxsize=256)
 def _patterns(entries: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
     return tuple(re.compile(".*".join(map(re.escape, entry.split("*"))), re.DOTALL) for entry in expand(entries))
+
+
+class ToolSettings(msgspec.Struct, kw_only=True):
+    confine: bool = False
+    """Confines the file tools to the workspace. They may also read ``extra_roots``."""
+    extra_roots: list[Path] = []
+    exec: ExecSettings = msgspec.field(default_factory=ExecSettings)
+
+
+def built_in_tools(
+    *,
+    workspace: Path,
+    settings: ToolSettings,
+    processes: ProcessRegistry,
+    rules: ApprovalRules | None = None,
+    approvals: Approvals | None = None,
+) -> list[Tool]:
+    opener = PathOpener(workspace, confine=settings.confine, extra_roots=settings.extra_roots)
+    return [
+        ReadTool(opener),
+        WriteTool(opener),
+        EditTool(opener),
+        ExecTool(settings.exec, processes, rules, approvals),
+        ProcessTool(processes),
+    ]

@@ -1,16 +1,16 @@
-"""The ``process`` tool: looks after commands that ``exec`` left running in the background."""
+"""The ``process`` tool, which controls commands that ``exec`` left in the background, and its encoding of keys."""
 
 from __future__ import annotations
 
-import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from openclaw.clock import wait_within
 from openclaw.messages import ToolSpec
 from openclaw.tools.base import ToolContext, ToolResult, text_result
-from openclaw.tools.keys import UnknownKey, encode_hex, encode_key, encode_paste
-from openclaw.tools.output import TAIL_CHARS
 from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
+from openclaw.tools.shell import TAIL_CHARS
 
 DEFAULT_LOG_LINES = 200
 MAX_POLL_WAIT_MS = 120_000
@@ -89,7 +89,9 @@ class ProcessTool:
         return text_result(text, {"status": "completed", "sessions": [_facts(session) for session in sessions]})
 
     async def _poll(self, session: ProcessSession, arguments: dict[str, Any]) -> ToolResult:
-        await self._wait_for_end(session, arguments.get("timeout") or 0)
+        wait_ms = arguments.get("timeout") or 0
+        if wait_ms > 0:
+            await wait_within(session.ended, min(wait_ms, MAX_POLL_WAIT_MS) / 1000, self._processes.clock)
         if not session.ended.is_set():
             new = session.output.drain().rstrip() or "(no new output)"
             return text_result(f"{new}\n\nProcess still running.", _facts(session))
@@ -97,17 +99,6 @@ class ProcessTool:
         if session.output.truncated or len(session.output.text()) > TAIL_CHARS:
             text = f"[Last {TAIL_CHARS} characters; use log for more]\n{text}"
         return text_result(f"{text}\n\n{_ending(session)}", _facts(session))
-
-    async def _wait_for_end(self, session: ProcessSession, wanted_ms: float) -> None:
-        if wanted_ms <= 0 or session.ended.is_set():
-            return
-        ended = asyncio.ensure_future(session.ended.wait())
-        pause = asyncio.ensure_future(self._processes.clock.sleep(min(wanted_ms, MAX_POLL_WAIT_MS) / 1000))
-        try:
-            await asyncio.wait({ended, pause}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ended.cancel()
-            pause.cancel()
 
     async def _log(self, session: ProcessSession, arguments: dict[str, Any]) -> ToolResult:
         lines = session.output.text().split("\n")
@@ -158,14 +149,14 @@ class ProcessTool:
         return problem or text_result(f"Pasted {len(text)} characters to session {session.id}.", _facts(session))
 
     async def _send(self, session: ProcessSession, data: bytes) -> ToolResult | None:
-        """None when the bytes were taken."""
+        """Writes to the process. Returns None on success, otherwise the failed result."""
         if session.ended.is_set():
             return failed(f"Session {session.id} is not running: {_ending(session)}")
         if len(data) > MAX_INPUT_BYTES:
             return failed(f"{len(data)} bytes are too many for one call; send at most {MAX_INPUT_BYTES}.")
         try:
             await session.process.write(data)
-        except OSError as error:  # TimeoutError is one of them
+        except OSError as error:  # This includes TimeoutError.
             return failed(f"Session {session.id} did not take the input: {error.strerror or error}")
         return None
 
@@ -189,7 +180,7 @@ class ProcessTool:
 
 
 def slice_lines(lines: list[str], offset: int | None, limit: int | None) -> list[str]:
-    """Only ``limit``: the last lines. ``offset`` counts from 0. Neither: the last ``DEFAULT_LOG_LINES``."""
+    """Selects lines of a log. ``offset`` counts from 0; without it, the last ``limit`` lines are selected."""
     if offset is None:
         count = DEFAULT_LOG_LINES if limit is None else max(0, limit)
         return lines[-count:] if count else []
@@ -238,3 +229,108 @@ def _duration(milliseconds: int) -> str:
         return f"{minutes}m{seconds:02d}s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m"
+
+
+# The bytes that a terminal sends for a key
+
+_NAMED = {
+    "enter": b"\r",
+    "return": b"\r",
+    "tab": b"\t",
+    "btab": b"\x1b[Z",
+    "escape": b"\x1b",
+    "esc": b"\x1b",
+    "space": b" ",
+    "backspace": b"\x7f",
+    "bspace": b"\x7f",
+    "up": b"\x1b[A",
+    "down": b"\x1b[B",
+    "right": b"\x1b[C",
+    "left": b"\x1b[D",
+    "home": b"\x1b[1~",
+    "end": b"\x1b[4~",
+    "insert": b"\x1b[2~",
+    "ic": b"\x1b[2~",
+    "delete": b"\x1b[3~",
+    "del": b"\x1b[3~",
+    "dc": b"\x1b[3~",
+    "pageup": b"\x1b[5~",
+    "pgup": b"\x1b[5~",
+    "ppage": b"\x1b[5~",
+    "pagedown": b"\x1b[6~",
+    "pgdn": b"\x1b[6~",
+    "npage": b"\x1b[6~",
+    "f1": b"\x1bOP",
+    "f2": b"\x1bOQ",
+    "f3": b"\x1bOR",
+    "f4": b"\x1bOS",
+    **{f"f{n}": b"\x1b[%d~" % code for n, code in zip(range(5, 13), (15, 17, 18, 19, 20, 21, 23, 24), strict=True)},
+}
+_MODIFIED = re.compile(r"((?:[CMS]-)+)(.+)", re.IGNORECASE | re.DOTALL)
+_CURSOR = re.compile(rb"\x1b\[([A-D])")
+_NUMBERED = re.compile(rb"\x1b\[(\d+)~")
+_PASTE_START, _PASTE_END = b"\x1b[200~", b"\x1b[201~"
+
+
+class UnknownKey(ValueError):
+    pass
+
+
+def encode_key(token: str) -> bytes:
+    """The bytes that a terminal sends for ``Enter``, ``C-c``, ``M-x``, ``C-S-Left``, ``^d`` or plain text."""
+    if match := _MODIFIED.fullmatch(token):
+        modifiers = {letter.upper() for letter in match[1].replace("-", "")}
+        return _modified(match[2], modifiers, token)
+    if len(token) == 2 and token[0] == "^":
+        return _control(token[1], token)
+    return _NAMED.get(token.lower(), token.encode("utf-8", "replace"))
+
+
+def encode_hex(token: str) -> bytes:
+    """Decodes ``0d``, ``0x1b`` or several bytes in one token."""
+    try:
+        return bytes.fromhex(token.removeprefix("0x").removeprefix("0X"))
+    except ValueError:
+        raise UnknownKey(f"{token!r} is not hexadecimal") from None
+
+
+def encode_paste(text: str, *, bracketed: bool) -> bytes:
+    data = text.encode("utf-8", "replace")
+    if not bracketed:
+        return data
+    # An end mark inside the text would make the program treat the rest as typed keys.
+    return _PASTE_START + data.replace(_PASTE_END, b"") + _PASTE_END
+
+
+def _modified(key: str, modifiers: set[str], token: str) -> bytes:
+    named = _NAMED.get(key.lower())
+    if named and (special := _with_modifiers(named, modifiers)):
+        return special
+    if named is None and len(key) != 1:
+        raise UnknownKey(f"{token!r} is not a known key")
+    data = named or key.encode("utf-8", "replace")
+    if "S" in modifiers:
+        data = b"\x1b[Z" if data == b"\t" else data.upper()
+    if "C" in modifiers:
+        data = _control(data.decode("utf-8"), token)
+    return b"\x1b" + data if "M" in modifiers else data
+
+
+def _with_modifiers(named: bytes, modifiers: set[str]) -> bytes | None:
+    number = 1 + ("S" in modifiers) + 2 * ("M" in modifiers) + 4 * ("C" in modifiers)
+    if match := _CURSOR.fullmatch(named):
+        return b"\x1b[1;%d%s" % (number, match[1])
+    if match := _NUMBERED.fullmatch(named):
+        return b"\x1b[%s;%d~" % (match[1], number)
+    return None
+
+
+def _control(key: str, token: str) -> bytes:
+    if key == "?":
+        return b"\x7f"
+    if key == " ":
+        return b"\0"
+    code = ord(key.upper()) if len(key) == 1 else 0
+    if not 0x40 <= code <= 0x5F:
+        raise UnknownKey(f"{token!r} is not a known key")
+    return bytes([code & 0x1F])

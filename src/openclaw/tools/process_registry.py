@@ -1,17 +1,16 @@
-"""Every command that runs or ran lately: who may see it, how it ended, and when it is forgotten."""
+"""The commands that run or ran lately: who may see them, how they ended, and when they are forgotten."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from openclaw.clock import Clock, SystemClock
 from openclaw.tools.base import ToolError
-from openclaw.tools.output import Output
-from openclaw.tools.shell import ShellProcess
-from openclaw.tools.slugs import new_slug
+from openclaw.tools.shell import CommandOutput, ShellProcess
 
 log = logging.getLogger("openclaw.tools.processes")
 
@@ -45,7 +44,7 @@ class ProcessSession:
         self.backgrounded = False
         self.timed_out = False
         self.killed = False
-        """Ended on request, so its end is no news."""
+        """True if the command was ended on request, so that nobody needs to be told."""
         self.notify: Callable[[str], None] | None = None
         self.ended = asyncio.Event()
 
@@ -54,7 +53,7 @@ class ProcessSession:
         return self.process.pid
 
     @property
-    def output(self) -> Output:
+    def output(self) -> CommandOutput:
         return self.process.output
 
     @property
@@ -80,7 +79,7 @@ class ProcessSession:
 
 
 class ProcessRegistry:
-    """Owned by the Gateway; ``close`` leaves nothing running."""
+    """All commands of one Gateway. ``close`` ends every command that still runs."""
 
     def __init__(self, *, clock: Clock | None = None, cleanup_ms: int = 1_800_000) -> None:
         self.clock = clock or SystemClock()
@@ -102,7 +101,7 @@ class ProcessRegistry:
         timeout: float | None = None,
         max_output_chars: int = 200_000,
     ) -> ProcessSession:
-        """Raises ``ToolError`` when too much is running, ``OSError`` when the command cannot be started."""
+        """Starts a command. Raises ``ToolError`` if too many are running and ``OSError`` if it cannot be started."""
         self._sweep()
         if self._closed:
             raise ToolError("The Gateway is shutting down; no command can be started")
@@ -110,7 +109,7 @@ class ProcessRegistry:
             raise ToolError(f"{MAX_RUNNING} commands are running already; end some with process kill first")
         self._starting += 1
         try:
-            output = Output(max_output_chars)
+            output = CommandOutput(max_output_chars)
             process = await ShellProcess.start(
                 command, cwd=cwd, env=env, use_pty=use_pty, output=output, clock=self.clock
             )
@@ -129,13 +128,13 @@ class ProcessRegistry:
         return session
 
     def get(self, scope: str, slug: str) -> ProcessSession | None:
-        """Only what was put in the background, and only for the agent that started it."""
+        """Finds a background command of the agent ``scope``. Commands of other agents are not found."""
         self._sweep()
         session = self._running.get(slug) or self._finished.get(slug)
         return session if session and session.backgrounded and session.scope == scope else None
 
     def list(self, scope: str) -> list[ProcessSession]:
-        """Newest first."""
+        """The background commands of the agent ``scope``, newest first."""
         self._sweep()
         every = [*self._running.values(), *self._finished.values()]
         visible = [session for session in every if session.backgrounded and session.scope == scope]
@@ -148,7 +147,7 @@ class ProcessRegistry:
             self._remember(session)
 
     async def stop(self, session: ProcessSession) -> None:
-        """Ends the command and everything it started."""
+        """Ends the command and every process it started."""
         session.killed = True
         await session.process.stop()
         await session.ended.wait()
@@ -206,3 +205,25 @@ class ProcessRegistry:
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+_FIRST_WORDS = (
+    "amber brave brisk calm clear cool crisp dawn deep eager early fair fast fine firm fond fresh glad gold grand "
+    "green keen kind light live lucky mild neat new nimble noble plain proud quick quiet rapid rare ready rich round "
+    "salty sharp silent silver smart soft solid steady still sunny swift tidy tender tiny vast vivid warm wild wise"
+)
+_SECOND_WORDS = (
+    "atlas bay beach bird bloom breeze brook canyon cedar claw cloud comet coral cove crab creek crest daisy delta "
+    "dune ember falcon fern field fjord forest glade gulf harbor haven heron island kelp lagoon lake leaf lobster "
+    "meadow mist moss nexus ocean orbit otter palm pebble pine reef ridge river sage shell shore slope star stone "
+    "summit tide trail valley wave willow"
+)
+_FIRST, _SECOND = _FIRST_WORDS.split(), _SECOND_WORDS.split()
+
+
+def new_slug(taken: Container[str]) -> str:
+    for _ in range(32):
+        slug = f"{secrets.choice(_FIRST)}-{secrets.choice(_SECOND)}"
+        if slug not in taken:
+            return slug
+    return f"{secrets.choice(_FIRST)}-{secrets.choice(_SECOND)}-{secrets.token_hex(3)}"

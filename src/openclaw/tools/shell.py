@@ -1,13 +1,15 @@
-"""One shell command as a process of its own session, read without blocking and stopped as a whole."""
+"""Runs a shell command in its own process session, reads its output without blocking, and stops its process tree."""
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import errno
 import fcntl
 import os
 import pty
+import re
 import shutil
 import signal
 import struct
@@ -19,14 +21,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openclaw.clock import Clock
-from openclaw.tools.output import Output
-from openclaw.tools.process_tree import signal_tree, survivors
 
 PTY_COLUMNS, PTY_ROWS = 120, 30
 STOP_GRACE_S = 0.5
 WRITE_PATIENCE_S = 5.0
+TAIL_CHARS = 2000
+_BYTES_PER_CHAR = 2
 _CHUNK = 64 * 1024
 _POLL_S = 0.025
+_ESCAPE = re.compile(
+    r"\x1b(?:\][^\x07\x1b]*(?:\x07|\x1b\\)"  # operating system command: title, link
+    r"|[PX^_][^\x1b]*\x1b\\"  # device control string
+    r"|\[[0-?]*[ -/]*[@-~]"  # control sequence: colour, cursor
+    r"|[ -/]*[0-~])"  # everything else
+)
+_OPEN_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]{0,512}\x1b?|[ -/]*)\Z")
+_JUNK = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufff9-\ufffb\ufffe\uffff]")
+
+Members = dict[int, int]
+"""Start times by pid. They tell a process from a later one with the same pid."""
 
 
 class Spawned(NamedTuple):
@@ -37,17 +50,17 @@ class Spawned(NamedTuple):
 
 
 class ShellProcess:
-    """Running until the shell has exited and nobody holds its output open any more.
+    """A shell command. It is finished when the shell has exited and no process holds its output open.
 
-    The shell is reaped only then: until that moment its number, and the group named by it, cannot belong to others.
+    The shell is reaped only when it is finished. Until then its pid and process group id cannot be used again.
     """
 
-    def __init__(self, spawned: Spawned, output: Output, clock: Clock) -> None:
+    def __init__(self, spawned: Spawned, output: CommandOutput, clock: Clock) -> None:
         self.pid = spawned.child.pid
         self.is_pty = spawned.is_pty
         self.output = output
         self.exit_code: int | None = None
-        """Negative for a signal, as in ``subprocess``."""
+        """Negative if a signal ended the shell, as in ``subprocess``."""
         self.exited = asyncio.Event()
         self.finished = asyncio.Event()
         self._child = spawned.child
@@ -65,18 +78,18 @@ class ShellProcess:
 
     @classmethod
     async def start(
-        cls, command: str, *, cwd: str, env: Mapping[str, str], use_pty: bool, output: Output, clock: Clock
+        cls, command: str, *, cwd: str, env: Mapping[str, str], use_pty: bool, output: CommandOutput, clock: Clock
     ) -> ShellProcess:
         spawning = asyncio.ensure_future(asyncio.to_thread(spawn, command, cwd, env, use_pty))
         try:
             return cls(await asyncio.shield(spawning), output, clock)
         except (asyncio.CancelledError, OSError):
-            # The thread cannot be interrupted: whatever it still brings up is ended at once.
+            # The thread cannot be interrupted, so a process that it still starts is ended at once.
             spawning.add_done_callback(_discard)
             raise
 
     async def write(self, data: bytes) -> None:
-        """Raises ``BrokenPipeError`` when input is closed, ``TimeoutError`` when the process does not read."""
+        """Writes to the input. Raises ``BrokenPipeError`` if it is closed, ``TimeoutError`` if nobody reads it."""
         async with self._write_lock:
             deadline = self._clock.monotonic() + WRITE_PATIENCE_S
             view = memoryview(data)
@@ -91,7 +104,7 @@ class ShellProcess:
                     await self._clock.sleep(_POLL_S)
 
     def close_input(self) -> bool:
-        """False for a terminal, which has no end of input but Ctrl-D."""
+        """Closes the input. Returns False for a terminal, whose input ends only with Ctrl-D."""
         if self.is_pty or self._input_fd is None:
             return False
         os.close(self._input_fd)
@@ -99,7 +112,7 @@ class ShellProcess:
         return True
 
     async def stop(self) -> None:
-        """Ends the whole tree: asks with SIGTERM, insists with SIGKILL. Going on even if the caller is cancelled."""
+        """Ends the process tree with SIGTERM, then with SIGKILL. It goes on even if the caller is cancelled."""
         if self._stop_task is None:
             self._stop_task = asyncio.create_task(self._stop())
         await asyncio.shield(self._stop_task)
@@ -114,7 +127,7 @@ class ShellProcess:
                 await asyncio.to_thread(signal_tree, self.pid, signal.SIGKILL, {**members, **left})
                 break
             await self._clock.sleep(_POLL_S)
-        # A descendant that got away may hold the output open; we do not wait for it.
+        # A process that left the tree may hold the output open. We do not wait for it.
         deadline = self._clock.monotonic() + STOP_GRACE_S
         while not (self.exited.is_set() and self._output_fd is None) and self._clock.monotonic() < deadline:
             await self._clock.sleep(_POLL_S)
@@ -128,7 +141,7 @@ class ShellProcess:
         except BlockingIOError:
             return
         except OSError:
-            chunk = b""  # a terminal whose other side closed says EIO
+            chunk = b""  # A terminal whose other side is closed raises EIO.
         if chunk:
             self.output.feed(chunk)
             return
@@ -166,7 +179,7 @@ class ShellProcess:
 
 
 def spawn(command: str, cwd: str, env: Mapping[str, str], use_pty: bool) -> Spawned:
-    """Blocking. Output and errors share one pipe, so that they keep their order."""
+    """Starts the command. Blocks. Output and errors share one pipe, so that they keep their order."""
     argv = [find_shell(os.environ.get("SHELL", "")), "-c", command]
     return _spawn_on_terminal(argv, cwd, env) if use_pty else _spawn_on_pipes(argv, cwd, env)
 
@@ -194,7 +207,7 @@ def _spawn_on_terminal(argv: list[str], cwd: str, env: Mapping[str, str]) -> Spa
         input_fd = os.dup(master)
         on_error.callback(os.close, input_fd)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", PTY_ROWS, PTY_COLUMNS, 0, 0))
-        # A session leader that opens a terminal gets it as its controlling one; a small sh does that opening, since
+        # A session leader that opens a terminal gets it as its controlling terminal. A small sh opens it, because
         # running Python between fork and exec is not safe in a process with threads.
         opener = ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(terminal)]
         child = subprocess.Popen(
@@ -211,14 +224,14 @@ def _spawn_on_terminal(argv: list[str], cwd: str, env: Mapping[str, str]) -> Spa
 
 
 def find_shell(preferred: str) -> str:
-    """The user's shell when it speaks POSIX, else bash, else sh."""
+    """The user's shell if it understands POSIX syntax, otherwise bash, otherwise sh."""
     if preferred and Path(preferred).name not in ("fish", "nologin", "false") and os.access(preferred, os.X_OK):
         return preferred
     return shutil.which("bash") or "/bin/sh"
 
 
 def watch_exit(loop: asyncio.AbstractEventLoop, child: subprocess.Popen[bytes], exited: Callable[[int], None]) -> None:
-    """Calls ``exited`` on the loop with the exit code, leaving the child to be reaped later where possible."""
+    """Calls ``exited`` on the loop with the exit code. Where possible, the child is not reaped yet."""
     if not hasattr(os, "pidfd_open"):
         _watch_in_thread(loop, child, exited)
         return
@@ -241,7 +254,7 @@ def _watch_in_thread(
 ) -> None:
     def wait() -> None:
         code = child.wait()
-        with contextlib.suppress(RuntimeError):  # the loop is closed
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
             loop.call_soon_threadsafe(exited, code)
 
     threading.Thread(target=wait, name=f"wait-{child.pid}", daemon=True).start()
@@ -256,3 +269,123 @@ def _discard(spawning: asyncio.Future[Spawned]) -> None:
         if fd is not None:
             os.close(fd)
     threading.Thread(target=spawned.child.wait, daemon=True).start()
+
+
+def survivors(leader: int, remembered: Members | None = None) -> Members:
+    """The live processes of the tree, and those that are remembered from before their parent died.
+
+    Programs with their own job control leave the group, and some leave the session, but they are still descendants. The
+    result is empty on systems without ``/proc``. There only the group can be reached.
+    """
+    table = _process_table()
+    tree = {leader}
+    grew = True
+    while grew:
+        found = tree | {pid for pid, row in table.items() if tree & {row.parent, row.group, row.session}}
+        grew, tree = len(found) > len(tree), found
+    tree |= {pid for pid, started in (remembered or {}).items() if pid in table and table[pid].started == started}
+    return {pid: table[pid].started for pid in tree if pid in table and not table[pid].dead}
+
+
+def signal_tree(leader: int, number: signal.Signals, remembered: Members | None = None) -> Members:
+    """Signals the group and every other process of the tree. Call it only while the leader has not been reaped."""
+    members = survivors(leader, remembered)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, number)
+    for pid in members:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+    return members
+
+
+class _ProcessRow:
+    __slots__ = ("dead", "group", "parent", "session", "started")
+
+    def __init__(self, stat: str) -> None:
+        # The command name is in parentheses and may contain spaces and parentheses itself.
+        fields = stat[stat.rindex(")") + 2 :].split()
+        self.dead = fields[0] in ("Z", "X")
+        self.parent, self.group, self.session = int(fields[1]), int(fields[2]), int(fields[3])
+        self.started = int(fields[19])
+
+
+def _process_table() -> dict[int, _ProcessRow]:
+    table: dict[int, _ProcessRow] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    table[int(entry.name)] = _ProcessRow(Path(entry.path, "stat").read_text(errors="replace"))
+    return table
+
+
+def clean(text: str) -> str:
+    """The text without escape sequences and control characters. Of an overwritten line, the last version stays."""
+    if "\x1b" in text:
+        text = _ESCAPE.sub("", text)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
+        text = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
+    return _JUNK.sub("", text)
+
+
+class CommandOutput:
+    """The end of what a command printed. Memory stays below a few times ``max_chars``, however much is printed."""
+
+    def __init__(self, max_chars: int) -> None:
+        self.max_chars = max_chars
+        self.total_bytes = 0
+        self._keep = max_chars * _BYTES_PER_CHAR
+        self._raw = bytearray()
+        self._drained = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self._cleaned: tuple[int, str] = (0, "")
+
+    def feed(self, chunk: bytes) -> None:
+        self.total_bytes += len(chunk)
+        self._raw += chunk
+        if len(self._raw) > 2 * self._keep:
+            del self._raw[: len(self._raw) - self._keep]
+
+    @property
+    def truncated(self) -> bool:
+        return self.total_bytes > len(self._raw) or self.total_bytes > self._keep or len(self._all()) > self.max_chars
+
+    def text(self) -> str:
+        """The last ``max_chars`` characters."""
+        return self._all()[-self.max_chars :]
+
+    def tail(self, chars: int = TAIL_CHARS) -> str:
+        return clean(_decode(bytes(self._raw[-chars * 8 :])))[-chars:]
+
+    def drain(self, *, final: bool = False) -> str:
+        """The output since the last call. An unfinished character or escape sequence is kept for the next call."""
+        start = self.total_bytes - len(self._raw)
+        lost = max(0, start - self._drained)
+        fresh = bytes(self._raw[max(0, self._drained - start) :])
+        self._drained = self.total_bytes
+        if lost:
+            self._decoder.reset()
+            self._held = ""
+        text = self._held + self._decoder.decode(fresh, final)
+        self._held = ""
+        if not final and (unfinished := _OPEN_ESCAPE.search(text, max(0, len(text) - 600))):
+            text, self._held = text[: unfinished.start()], unfinished.group()
+        text = clean(text)
+        if lost or len(text) > self.max_chars:
+            return f"[Output cut here: more came than is kept]\n{text[-self.max_chars :]}"
+        return text
+
+    def _all(self) -> str:
+        if self._cleaned[0] != self.total_bytes:
+            self._cleaned = self.total_bytes, clean(_decode(bytes(self._raw[-self._keep :])))
+        return self._cleaned[1]
+
+
+def _decode(raw: bytes) -> str:
+    # The cut may be inside a character, so its remaining continuation bytes are dropped.
+    start = 0
+    while start < min(3, len(raw)) and raw[start] & 0xC0 == 0x80:
+        start += 1
+    return raw[start:].decode("utf-8", "replace")

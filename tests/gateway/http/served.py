@@ -1,4 +1,4 @@
-"""A Gateway process with every HTTP endpoint on, and the scripted model behind it."""
+"""A Gateway with every HTTP endpoint on, and the scripted model behind it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 
 from tests.support.gateway import TOKEN, GatewayProcess, model_config
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
 
 ENDPOINTS: dict[str, Any] = {"chatCompletions": {"enabled": True}, "responses": {"enabled": True}}
@@ -18,7 +19,9 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAW
 
 
 class Served:
-    def __init__(self, gateway: GatewayProcess, model: ModelServer, http: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, gateway: InProcessGateway | GatewayProcess, model: ModelServer, http: aiohttp.ClientSession
+    ) -> None:
         self.gateway = gateway
         self.model = model
         self.http = http
@@ -54,11 +57,15 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    directory: Path, endpoints: dict[str, Any] = ENDPOINTS, env: dict[str, str] | None = None
+    directory: Path,
+    endpoints: dict[str, Any] = ENDPOINTS,
+    *,
+    kind: type[InProcessGateway] | type[GatewayProcess] = InProcessGateway,
+    env: dict[str, str] | None = None,
 ) -> AsyncIterator[Served]:
     async with ModelServer() as model, aiohttp.ClientSession() as http:
         config = model_config(model.base_url, model.api_key)
         config["gateway"]["http"] = {"endpoints": endpoints}
         config["agents"]["list"] = [{"id": "main", "default": True}, {"id": "beta"}]
-        async with GatewayProcess(directory / "state", config, env) as gateway:
+        async with kind(directory / "state", config, env) as gateway:
             yield Served(gateway, model, http)

@@ -240,20 +240,6 @@ async def test_a_model_nobody_asks_for_ten_minutes_is_unloaded_and_comes_back(in
 
 
 @pytest.mark.local_model
-def test_a_provider_kept_for_the_whole_process_works_under_a_second_event_loop(installed: str) -> None:
-    provider = LocalProvider(installed)
-
-    async def ask_together() -> None:
-        asked = request("Hello", context=512, max_tokens=4)
-        answers = await asyncio.gather(collect(provider, asked), collect(provider, asked))
-        assert all(final(events).text for events in answers)
-        await provider.close()
-
-    asyncio.run(ask_together())
-    asyncio.run(ask_together())
-
-
-@pytest.mark.local_model
 def test_the_process_ends_when_its_gateway_is_gone(installed: str) -> None:
     command = [sys.executable, "-m", "openclaw.models.local.worker", weights_path(installed), "512"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -24,8 +24,8 @@ from openclaw.paths import make_private_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
-from openclaw.tools.exec_terms import ExecWish
-from openclaw.tools.policy import ToolPolicy, allowed_tools, normalize_tool_name
+from openclaw.tools.exec.settings import ExecOverrides
+from openclaw.tools.policy import ToolFilter, allowed_tools, normalize_tool_name
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -82,7 +82,7 @@ async def _tool(gateway: Gateway, target: Target, name: str) -> Tool | None:
     workspace = workspace_dir(config, gateway.runtime.state_dir, target.agent_id)
     await asyncio.to_thread(make_private_dir, str(workspace))
     tools = tools_for(target.agent_id, model, workspace, config, gateway.runtime)
-    offered = allowed_tools([tool.spec.name for tool in tools], [ToolPolicy(deny=tuple(config.gateway.tools.deny))])
+    offered = allowed_tools([tool.spec.name for tool in tools], [ToolFilter(deny=tuple(config.gateway.tools.deny))])
     return next((tool for tool in tools if tool.spec.name == name and name in offered), None)
 
 
@@ -96,7 +96,7 @@ def _arguments(tool: Tool, body: InvokeBody) -> dict[str, Any]:
 async def _run(gateway: Gateway, target: Target, tool: Tool, arguments: dict[str, Any]) -> web.Response:
     run_id = f"invoke-{uuid.uuid4()}"
 
-    async def wish() -> ExecWish | None:
+    async def wish() -> ExecOverrides | None:
         said = {"elevatedAllowed": operator_may_elevate(gateway, target)}
         default = gateway.runtime.config.current.agents.defaults.elevated_default
         return exec_wish(said, await entry_of(gateway, target), default)

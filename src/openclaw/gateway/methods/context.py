@@ -13,7 +13,7 @@ from openclaw.agent.request_log import Rebuilt, read_record, rebuild
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.targets import Target, entry_of, find_row, target_of
-from openclaw.models.wire import wire_body
+from openclaw.models.calls import wire_body
 from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef
 
 if TYPE_CHECKING:

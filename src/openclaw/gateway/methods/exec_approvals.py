@@ -8,8 +8,15 @@ import msgspec
 
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.tools.approval_rules import ApprovalRules, BadRules
-from openclaw.tools.approvals import TIMEOUT_MS, ApprovalRequest, Approvals, Decision, UnknownApproval
+from openclaw.tools.exec.approvals import (
+    TIMEOUT_MS,
+    ApprovalRequest,
+    ApprovalRules,
+    Approvals,
+    BadRules,
+    Decision,
+    UnknownApproval,
+)
 
 methods = MethodTable()
 

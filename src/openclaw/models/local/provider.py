@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +69,13 @@ class LocalProvider:
         self._waiting = 0
         self._idle: asyncio.Task[None] | None = None
         self._settling: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def worker_pid(self) -> int | None:
         """The process that holds the model, while it is loaded."""
         return self._worker.process.pid if self._worker and self._worker.alive else None
 
-    async def stream(self, request: ModelRequest, api_key: str = "") -> AsyncIterator[StreamEvent]:
+    async def stream(self, request: ModelRequest, api_key: str = "") -> AsyncGenerator[StreamEvent]:
         await self._take_turn()
         worker: Worker | None = None
         try:
@@ -93,7 +92,6 @@ class LocalProvider:
                 self._end_turn()
 
     async def close(self) -> None:
-        self._enter_loop()
         if self._idle is not None:
             self._idle.cancel()
         worker, self._worker = self._worker, None
@@ -102,20 +100,7 @@ class LocalProvider:
         if self._settling:
             await asyncio.gather(*self._settling, return_exceptions=True)
 
-    def _enter_loop(self) -> None:
-        """A process's pipes belong to the event loop that started it; under another loop we begin anew."""
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self._worker is not None:
-            self._worker.kill()
-        self._worker, self._idle, self._waiting = None, None, 0
-        self._turn = asyncio.Lock()
-        self._settling.clear()
-        self._loop = loop
-
     async def _take_turn(self) -> None:
-        self._enter_loop()
         if self._waiting >= MAX_WAITING:
             raise ModelError(
                 f"The local model is busy and {MAX_WAITING} requests already wait for it; try again later.",

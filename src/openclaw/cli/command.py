@@ -1,0 +1,210 @@
+"""How a command is declared, parsed and run.
+
+A command is an ``Action`` or a ``Group`` of actions. Most actions are made by ``query``: one call to the Gateway, whose
+answer is printed. A parser is built only when its action is chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from openclaw.cli.terminal import print_json, printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+TIMEOUT_MS = 10_000
+
+
+class UserError(Exception):
+    """A failure that the person at the keyboard can do something about; it is printed without a traceback."""
+
+    def __init__(self, message: str, code: int = EXIT_FAILURE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Flag:
+    """One argument of an action: ``names`` and ``options`` are those of ``ArgumentParser.add_argument``.
+
+    ``param`` is the parameter of the Gateway call that it fills; only ``query`` uses it.
+    """
+
+    __slots__ = ("group", "names", "options", "param")
+
+    def __init__(self, *names: str, param: str = "", group: str = "", **options: Any) -> None:
+        self.names = names
+        self.param = param
+        self.group = group
+        self.options = options
+
+    @property
+    def dest(self) -> str:
+        """The name of its attribute in the parsed namespace."""
+        long = next((name for name in self.names if name.startswith("--")), self.names[0])
+        return str(self.options.get("dest") or long.lstrip("-").replace("-", "_"))
+
+
+JSON = Flag("--json", action="store_true", help="print JSON for scripts")
+GATEWAY = (
+    Flag(
+        "--url",
+        group="gateway",
+        metavar="URL",
+        help="Gateway address, e.g. ws://host:18789 (needs --token or --password)",
+    ),
+    Flag("--token", group="gateway", metavar="TOKEN", help="Gateway token"),
+    Flag("--password", group="gateway", metavar="PASSWORD", help="Gateway password"),
+    Flag(
+        "--timeout",
+        group="gateway",
+        metavar="MS",
+        type=int,
+        default=TIMEOUT_MS,
+        help=f"milliseconds to wait (default {TIMEOUT_MS})",
+    ),
+)
+"""Which Gateway to ask, and the secret to show it. ``client.from_args`` reads them."""
+
+
+class Action:
+    """One thing a command does. ``run`` gets the parsed arguments and returns the exit code."""
+
+    __slots__ = ("example", "flags", "help", "run")
+
+    def __init__(
+        self, help: str, run: Callable[[argparse.Namespace], int], flags: tuple[Flag, ...] = (), *, example: str
+    ) -> None:
+        self.help = help
+        self.run = run
+        self.flags = flags
+        self.example = example
+
+    def parser(self, prog: str) -> argparse.ArgumentParser:
+        parser = argparse.ArgumentParser(
+            prog=prog,
+            description=self.help,
+            epilog=f"example:\n  {self.example}",
+            formatter_class=_HelpFormatter,
+            allow_abbrev=False,
+        )
+        parser.add_argument("--no-color", action="store_true", help="plain text")
+        groups: dict[str, Any] = {}
+        for flag in self.flags:
+            if flag.group and flag.group not in groups:
+                groups[flag.group] = parser.add_argument_group(flag.group)
+            groups.get(flag.group, parser).add_argument(*flag.names, **flag.options)
+        return parser
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        try:
+            columns = max(os.get_terminal_size(1).columns, 60)
+        except OSError:
+            columns = 100
+        # An explicit width keeps argparse from importing shutil for each argument it registers.
+        super().__init__(prog, max_help_position=30, width=min(columns - 2, 110))
+
+
+class Group:
+    """A command with sub-commands. ``default`` runs when none is named; without one, the help is printed."""
+
+    __slots__ = ("actions", "default")
+
+    def __init__(self, actions: dict[str, Action], default: str | None = None) -> None:
+        self.actions = actions
+        self.default = default
+
+
+def query(
+    help: str,
+    method: str,
+    flags: tuple[Flag, ...] = (),
+    *,
+    show: Callable[[Any, argparse.Namespace], Iterable[str]],
+    example: str,
+    params: Callable[[argparse.Namespace], dict[str, Any]] | None = None,
+    shape: Callable[[Any, argparse.Namespace], Any] | None = None,
+    failed: Callable[[Any, argparse.Namespace], bool] | None = None,
+    painted: bool = False,
+    timeout_ms: int | None = None,
+) -> Action:
+    """An action that makes one call to the Gateway and prints the answer.
+
+    The call's parameters are the flags that have a ``param`` and are set, and what ``params`` returns. ``shape`` turns
+    the payload into the answer. ``--json`` prints the answer, otherwise ``show`` yields the lines to print. The exit
+    code is 1 when ``failed`` says so. Control codes are removed from each line; with ``painted``, ``show`` colours
+    lines and must remove them itself.
+    """
+
+    def run(args: argparse.Namespace) -> int:
+        from openclaw.cli.client import from_args
+
+        given = {flag.param: getattr(args, flag.dest) for flag in flags if flag.param}
+        wanted = {name: value for name, value in given.items() if value is not None and value is not False}
+        if params is not None:
+            wanted |= params(args)
+        answer = from_args(args).call(method, wanted, timeout_ms)
+        if shape is not None:
+            answer = shape(answer, args)
+        if args.json:
+            print_json(answer)
+        else:
+            for line in show(answer, args):
+                sys.stdout.write((line if painted else printable(line)) + "\n")
+        return EXIT_FAILURE if failed is not None and failed(answer, args) else 0
+
+    return Action(help, run, (*flags, JSON, *GATEWAY), example=example)
+
+
+def run(command: Action | Group, prog: str, argv: list[str]) -> int:
+    """Runs a command with the words that follow its name; returns the exit code."""
+    if isinstance(command, Action):
+        return _run_action(command, prog, argv)
+    actions, default = command.actions, command.default
+    if argv and argv[0] in actions:
+        return _run_action(actions[argv[0]], f"{prog} {argv[0]}", argv[1:])
+    if argv and argv[0] in ("-h", "--help"):
+        sys.stdout.write(_group_help(prog, command))
+        return 0
+    if argv and not argv[0].startswith("-"):
+        guess = nearest(argv[0], actions)
+        hint = f" Did you mean `{prog} {guess}`?" if guess else f" Known: {', '.join(actions)}."
+        raise UserError(f"{prog}: unknown sub-command {argv[0]!r}.{hint}", EXIT_USAGE)
+    if default is None:
+        sys.stderr.write(_group_help(prog, command))
+        return EXIT_USAGE
+    return _run_action(actions[default], prog, argv)
+
+
+def _run_action(action: Action, prog: str, argv: list[str]) -> int:
+    namespace = action.parser(prog).parse_args(argv)
+    if namespace.no_color:
+        os.environ["NO_COLOR"] = "1"
+    return action.run(namespace)
+
+
+def _group_help(prog: str, group: Group) -> str:
+    width = max(len(name) for name in group.actions) + 2
+    rows = "\n".join(f"  {name:<{width}}{action.help}" for name, action in group.actions.items())
+    head = f"usage: {prog} <sub-command> …\n\nsub-commands:\n{rows}\n"
+    if group.default is None:
+        return f"{head}\nexample:\n  {next(iter(group.actions.values())).example}\n"
+    default_help = group.actions[group.default].parser(prog).format_help()
+    return f"{head}\n`{prog}` alone is `{prog} {group.default}`:\n\n{default_help}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that this one was probably meant to be."""
+    import difflib
+
+    matches = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=0.5)
+    return matches[0] if matches else None

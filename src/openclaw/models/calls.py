@@ -1,0 +1,101 @@
+"""Calls to language models: the one place that owns the HTTP session, the providers and the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from openclaw.clock import Clock
+from openclaw.messages import AssistantMessage
+from openclaw.models import anthropic, openai_chat, openai_responses
+from openclaw.models.base import Done, Heard, Model, ModelError, ModelRequest, Provider
+from openclaw.models.http import ModelHttp
+from openclaw.models.keys import Keys
+from openclaw.models.local.provider import LocalProvider
+from openclaw.models.message_builder import encode_body
+
+if TYPE_CHECKING:
+    from openclaw.config.schema import Config
+
+_BODIES = {
+    "anthropic-messages": anthropic.build_body,
+    "openai-completions": openai_chat.build_body,
+    "openai-responses": openai_responses.build_body,
+}
+
+
+class ModelCalls:
+    """Makes every model call of a Gateway.
+
+    ``config`` gives the current configuration. ``take_turn`` is awaited before the request is built and before the
+    answer is handled, so that many calls at once leave room for other tasks. ``failed`` is told of every failed call.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        config: Callable[[], Config],
+        clock: Clock,
+        state_dir: str | None = None,
+        *,
+        take_turn: Callable[[], Awaitable[None]],
+        failed: Callable[[ModelError], None],
+    ) -> None:
+        self.http = ModelHttp()
+        self._keys = keys
+        self._config = config
+        self._take_turn = take_turn
+        self._failed = failed
+        self._local = LocalProvider(state_dir, clock=clock)
+        self._providers: dict[str, Provider] = {
+            "anthropic-messages": anthropic.AnthropicProvider(self.http, clock),
+            "openai-completions": openai_chat.OpenAIChatProvider(self.http, clock),
+            "openai-responses": openai_responses.OpenAIResponsesProvider(self.http, clock),
+            "local": self._local,
+        }
+
+    async def call(self, request: ModelRequest, agent_id: str, heard: Heard) -> AssistantMessage:
+        """The model's message. ``heard`` is told of every event before it. The key is looked up at every call.
+
+        A caller that is cancelled hangs up at once. Raises ``ModelError``.
+        """
+        answering = False
+        try:
+            await self._take_turn()
+            key = await self._keys.resolve_key(request.model, self._config(), agent_id=agent_id)
+            # Closed here and not by the garbage collector: a run that is stopped hangs up.
+            async with aclosing(self.provider_for(request.model).stream(request, key)) as events:
+                async for event in events:
+                    if not answering:
+                        answering = True
+                        await self._take_turn()
+                    if type(event) is Done:
+                        return event.message
+                    heard(event)
+            raise ModelError("The model's stream ended without a final event.", kind="network")
+        except ModelError as error:
+            self._failed(error)
+            raise
+
+    def provider_for(self, model: Model) -> Provider:
+        """The provider that speaks the model's ``api``."""
+        provider = self._providers.get(model.api)
+        if provider is None:
+            known = ", ".join(self._providers)
+            raise ModelError(
+                f"Model {model.ref} has the unknown api {model.api!r}; set `api` of its provider to one of: {known}.",
+                kind="other",
+            )
+        return provider
+
+    async def close(self) -> None:
+        """Ends the local model's process and the HTTP session."""
+        await self._local.close()
+        await self.http.close()
+
+
+def wire_body(request: ModelRequest) -> bytes | None:
+    """The bytes a request is sent with, built again from the request. None for a model without a network."""
+    build = _BODIES.get(request.model.api)
+    return None if build is None else encode_body(build(request))

@@ -1,0 +1,215 @@
+"""How commands run: the ``tools.exec`` settings, and the policy that follows for one command.
+
+Four sources decide on the policy: the configuration, the session or the message (``/exec``, ``/elevated``), the rules
+file of this machine, and the arguments of the call. The arguments can only make the policy stricter.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from openclaw.tools.base import ToolError
+from openclaw.tools.exec.allowlist import SAFE_USES
+
+Host: TypeAlias = Literal["sandbox", "gateway", "node"]
+Security: TypeAlias = Literal["deny", "allowlist", "full"]
+Ask: TypeAlias = Literal["off", "on-miss", "always"]
+ElevatedLevel: TypeAlias = Literal["off", "on", "ask", "full"]
+Fallback: TypeAlias = Security
+"""The security level that counts when nobody answers in time."""
+
+SECURITY_LEVELS: tuple[Security, ...] = ("deny", "allowlist", "full")
+"""Strictest first."""
+ASK_LEVELS: tuple[Ask, ...] = ("off", "on-miss", "always")
+"""Strongest last."""
+
+_DANGEROUS = re.compile(
+    r"LD_.*|DYLD_.*|BASH_FUNC_.*|PATH|NODE_OPTIONS|NODE_PATH|PYTHON(PATH|HOME|STARTUP)|PERL5(LIB|OPT)|RUBY(LIB|OPT)"
+    r"|BASH_ENV|ENV|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|IFS|GCONV_PATH|SSLKEYLOGFILE|GIT_(SSH|SSH_COMMAND|EXTERNAL_DIFF)",
+    re.IGNORECASE,
+)
+"""Variables that can make the loader, an interpreter or the shell run other code than the command names."""
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OWN_SECRETS = ("OPENCLAW_GATEWAY_TOKEN", "OPENCLAW_GATEWAY_PASSWORD")
+
+
+class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
+    background_ms: int = 10_000
+    """A call waits this long before its command goes to the background; 10 to 120000."""
+    timeout_sec: float = 1800
+    """A command is ended after this time unless the call gives its own timeout."""
+    cleanup_ms: int = 1_800_000
+    """The process tool shows a finished command for this long; one minute to three hours."""
+    notify_on_exit: bool = True
+    host: Host = "sandbox"
+    """Without an active sandbox, ``sandbox`` runs commands directly, as the Gateway's user."""
+    security: Security | None = None
+    """None means ``allowlist`` on host ``gateway`` and ``full`` on host ``sandbox``."""
+    ask: Ask = "on-miss"
+    node: str | None = None
+    path_prepend: list[str] = []
+    safe_bins: list[str] = msgspec.field(default_factory=lambda: [*SAFE_USES])
+    """Filter programs that may run without being listed if they only read their input."""
+    allowlist: list[str] = []
+    """Globs of full program paths, for ``security: allowlist``."""
+    approval_running_notice_ms: int = 10_000
+    """After this time the session is told that an approved command still runs; 0 means never."""
+    max_output_chars: int = 200_000
+    """Characters of output kept per command, counted from the end; 1000 to 200000."""
+    allow_background: bool = True
+    """False when the ``process`` tool is denied, because then nobody could control a background command."""
+
+    def __post_init__(self) -> None:
+        self.background_ms = _clamp(self.background_ms, 10, 120_000)
+        self.cleanup_ms = _clamp(self.cleanup_ms, 60_000, 3 * 3_600_000)
+        self.max_output_chars = _clamp(self.max_output_chars, 1000, 200_000)
+
+    def with_environment(self, environ: Mapping[str, str]) -> ExecSettings:
+        """The settings with ``PI_BASH_YIELD_MS`` and ``PI_BASH_MAX_OUTPUT_CHARS`` applied."""
+        changes: dict[str, Any] = {}
+        for variable, field in (
+            ("PI_BASH_YIELD_MS", "background_ms"),
+            ("PI_BASH_MAX_OUTPUT_CHARS", "max_output_chars"),
+        ):
+            if (text := environ.get(variable, "").strip()).isdigit():
+                changes[field] = int(text)
+        return msgspec.structs.replace(self, **changes)
+
+
+def command_environment(
+    base: Mapping[str, str], wanted: Mapping[str, Any], path_prepend: Sequence[str]
+) -> dict[str, str]:
+    """The Gateway's environment without its secrets, plus the model's additions and the configured search path."""
+    for name, value in wanted.items():
+        if not _ENV_NAME.fullmatch(name) or "\0" in str(value):
+            raise ToolError(f'env: "{name}" is not a valid variable name or value')
+        if _DANGEROUS.fullmatch(name):
+            raise ToolError(
+                f"env: {name} may not be set, since it can change which program runs; put it in the command if needed"
+            )
+    environment = {name: value for name, value in base.items() if name not in _OWN_SECRETS}
+    environment |= {name: str(value) for name, value in wanted.items()}
+    if path_prepend:
+        entries = [*path_prepend, *environment.get("PATH", os.defpath).split(os.pathsep)]
+        environment["PATH"] = os.pathsep.join(dict.fromkeys(entry for entry in entries if entry))
+    return environment
+
+
+def working_directory(workspace: Path, wanted: str | None) -> tuple[str, str]:
+    """The directory to run in, and a warning if the wanted one is not available."""
+    fallback = next((str(place) for place in (workspace, Path.home()) if place.is_dir()), "/")
+    if not wanted or not wanted.strip():
+        return fallback, ""
+    try:
+        place = workspace / Path(wanted.strip()).expanduser()
+        if place.is_dir() and os.access(place, os.X_OK):
+            return str(place), ""
+    except (OSError, ValueError, RuntimeError):
+        pass
+    return fallback, f'Warning: workdir "{wanted}" is unavailable; using "{fallback}".\n\n'
+
+
+def effective_security(configured: Security, *others: Security | None) -> Security:
+    """The strictest of the levels."""
+    levels = [configured, *(level for level in others if level)]
+    return SECURITY_LEVELS[min(SECURITY_LEVELS.index(level) for level in levels)]
+
+
+def effective_ask(configured: Ask, *others: Ask | None) -> Ask:
+    """The level that asks most often."""
+    levels = [configured, *(level for level in others if level)]
+    return ASK_LEVELS[max(ASK_LEVELS.index(level) for level in levels)]
+
+
+def _clamp(value: int, low: int, high: int) -> int:
+    return max(low, min(high, value))
+
+
+class ExecOverrides(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person set with ``/exec`` and ``/elevated``, for the session or for one message."""
+
+    host: Host | None = None
+    security: Security | None = None
+    ask: Ask | None = None
+    node: str | None = None
+    elevated: ElevatedLevel | None = None
+    """None when nobody set a level."""
+    elevated_allowed: bool = False
+    """Whether the sender of this message may use elevated commands."""
+
+
+class HostRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``exec-approvals.json`` says for one agent."""
+
+    security: Security | None = None
+    ask: Ask | None = None
+    ask_fallback: Fallback = "deny"
+    allowlist: tuple[str, ...] = ()
+
+
+class CommandPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one command runs, what it may run, and when a person is asked."""
+
+    host: Host
+    security: Security
+    ask: Ask
+
+    def asks_first(self, *, listed: bool) -> bool:
+        """Whether a person decides. ``listed`` says that every program of the command is on the allowlist."""
+        return self.ask == "always" or (self.ask == "on-miss" and self.security == "allowlist" and not listed)
+
+
+def command_policy(
+    settings: ExecSettings, overrides: ExecOverrides, rules: HostRules, arguments: Mapping[str, Any]
+) -> CommandPolicy:
+    """Raises ``ToolError`` when the command may not run at all."""
+    mode = _elevated_mode(overrides, arguments.get("elevated"))
+    host = _host(settings, overrides, arguments.get("host"), elevated=mode != "off")
+    if overrides.security == "deny":
+        raise ToolError("exec is denied (security=deny) in this session; the owner can change that with /exec")
+    if mode == "full":
+        return CommandPolicy(host=host, security="full", ask="off")
+    configured = overrides.security or settings.security or ("allowlist" if host == "gateway" else "full")
+    security = effective_security(configured, arguments.get("security"), rules.security)
+    if security == "deny":
+        raise ToolError("exec is denied (security=deny)")
+    ask = effective_ask(overrides.ask or settings.ask, arguments.get("ask"), rules.ask)
+    return CommandPolicy(host=host, security=security, ask=ask)
+
+
+def _elevated_mode(overrides: ExecOverrides, requested: bool | None) -> Literal["off", "ask", "full"]:
+    if requested is False or (requested is None and not overrides.elevated_allowed):
+        return "off"
+    if requested is None:
+        modes: dict[str | None, Literal["ask", "full"]] = {"on": "ask", "ask": "ask", "full": "full"}
+        return modes.get(overrides.elevated, "off")
+    if not overrides.elevated_allowed or overrides.elevated == "off":
+        closed = "the level, which /elevated set to off" if overrides.elevated_allowed else "the sender"
+        raise ToolError(
+            f"elevated is not available right now (runtime=direct). Closed by: {closed}. It needs "
+            "tools.elevated.enabled, the sender in tools.elevated.allowFrom.<channel>, and a level other than off. "
+            "Leave elevated out to run the command without it."
+        )
+    return "full" if overrides.elevated == "full" else "ask"
+
+
+def _host(settings: ExecSettings, overrides: ExecOverrides, requested: Host | None, *, elevated: bool) -> Host:
+    configured = overrides.host or settings.host
+    if elevated:
+        return "gateway"
+    if requested and requested != configured:
+        raise ToolError(
+            f"exec host {requested} is not allowed: the host is {configured}. Leave host out, or have the owner "
+            f"change it with /exec host={requested} or tools.exec.host"
+        )
+    if configured == "node":
+        node = overrides.node or settings.node
+        named = f' "{node}"' if node else ""
+        raise ToolError(f"exec host node: no node{named} is connected to this Gateway")
+    return configured

@@ -1,0 +1,389 @@
+"""The ``exec`` tool: checks whether a command may run, asks a person if needed, and runs it, perhaps in the background.
+
+``ExecTool.run`` is the whole way: the command is made ready, checked against the policy, and then either started or put
+before a person. What follows a person's answer runs in the background (``_after_answer``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from openclaw.clock import wait_within
+from openclaw.messages import ToolSpec
+from openclaw.tools.arguments import required_text
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
+from openclaw.tools.exec.allowlist import RefusedCommand, evaluate, parse, resolve_program
+from openclaw.tools.exec.approvals import Approval, ApprovalRequest, ApprovalRules, Approvals, Decision
+from openclaw.tools.exec.settings import (
+    CommandPolicy,
+    ExecOverrides,
+    ExecSettings,
+    Fallback,
+    HostRules,
+    command_environment,
+    command_policy,
+    working_directory,
+)
+from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
+
+UPDATE_INTERVAL_S = 0.25
+LINGER_S = 0.5
+"""After the shell has exited, we wait this long for children that hold its output open."""
+MAX_YIELD_MS = 120_000
+MAX_TIMEOUT_S = 2_147_000
+OUTCOME_CHARS = 2000
+"""Characters from the end of the output that the session is told; ``process log`` shows the rest."""
+COMMAND_CHARS = 300
+"""Characters of the command in notes to the session."""
+
+
+class ShellCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command with everything that is needed to start it."""
+
+    command: str
+    cwd: str
+    env: Mapping[str, str]
+    use_pty: bool
+    timeout: float | None
+
+
+class NeedsApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that a person must approve first."""
+
+    command: ShellCommand
+    policy: CommandPolicy
+    programs: tuple[str, ...]
+    """Programs that ``allow-always`` adds to the allowlist. Empty if the command cannot be listed."""
+    refused: str | None
+    """Why the allowlist refuses the command, or None if it allows it."""
+    fallback: Fallback
+
+    def refusal_after(self, decision: Decision | None) -> str | None:
+        """The code of the reason why the command does not run after this decision, or None if it runs."""
+        if decision == "deny":
+            return "user-denied"
+        if decision is not None or self.fallback == "full":
+            return None
+        if self.fallback == "allowlist":
+            return None if self.refused is None else "approval-timeout (allowlist-miss)"
+        return "approval-timeout"
+
+
+class ExecTool:
+    summary = "Run shell commands (pty available for TTY-required CLIs)"
+    spec = ToolSpec(
+        name="exec",
+        description=(
+            "Run a shell command. A command that takes longer goes on in the background; follow it with the process "
+            "tool. Use pty=true for programs that need a terminal."
+        ),
+        parameters={
+            "type": "object",
+            "required": ["command"],
+            "properties": {
+                "command": {"type": "string", "description": "Shell command to run"},
+                "workdir": {"type": "string", "description": "Directory to run in (default: the workspace)"},
+                "env": {
+                    "type": "object",
+                    "description": "Extra environment variables",
+                    "additionalProperties": {"type": "string"},
+                },
+                "yieldMs": {"type": "number", "description": "Wait this long before going to the background"},
+                "background": {"type": "boolean", "description": "Go to the background at once"},
+                "timeout": {"type": "number", "description": "Seconds after which the command is ended"},
+                "pty": {"type": "boolean", "description": "Run in a terminal of 120x30"},
+                "host": {"type": "string", "enum": ["sandbox", "gateway", "node"], "description": "Where to run"},
+                "security": {"type": "string", "enum": ["deny", "allowlist", "full"]},
+                "ask": {"type": "string", "enum": ["off", "on-miss", "always"]},
+                "elevated": {"type": "boolean", "description": "Run on the host with elevated rights, if allowed"},
+            },
+        },
+    )
+
+    def __init__(
+        self,
+        settings: ExecSettings,
+        processes: ProcessRegistry,
+        rules: ApprovalRules | None = None,
+        approvals: Approvals | None = None,
+    ) -> None:
+        """Without ``approvals`` nobody can be asked, so a command that needs an approval is refused."""
+        self._settings = settings
+        self._processes = processes
+        self._rules = rules
+        self._approvals = approvals
+        self._clock = processes.clock
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        text = required_text(arguments, "command")
+        if "\0" in text:
+            raise ToolError("The command holds a NUL character")
+        cwd, warning = working_directory(context.workspace, arguments.get("workdir"))
+        timeout = arguments.get("timeout")
+        if timeout is None or timeout <= 0:
+            timeout = self._settings.timeout_sec
+        wanted = ShellCommand(
+            command=text,
+            cwd=cwd,
+            env=command_environment(
+                {**context.env, **os.environ}, arguments.get("env") or {}, self._settings.path_prepend
+            ),
+            use_pty=bool(arguments.get("pty")),
+            timeout=min(timeout, MAX_TIMEOUT_S) or None,
+        )
+        checked = await self._check(wanted, arguments, context)
+        if isinstance(checked, NeedsApproval):
+            return await self._ask(checked, context, warning)
+        session, complaint = await self._start(checked, context.agent_id)
+        warning += complaint
+        try:
+            await self._watch(session, self._window(arguments), context)
+        except asyncio.CancelledError:
+            if not session.backgrounded:
+                await self._processes.stop(session)
+            raise
+        if session.ended.is_set() and not session.backgrounded:
+            # A long output takes a while to clean up, so that happens in a thread.
+            return completed(session, warning, await asyncio.to_thread(printed, session))
+        notify = context.notify if self._settings.notify_on_exit else None
+        self._processes.move_to_background(session, notify)
+        return still_running(session, warning)
+
+    async def _check(
+        self, command: ShellCommand, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ShellCommand | NeedsApproval:
+        """Returns the command to run, perhaps quoted anew. Raises ``ToolError`` when it may not run here."""
+        rules = await self._rules.rules_for(context.agent_id) if self._rules else HostRules()
+        overrides = await context.exec() if context.exec else None
+        policy = command_policy(self._settings, overrides or ExecOverrides(), rules, arguments)
+        if policy.security == "full" and policy.ask != "always":
+            return command
+        verdict = evaluate(
+            command.command,
+            allowlist=[*self._settings.allowlist, *rules.allowlist],
+            safe_bins=self._settings.safe_bins,
+            search_path=command.env.get("PATH", os.defpath),
+            cwd=command.cwd,
+        )
+        refused = verdict.reason if isinstance(verdict, RefusedCommand) else None
+        if policy.asks_first(listed=refused is None):
+            return NeedsApproval(
+                command=command,
+                policy=policy,
+                programs=_programs(command),
+                refused=refused,
+                fallback=rules.ask_fallback,
+            )
+        if isinstance(verdict, RefusedCommand):
+            raise ToolError(f"exec is denied (security=allowlist): {verdict.reason}")
+        return msgspec.structs.replace(command, command=verdict.command)
+
+    async def _ask(self, asked: NeedsApproval, context: ToolContext, warning: str) -> ToolResult:
+        """Asks a person and returns at once: an answer may take minutes, and the conversation goes on meanwhile."""
+        command, policy = asked.command, asked.policy
+        if self._approvals is None:
+            why = f": {asked.refused}" if asked.refused else ""
+            raise ToolError(f"exec needs an approval (ask={policy.ask}), but nobody can be asked here{why}")
+        request = ApprovalRequest(
+            command=command.command,
+            cwd=command.cwd,
+            host=policy.host,
+            security=policy.security,
+            ask=policy.ask,
+            agent_id=context.agent_id,
+            resolved_path=asked.programs[0] if asked.programs else None,
+            session_key=context.session_key,
+        )
+        try:
+            approval = self._approvals.ask(request, run_id=context.run_id)
+        except ValueError as full:
+            raise ToolError(f"exec needs an approval, which cannot be asked for now: {full}") from None
+        await self._approvals.keep(approval)
+        self._approvals.spawn(self._after_answer(approval, asked, self._approvals, context))
+        text = (
+            f"{warning}Approval required (id {approval.slug}). Approve to run; the outcome follows in this session "
+            "when the command has ended. Do not run it again meanwhile. The person can answer with "
+            f"/approve {approval.slug} allow-once, allow-always or deny."
+        )
+        details = {
+            "status": "approval-pending",
+            "approvalId": approval.id,
+            "approvalSlug": approval.slug,
+            "expiresAtMs": approval.expires_at_ms,
+            "host": policy.host,
+            "command": command.command,
+            "cwd": command.cwd,
+        }
+        return text_result(text, details)
+
+    async def _after_answer(
+        self, approval: Approval, asked: NeedsApproval, approvals: Approvals, context: ToolContext
+    ) -> None:
+        """Waits for the answer, runs the command if it may, and tells the session what came of it.
+
+        If the Gateway stops meanwhile, the approval stays in the journal and the next start tells the session.
+        """
+        decision = await approval.wait()
+        if not approval.withdrawn:
+            await self._act_on(decision, approval, asked, approvals, context)
+        await approvals.settled(approval)
+
+    async def _act_on(
+        self,
+        decision: Decision | None,
+        approval: Approval,
+        asked: NeedsApproval,
+        approvals: Approvals,
+        context: ToolContext,
+    ) -> None:
+        """A refusal is noted for the session's next turn; the end of the command begins a turn."""
+        shown = " ".join(asked.command.command.split())[:COMMAND_CHARS]
+
+        def note(text: str) -> None:
+            if context.notify is not None:
+                context.notify(text)
+
+        if reason := asked.refusal_after(decision):
+            note(f"Exec denied (gateway id={approval.id}, {reason}): {shown}")
+            return
+        if decision == "allow-always" and self._rules is not None and asked.programs:
+            await self._rules.allow_always(context.agent_id, list(asked.programs), asked.command.command)
+        # Written before the command begins, so that a restart reports it as interrupted and not as never run.
+        await approvals.keep(approval, "running")
+        try:
+            session, _ = await self._start(asked.command, context.agent_id)
+        except ToolError as failed:
+            note(f"Exec denied (gateway id={approval.id}, spawn-failed: {failed}): {shown}")
+            return
+        self._processes.move_to_background(session, None)
+        seconds = self._settings.approval_running_notice_ms / 1000
+        if seconds and not await wait_within(session.ended, seconds, self._clock):
+            note(f"Exec running (gateway id={approval.id}, session={session.id}, >{seconds:g}s): {shown}")
+        await session.ended.wait()
+        how = "timeout" if session.timed_out else session.how_it_ended()
+        text = f"Exec finished (gateway id={approval.id}, session={session.id}, {how})"
+        output = (await asyncio.to_thread(session.output.tail, OUTCOME_CHARS)).strip()
+        (context.wake or note)(f"{text}\n{output}" if output else text)
+
+    async def _start(self, command: ShellCommand, agent_id: str) -> tuple[ProcessSession, str]:
+        """Starts the command, without a terminal if none is available; then the second value is a warning."""
+        warning = ""
+        for attempt_pty in (True, False) if command.use_pty else (False,):
+            try:
+                session = await self._processes.start(
+                    command.command,
+                    scope=agent_id,
+                    cwd=command.cwd,
+                    env=command.env,
+                    use_pty=attempt_pty,
+                    timeout=command.timeout,
+                    max_output_chars=self._settings.max_output_chars,
+                )
+                return session, warning
+            except OSError as error:
+                if not attempt_pty:
+                    raise ToolError(f"The command could not be started: {error}") from None
+                warning += f"Warning: no terminal is available ({error}); the command runs without one.\n\n"
+        raise AssertionError("unreachable")
+
+    def _window(self, arguments: dict[str, Any]) -> float | None:
+        """Seconds to wait before the command goes to the background. None means until it ends."""
+        if not self._settings.allow_background:
+            return None
+        if arguments.get("background"):
+            return 0
+        wanted = arguments.get("yieldMs")
+        milliseconds = self._settings.background_ms if wanted is None else max(10, min(MAX_YIELD_MS, wanted))
+        return milliseconds / 1000
+
+    async def _watch(self, session: ProcessSession, window: float | None, context: ToolContext) -> None:
+        """Reports progress until the command has ended or the window is over."""
+        started = self._clock.monotonic()
+        reported = 0
+        exited_at: float | None = None
+        while not session.ended.is_set():
+            now = self._clock.monotonic()
+            if window is not None and now - started >= window:
+                return
+            if session.process.exited.is_set():
+                exited_at = now if exited_at is None else exited_at
+                if now - exited_at >= LINGER_S:
+                    if window is not None:
+                        return
+                    await session.process.stop()
+            if context.update and session.output.total_bytes != reported:
+                reported = session.output.total_bytes
+                context.update(text_result(session.output.tail(), _running_details(session)))
+            left = UPDATE_INTERVAL_S if window is None else min(UPDATE_INTERVAL_S, started + window - now)
+            await wait_within(session.ended, left, self._clock)
+
+
+def _programs(command: ShellCommand) -> tuple[str, ...]:
+    """The files behind all programs of a plain command. Empty if only a shell can understand the command."""
+    segments = parse(command.command)
+    if isinstance(segments, RefusedCommand):
+        return ()
+    path = command.env.get("PATH", os.defpath)
+    found = [resolve_program(segment.argv[0], path, command.cwd) for segment in segments]
+    return tuple(program.real for program in found if program) if all(found) else ()
+
+
+def completed(session: ProcessSession, warning: str, output: str) -> ToolResult:
+    """The result of a command that has ended. Raises ``ToolError`` for the model if the command failed."""
+    if reason := failure(session):
+        raise ToolError(f"{warning}{output}\n\n{reason}" if output else f"{warning}{reason}")
+    details: dict[str, Any] = {
+        "status": "completed",
+        "exitCode": session.process.exit_code,
+        "durationMs": (session.ended_at or session.started_at) - session.started_at,
+        "cwd": session.cwd,
+    }
+    if session.output.truncated:
+        details |= {"truncated": True, "totalBytes": session.output.total_bytes}
+    return text_result(warning + (output or "(no output)"), details)
+
+
+def printed(session: ProcessSession) -> str:
+    """The output, trimmed. If it was too long, a note comes first and then the end of the output."""
+    text = session.output.text()
+    if session.output.truncated:
+        note = f"[Output cut: the last {len(text)} characters of {session.output.total_bytes} bytes]"
+        return f"{note}\n{text.rstrip()}"
+    return text.strip("\n").rstrip()
+
+
+def failure(session: ProcessSession) -> str | None:
+    """A sentence that says why the command failed, or None if it did not."""
+    if session.timed_out:
+        return f"Command timed out after {session.timeout:g} seconds"
+    if session.exit_signal:
+        return f"Command aborted by signal {session.exit_signal}"
+    if session.process.exit_code is None:
+        return "Command could not be ended; it may still be running"
+    return f"Command exited with code {session.process.exit_code}" if session.process.exit_code else None
+
+
+def still_running(session: ProcessSession, warning: str) -> ToolResult:
+    text = (
+        f"{warning}Command still running (session {session.id}, pid {session.pid}). "
+        "Use process (list/poll/log/write/kill/clear/remove) for follow-up."
+    )
+    if session.process.exited.is_set():
+        code = session.process.exit_code
+        text += f"\nThe shell itself exited with code {code}; programs it started keep its output open."
+    return text_result(text, {**_running_details(session), "tail": session.output.tail()})
+
+
+def _running_details(session: ProcessSession) -> dict[str, Any]:
+    return {
+        "status": "running",
+        "sessionId": session.id,
+        "pid": session.pid,
+        "startedAt": session.started_at,
+        "cwd": session.cwd,
+    }

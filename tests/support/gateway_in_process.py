@@ -1,0 +1,106 @@
+"""A real Gateway in the test's own event loop: the same stores, sockets and start as the process, without its price.
+
+Use ``GatewayProcess`` where the process is the point: a kill, the signals, the command line of the Gateway itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from openclaw.clock import Clock, SystemClock
+from openclaw.config.store import ConfigStore
+from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.main import GatewayLock, serving
+from openclaw.logs import Logs
+from openclaw.paths import make_private_dir
+from tests.support.gateway import GatewayUnderTest
+
+
+class InProcessGateway(GatewayUnderTest):
+    """``async with InProcessGateway(state, config) as gateway``: serves on loopback, and is closed at the end.
+
+    While it runs, ``os.environ`` is the Gateway's environment, so that commands of the agent see what they would see
+    in a process. ``gateway`` is the Gateway itself, for tests that look inside. ``clock`` may be one that a test moves.
+    """
+
+    gateway: Gateway
+
+    def __init__(
+        self,
+        state_dir: Path,
+        config: dict[str, Any] | None = None,
+        env: dict[str, str] | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(state_dir, config, env)
+        self.clock = clock or SystemClock()
+        self._told_to_stop = asyncio.Event()
+        self._lives: asyncio.Task[None] | None = None
+
+    async def start(self) -> InProcessGateway:
+        self._told_to_stop = asyncio.Event()
+        listening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lives = asyncio.create_task(self._live(listening))
+        await asyncio.wait([self._lives, listening], return_when=asyncio.FIRST_COMPLETED)
+        if self._lives.done():
+            listening.cancel()
+            await self._lives
+        return self
+
+    async def _live(self, listening: asyncio.Future[None]) -> None:
+        """Serves until told to stop; a restart that the configuration asks for begins again on the same port."""
+        async with AsyncExitStack() as stack:
+            stack.callback(_replace_environ, dict(os.environ))
+            _replace_environ(self.env)
+            state = make_private_dir(str(self.state_dir))
+            lock = GatewayLock.acquire(state, os.environ)
+            stack.callback(lock.release)
+            errors = stack.enter_context(self.errors_path.open("a"))
+            while not self._told_to_stop.is_set():
+                config = ConfigStore(str(self.state_dir / "openclaw.json"), self.clock, os.environ)
+                await asyncio.to_thread(config.load_or_create)
+                logs = Logs.start(state, config.current.logging, console=errors)
+                try:
+                    async with serving(state, config, self.clock, os.environ, "127.0.0.1", self.port, lock=lock) as (
+                        self.gateway,
+                        server,
+                    ):
+                        self.port = server.port
+                        if not listening.done():
+                            listening.set_result(None)
+                        await self._until_told(self.gateway)
+                finally:
+                    logs.stop()
+
+    async def _until_told(self, gateway: Gateway) -> None:
+        waits = [
+            asyncio.create_task(self._told_to_stop.wait()),
+            asyncio.create_task(gateway.restart.requested.wait()),
+        ]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    async def stop(self) -> int:
+        """What a process would exit with."""
+        if self._lives is not None:
+            self._told_to_stop.set()
+            await self._lives
+            self._lives = None
+        return 0
+
+    async def __aenter__(self) -> InProcessGateway:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+def _replace_environ(env: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(env)

@@ -1,0 +1,232 @@
+"""Commands that need a person's yes, and the terms on which commands run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from openclaw.clock import SystemClock
+from openclaw.tools.base import ToolContext, ToolError
+from openclaw.tools.exec.approvals import (
+    ApprovalJournal,
+    ApprovalRequest,
+    ApprovalRules,
+    Approvals,
+    BadRules,
+    UnknownApproval,
+)
+from openclaw.tools.exec.settings import CommandPolicy, ExecOverrides, ExecSettings, HostRules, command_policy
+from openclaw.tools.exec.tool import ExecTool
+from openclaw.tools.process_registry import ProcessRegistry
+
+ECHO = os.path.realpath(shutil.which("echo") or "")
+
+
+class Asked:
+    """An exec tool whose questions a test answers."""
+
+    def __init__(self, tmp_path: Path, processes: ProcessRegistry, context: ToolContext) -> None:
+        self.approvals = Approvals(SystemClock())
+        self.rules = ApprovalRules(str(tmp_path / "state"), SystemClock())
+        self.file = tmp_path / "state" / "exec-approvals.json"
+        self.processes = processes
+        self.notes: asyncio.Queue[str] = asyncio.Queue()
+        self.woken: asyncio.Queue[str] = asyncio.Queue()
+        self.context = msgspec.structs.replace(
+            context, notify=self.notes.put_nowait, wake=self.woken.put_nowait, run_id="r1"
+        )
+
+    async def run(
+        self, command: str, wish: ExecOverrides, settings: ExecSettings | None = None, **arguments: Any
+    ) -> Any:
+        settings = settings or ExecSettings()
+        tool = ExecTool(settings, self.processes, self.rules, self.approvals)
+
+        async def wished() -> ExecOverrides:
+            return wish
+
+        context = msgspec.structs.replace(self.context, exec=wished)
+        return await tool.run({"command": command, **arguments}, context)
+
+    def write_rules(self, **file: Any) -> None:
+        self.file.parent.mkdir(exist_ok=True)
+        self.file.write_text(json.dumps({"version": 1, **file}))
+
+
+@pytest.fixture
+async def asked(tmp_path: Path, processes: ProcessRegistry, context: ToolContext) -> AsyncIterator[Asked]:
+    made = Asked(tmp_path, processes, context)
+    yield made
+    await made.approvals.close()
+
+
+ALWAYS = ExecOverrides(ask="always")
+CAREFUL = ExecOverrides(host="gateway")
+
+
+async def test_a_command_that_needs_a_yes_is_not_run_before_it(asked: Asked) -> None:
+    result = await asked.run("touch ran", ALWAYS)
+    assert result.content[0].text.startswith("Approval required (id ")
+    assert result.details["status"] == "approval-pending"
+    assert result.details["approvalSlug"] == result.details["approvalId"][:8]
+    assert not (asked.context.workspace / "ran").exists()
+    asked.approvals.resolve(result.details["approvalId"], "allow-once")
+    told = await asyncio.wait_for(asked.woken.get(), 10)
+    assert told.startswith(f"Exec finished (gateway id={result.details['approvalId']}, session=")
+    assert "code 0" in told
+    assert (asked.context.workspace / "ran").exists()
+
+
+async def test_what_the_command_printed_is_told_with_its_end(asked: Asked) -> None:
+    result = await asked.run("echo one; echo two >&2; exit 3", ALWAYS)
+    asked.approvals.resolve(result.details["approvalSlug"], "allow-once")
+    told = await asyncio.wait_for(asked.woken.get(), 10)
+    assert "code 3)\none\ntwo" in told
+
+
+async def test_a_no_is_noted_and_nothing_runs(asked: Asked) -> None:
+    result = await asked.run("touch ran", ALWAYS)
+    asked.approvals.resolve(result.details["approvalId"], "deny")
+    told = await asyncio.wait_for(asked.notes.get(), 10)
+    assert told == f"Exec denied (gateway id={result.details['approvalId']}, user-denied): touch ran"
+    assert not (asked.context.workspace / "ran").exists()
+
+
+async def test_silence_is_a_no(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = asked.approvals.ask
+    monkeypatch.setattr(asked.approvals, "ask", lambda request, **more: ask(request, **{**more, "timeout_ms": 1}))
+    await asked.run("touch ran", ALWAYS)
+    assert "approval-timeout" in await asyncio.wait_for(asked.notes.get(), 10)
+    assert not (asked.context.workspace / "ran").exists()
+    asked.write_rules(defaults={"askFallback": "full"})
+    await asked.run("touch ran", ALWAYS)
+    assert "Exec finished" in await asyncio.wait_for(asked.woken.get(), 10)
+
+
+async def test_allow_always_is_remembered_for_the_programs_of_the_command(asked: Asked) -> None:
+    result = await asked.run("echo one", CAREFUL)
+    asked.approvals.resolve(result.details["approvalId"], "allow-always")
+    await asyncio.wait_for(asked.woken.get(), 10)
+    again = await asked.run("echo two", CAREFUL)
+    assert again.content[0].text == "two"
+    other = await asked.run("touch ran", CAREFUL)
+    assert other.details["status"] == "approval-pending"
+    stored = json.loads(asked.file.read_text())
+    assert [entry["pattern"] for entry in stored["agents"]["main"]["allowlist"]] == [ECHO]
+    assert asked.file.stat().st_mode & 0o777 == 0o600
+
+
+async def test_stopping_the_session_takes_its_questions_back(asked: Asked) -> None:
+    result = await asked.run("touch ran", ALWAYS)
+    asked.approvals.withdraw("agent:main:other")
+    assert len(asked.approvals.pending()) == 1
+    asked.approvals.withdraw(asked.context.session_key)
+    with pytest.raises(UnknownApproval):
+        asked.approvals.resolve(result.details["approvalId"], "allow-once")
+    assert not (asked.context.workspace / "ran").exists()
+
+
+async def test_without_anyone_to_ask_the_command_is_refused(processes: ProcessRegistry, context: ToolContext) -> None:
+    tool = ExecTool(ExecSettings(host="gateway", ask="always"), processes)
+    with pytest.raises(ToolError, match="nobody can be asked"):
+        await tool.run({"command": "echo x"}, context)
+
+
+async def test_a_damaged_rules_file_forbids_commands_and_says_where_it_is(asked: Asked) -> None:
+    asked.write_rules(defaults={"security": "sometimes"})
+    with pytest.raises(ToolError, match="is not valid"):
+        await asked.run("touch ran", ExecOverrides())
+    asked.file.write_text("{")
+    with pytest.raises(ToolError, match=r"exec-approvals\.json is no valid JSON"):
+        await asked.run("touch ran", ExecOverrides())
+
+
+async def test_the_rules_file_is_replaced_only_by_who_has_read_it(asked: Asked) -> None:
+    first = await asked.rules.replace({"version": 1, "defaults": {"ask": "always"}}, None)
+    assert first.view()["file"]["defaults"] == {"ask": "always"}
+    with pytest.raises(BadRules, match="base hash required"):
+        await asked.rules.replace({"version": 1}, None)
+    with pytest.raises(BadRules, match="changed since last load"):
+        await asked.rules.replace({"version": 1}, "0" * 64)
+    second = await asked.rules.replace({"version": 1, "socket": {"path": "/tmp/s", "token": "secret"}}, first.hash)
+    assert "secret" not in json.dumps(second.view())
+    assert "secret" in asked.file.read_text()
+
+
+async def test_an_approval_is_found_by_its_beginning_when_that_is_enough() -> None:
+    approvals = Approvals(SystemClock())
+    try:
+        for name in ("abcd-1", "abcd-2"):
+            approvals.ask(ApprovalRequest(command="x"), id=name)
+        with pytest.raises(ValueError, match="already pending"):
+            approvals.ask(ApprovalRequest(command="x"), id="abcd-1")
+        with pytest.raises(UnknownApproval, match="ambiguous"):
+            approvals.find("abcd")
+        assert approvals.find("abcd-2").id == "abcd-2"
+        with pytest.raises(UnknownApproval, match="unknown approval id"):
+            approvals.find("abc")
+    finally:
+        await approvals.close()
+
+
+USUAL = CommandPolicy(host="sandbox", security="full", ask="on-miss")
+ASKING = CommandPolicy(host="gateway", security="allowlist", ask="on-miss")
+MAY = {"elevated_allowed": True}
+FULL = CommandPolicy(host="gateway", security="full", ask="off")
+
+
+@pytest.mark.parametrize(
+    ("settings", "wish", "rules", "arguments", "expected"),
+    [
+        ({}, {}, {}, {}, USUAL),
+        ({"host": "gateway"}, {}, {}, {}, ASKING),
+        ({"host": "gateway"}, {"security": "full", "ask": "off"}, {}, {}, FULL),
+        ({"host": "gateway"}, {"security": "full", "ask": "off"}, {"security": "deny"}, {}, "exec is denied"),
+        ({"host": "gateway"}, {"ask": "off"}, {"ask": "always"}, {}, msgspec.structs.replace(ASKING, ask="always")),
+        ({}, {"security": "deny"}, {}, {}, "exec is denied"),
+        ({}, {"host": "node", "node": "attic"}, {}, {}, 'no node "attic" is connected'),
+        ({}, {"host": "gateway"}, {}, {"host": "sandbox"}, "host sandbox is not allowed"),
+        ({}, {}, {}, {"security": "allowlist"}, CommandPolicy(host="sandbox", security="allowlist", ask="on-miss")),
+        # Elevated: needs permission, goes to the host, and only "full" does without asking.
+        ({}, {"elevated": "full"}, {}, {}, USUAL),
+        ({"security": "deny"}, {"elevated": "full", **MAY}, {"ask": "always"}, {}, FULL),
+        ({}, {"elevated": "on", **MAY}, {}, {}, ASKING),
+        ({}, {"elevated": "ask", **MAY}, {}, {}, ASKING),
+        ({}, {"elevated": "off", **MAY}, {}, {}, USUAL),
+        ({}, {"elevated": "full", **MAY}, {}, {"elevated": False}, USUAL),
+        ({}, MAY, {}, {"elevated": True}, ASKING),
+        ({}, {}, {}, {"elevated": True}, "elevated is not available"),
+        ({}, {"elevated": "off", **MAY}, {}, {"elevated": True}, "elevated is not available"),
+        ({}, {"security": "deny", "elevated": "full", **MAY}, {}, {}, "exec is denied"),
+    ],
+)  # fmt: skip
+def test_the_terms_of_a_command(
+    settings: dict[str, Any], wish: dict[str, Any], rules: dict[str, Any], arguments: dict[str, Any], expected: Any
+) -> None:
+    def policy() -> CommandPolicy:
+        return command_policy(ExecSettings(**settings), ExecOverrides(**wish), HostRules(**rules), arguments)
+
+    if isinstance(expected, str):
+        with pytest.raises(ToolError, match=expected):
+            policy()
+    else:
+        assert policy() == expected
+
+
+async def test_a_question_does_not_depend_on_a_disk_that_takes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where the directory should be")
+    approvals = Approvals(SystemClock(), ApprovalJournal(str(tmp_path / "state")))
+    approval = approvals.ask(ApprovalRequest(command="true"))
+    await approvals.keep(approval)
+    approvals.resolve(approval.id, "allow-once")
+    await approvals.settled(approval)
+    assert await approval.wait() == "allow-once"
+    await approvals.close()
