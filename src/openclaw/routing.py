@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
-from openclaw.config.checks import KNOWN_CHANNELS
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import Binding, BindingMatch
+from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.message import Inbound, Peer, Route
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.keys import DEFAULT_ACCOUNT, main_session_key, normalize_account_id

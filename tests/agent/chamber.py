@@ -15,7 +15,7 @@ from openclaw.agent.ground import Grounds
 from openclaw.agent.hooks import Hooks
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.tokens import PromptBudget, Scales
-from openclaw.config.build import build
+from openclaw.config.load import build
 from openclaw.events import Event
 from openclaw.messages import AssistantMessage, Message, TextBlock, Usage, UserMessage, user_text
 from openclaw.models.base import Heard, Model, ModelError, ModelRequest

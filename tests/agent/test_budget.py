@@ -10,7 +10,7 @@ import pytest
 
 from openclaw.agent.budget import OVERRIDE, Spent, budget_of, end_of_day_ms, is_limited, limits, overridden, refusal
 from openclaw.agent.spend import Totals
-from openclaw.config.build import build
+from openclaw.config.load import build
 from openclaw.config.schema import Budget
 from openclaw.messages import Cost, Usage
 from openclaw.sessions.entry import SessionEntry

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.agent.compaction_cut import Cut, compaction_settings, find_cut
-from openclaw.config.build import build
+from openclaw.config.load import build
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, UserMessage
 from tests.agent.scripted import call, says
 

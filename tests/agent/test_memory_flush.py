@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openclaw.agent.memory_flush import AddingWrite, due, settled, texts, usable_tools, workspace_closed
-from openclaw.config.build import build
+from openclaw.config.load import build
 from openclaw.config.schema import MemoryFlush
 from openclaw.messages import AssistantMessage, TextBlock, UserMessage
 from openclaw.sessions.entry import SessionEntry

@@ -1,10 +1,25 @@
+from __future__ import annotations
+
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import pyjson5
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from openclaw.config.schema import SecretRef
-from openclaw.config.secrets import SecretUnavailable, resolve_secret
+from openclaw.config.secrets import (
+    SENTINEL,
+    SecretUnavailable,
+    UnknownSecret,
+    redact_raw,
+    redacted,
+    resolve_secret,
+    restored,
+)
 
 
 def test_a_secret_is_fetched_from_where_it_is_kept(tmp_path: Path) -> None:
@@ -31,3 +46,75 @@ def test_a_secret_is_fetched_from_where_it_is_kept(tmp_path: Path) -> None:
 def test_a_secret_that_cannot_be_fetched_says_why(secret: SecretRef, words: str) -> None:
     with pytest.raises(SecretUnavailable, match=words):
         resolve_secret(secret, {}, "models.providers.x.apiKey")
+
+
+EXISTING = (Path(__file__).parent / "existing.json5").read_text()
+SECRETS = """
+    sk-or-1 gsk-2 LITELLM_KEY g-key brave-key el-key hook-secret-hook-secret push-secret 123:telegram-secret
+    discord-secret xoxb-1 xapp-1 talk-key gateway-token-gateway-token remote-token skill-key skill-env
+"""
+
+
+def test_no_secret_is_left_in_values_or_text() -> None:
+    parsed = pyjson5.decode(EXISTING)
+    values, text = json.dumps(redacted(parsed)), redact_raw(EXISTING, parsed)
+    for secret in SECRETS.split():
+        assert f'"{secret}"' not in values and secret not in text
+    assert pyjson5.decode(text) == redacted(parsed)
+
+
+def test_what_is_not_secret_is_left_alone() -> None:
+    parsed = pyjson5.decode(EXISTING)
+    shown = redacted(parsed)
+    assert shown["models"]["providers"]["custom-proxy"]["models"][0]["maxTokens"] == 32000
+    assert shown["agents"]["defaults"]["compaction"] == parsed["agents"]["defaults"]["compaction"]
+    assert shown["auth"] == parsed["auth"] and shown["session"] == parsed["session"]
+    assert shown["gateway"]["auth"]["mode"] == "token"
+
+
+@pytest.mark.parametrize("value", ["${GATEWAY_TOKEN}", ""])
+def test_a_reference_is_no_secret(value: str) -> None:
+    assert redacted({"gateway": {"auth": {"token": value}}}) == {"gateway": {"auth": {"token": value}}}
+
+
+def test_a_secret_of_one_letter_does_not_shred_the_text() -> None:
+    raw = '{ gateway: { auth: { token: "a" } }, ui: { seamColor: "#aaaaaa" } } // a'
+    assert redact_raw(raw, pyjson5.decode(raw)) == raw.replace('"a"', f'"{SENTINEL}"')
+
+
+def test_a_long_secret_is_hidden_in_comments_but_keys_and_values_stay() -> None:
+    raw = '// was telegram\n{ gateway: { auth: { token: "telegram" } }, channels: { telegram: { name: "telegram" } } }'
+    shown = redact_raw(raw, pyjson5.decode(raw))
+    assert shown.startswith(f"// was {SENTINEL}\n") and pyjson5.decode(shown)["channels"] == {
+        "telegram": {"name": "telegram"}
+    }
+
+
+def test_text_that_cannot_be_parsed_shows_no_secret_either() -> None:
+    assert "hunter2" not in redact_raw('{ gateway: { auth: { password: "hunter2", "botToken": \'hunter2', {})
+
+
+def test_sentinels_come_back_as_what_they_stood_for() -> None:
+    parsed = pyjson5.decode(EXISTING)
+    assert restored(redacted(parsed), parsed) == parsed
+
+
+def test_items_of_a_list_are_matched_by_id() -> None:
+    stored = {"list": [{"id": "a", "key": "1"}, {"id": "b", "key": "2"}]}
+    incoming = {"list": [{"id": "b", "key": SENTINEL}, {"id": "a", "key": SENTINEL}]}
+    assert restored(incoming, stored) == {"list": [{"id": "b", "key": "2"}, {"id": "a", "key": "1"}]}
+
+
+@pytest.mark.parametrize("stored", [{}, {"gateway": {}}, {"gateway": {"auth": {"token": 5}}}, {"gateway": "x"}])
+def test_a_sentinel_where_nothing_is_stored_is_refused(stored: dict[str, Any]) -> None:
+    with pytest.raises(UnknownSecret, match=r"gateway\.auth\.token"):
+        restored({"gateway": {"auth": {"token": SENTINEL}}}, stored)
+
+
+@given(st.text(min_size=1), st.text(max_size=20))
+def test_any_secret_is_hidden_and_comes_back(secret: str, other: str) -> None:
+    parsed = {"channels": {"x": {"botToken": secret, "name": other}}, "gateway": {"auth": {"password": secret}}}
+    raw = "// note\n" + json.dumps(parsed)
+    shown = pyjson5.decode(redact_raw(raw, parsed))
+    assert shown == redacted(parsed)
+    assert restored(shown, parsed) == parsed

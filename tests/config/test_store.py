@@ -1,3 +1,7 @@
+"""What was worked out from a configuration lasts exactly as long as it."""
+
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import hashlib
@@ -13,9 +17,18 @@ from typing import Any
 import pyjson5
 import pytest
 
-from openclaw.config.redact import SENTINEL, redact_raw
 from openclaw.config.schema import Config
-from openclaw.config.store import ConfigConflict, ConfigError, ConfigInvalid, ConfigStore
+from openclaw.config.secrets import SENTINEL, redact_raw
+from openclaw.config.store import (
+    MOST_KEPT,
+    ConfigConflict,
+    ConfigError,
+    ConfigInvalid,
+    ConfigStore,
+    Derived,
+    changed_paths,
+    reload_action,
+)
 
 TOKEN = re.compile(r'token: "[0-9a-f]{48}"')
 
@@ -450,3 +463,55 @@ def test_writers_at_the_same_time_lose_nothing(written: ConfigStore, path: Path)
     for thread in threads:
         thread.join()
     assert pyjson5.decode(path.read_text())["env"]["vars"] == {f"V{number}": "x" for number in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("paths", "action"),
+    [
+        ([], "none"),
+        (["agents.defaults.model", "tools.deny", "models.providers.x", "session.reset", "messages.queue.mode"], "none"),
+        (["bindings", "skills.entries", "logging.level", "ui.seamColor"], "none"),
+        (["gateway.reload.mode", "gateway.remote.url"], "none"),
+        (["hooks.token"], "hot"),
+        (["cron.enabled", "ui.seamColor"], "hot"),
+        (["agents.defaults.heartbeat.every"], "hot"),
+        (["agents.list"], "hot"),
+        (["channels.telegram.botToken"], "hot"),
+        (["browser.enabled"], "hot"),
+        (["gateway.port"], "restart"),
+        (["gateway.auth.token", "channels.signal"], "restart"),
+        (["plugins.enabled"], "restart"),
+        (["discovery.mdns"], "restart"),
+        (["canvasHost.port"], "restart"),
+        (["somethingNew"], "restart"),
+    ],
+)
+def test_a_change_asks_for_no_more_than_it_needs(paths: list[str], action: str) -> None:
+    assert reload_action(paths) == action
+
+
+def test_changes_are_named_by_their_key_paths() -> None:
+    old = {"a": {"b": 1, "c": [1]}, "same": {"x": 1}, "gone": {"y": 1}}
+    new = {"a": {"b": 2, "c": [1, 2]}, "same": {"x": 1}, "new.key": 5}
+    assert changed_paths(old, new) == ["a.b", "a.c", "gone", '"new.key"']
+
+
+def test_the_same_configuration_is_asked_once_and_a_new_one_again() -> None:
+    derived, first, second = Derived(), Config(), Config()
+    made: list[str] = []
+
+    def make() -> str:
+        made.append("made")
+        return f"value {len(made)}"
+
+    assert derived.of(first, "key", make) == derived.of(first, "key", make) == "value 1"
+    assert derived.of(first, "other", make) == "value 2"
+    assert derived.of(second, "key", make) == "value 3"
+    assert derived.of(first, "key", make) == "value 4"
+
+
+def test_it_never_keeps_more_than_it_may() -> None:
+    derived, config = Derived(), Config()
+    for number in range(3 * MOST_KEPT):
+        assert derived.of(config, number, lambda: [0]) == [0]
+        assert len(derived._made) <= MOST_KEPT

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.config.build import build
-from openclaw.config.load import parse_config
+from openclaw.config.load import build, parse_config
 from openclaw.config.schema.system import Commands
 from openclaw.inbound.access import (
     Allow,

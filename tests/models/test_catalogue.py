@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.config.build import build
+from openclaw.config.load import build
 from openclaw.models.base import Price
 from openclaw.models.catalogue import Catalogue, UnknownModel, public_row
 from openclaw.models.catalogue_data import MODEL_ALIASES, MODELS, PROVIDERS

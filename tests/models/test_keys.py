@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.config.build import build
+from openclaw.config.load import build
 from openclaw.models.base import Model
 from openclaw.models.keys import (
     Keys,

@@ -17,7 +17,7 @@ from openclaw.agent.kept_reports import Reports
 from openclaw.agent.spend import Spending
 from openclaw.agent.tokens import Scales
 from openclaw.clock import Clock
-from openclaw.config.derived import Derived
+from openclaw.config.store import Derived
 from openclaw.memory.search import Notebooks
 from openclaw.messages import AssistantMessage, ImageBlock, ToolResultMessage, ToolSpec
 from openclaw.models.base import Heard, ModelRequest

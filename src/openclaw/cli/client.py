@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_BODY_BYTES = 64 * 1024 * 1024
+RPC_PATH = "/__openclaw__/rpc"
+EVENTS_PATH = "/__openclaw__/events"
+HEALTH_PATH = "/healthz"
 
 
 class BadResponse(Exception):
@@ -156,11 +159,6 @@ def _connect(target: Target, timeout_s: float | None) -> socket.socket:
             secure.close()
             raise BadResponse(f"the certificate's SHA-256 fingerprint is {seen}, not the pinned one")
     return secure
-
-
-RPC_PATH = "/__openclaw__/rpc"
-EVENTS_PATH = "/__openclaw__/events"
-HEALTH_PATH = "/healthz"
 
 
 class GatewayError(UserError):

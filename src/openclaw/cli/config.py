@@ -89,8 +89,8 @@ def unset(args: argparse.Namespace) -> int:
 
 def change_config(change: Callable[[ConfigStore], object]) -> None:
     """Applies a change through the store, which checks it and keeps comments and backups."""
-    from openclaw.config.issues import ConfigError, ConfigInvalid
     from openclaw.config.keypath import KeyPathError
+    from openclaw.config.validate import ConfigError, ConfigInvalid
 
     try:
         change(open_store())

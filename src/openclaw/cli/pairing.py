@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 # People on channels
 
+_REQUEST = Flag("request", param="requestId", metavar="REQUEST", help="id of the pairing request")
+_TOKEN = (
+    Flag("--device", param="deviceId", metavar="ID", required=True, help="the device"),
+    Flag("--role", param="role", required=True, help="the role whose token is meant, e.g. operator"),
+)
+
 
 def _channel(args: argparse.Namespace) -> dict[str, Any]:
     channel = args.channel or args.name
@@ -76,12 +82,6 @@ def _show_let_in(payload: dict[str, Any] | None, args: argparse.Namespace) -> li
 def _show_token(payload: dict[str, Any] | None, args: argparse.Namespace) -> list[str]:
     return [f"New token for {args.device} ({args.role}): {(payload or {}).get('token')}"]
 
-
-_REQUEST = Flag("request", param="requestId", metavar="REQUEST", help="id of the pairing request")
-_TOKEN = (
-    Flag("--device", param="deviceId", metavar="ID", required=True, help="the device"),
-    Flag("--role", param="role", required=True, help="the role whose token is meant, e.g. operator"),
-)
 
 COMMANDS = {
     "pairing": Group(

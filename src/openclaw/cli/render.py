@@ -15,6 +15,7 @@ from openclaw.cli.terminal import printable, shorten, wants_color
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)", re.DOTALL)
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")
 _HEADING = re.compile(r" {0,3}#{1,6}(?:[ \t]|$)")
+RESULT_CHARS = 300
 
 
 class BlockSplitter:
@@ -116,9 +117,6 @@ def _closes(line: str, fence: str) -> bool:
 
 def _continues_list(line: str) -> bool:
     return line[0] in " \t" or _ITEM.match(line) is not None
-
-
-RESULT_CHARS = 300
 
 
 class _Heading(Heading):

@@ -25,6 +25,7 @@ STOP_TIMEOUT_S = 20.0
 POLL_S = 0.05
 LOG_TAIL_LINES = 15
 MAX_CONSOLE_LOG_BYTES = 5_000_000
+KEPT_VARIABLES = ("OPENCLAW_STATE_DIR", "OPENCLAW_CONFIG_PATH", "OPENCLAW_PROFILE", "OPENCLAW_GATEWAY_PORT")
 
 
 def console_log_path() -> str:
@@ -174,9 +175,6 @@ def runtime() -> dict[str, Any]:
     if pid is None:
         return {"status": "stopped", "detail": "no Gateway holds the lock of this state directory"}
     return {"status": "running", "pid": pid, "detail": f"process {pid}"}
-
-
-KEPT_VARIABLES = ("OPENCLAW_STATE_DIR", "OPENCLAW_CONFIG_PATH", "OPENCLAW_PROFILE", "OPENCLAW_GATEWAY_PORT")
 
 
 def unit_name() -> str:

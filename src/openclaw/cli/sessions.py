@@ -50,6 +50,7 @@ ROW_FIELDS = (
     "contextTokens",
     "compactionCount",
 )
+_KEY = Flag("key", param="key", nargs="?", default="main", metavar="KEY", help="session key (default main)")
 
 
 def _active_minutes(args: argparse.Namespace) -> dict[str, Any]:
@@ -278,8 +279,6 @@ def _show_archive(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[
     yield f"{answer.get('compressed')} transcripts compressed, {before} bytes are now {after}."
     yield from (f"left as it is: {problem}" for problem in answer.get("problems") or [])
 
-
-_KEY = Flag("key", param="key", nargs="?", default="main", metavar="KEY", help="session key (default main)")
 
 COMMANDS = {
     "sessions": Group(

@@ -25,6 +25,7 @@ NOTE = "note"
 _TELLING_ARGUMENTS = ("command", "path", "file_path", "query", "url", "sessionKey", "task", "message", "action", "name")
 RESULT_LINES = 3
 _TERMINAL_STATES = ("final", "error", "aborted")
+IDLE_ALLOWANCE_S = 30
 
 
 class Turn:
@@ -193,9 +194,6 @@ def short_result(text: str) -> list[str]:
 
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-IDLE_ALLOWANCE_S = 30
 
 
 class Printer:

@@ -1,13 +1,17 @@
-"""Where everything stands in a JSON5 text: keys, values, commas. For line numbers and for edits that keep the rest.
+"""Reads configuration files as JSON5, and finds where each key and value stands in the text.
 
-The values themselves are read by ``pyjson5``; this only finds positions, and explains syntax errors in words.
+``pyjson5`` reads the values. The ``Outline`` finds the positions, for line numbers and for edits that keep the rest of
+the text, and explains syntax errors in words.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,6 +23,8 @@ _SKIP = re.compile(r"(?:\s+|\ufeff|//[^\n\r\u2028\u2029]*|/\*.*?\*/)*", re.DOTAL
 _STRING = re.compile(r"\"(?:[^\"\\\n\r]|\\(?:\r\n|.))*\"|'(?:[^'\\\n\r]|\\(?:\r\n|.))*'", re.DOTALL)
 _WORD = re.compile(r"[^\s,:\[\]{}\"'/]+")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+MAX_BYTES = 4 * 1024 * 1024
+_NEAR = re.compile(r"near (\d+)")
 
 
 class Node(msgspec.Struct):
@@ -153,3 +159,45 @@ def _unescaped(key: str, at: int) -> str:
         return pyjson5.decode(key if key[0] in "\"'" else f'"{key}"')
     except pyjson5.Json5Exception:
         raise Json5Error(f"the key {key[:40]} has an escape that does not exist", at) from None
+
+
+class SourceError(Exception):
+    """The file cannot be read as text."""
+
+
+def read_source(path: str) -> str | None:
+    """The text without a byte order mark; None when there is no such file."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise SourceError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > MAX_BYTES:
+        raise SourceError(f"{path} is larger than {MAX_BYTES // 1024 // 1024} MiB; that cannot be a configuration")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{path} is not text in UTF-8 (byte {error.start})") from None
+
+
+def parse_source(text: str) -> tuple[Any, Outline | None]:
+    """The value and where its parts stand. Raises Json5Error with the position."""
+    import pyjson5
+
+    outline = Outline(text)
+    try:
+        return pyjson5.decode(text, MAX_DEPTH), outline
+    except pyjson5.Json5Exception as error:
+        message = str(error.args[0]) if error.args else "not valid JSON5"
+        near = _NEAR.search(message)
+        raise Json5Error(f"not valid JSON5: {_bytes_names(message)}", int(near[1]) - 1 if near else 0) from None
+
+
+def text_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _bytes_names(message: str) -> str:
+    return re.sub(r"b'([^']*)'", r"\1", message)

@@ -5,22 +5,26 @@ Nothing in a file can make this raise: what is wrong ends up in ``Snapshot.issue
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from openclaw.config.build import build
-from openclaw.config.checks import check_rules
-from openclaw.config.includes import Included, Includes
-from openclaw.config.issues import Issue, Report, located
-from openclaw.config.json5text import Json5Error, Outline, line_at
+from openclaw.config.json5text import Json5Error, Outline, SourceError, line_at, parse_source, read_source, text_hash
 from openclaw.config.keypath import KeyPath
 from openclaw.config.schema import Config
 from openclaw.config.shape import shape_of
-from openclaw.config.source import SourceError, parse_source, read_source, text_hash
-from openclaw.config.substitute import substituted, with_config_env
-from openclaw.config.validate import checked
+from openclaw.config.validate import Issue, Report, check_rules, checked, located
+
+KEY = "$include"
+MAX_DEPTH = 10
+MAX_FILES = 100
+_REFERENCE = re.compile(r"\$(\$?)\{([A-Z_][A-Z0-9_]*)\}")
+_AGENT_SECTIONS = ("sandbox", "heartbeat", "memorySearch", "humanDelay", "budget")
+_AGENT_TOOL_SECTIONS = ("exec", "elevated", "fs", "sandbox")
+_NOT_INHERITED = ("accounts", "defaultAccount", "name")
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,4 +138,172 @@ class _Places:
         return located(path, message, line, file)
 
 
-__all__ = ["Issue", "Snapshot", "parse_config", "read_config"]
+class Included(msgspec.Struct, frozen=True):
+    file: str
+    mount: KeyPath
+    """Where its content stands in the configuration."""
+    outline: Outline | None
+
+
+class Includes:
+    """Puts the included files in their place, once."""
+
+    def __init__(self, main: str, report: Report) -> None:
+        self.files: list[Included] = []
+        self.main = str(Path(main).resolve())
+        self._root = Path(self.main).parent
+        self._report = report
+
+    def resolve(self, value: Any, path: KeyPath, chain: tuple[str, ...]) -> Any:
+        """The value with its includes replaced; ``chain`` are the files it was reached through, main file first."""
+        if isinstance(value, list):
+            return [self.resolve(item, (*path, index), chain) for index, item in enumerate(value)]
+        if not isinstance(value, dict):
+            return value
+        rest = {key: self.resolve(item, (*path, key), chain) for key, item in value.items() if key != KEY}
+        if KEY not in value:
+            return rest
+        names = value[KEY] if isinstance(value[KEY], list) else [value[KEY]]
+        merged: Any = msgspec.UNSET
+        for name in names:
+            content = self._content(name, path, chain)
+            if content is not msgspec.UNSET:
+                merged = content if merged is msgspec.UNSET else deep_merge(merged, content)
+        if merged is msgspec.UNSET:
+            return rest
+        if rest and not isinstance(merged, dict):
+            self._report.issue((*path, KEY), "the included file must hold an object to stand beside other keys")
+            return rest
+        return deep_merge(merged, rest) if rest else merged
+
+    def _content(self, name: Any, path: KeyPath, chain: tuple[str, ...]) -> Any:
+        where = (*path, KEY)
+        if not isinstance(name, str) or not name.strip():
+            self._report.issue(where, "expected the name of a file or a list of names")
+            return msgspec.UNSET
+        try:
+            target = Path(chain[-1]).parent.joinpath(name).resolve()
+        except (OSError, ValueError, RuntimeError) as error:
+            self._report.issue(where, f"{name!r} is not a usable file name: {error}")
+            return msgspec.UNSET
+        file = str(target)
+        if not target.is_relative_to(self._root):
+            problem = f"{name} lies outside the folder of the configuration; includes must be inside it"
+        elif file in chain:
+            problem = f"{name} includes itself ({' → '.join(Path(link).name for link in (*chain, file))})"
+        elif len(chain) > MAX_DEPTH:
+            problem = f"{name}: includes are nested more than {MAX_DEPTH} levels deep"
+        elif len(self.files) >= MAX_FILES:
+            problem = f"more than {MAX_FILES} files are included"
+        else:
+            return self._read(name, file, path, chain)
+        self._report.issue(where, problem)
+        return msgspec.UNSET
+
+    def _read(self, name: str, file: str, path: KeyPath, chain: tuple[str, ...]) -> Any:
+        text = ""
+        try:
+            text = read_source(file)
+            if text is None:
+                raise SourceError(f"{name} does not exist")
+            content, outline = parse_source(text)
+        except SourceError as error:
+            self._report.issue((*path, KEY), str(error))
+        except Json5Error as error:
+            self._report.issue((*path, KEY), f"{name}:{line_at(text or '', error.offset)}: {error}")
+        else:
+            self.files.append(Included(file, path, outline))
+            return self.resolve(content, path, (*chain, file))
+        return msgspec.UNSET
+
+
+def deep_merge(below: Any, above: Any) -> Any:
+    """Objects merge key by key, lists are joined, and of anything else the one above wins."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        merged = dict(below)
+        for key, value in above.items():
+            merged[key] = deep_merge(merged[key], value) if key in merged else value
+        return merged
+    if isinstance(below, list) and isinstance(above, list):
+        return [*below, *above]
+    return above
+
+
+def substituted(value: Any, environ: Mapping[str, str], path: KeyPath, report: Report) -> Any:
+    if isinstance(value, dict):
+        return {key: substituted(item, environ, (*path, key), report) for key, item in value.items()}
+    if isinstance(value, list):
+        return [substituted(item, environ, (*path, index), report) for index, item in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+
+    def replaced(match: re.Match[str]) -> str:
+        escaped, name = match.groups()
+        if escaped:
+            return match[0][1:]
+        if found := environ.get(name):
+            return found
+        report.issue(path, f"the environment variable {name} is not set; set it, or write $${{{name}}} for the text")
+        return match[0]
+
+    return _REFERENCE.sub(replaced, value)
+
+
+def is_reference(value: str) -> bool:
+    """Whether the text is nothing but one reference, and so not itself a secret."""
+    match = _REFERENCE.fullmatch(value)
+    return bool(match and not match[1])
+
+
+def with_config_env(environ: Mapping[str, str], config: Any) -> dict[str, str]:
+    """The environment plus what the configuration's ``env`` adds; the real environment wins."""
+    section: Any = config.get("env") if isinstance(config, dict) else None
+    added: dict[str, str] = {}
+    if isinstance(section, dict):
+        added = {key: value for key, value in section.items() if isinstance(value, str)}
+        if isinstance(variables := section.get("vars"), dict):
+            added |= {key: value for key, value in variables.items() if isinstance(value, str)}
+    usable = {key: value for key, value in added.items() if "${" not in value}
+    return {**usable, **{key: value for key, value in environ.items() if value}}
+
+
+def build(values: dict[str, Any]) -> Config:
+    values = dict(values)
+    if agents := values.get("agents"):
+        values["agents"] = _with_inherited_agents(agents, values.get("tools") or {})
+    if channels := values.get("channels"):
+        values["channels"] = _with_inherited_accounts(channels)
+    return msgspec.convert(values, Config)
+
+
+def _with_inherited_agents(agents: dict[str, Any], tools: dict[str, Any]) -> dict[str, Any]:
+    defaults: dict[str, Any] = agents.get("defaults") or {}
+    filled: list[dict[str, Any]] = []
+    for agent in agents.get("list") or []:
+        own = {**agent, **_filled(agent, defaults, _AGENT_SECTIONS)}
+        if "tools" in agent:
+            own["tools"] = {**agent["tools"], **_filled(agent["tools"], tools, _AGENT_TOOL_SECTIONS)}
+        filled.append(own)
+    return {**agents, "list": filled}
+
+
+def _filled(own: dict[str, Any], defaults: dict[str, Any], sections: tuple[str, ...]) -> dict[str, Any]:
+    return {name: overlay(defaults.get(name) or {}, own[name]) for name in sections if name in own}
+
+
+def _with_inherited_accounts(channels: dict[str, Any]) -> dict[str, Any]:
+    signal: dict[str, Any] | None = channels.get("signal")
+    if signal is None:
+        return channels
+    policy = (channels.get("defaults") or {}).get("groupPolicy")
+    base = {"groupPolicy": policy, **signal} if policy else signal
+    inherited = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
+    accounts = {name: {**inherited, **account} for name, account in (signal.get("accounts") or {}).items()}
+    return {**channels, "signal": {**base, "accounts": accounts} if accounts else base}
+
+
+def overlay(below: Any, above: Any) -> Any:
+    """Key by key; lists and plain values of the one above replace those below."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **{key: overlay(below.get(key), value) for key, value in above.items()}}
+    return above

@@ -1,15 +1,35 @@
-"""Fetching a secret from where the configuration says it is kept."""
+"""The secrets of a configuration: fetched from where they are kept, hidden on the way out, put back on the way in.
+
+A configuration that leaves the process holds ``SENTINEL`` in place of each secret. When it comes back with the sentinel
+in it, the stored secret takes its place again.
+"""
 
 from __future__ import annotations
 
+import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from openclaw.config.json5text import Json5Error, Outline
+from openclaw.config.keypath import MISSING, KeyPath, format_path
+from openclaw.config.load import is_reference
+from openclaw.config.schema import Config
 from openclaw.config.schema.base import SecretRef
+from openclaw.config.shape import Shape, fields_of, free_keys, shape_of
 
 COMMAND_TIMEOUT_S = 10
 MAX_BYTES = 64 * 1024
+SENTINEL = "__OPENCLAW_REDACTED__"
+SHORTEST_REPLACED = 8
+"""Shorter secrets are only hidden where they stand; looking for them in comments would shred these."""
+# In open maps there is no schema to say what is secret; there the name decides (maxTokens does not end like these).
+_SECRET_NAME = re.compile(r"(token|password|passwd|secret|api[_-]?key|private[_-]?key|signing[_-]?key)$", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile(r"(token|password|passwd|pass|secret|key|credentials?)$", re.IGNORECASE)
+_STRING_OR_COMMENT = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|//[^\n\r]*|/\*.*?\*/", re.DOTALL)
+_HEADER_MAPS = ("headers",)
+_VARIABLE_MAPS = ("env", "vars", "inline")
 
 
 class SecretUnavailable(Exception):
@@ -48,3 +68,128 @@ def _from_command(command: list[str], what: str) -> str:
     if done.returncode != 0:
         raise SecretUnavailable(f"{what}: {command[0]} ended with code {done.returncode}")
     return done.stdout[:MAX_BYTES].decode(errors="replace").strip()
+
+
+class UnknownSecret(ValueError):
+    """A sentinel came in at a place where no secret is stored."""
+
+
+def redacted(parsed: dict[str, Any]) -> dict[str, Any]:
+    """A copy with the sentinel in place of every secret. References such as ``${NAME}`` are not secrets."""
+    secret = set(secret_paths(parsed))
+    return _replaced(parsed, (), secret)
+
+
+def redact_raw(raw: str, parsed: dict[str, Any]) -> str:
+    """The text with the sentinel in place of every secret, in comments too when it is long enough to look for."""
+    try:
+        outline = Outline(raw)
+    except Json5Error:
+        return _hide_quoted_secrets(raw)
+    found: dict[int, tuple[int, str]] = {}
+    secrets = dict(secret_values(parsed))
+    for path in secrets:
+        depth, member = outline.find(path)
+        if member and depth == len(path):
+            found[member.value.start] = (member.value.end, raw[member.value.start])
+    for start in sorted(found, reverse=True):
+        end, quote = found[start]
+        raw = raw[:start] + quote + SENTINEL + quote + raw[end:]
+    long = sorted({value for value in secrets.values() if len(value) >= SHORTEST_REPLACED}, key=len, reverse=True)
+    return _STRING_OR_COMMENT.sub(lambda match: _without(long, match[0]) if match[0][0] == "/" else match[0], raw)
+
+
+def restored(incoming: Any, stored: Any, path: KeyPath = ()) -> Any:
+    """The incoming values with stored secrets in place of sentinels. Raises UnknownSecret where none is stored."""
+    if incoming == SENTINEL:
+        if isinstance(stored, str):
+            return stored
+        raise UnknownSecret(f"{format_path(path)}: there is no stored secret here; write the secret itself")
+    if isinstance(incoming, dict):
+        below: dict[str, Any] = stored if isinstance(stored, dict) else {}
+        return {key: restored(value, below.get(key, MISSING), (*path, key)) for key, value in incoming.items()}
+    if isinstance(incoming, list):
+        partners = _partners(incoming, stored if isinstance(stored, list) else [])
+        return [restored(value, partners[i], (*path, i)) for i, value in enumerate(incoming)]
+    return incoming
+
+
+def secret_paths(parsed: Any) -> Iterator[KeyPath]:
+    return (path for path, _ in secret_values(parsed))
+
+
+def secret_values(parsed: Any) -> Iterator[tuple[KeyPath, str]]:
+    """Every secret written out in the values, with its place."""
+    return _secrets(parsed, shape_of(Config), ())
+
+
+def _secrets(value: Any, shape: Shape | None, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(value, str):
+        if value and not is_reference(value) and _is_secret(shape, path):
+            yield path, value
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _secrets(item, shape.items if shape else None, (*path, index))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _secrets(item, _inside(shape, str(key)), (*path, str(key)))
+
+
+def _inside(shape: Shape | None, key: str) -> Shape | None:
+    if shape is None:
+        return None
+    if shape.record:
+        if field := fields_of(shape.record).get(key):
+            return field.shape
+        free = free_keys(shape.record)
+        return free.shape.values if free else None
+    return shape.values
+
+
+def _is_secret(shape: Shape | None, path: KeyPath) -> bool:
+    if shape and shape.sensitive:
+        return True
+    name = next((segment for segment in reversed(path) if isinstance(segment, str)), "")
+    above = [segment for segment in path[:-1] if isinstance(segment, str)]
+    if above and above[-1] in _VARIABLE_MAPS:
+        return bool(_SECRET_VARIABLE.search(name))
+    if shape and shape.type is not Any:
+        return False
+    return bool(_SECRET_NAME.search(name)) or bool(above and above[-1] in _HEADER_MAPS)
+
+
+def _replaced(value: Any, path: KeyPath, secret: set[KeyPath]) -> Any:
+    if path in secret:
+        return SENTINEL
+    if isinstance(value, dict):
+        return {key: _replaced(item, (*path, str(key)), secret) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item, (*path, index), secret) for index, item in enumerate(value)]
+    return value
+
+
+def _partners(incoming: list[Any], stored: list[Any]) -> list[Any]:
+    """For each item the stored one it continues: the one with the same id, else the one at the same place."""
+    by_id = {item["id"]: item for item in stored if isinstance(item, dict) and isinstance(item.get("id"), str)}
+    partners: list[Any] = []
+    for index, item in enumerate(incoming):
+        if isinstance(item, dict) and isinstance(item.get("id"), str):
+            partners.append(by_id.get(item["id"], MISSING))
+        else:
+            partners.append(stored[index] if index < len(stored) else MISSING)
+    return partners
+
+
+def _without(secrets: list[str], comment: str) -> str:
+    for secret in secrets:
+        comment = comment.replace(secret, SENTINEL)
+    return comment
+
+
+def _hide_quoted_secrets(raw: str) -> str:
+    """For a text that cannot be parsed: hides what stands after a key with a secret's name."""
+    pattern = re.compile(
+        r"((?:token|password|passwd|secret|api[_-]?key)[\"']?\s*:\s*)(\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?)",
+        re.IGNORECASE,
+    )
+    return pattern.sub(lambda match: f'{match[1]}"{SENTINEL}"', raw)

@@ -1,4 +1,4 @@
-"""The configuration of a running process: the last good one, kept current, and the only place that writes the file."""
+"""The configuration of a running process: the last valid one, kept current, and the only place that writes the file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import inspect
 import json
 import logging
 import os
+import re
+import secrets
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from openclaw.clock import Clock, SystemClock
-from openclaw.config.change import (
+from openclaw.config.edit import (
     editable,
     filled_in,
     generated_token,
@@ -22,16 +24,16 @@ from openclaw.config.change import (
     merged_text,
     minimal_text,
     new_mistakes,
+    remove_value,
+    set_value,
     with_secrets,
 )
-from openclaw.config.edit import remove_value, set_value
-from openclaw.config.files import exclusive, keep_backups, write_private
-from openclaw.config.issues import ConfigConflict, ConfigError, ConfigInvalid
-from openclaw.config.keypath import MISSING, format_path, get_path, parse_path
+from openclaw.config.json5text import parse_source
+from openclaw.config.keypath import MISSING, KeyPath, format_path, get_path, parse_path
 from openclaw.config.load import Snapshot, parse_config, read_config
-from openclaw.config.reload import ReloadAction, changed_paths, reload_action
 from openclaw.config.schema import Config
-from openclaw.config.source import parse_source
+from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid
+from openclaw.paths import make_private_dir
 
 log = logging.getLogger("openclaw.config")
 
@@ -39,6 +41,21 @@ POLL_S = 0.5
 
 _Mark: TypeAlias = tuple[int, int, int] | None
 Subscriber: TypeAlias = Callable[[Config, Config, list[str]], Awaitable[None] | None]
+ReloadAction: TypeAlias = Literal["none", "hot", "restart"]
+# fmt: off
+# Read at every use, so a change needs no action.
+_READ_LIVE = frozenset((
+    "$schema", "acp", "agents", "approvals", "audio", "auth", "bindings", "branchSummary", "broadcast", "commands",
+    "compaction", "logging", "media", "memory", "messages", "meta", "models", "retry", "secrets", "session", "skills",
+    "talk", "tools", "ui", "update", "wizard",
+))
+# fmt: on
+_RESTARTED_IN_PLACE = frozenset({"hooks", "cron", "browser", "channels", "web"})
+_LIVE_GATEWAY = ("gateway.remote", "gateway.reload")
+_HEARTBEAT = re.compile(r"agents\.(defaults\.heartbeat|list)(\.|\[|$)")
+BACKUPS = 4
+T = TypeVar("T")
+MOST_KEPT = 256
 
 
 class ConfigStore:
@@ -290,12 +307,120 @@ class ConfigStore:
             return after
 
 
-__all__ = [
-    "ConfigConflict",
-    "ConfigError",
-    "ConfigInvalid",
-    "ConfigStore",
-    "ReloadAction",
-    "changed_paths",
-    "reload_action",
-]
+def reload_action(changed_paths: Iterable[str]) -> ReloadAction:
+    """The strongest action any of the changes needs. A key nobody knows needs a restart."""
+    actions = {_action(path) for path in changed_paths}
+    return "restart" if "restart" in actions else "hot" if "hot" in actions else "none"
+
+
+def _action(path: str) -> ReloadAction:
+    if path.startswith(_LIVE_GATEWAY):
+        return "none"
+    if _HEARTBEAT.match(path):
+        return "hot"
+    section = str(parse_path(path)[0])
+    if section in _READ_LIVE:
+        return "none"
+    return "hot" if section in _RESTARTED_IN_PLACE else "restart"
+
+
+def changed_paths(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Key paths whose values differ, deepest objects first named; a list counts as one value."""
+    return [format_path(path) for path in _changes(old, new, ())]
+
+
+def _changes(old: Any, new: Any, path: KeyPath) -> list[KeyPath]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        found: list[KeyPath] = []
+        for key in dict.fromkeys([*old, *new]):
+            found += _changes(old.get(key), new.get(key), (*path, key))
+        return found
+    return [] if old == new else [path]
+
+
+def write_private(path: str, text: str) -> None:
+    """Replaces the file atomically; on disk when this returns; readable by its owner only."""
+    target = Path(path)
+    # A link (dotfiles kept elsewhere) stays a link: what it points to is replaced.
+    target = target.resolve() if target.is_symlink() else target
+    make_private_dir(str(target.parent))
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def keep_backups(path: str) -> None:
+    """``.bak`` is what the file is now; older ones move to ``.bak.1`` … ``.bak.4``."""
+    current = Path(path)
+    try:
+        data = current.read_bytes()
+    except FileNotFoundError:
+        return
+    names = [f"{path}.bak", *(f"{path}.bak.{number}" for number in range(1, BACKUPS + 1))]
+    for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
+        with contextlib.suppress(FileNotFoundError):
+            Path(newer).replace(older)
+    _write_bytes(names[0], data)
+
+
+@contextlib.contextmanager
+def exclusive(path: str) -> Generator[None]:
+    """Keeps other processes that write this configuration out, without a lock file of its own."""
+    folder = make_private_dir(str(Path(path).parent))
+    try:
+        import fcntl
+    except ImportError:  # Windows: a last writer wins there
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write_bytes(path: str, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(data)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Derived:
+    """A reload makes a new ``Config`` object, and nothing that came from the old one is handed out again.
+
+    What a turn asks for again and again (its tools, its workspace) took a tenth of the turn to work out.
+    """
+
+    def __init__(self) -> None:
+        self._config: Config | None = None
+        self._made: dict[Hashable, Any] = {}
+
+    def of(self, config: Config, key: Hashable, make: Callable[[], T]) -> T:
+        if config is not self._config:
+            self._config, self._made = config, {}
+        if key not in self._made:
+            if len(self._made) >= MOST_KEPT:
+                self._made.clear()
+            self._made[key] = make()
+        return self._made[key]

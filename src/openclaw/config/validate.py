@@ -6,15 +6,19 @@ What is wrong is left out of the result, so that one bad key does not hide the f
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
-from openclaw.config.issues import Report
-from openclaw.config.keypath import KeyPath
+from openclaw.config.durations import duration_ms
+from openclaw.config.keypath import KeyPath, format_path, get_path
+from openclaw.config.schema import Config
+from openclaw.config.schema.channels import Channels, DmPolicy, GroupPolicy
 from openclaw.config.shape import FieldShape, Shape, fields_of, free_keys
+from openclaw.paths import normalize_agent_id
 
 _MOVED = {
     "agent": "agents.defaults",
@@ -28,6 +32,75 @@ _MOVED = {
     "imessage": "channels.imessage",
     "bridge": "gateway",
 }
+# fmt: off
+KNOWN_CHANNELS = frozenset((
+    "whatsapp", "telegram", "discord", "slack", "signal", "imessage", "googlechat", "msteams", "mattermost", "matrix",
+    "bluebubbles", "irc", "line", "zalo", "zalouser", "nostr", "twitch", "tlon", "nextcloud-talk", "feishu", "webchat",
+    "voice-call",
+))
+# fmt: on
+_TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d|24:00")
+
+
+class Issue(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    """Dotted key path; empty for the file as a whole."""
+    message: str
+    line: int | None = None
+    file: str | None = None
+    """The included file it stands in; None for the configuration itself."""
+
+    def __str__(self) -> str:
+        where = f"line {self.line}" if self.line else ""
+        if self.file:
+            where = f"{self.file}:{self.line}" if self.line else self.file
+        place = f"{self.path} ({where})" if where and self.path else self.path or where
+        return f"{place}: {self.message}" if place else self.message
+
+
+class Report:
+    """Collects findings while the configuration is read. Bounded: a hostile file must not fill the memory."""
+
+    LIMIT = 100
+
+    def __init__(self) -> None:
+        self.issues: list[tuple[KeyPath, str]] = []
+        self.warnings: list[tuple[KeyPath, str]] = []
+        self.mistakes: list[tuple[KeyPath, str]] = []
+
+    def issue(self, path: KeyPath, message: str) -> None:
+        if len(self.issues) < self.LIMIT:
+            self.issues.append((path, message))
+
+    def mistake(self, path: KeyPath, message: str) -> None:
+        """Wrong, and not worth refusing to start for: refused when somebody writes it, a warning when it is there."""
+        self.warn(path, message)
+        if len(self.mistakes) < self.LIMIT:
+            self.mistakes.append((path, message))
+
+    def warn(self, path: KeyPath, message: str) -> None:
+        if len(self.warnings) < self.LIMIT:
+            self.warnings.append((path, message))
+
+
+class ConfigError(Exception):
+    """Something the caller asked for cannot be done with the configuration."""
+
+
+class ConfigConflict(ConfigError):
+    """The file is not the one the caller has seen."""
+
+
+class ConfigInvalid(ConfigError):
+    """The configuration, as it is or as it would become, is not valid."""
+
+    def __init__(self, issues: list[Issue]) -> None:
+        super().__init__("invalid config: " + "; ".join(map(str, issues[:5])))
+        self.issues = issues
+
+
+def located(path: KeyPath, message: str, line: int | None = None, file: str | None = None) -> Issue:
+    return Issue(path=format_path(path), message=message, line=line, file=file)
 
 
 def checked(value: Any, shape: Shape, path: KeyPath, report: Report) -> Any:
@@ -147,3 +220,171 @@ def _seen(value: Any, shape: Shape) -> str:
             return "an object"
         case _:
             return "null"
+
+
+def check_rules(values: dict[str, Any], config: Config, report: Report) -> None:
+    """``values`` is what was written (its types not to be trusted), ``config`` what was right in it."""
+    agents = _list(values, "agents", "list")
+    owners: list[KeyPath] = [("agents", "list", index) for index in range(len(agents))]
+    _agent_ids(agents, report)
+    _bindings(values, agents, report)
+    _durations(values, owners, report)
+    _heartbeats(values, [("agents", "defaults"), *owners], report)
+    _zones(values, [("agents", "defaults"), *owners], report)
+    _tool_lists(values, [("tools",), *((*owner, "tools") for owner in owners)], report)
+    _channels(values, report)
+    _gateway(config, report)
+
+
+def _list(values: dict[str, Any], *path: str) -> list[Any]:
+    found = get_path(values, path)
+    return found if isinstance(found, list) else []
+
+
+def _agent_ids(agents: list[Any], report: Report) -> None:
+    seen: dict[str, int] = {}
+    defaults = 0
+    for index, agent in enumerate(agents):
+        name = get_path(agent, ("id",))
+        if not isinstance(name, str):
+            continue
+        first = seen.setdefault(normalize_agent_id(name), index)
+        if first != index:
+            problem = f'the id "{name}" is already that of agents.list[{first}]; ids must differ'
+            report.issue(("agents", "list", index, "id"), problem)
+        defaults += get_path(agent, ("default",)) is True
+    if defaults > 1:
+        report.warn(("agents", "list"), "several agents are marked default; the first of them is used")
+
+
+def _bindings(values: dict[str, Any], agents: list[Any], report: Report) -> None:
+    known = {normalize_agent_id(str(get_path(agent, ("id",)))) for agent in agents}
+    for index, binding in enumerate(_list(values, "bindings")):
+        name = get_path(binding, ("agentId",))
+        if known and isinstance(name, str) and normalize_agent_id(name) not in known:
+            problem = f'there is no agent "{name}" in agents.list; the default agent gets these messages'
+            report.warn(("bindings", index, "agentId"), problem)
+
+
+def _durations(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
+    places: list[tuple[KeyPath, str]] = [
+        (("agents", "defaults", "heartbeat", "every"), "m"),
+        (("agents", "defaults", "contextPruning", "ttl"), "m"),
+        (("session", "maintenance", "pruneAfter"), "d"),
+        (("cron", "sessionRetention"), "d"),
+        *(((*owner, "heartbeat", "every"), "m") for owner in owners),
+    ]
+    for path, unit in places:
+        value = get_path(values, path)
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            continue
+        try:
+            duration_ms(value, unit)
+        except ValueError as error:
+            report.issue(path, str(error))
+
+
+def _zones(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
+    places: list[tuple[KeyPath, tuple[str, ...]]] = [
+        (("agents", "defaults", "userTimezone"), ()),
+        (("agents", "defaults", "envelopeTimezone"), ("local", "host", "utc", "gmt", "user")),
+        *(((*owner, "heartbeat", "activeHours", "timezone"), ("user", "local")) for owner in owners),
+    ]
+    for path, words in places:
+        value = get_path(values, path)
+        if isinstance(value, str) and value.strip().lower() not in ("", *words) and not _is_zone(value.strip()):
+            others = f"{', '.join(words)} or " if words else ""
+            report.mistake(
+                path, f'"{value}" is not a time zone; write {others}an IANA name such as Europe/Madrid{_like(value)}'
+            )
+
+
+def _is_zone(name: str) -> bool:
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    try:
+        return bool(ZoneInfo(name))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+
+
+def _like(name: str) -> str:
+    from zoneinfo import available_timezones
+
+    known = sorted(available_timezones())
+    lowered = {zone.lower(): zone for zone in known} | {zone.lower().rpartition("/")[2]: zone for zone in known}
+    found = difflib.get_close_matches(name.strip().lower(), lowered, n=3, cutoff=0.75)
+    near = list(dict.fromkeys(lowered[one] for one in found))
+    return f" (near it: {', '.join(near)})" if near else ""
+
+
+def _heartbeats(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
+    for owner in owners:
+        for key in ("start", "end"):
+            path = (*owner, "heartbeat", "activeHours", key)
+            value = get_path(values, path)
+            if isinstance(value, str) and (not _TIME.fullmatch(value) or (key == "start" and value == "24:00")):
+                report.issue(path, f'"{value}" is not a time of day; write HH:MM, such as 08:30')
+
+
+def _tool_lists(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
+    for owner in owners:
+        if get_path(values, (*owner, "allow")) and get_path(values, (*owner, "alsoAllow")):
+            report.issue((*owner, "alsoAllow"), "allow and alsoAllow exclude each other; put everything in one of them")
+
+
+def _channels(values: dict[str, Any], report: Report) -> None:
+    channels = get_path(values, ("channels",))
+    for name, section in channels.items() if isinstance(channels, dict) else ():
+        if name == "defaults" or not isinstance(section, dict):
+            continue
+        close = difflib.get_close_matches(name.lower(), KNOWN_CHANNELS, n=1, cutoff=0.8)
+        if close and name not in KNOWN_CHANNELS:
+            report.warn(("channels", name), f'unknown channel; did you mean "{close[0]}"?')
+        if name not in fields_of(Channels):
+            _known_policies(("channels", name), section, report)
+        _open_policy(("channels", name), section, section, report)
+        accounts = section.get("accounts")
+        for account, own in accounts.items() if isinstance(accounts, dict) else ():
+            if isinstance(own, dict):
+                _open_policy(("channels", name, "accounts", account), own, {**section, **own}, report)
+
+
+def _known_policies(path: KeyPath, own: dict[str, Any], report: Report) -> None:
+    """For channels without a schema; at run time a policy that nobody knows shuts the channel."""
+    for key, allowed in (
+        (("dmPolicy",), get_args(DmPolicy)),
+        (("dm", "policy"), get_args(DmPolicy)),
+        (("groupPolicy",), get_args(GroupPolicy)),
+    ):
+        value = get_path(own, key)
+        if isinstance(value, str) and value not in allowed:
+            report.issue((*path, *key), f'"{value}" is not a policy; use one of {", ".join(allowed)}')
+
+
+def _open_policy(path: KeyPath, own: dict[str, Any], effective: dict[str, Any], report: Report) -> None:
+    nested = own.get("dm")
+    if isinstance(nested, dict) and nested.get("policy") == "open" and not _open_to_all(nested.get("allowFrom")):
+        report.issue((*path, "dm", "policy"), 'the policy "open" needs "*" in allowFrom beside it')
+    if own.get("dmPolicy") == "open" and not _open_to_all(effective.get("allowFrom")):
+        report.issue((*path, "dmPolicy"), 'the policy "open" needs "*" in allowFrom beside it')
+
+
+def _open_to_all(senders: Any) -> bool:
+    return isinstance(senders, list) and "*" in senders
+
+
+def _gateway(config: Config, report: Report) -> None:
+    gateway = config.gateway
+    if gateway.bind == "custom" and not gateway.custom_bind_host:
+        report.warn(
+            ("gateway", "bind"), 'bind "custom" needs gateway.customBindHost; without it all addresses are used'
+        )
+    if gateway.tailscale.mode != "off" and gateway.bind != "loopback":
+        report.issue(("gateway", "tailscale", "mode"), 'publishing through Tailscale needs gateway.bind "loopback"')
+    if gateway.tailscale.mode == "funnel" and gateway.auth.mode != "password":
+        report.issue(("gateway", "tailscale", "mode"), 'funnel needs gateway.auth.mode "password"')
+    if config.hooks.enabled and not config.hooks.token:
+        report.issue(("hooks", "token"), "webhooks need a token; set hooks.token or switch hooks.enabled off")
+    if config.hooks.path.strip("/") == "":
+        report.issue(("hooks", "path"), 'the path of webhooks cannot be "/"; use something like /hooks')

@@ -12,10 +12,10 @@ from openclaw.agent.budget import Limit, budget_of, family_of, is_limited, limit
 from openclaw.agent.context_report import session_report
 from openclaw.agent.spend import FileSpend, Totals, total_of
 from openclaw.clock import Clock
-from openclaw.config.issues import ConfigError
 from openclaw.config.keypath import MISSING, KeyPathError, get_path, parse_path
-from openclaw.config.redact import redacted
 from openclaw.config.schema import Config
+from openclaw.config.secrets import redacted
+from openclaw.config.validate import ConfigError
 from openclaw.gateway import explain, spend_view
 from openclaw.gateway.rotation import announce, earlier_sessions, start_over, take_up
 from openclaw.gateway.session_rows import model_defaults, row_view

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from openclaw.config.checks import KNOWN_CHANNELS
 from openclaw.config.schema.system import Commands
+from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.channel_settings import STORE_COUNTS_IN_GROUPS, ChannelSettings, GroupSettings
 from openclaw.inbound.message import Inbound
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import msgspec
 
 from openclaw.clock import Clock, iso_utc
-from openclaw.config.files import exclusive, write_private
+from openclaw.config.store import exclusive, write_private
 from openclaw.inbound.access import normal_id
 from openclaw.sessions.keys import safe_file_name
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from openclaw.agent.budget import Limit
-from openclaw.config.build import build
 from openclaw.config.keypath import MISSING, get_path, parse_path
+from openclaw.config.load import build
 from openclaw.inbound.commands.context import (
     Cost,
     Decision,

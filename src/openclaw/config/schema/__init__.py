@@ -23,6 +23,7 @@ from openclaw.config.schema.agents import (
     HumanDelay,
     Identity,
     MemoryFlush,
+    MemorySearch,
     ModelChoice,
     ModelSetting,
     ModelUse,
@@ -41,7 +42,6 @@ from openclaw.config.schema.channels import (
     SignalGroup,
 )
 from openclaw.config.schema.gateway import ControlUi, Gateway, GatewayAuth, GatewayReload, GatewayRemote, GatewayTls
-from openclaw.config.schema.memory import MemorySearch
 from openclaw.config.schema.messages import (
     GroupChat,
     InboundDebounce,

@@ -14,8 +14,8 @@ import msgspec
 from openclaw.agent.bootstrap import BOOTSTRAP_FILES
 from openclaw.clock import iso_utc
 from openclaw.config.agents import agent_config, agent_ids, default_agent_id, main_key, workspace_dir
-from openclaw.config.issues import ConfigInvalid
 from openclaw.config.schema.agents import BindingMatch
+from openclaw.config.validate import ConfigInvalid
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable

@@ -10,12 +10,11 @@ import msgspec
 
 from openclaw import __version__
 from openclaw.clock import iso_utc
-from openclaw.config.issues import ConfigConflict, ConfigError, ConfigInvalid
-from openclaw.config.json5text import Json5Error
+from openclaw.config.json5text import Json5Error, parse_source
 from openclaw.config.load import Snapshot
-from openclaw.config.redact import redact_raw, redacted
-from openclaw.config.reload import changed_paths, reload_action
-from openclaw.config.source import parse_source
+from openclaw.config.secrets import redact_raw, redacted
+from openclaw.config.store import changed_paths, reload_action
+from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid
 from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable

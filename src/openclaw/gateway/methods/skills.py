@@ -10,8 +10,8 @@ from openclaw.agent.skill_file import Needs
 from openclaw.agent.skill_gate import BUNDLED, Verdict
 from openclaw.agent.skills import find_skills, judged_skills, managed_dir, places
 from openclaw.config.agents import agent_ids, default_agent_id, workspace_dir
-from openclaw.config.issues import ConfigInvalid
-from openclaw.config.redact import redacted
+from openclaw.config.secrets import redacted
+from openclaw.config.validate import ConfigInvalid
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from openclaw.clock import SystemClock
-from openclaw.config.issues import ConfigInvalid
 from openclaw.config.load import parse_config
 from openclaw.config.store import ConfigStore
+from openclaw.config.validate import ConfigInvalid
 
 
 @pytest.mark.parametrize(
