@@ -35,7 +35,7 @@ test: setup-dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 faults: setup-dev
-	$(BIN)/python -m tests.faults.ordeal $(SCHEDULES)
+	$(BIN)/python -m tests.faults.kill_schedules $(SCHEDULES)
 
 check: setup-dev
 	$(BIN)/ruff format --check .

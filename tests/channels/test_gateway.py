@@ -58,7 +58,7 @@ async def take(gateway: Gateway, inbound: Inbound) -> None:
         route=route,
         prompt=inbound.text,
     )
-    await take_in(message, gateway.runtime, gateway.hub)
+    await take_in(message, gateway.runtime, gateway.dispatcher)
 
 
 @asynccontextmanager
@@ -83,7 +83,7 @@ async def house(
     http = await serve(gateway, "127.0.0.1", 0)
     try:
         await gateway.start_services()
-        await gateway.hub.recover()
+        await gateway.dispatcher.recover()
         await gateway.channel_services.start()
         async with (
             aiohttp.ClientSession() as session,
@@ -156,7 +156,7 @@ async def test_silence_sends_nothing_and_takes_the_sign_down(
 ) -> None:
     async with house(tmp_path, server, world, {"loopback": {}}) as home:
         inbound = await world.say("[[reply:NO_REPLY]]")
-        await home.gateway.hub.wait(f"loopback-{inbound.message_id}", 10)
+        await home.gateway.dispatcher.wait(f"loopback-{inbound.message_id}", 10)
         await world.until(lambda: ("loopback:ann", False) in world.typing)
         assert world.delivered == []
 
@@ -175,7 +175,7 @@ async def test_a_reply_finished_while_the_channel_was_away_is_sent_after_a_resta
         await world.until(lambda: bool(world.lives))
         inbound = await world.say("[[sleep:50]][[reply:kept]]")
         world.disconnect()
-        await home.gateway.hub.wait(f"loopback-{inbound.message_id}", 10)
+        await home.gateway.dispatcher.wait(f"loopback-{inbound.message_id}", 10)
     assert world.delivered == []
     async with house(tmp_path, server, world, {"loopback": {}}):
         (reply,) = await world.got(1)

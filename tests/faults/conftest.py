@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.ordeal import Ordeal
+from tests.faults.kill_schedules import KillSchedule
 from tests.support.model_server import ModelServer
 
 
@@ -17,9 +17,9 @@ async def models() -> AsyncIterator[ModelServer]:
 
 
 @pytest.fixture
-async def ordeal(tmp_path: Path, models: ModelServer) -> AsyncIterator[Ordeal]:
+async def schedule(tmp_path: Path, models: ModelServer) -> AsyncIterator[KillSchedule]:
     """A state directory whose Gateway the test starts itself; whatever still runs at the end is killed."""
-    made = Ordeal(tmp_path, models, seed=0)
+    made = KillSchedule(tmp_path, models, seed=0)
     yield made
     with contextlib.suppress(AssertionError):
         made.kill()

@@ -17,7 +17,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.receive import Reception
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.message import Inbound, Peer, Sender
-from openclaw.runs.hub import Submission
+from openclaw.runs.dispatcher import Submission
 from openclaw.storage.base import LedgerRow, TranscriptRef
 from tests.support.gateway import GatewayProcess, model_config
 from tests.support.model_server import ModelServer, Reply
@@ -49,8 +49,8 @@ async def gateway(tmp_path: Path, models: ModelServer, clock: JumpingClock) -> A
     config = ConfigStore(str(state / "openclaw.json"), clock, os.environ)
     config.load_or_create()
     made = await open_gateway(str(state), config, clock, {"HOME": str(tmp_path)})
-    await made.hub.find_unfinished()
-    await made.hub.recover()
+    await made.dispatcher.find_unfinished()
+    await made.dispatcher.recover()
     yield made
     await close_gateway(made)
 
@@ -58,7 +58,7 @@ async def gateway(tmp_path: Path, models: ModelServer, clock: JumpingClock) -> A
 async def say(gateway: Gateway, key: str) -> Submission:
     fields: dict[str, Any] = {"source": "webchat", "route": {"channel": "webchat"}}
     message = Incoming(run_id=key, agent_id="main", session_key=KEY, prompt=f"{key} [[reply:done {key}]]", **fields)
-    return await take_in(message, gateway.runtime, gateway.hub)
+    return await take_in(message, gateway.runtime, gateway.dispatcher)
 
 
 @pytest.mark.parametrize("jump", [-DAY_MS, DAY_MS])
@@ -68,7 +68,7 @@ async def test_messages_around_a_jump_keep_their_order_and_their_names(
     for place, key in enumerate(("a", "b", "c")):
         clock.offset_ms = (0, jump, 0)[place]
         assert (await say(gateway, key)).new
-        assert (await gateway.hub.wait(key, 15)).status == "ok"
+        assert (await gateway.dispatcher.wait(key, 15)).status == "ok"
     for offset in (0, jump):
         clock.offset_ms = offset
         for key in ("a", "b", "c"):
@@ -91,7 +91,7 @@ async def test_a_run_under_way_is_not_cut_short_by_a_jump(
     assert submitted.record is not None
     await models.wait_for_requests(1)
     clock.offset_ms = DAY_MS
-    assert (await gateway.hub.wait("a", 15)).status == "ok"
+    assert (await gateway.dispatcher.wait("a", 15)).status == "ok"
 
 
 class Ann:
@@ -110,7 +110,7 @@ class Ann:
         """Hers, newest first, once each has its end."""
         rows = [row for row in await self.gateway.runtime.ledger.recent() if row.reason != "a new session began"]
         for row in rows:
-            assert (await self.gateway.hub.wait(row.run_id, 15)).status == "ok"
+            assert (await self.gateway.dispatcher.wait(row.run_id, 15)).status == "ok"
         return rows
 
     async def session(self) -> str:
@@ -168,11 +168,11 @@ async def test_timers_of_a_run_go_by_what_has_passed_and_not_by_the_clock(
     models.queue(Reply("in time", hold=held, hold_after=0), Reply("never", hold=asyncio.Event(), hold_after=0))
     for run_id, timeout_s in (("long", 3600.0), ("short", 0.3)):
         message = Incoming(run_id=run_id, session_key=f"agent:main:{run_id}", prompt="x", timeout_s=timeout_s, **fields)
-        await take_in(message, gateway.runtime, gateway.hub)
+        await take_in(message, gateway.runtime, gateway.dispatcher)
         await models.wait_for_requests(1 if run_id == "long" else 2)
     clock.offset_ms = -DAY_MS
-    assert (await gateway.hub.wait("short", 15)).status == "error"
+    assert (await gateway.dispatcher.wait("short", 15)).status == "error"
     clock.offset_ms = DAY_MS
-    assert (await gateway.hub.wait("long", 0.2)).status == "timeout"
+    assert (await gateway.dispatcher.wait("long", 0.2)).status == "timeout"
     held.set()
-    assert (await gateway.hub.wait("long", 15)).status == "ok"
+    assert (await gateway.dispatcher.wait("long", 15)).status == "ok"

@@ -295,13 +295,13 @@ async def test_what_was_left_unfinished_comes_before_what_is_sent_while_the_gate
     config.load_or_create()
     again = await open_gateway(str(tmp_path / "state"), config, SystemClock(), {"HOME": str(tmp_path)})
     try:
-        assert await again.hub.find_unfinished() == 2
+        assert await again.dispatcher.find_unfinished() == 2
         fields: dict[str, Any] = {"source": "webchat", "route": {"channel": "webchat"}}
         message = Incoming(run_id="c", agent_id="main", session_key="agent:main:main", prompt="c", **fields)
-        assert (await take_in(message, again.runtime, again.hub)).queued
-        await again.hub.recover()
+        assert (await take_in(message, again.runtime, again.dispatcher)).queued
+        await again.dispatcher.recover()
         for key in ("a", "b", "c"):
-            assert (await again.hub.wait(key, 15)).status == "ok"
+            assert (await again.dispatcher.wait(key, 15)).status == "ok"
         rows = await again.ledger.recent(session_key="agent:main:main")
     finally:
         await close_gateway(again)
@@ -359,14 +359,16 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
     gateway = await open_gateway(str(tmp_path / "state"), config, SystemClock(), {"HOME": str(tmp_path)})
     fields: dict[str, Any] = {"agent_id": "main", "session_key": "agent:main:main", "source": "webchat"}
     try:
-        await gateway.hub.recover()
+        await gateway.dispatcher.recover()
         accept = Accept(run_id="a", dedupe_key="", session_id="s", route={}, body=MessageBody(prompt="a"), **fields)
         row, _ = await gateway.runtime.ledger.accept(accept)
         await gateway.runtime.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
         await take_in(
-            Incoming(run_id="b", prompt="b", route={"channel": "webchat"}, **fields), gateway.runtime, gateway.hub
+            Incoming(run_id="b", prompt="b", route={"channel": "webchat"}, **fields),
+            gateway.runtime,
+            gateway.dispatcher,
         )
-        record = gateway.hub.find("b")
+        record = gateway.dispatcher.find("b")
         assert record is not None
         look_up, looked_up = gateway.runtime.ledger.by_run, 0
 
@@ -379,7 +381,7 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
             return await look_up(run_id)
 
         monkeypatch.setattr(gateway.runtime.ledger, "by_run", slowly)
-        assert (await gateway.hub.wait("a", 10)).status == "ok"
+        assert (await gateway.dispatcher.wait("a", 10)).status == "ok"
         assert looked_up >= 2
     finally:
         await close_gateway(gateway)

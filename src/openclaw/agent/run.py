@@ -47,7 +47,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.reset import touched
 from openclaw.storage import faults
 from openclaw.storage.base import Context, Transcript
-from openclaw.storage.trouble import DiskWait
+from openclaw.storage.disk_errors import DiskWait
 from openclaw.tools.base import ToolContext, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides
 

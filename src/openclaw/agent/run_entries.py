@@ -34,7 +34,7 @@ from openclaw.messages import (
 )
 from openclaw.storage import faults
 from openclaw.storage.base import Transcript, TranscriptRef
-from openclaw.storage.trouble import FIRST_PAUSE_S, DiskWait, until_written
+from openclaw.storage.disk_errors import FIRST_PAUSE_S, DiskWait, until_written
 
 log = logging.getLogger("openclaw.agents.run")
 

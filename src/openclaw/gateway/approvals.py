@@ -65,7 +65,7 @@ def question_text(approval: Approval) -> str:
 
 def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> None:
     """Where the run that asks was started from, unless the configuration keeps it to the clients."""
-    record = gateway.hub.find(approval.run_id) if approval.run_id else None
+    record = gateway.dispatcher.find(approval.run_id) if approval.run_id else None
     shown = gateway.runtime.config.current.approvals.get("exec", {})
     if record is not None and not (isinstance(shown, dict) and shown.get("enabled") is False):
         gateway.spawn(notice(gateway, record, f"approval-{approval.id}-{what}", text))
@@ -124,4 +124,4 @@ async def _wake(gateway: Gateway, run_id: str, text: str, own_id: str) -> None:
         prompt=f"System: [{moment:%Y-%m-%d %H:%M:%S %Z}] {text}",
         carried=row.body.wishes(),
     )
-    await take_in(incoming, gateway.runtime, gateway.hub)
+    await take_in(incoming, gateway.runtime, gateway.dispatcher)

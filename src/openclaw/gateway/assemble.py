@@ -64,9 +64,8 @@ from openclaw.models.detect import FoundServer, find_servers
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
-from openclaw.runs.hub import RunHub
-from openclaw.runs.observer import Observer
-from openclaw.runs.record import RunRecord
+from openclaw.runs.dispatcher import Dispatcher
+from openclaw.runs.run_index import Observer, RunRecord
 from openclaw.sessions.search import SearchIndex
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
@@ -146,7 +145,7 @@ async def open_gateway(
     watch_approvals(gateway, gateway.runtime.approvals)
     watch_compactions(gateway.runtime)
     await asyncio.to_thread(load_extensions, current, gateway.runtime.hooks)
-    gateway.hub = RunHub(gateway.runtime, lambda record: observe(gateway, record))
+    gateway.dispatcher = Dispatcher(gateway.runtime, lambda record: observe(gateway, record))
     gateway.reception = Reception(gateway)
     gateway.channel_services = ChannelServices(
         config=config,
@@ -253,7 +252,7 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
 async def close_gateway(gateway: Gateway) -> None:
     """In the order of the flow: runs first, so that everything they still write finds its store open."""
     await gateway.reception.close()
-    await gateway.hub.stop()
+    await gateway.dispatcher.stop()
     if gateway.channel_services is not None:
         await gateway.channel_services.stop()
     await gateway.stop()

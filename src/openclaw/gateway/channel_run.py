@@ -6,8 +6,7 @@ from openclaw.config.schema import Config
 from openclaw.events import Event
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.outbound.typing import Typing, TypingMode
-from openclaw.runs.observer import Observer
-from openclaw.runs.record import RunRecord
+from openclaw.runs.run_index import Observer, RunRecord
 
 
 def typing_mode(config: Config, *, direct: bool) -> TypingMode:

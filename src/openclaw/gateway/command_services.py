@@ -36,7 +36,7 @@ from openclaw.models.catalogue import Catalogue
 from openclaw.models.keys import find_source, provider_config, stored_profiles
 from openclaw.paths import sessions_dir
 from openclaw.runs.compactions import Compactions
-from openclaw.runs.record import RunRecord
+from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.reset import MessageFacts, ensure_fresh
 from openclaw.storage.base import SessionRow
@@ -66,7 +66,7 @@ class GatewayCommands:
 
     @property
     def compactions(self) -> Compactions:
-        return self._gateway.hub.compactions
+        return self._gateway.dispatcher.compactions
 
     # The session
 
@@ -95,7 +95,7 @@ class GatewayCommands:
             session.key,
             MessageFacts(channel=facts.channel, chat_type=facts.chat_type, thread=facts.thread_id is not None),
             self.clock.now_ms(),
-            busy=lambda: gateway.hub.occupied(session.key),
+            busy=lambda: gateway.dispatcher.occupied(session.key),
         )
         if rotation is None:
             return None
@@ -122,24 +122,24 @@ class GatewayCommands:
     # Runs
 
     async def stop(self, session: SessionRef) -> Stopped:
-        stopped = self._gateway.hub.abort(session.key, reason="stop")
+        stopped = self._gateway.dispatcher.abort(session.key, reason="stop")
         if stopped and await self.entry(session) is not None:
             await self.patch_session(session, {"abortedLastRun": True})
         return Stopped(stopped)
 
     def queue(self, session: SessionRef) -> QueueView:
-        records = self._gateway.hub.active(session.key)
+        records = self._gateway.dispatcher.active(session.key)
         running = next((record for record in records if record.state == "running"), None)
         waiting = [_waiting(record) for record in records if record is not running]
         return QueueView(_waiting(running) if running else None, waiting)
 
     async def drop_waiting(self, session: SessionRef, run_id: str) -> bool:
-        if run_id not in {record.run_id for record in self._gateway.hub.waiting(session.key)}:
+        if run_id not in {record.run_id for record in self._gateway.dispatcher.waiting(session.key)}:
             return False
-        return bool(self._gateway.hub.abort(session.key, run_id, "dropped from the queue by hand"))
+        return bool(self._gateway.dispatcher.abort(session.key, run_id, "dropped from the queue by hand"))
 
     async def run_next(self, session: SessionRef, run_id: str) -> bool:
-        return self._gateway.hub.promote(session.key, run_id)
+        return self._gateway.dispatcher.promote(session.key, run_id)
 
     async def why(self, session: SessionRef, ref: str | None) -> list[str]:
         rows = await self._gateway.runtime.ledger.recent(session_key=session.key, limit=1 if ref is None else 200)

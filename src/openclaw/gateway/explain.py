@@ -11,8 +11,8 @@ import msgspec
 from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import find_row, target_of
 from openclaw.inbound.stamp import without_wrappers
-from openclaw.runs.known import LONGEST_CHAIN
-from openclaw.runs.story import answered_by, summary, tell
+from openclaw.runs.run_index import LONGEST_CHAIN
+from openclaw.runs.why_text import answered_by, summary, tell
 from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.reset import previous_sessions
 from openclaw.storage.base import LedgerRow, OutboxRow, StateChange, ToolCallRow
@@ -49,7 +49,7 @@ async def life_of(gateway: Gateway, row: LedgerRow) -> Life:
 
 def story_of(gateway: Gateway, life: Life) -> list[str]:
     now, zone = gateway.runtime.clock.now_ms(), gateway.user_zone()
-    record = gateway.hub.find(life.row.run_id)
+    record = gateway.dispatcher.find(life.row.run_id)
     disk = record.disk if record is not None and life.row.ended_at is None else None
     return tell(life.row, life.changes, life.tool_calls, life.outbox, now, zone, disk)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.server.server import Route
     from openclaw.inbound.pairing import PairingStore
     from openclaw.models.calls import ModelCalls
-    from openclaw.runs.hub import RunHub
+    from openclaw.runs.dispatcher import Dispatcher
     from openclaw.sessions.search import SearchIndex
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class Gateway:
     search: SearchIndex
     model_calls: ModelCalls = field(init=False)
     """The HTTP connections to the providers."""
-    hub: RunHub = field(init=False)
+    dispatcher: Dispatcher = field(init=False)
     """The runs under way."""
     reception: Reception = field(init=False)
     """Takes the messages of channels."""

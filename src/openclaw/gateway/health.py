@@ -16,7 +16,7 @@ from openclaw.gateway.channel_services import by_channel, label_of, summary_of
 from openclaw.gateway.session_rows import most_recent
 from openclaw.sessions.keys import shown_key
 from openclaw.storage import faults
-from openclaw.storage.trouble import in_words
+from openclaw.storage.disk_errors import in_words
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config

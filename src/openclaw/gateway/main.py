@@ -30,7 +30,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.server import Server, StartRefused, bind_host, serve
 from openclaw.logs import Logs
 from openclaw.paths import DEFAULT_PORT, config_path, make_private_dir, state_dir
-from openclaw.storage.trouble import in_words, is_disk_trouble
+from openclaw.storage.disk_errors import in_words, is_disk_trouble
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -144,14 +144,14 @@ async def serving(
     gateway = await open_gateway(state, config, clock, environ)
     gateway.given_secret = secret
     try:
-        unfinished = await gateway.hub.find_unfinished()
+        unfinished = await gateway.dispatcher.find_unfinished()
         server = await _listen(gateway, host, port)
         if lock is not None:
             lock.describe(started_at=gateway.started_at, port=server.port, config_path=config.path)
         await gateway.start_services()
         if unfinished:
             log.info("taking up %d unfinished messages", unfinished)
-        await gateway.hub.recover()
+        await gateway.dispatcher.recover()
         await tell_lost(gateway)
         await gateway.reception.recover()
         if gateway.channel_services is not None:

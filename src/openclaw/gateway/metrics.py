@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from openclaw.clock import Clock
 from openclaw.events import AssistantEnded, Event
 from openclaw.messages import Usage
-from openclaw.runs.ending import end_of
-from openclaw.runs.observer import Observer
-from openclaw.runs.record import RunRecord
+from openclaw.runs.outcome import end_of
+from openclaw.runs.run_index import Observer, RunRecord
 
 TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 

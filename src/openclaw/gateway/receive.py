@@ -236,7 +236,7 @@ class Reception:
             dedupe_keys=keys,
             message_ids=inbound.message_ids or ((inbound.message_id,) if inbound.message_id else ()),
         )
-        await take_in(incoming, gateway.runtime, gateway.hub)
+        await take_in(incoming, gateway.runtime, gateway.dispatcher)
         self._history.clear(key, limit, pending)
 
     async def _session(self, inbound: Inbound, resolved: Resolved) -> tuple[SessionEntry, Rotation | None]:
@@ -254,7 +254,7 @@ class Reception:
             resolved.session_key,
             facts,
             gateway.runtime.clock.now_ms(),
-            busy=lambda: gateway.hub.occupied(resolved.session_key),
+            busy=lambda: gateway.dispatcher.occupied(resolved.session_key),
         )
 
     def _prompt(

@@ -20,8 +20,8 @@ SETTLE_S = 15.0
 
 
 async def stop_runs(gateway: Gateway, target: Target, reason: Literal["reset", "delete"]) -> None:
-    gateway.hub.abort(target.key, reason=reason)
-    if not await gateway.hub.settle(target.key, SETTLE_S):
+    gateway.dispatcher.abort(target.key, reason=reason)
+    if not await gateway.dispatcher.settle(target.key, SETTLE_S):
         raise MethodError(f"Session {target.key} is still active; try again in a moment.", code="UNAVAILABLE")
 
 
@@ -33,20 +33,20 @@ async def start_over(gateway: Gateway, target: Target, reason: Reason = "reset",
         now = gateway.runtime.clock.now_ms()
         return await rotate(gateway.runtime, target.agent_id, target.key, reason, now, why=why)
 
-    rotation = await gateway.hub.exclusively(target.key, work)
+    rotation = await gateway.dispatcher.exclusively(target.key, work)
     announce(gateway, target, rotation)
     return rotation
 
 
 async def take_up(gateway: Gateway, target: Target, wanted: str | int | PreviousSession | None) -> Rotation:
     """An earlier session becomes current again. Raises ``NotResumable`` with words for the person who asked."""
-    if gateway.hub.occupied(target.key):
+    if gateway.dispatcher.occupied(target.key):
         raise NotResumable("A message of this session is being answered. Wait for it or send /stop, then try again.")
 
     async def work() -> Rotation:
         return await resume(gateway.runtime, target.agent_id, target.key, wanted, gateway.runtime.clock.now_ms())
 
-    rotation = await gateway.hub.exclusively(target.key, work)
+    rotation = await gateway.dispatcher.exclusively(target.key, work)
     announce(gateway, target, rotation)
     return rotation
 

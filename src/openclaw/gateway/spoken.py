@@ -17,7 +17,7 @@ from openclaw.storage.base import Accept, MessageBody
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
-    from openclaw.runs.record import RunRecord
+    from openclaw.runs.run_index import RunRecord
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -122,6 +122,6 @@ async def _keep(gateway: Gateway, target: Target, run_id: str, message: Any) -> 
         await transcript.append({"type": "message", "message": message}, entry_id=f"say-{run_id}"[:64], durable=True)
 
     try:
-        await gateway.hub.exclusively(target.key, append)
+        await gateway.dispatcher.exclusively(target.key, append)
     except OSError:
         log.exception("an answer of the Gateway could not be kept in %s", target.key)

@@ -55,7 +55,7 @@ async def fresh_session(gateway: Gateway, target: Target) -> SessionEntry:
         target.key,
         MessageFacts(channel="webchat"),
         gateway.runtime.clock.now_ms(),
-        busy=lambda: gateway.hub.occupied(target.key),
+        busy=lambda: gateway.dispatcher.occupied(target.key),
     )
     if rotation is not None:
         announce(gateway, target, rotation)

@@ -11,8 +11,8 @@ from openclaw.agent.runtime import Runtime
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.commands.context import Hints
 from openclaw.messages import ToolResultMessage, ToolSpec
-from openclaw.runs.doorway import Guest
-from openclaw.runs.hub import RunHub, Submission
+from openclaw.runs.admission import Ticket
+from openclaw.runs.dispatcher import Dispatcher, Submission
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.reset import touched
@@ -51,22 +51,24 @@ class Incoming(msgspec.Struct, kw_only=True):
     watcher: str | None = None
 
 
-async def take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Guest | None = None) -> Submission:
+async def take_in(
+    message: Incoming, runtime: Runtime, dispatcher: Dispatcher, ticket: Ticket | None = None
+) -> Submission:
     """Returns once the message is on disk. The same run id again starts nothing.
 
-    ``guest``: its place in the doorway, where the caller has entered for it and will say when it is settled.
+    ``ticket``: its place in the admission, where the caller has entered for it and will say when it is done.
     """
-    entered = guest or await hub.doorway.enter(message.session_key)
+    entered = ticket or await dispatcher.admission.admit(message.session_key)
     try:
-        submission = await _take_in(message, runtime, hub, entered)
+        submission = await _take_in(message, runtime, dispatcher, entered)
     finally:
-        if guest is None:
-            entered.settled()
+        if ticket is None:
+            entered.done()
     faults.point("ack")
     return submission
 
 
-async def _take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Guest) -> Submission:
+async def _take_in(message: Incoming, runtime: Runtime, dispatcher: Dispatcher, ticket: Ticket) -> Submission:
     entry, written = await touch_session(message, runtime)
     images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
     hints, carried = message.hints, message.carried
@@ -103,7 +105,7 @@ async def _take_in(message: Incoming, runtime: Runtime, hub: RunHub, guest: Gues
     settings = queue_settings(
         runtime.config.current.messages.queue, entry, str(message.route.get("channel", message.source)), hints.queue
     )
-    return await hub.submit(accept, settings, message.watcher, guest, written)
+    return await dispatcher.submit(accept, settings, message.watcher, ticket, written)
 
 
 async def touch_session(message: Incoming, runtime: Runtime) -> tuple[SessionEntry, Writing | None]:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from openclaw.memory.files import MemoryFile
-from openclaw.storage.files.disposable import DisposableDatabase
+from openclaw.storage.files.rebuildable_db import RebuildableDatabase
 
 log = logging.getLogger("openclaw.memory")
 
@@ -79,7 +79,7 @@ class MemoryIndex:
 
     def __init__(self, path: Path, *, chunk_chars: int = CHUNK_CHARS, overlap_chars: int = OVERLAP_CHARS) -> None:
         self.path = path
-        self._file = DisposableDatabase(path, _SCHEMA, VERSION)
+        self._file = RebuildableDatabase(path, _SCHEMA, VERSION)
         self._chunking = (chunk_chars, overlap_chars)
 
     def update(self, files: Sequence[MemoryFile], *, model: str = "", anew: bool = False) -> Counts:

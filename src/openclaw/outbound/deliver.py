@@ -21,8 +21,8 @@ from openclaw.outbound.backoff import Backoff, Chance, retry_delay_s
 from openclaw.outbound.part import Part, SendFailed, Sent, part_from
 from openclaw.storage import faults
 from openclaw.storage.base import Ledger, OutboxRow
+from openclaw.storage.disk_errors import until_written
 from openclaw.storage.doubt import REPEATED, doubts, given_up, in_doubt, problem_of
-from openclaw.storage.trouble import until_written
 
 log = logging.getLogger("openclaw.outbound")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from openclaw.runs.queue import QueueSettings
-from openclaw.runs.story import STOPPED_ORDERLY
+from openclaw.runs.why_text import STOPPED_ORDERLY
 from openclaw.storage.base import Ledger, LedgerRow
 
 MAX_ATTEMPTS = 3

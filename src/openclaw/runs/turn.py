@@ -7,7 +7,7 @@ from typing import Any
 
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.messages import ImageBlock
-from openclaw.runs.record import RunRecord
+from openclaw.runs.run_index import RunRecord
 from openclaw.storage.base import LedgerRow, MessageBody
 
 
@@ -42,7 +42,7 @@ async def turn_of(record: RunRecord, runtime: Runtime) -> Turn:
         max_tokens=body.max_tokens,
         resumed=resumed,
         # Who waited behind another run begins from what that run left.
-        came=record.guest.came if record.guest is not None and not record.queued else None,
+        came=record.ticket.arrived_at if record.ticket is not None and not record.queued else None,
     )
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.files.compressed import SUFFIX, plain_name, unpacked_blocks, unpacked_size
-from openclaw.storage.files.disposable import DisposableDatabase
+from openclaw.storage.files.rebuildable_db import RebuildableDatabase
 
 log = logging.getLogger("openclaw.sessions.search")
 
@@ -65,7 +65,7 @@ class SearchIndex:
 
     def __init__(self, state_dir: str, shown: Callable[[str], str] = lambda text: text) -> None:
         self._shown = shown
-        self._file = DisposableDatabase(Path(state_dir) / FILE, _SCHEMA, VERSION)
+        self._file = RebuildableDatabase(Path(state_dir) / FILE, _SCHEMA, VERSION)
 
     def search(
         self,

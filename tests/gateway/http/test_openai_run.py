@@ -15,8 +15,8 @@ from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
 from openclaw.gateway.http.openai_run import Ask, Following, SlowReader
 from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
 from openclaw.messages import AssistantMessage, TextBlock, Usage
-from openclaw.runs.hub import Submission
-from openclaw.runs.record import RunRecord
+from openclaw.runs.dispatcher import Submission
+from openclaw.runs.run_index import RunRecord
 from openclaw.storage.base import LedgerRow, MessageBody
 from tests.gateway.http.served import Served, served
 

@@ -15,7 +15,7 @@ from openclaw.events import AssistantStarted, TextDelta
 from openclaw.gateway.server.broadcast import Broadcaster, Client
 from openclaw.gateway.server.replay import CHUNK_BYTES, Backlog, Kept, catch_up
 from openclaw.gateway.server.run_events import RunStream
-from openclaw.runs.record import RunRecord
+from openclaw.runs.run_index import RunRecord
 from openclaw.storage.base import LedgerRow, MessageBody
 from tests.gateway.server.test_broadcast import INFO, Recorder
 from tests.gateway.support import Running

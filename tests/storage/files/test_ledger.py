@@ -14,10 +14,10 @@ import pytest
 
 from openclaw.messages import ToolSpec
 from openclaw.storage.base import END_STATES, Accept, MessageBody, OutboxPart, StoredImage
-from openclaw.storage.files import disk, ledger_schema, ledger_seen
+from openclaw.storage.files import disk
 from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.ledger import FileLedger
-from openclaw.storage.files.ledger_schema import LedgerError
+from openclaw.storage.files.ledger_db import LedgerError
 from tests.storage.still_clock import StillClock
 
 
@@ -375,7 +375,6 @@ CHILD = """
 import asyncio, sys
 from openclaw.clock import SystemClock
 from openclaw.storage.base import Accept, MessageBody
-from openclaw.storage.files import ledger_seen
 from openclaw.storage.files.ledger import FileLedger
 
 async def main():
@@ -418,7 +417,7 @@ def test_nothing_but_sqlite_opens_the_database():
     """A plain open and close of the file would drop SQLite's locks on it."""
     source = Path(__file__).parents[3] / "src" / "openclaw"
     users = {path.name for path in source.rglob("*.py") if "ledger.db" in path.read_text()}
-    assert users <= {"ledger.py", "ledger_schema.py"} | {path.name for path in source.glob("cli/*.py")}
+    assert users <= {"ledger.py", "ledger_db.py"} | {path.name for path in source.glob("cli/*.py")}
 
 
 async def test_a_message_that_starts_at_once_is_accepted_and_begun_in_one_step(ledger: FileLedger) -> None:
@@ -449,7 +448,7 @@ async def test_a_message_that_waits_is_accepted_with_the_reason_in_one_step(ledg
 async def test_a_new_key_is_known_to_be_new_without_asking_and_a_forgotten_list_is_learnt_again(
     ledger: FileLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_seen, "MOST_KEYS", 10)
+    monkeypatch.setattr("openclaw.storage.files.ledger.MOST_KEYS", 10)
     for number in range(200):
         key = f"signal|ann|{number}"
         assert not await ledger.seen(key, 60_000, 5000, remember=False)
@@ -496,7 +495,7 @@ async def test_a_message_whose_session_cannot_be_kept_is_not_accepted(tmp_path, 
 
 @pytest.mark.parametrize("plenty", [True, False], ids=["plenty-of-space", "little-space"])
 async def test_the_log_has_its_full_length_from_the_start_where_there_is_space(tmp_path, clock, monkeypatch, plenty):
-    monkeypatch.setattr(ledger_schema, "_SPARE_BYTES", 0 if plenty else 1 << 60)
+    monkeypatch.setattr("openclaw.storage.files.ledger_db._SPARE_BYTES", 0 if plenty else 1 << 60)
     log = tmp_path / "ledger.db-wal"
     for life in range(3):
         ledger = await FileLedger.open(str(tmp_path), clock=clock)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from openclaw.storage.base import Accept, MessageBody
-from openclaw.storage.files import ledger_schema
+from openclaw.storage.files import ledger_db
 from openclaw.storage.files.ledger import FileLedger
 from tests.storage.still_clock import StillClock
 
@@ -85,7 +85,7 @@ async def test_a_message_and_the_keys_of_its_parts_are_written_together(ledger: 
 
 async def test_a_ledger_from_before_gets_the_memory_and_keeps_its_messages(tmp_path: Path, clock: StillClock) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
-        db.executescript(f"{vars(ledger_schema)['_SCHEMA']} PRAGMA user_version = 1;")
+        db.executescript(f"{vars(ledger_db)['_SCHEMA']} PRAGMA user_version = 1;")
         db.execute(
             "INSERT INTO messages (run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state,"
             " accepted_at) VALUES ('r', 'k', 'a', 's', 's', 'x', '{}', '{}', 'accepted', 0)"
@@ -96,4 +96,4 @@ async def test_a_ledger_from_before_gets_the_memory_and_keeps_its_messages(tmp_p
     assert [await ledger.seen("a", 1000, 10) for _ in range(2)] == [False, True]
     await ledger.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (ledger_schema.SCHEMA_VERSION,)
+        assert db.execute("PRAGMA user_version").fetchone() == (ledger_db.SCHEMA_VERSION,)

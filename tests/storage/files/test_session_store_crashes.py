@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openclaw.storage.files import disk, journal, store_file
+from openclaw.storage.files import disk, store_file
 from openclaw.storage.files.session_store import FileSessionStore
 from tests.storage.still_clock import StillClock
 
@@ -51,7 +51,7 @@ async def test_journal_cut_at_every_byte_loses_at_most_the_change_being_written(
         case = tmp_path / f"cut{cut}"
         (case / FOLDER).mkdir(parents=True)
         (case / FOLDER / "sessions.journal").write_bytes(whole[:cut])
-        recovered = journal.Journal(case / FOLDER / "sessions.json", disk.Disk()).recover(StillClock())
+        recovered = store_file.Journal(case / FOLDER / "sessions.json", disk.Disk()).recover(StillClock())
         # A line that is whole but for its newline counts.
         complete = sum(size - 1 <= cut for size in sizes[1:])
         assert recovered.values == states[complete]
@@ -119,7 +119,7 @@ async def test_crash_at_any_step_of_a_fold_loses_nothing_and_hand_edits_made_aft
         case "note":
             around(store_file, "write_beside", before=False)
         case "noted":
-            around(journal.Journal, "note_fold", before=False)
+            around(store_file.Journal, "note_fold", before=False)
         case "rename":
             around(store_file, "put_in_place", before=True)
         case _:
@@ -222,7 +222,7 @@ async def test_fold_that_fails_halfway_is_taken_back(tmp_path, monkeypatch, step
         fail()
 
     if step == "note_fold":
-        monkeypatch.setattr(journal.Journal, step, fail_async)
+        monkeypatch.setattr(store_file.Journal, step, fail_async)
     else:
         monkeypatch.setattr(store_file, step, fail)
     with pytest.raises(OSError, match="Input/output"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.storage.files import disk, journal
+from openclaw.storage.files import disk, store_file
 from openclaw.storage.files.session_store import FileSessionStore
 from tests.storage.still_clock import StillClock
 
@@ -48,7 +48,7 @@ class Damage:
         shutil.rmtree(self._case, ignore_errors=True)
         shutil.copytree(self.sound, self._case)
         (self._case / self.name).write_bytes(data)
-        found = journal.Journal(self._case / "sessions.json", disk.Disk()).recover(StillClock()).values
+        found = store_file.Journal(self._case / "sessions.json", disk.Disk()).recover(StillClock()).values
         return {key: value.get("sessionId") for key, value in found.items() if isinstance(value, dict)}
 
     def aside(self) -> list[bytes]:

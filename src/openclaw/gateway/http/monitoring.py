@@ -35,7 +35,7 @@ async def metrics(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web
 
 
 async def render(gateway: Gateway) -> str:
-    counted, lag, hub = gateway.metrics, gateway.loop_lag, gateway.hub
+    counted, lag, dispatcher = gateway.metrics, gateway.loop_lag, gateway.dispatcher
     page = Page()
     page.gauge("openclaw_info", "The version that runs.", 1, {"version": __version__})
     page.gauge("openclaw_uptime_seconds", "Since the Gateway started.", _uptime(gateway))
@@ -43,8 +43,8 @@ async def render(gateway: Gateway) -> str:
     page.gauge("openclaw_ready", "1 when traffic may be sent here.", int(ready))
     ended = {state: counted.messages[state] for state in sorted(END_STATES)}
     page.counters("openclaw_messages_total", "Messages that ended, by how.", "state", ended)
-    page.gauge("openclaw_runs_active", "Runs under way.", hub.busy())
-    page.gauge("openclaw_runs_queued", "Messages waiting behind a run of their session.", hub.queued())
+    page.gauge("openclaw_runs_active", "Runs under way.", dispatcher.busy())
+    page.gauge("openclaw_runs_queued", "Messages waiting behind a run of their session.", dispatcher.queued())
     page.histogram("openclaw_turn_duration_seconds", "From a run's start to its end.", counted.turns)
     tokens = {kind: counted.tokens[kind] for kind in TOKEN_KINDS}
     page.counters("openclaw_tokens_total", "Tokens of model calls, by kind.", "kind", tokens)

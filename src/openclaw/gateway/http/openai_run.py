@@ -30,9 +30,9 @@ from openclaw.inbound.commands.context import Hints
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.messages import AssistantMessage, Message, ToolCall, ToolSpec, Usage, decode_message
 from openclaw.outbound.visible import visible_text
-from openclaw.runs.hub import Submission
+from openclaw.runs.dispatcher import Submission
 from openclaw.runs.queue import QueueWish
-from openclaw.runs.record import RunRecord
+from openclaw.runs.run_index import RunRecord
 from openclaw.storage.base import LedgerRow, TranscriptRef
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ async def start(gateway: Gateway, ask: Ask, seat: Seat, images: list[Image]) -> 
     following = Following(gateway, ask)
 
     async def begin() -> None:
-        following.begin(await take_in(message, gateway.runtime, gateway.hub))
+        following.begin(await take_in(message, gateway.runtime, gateway.dispatcher))
 
     await asyncio.shield(gateway.spawn(begin()))
     return following
@@ -253,7 +253,7 @@ class Following:
     async def _ended(self) -> bool:
         """False: the Gateway stops before the run is over."""
         run_id = self._row.run_id if self._row is not None else ""
-        over = self._record.wait() if self._record is not None else self._gateway.hub.wait(run_id, WAIT_LIMIT_S)
+        over = self._record.wait() if self._record is not None else self._gateway.dispatcher.wait(run_id, WAIT_LIMIT_S)
         waits: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(over),
             asyncio.ensure_future(self._gateway.leaving.wait()),

@@ -22,9 +22,9 @@ from openclaw.inbound.stamp import ABORT_NOTE, stamped
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.paths import normalize_agent_id
-from openclaw.runs.doorway import Guest
-from openclaw.runs.hub import Submission
-from openclaw.runs.record import RunRecord
+from openclaw.runs.admission import Ticket
+from openclaw.runs.dispatcher import Submission
+from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_subagent
 from openclaw.storage.base import LedgerRow
@@ -89,19 +89,19 @@ async def _in_order(
     call: Call, params: AgentParams, target: Target, images: list[Image]
 ) -> tuple[Outcome, Submission | None]:
     """What was sent before to the same session comes first; a word that stops the run does not wait for it long."""
-    doorway = call.gateway.hub.doorway
+    admission = call.gateway.dispatcher.admission
     if _written_by_hand(params) and is_abort(params.message):
-        await doorway.after(target.key)
+        await admission.wait_for_earlier(target.key)
         return await _take_in(call, params, target, images)
-    guest = await doorway.enter(target.key)
+    ticket = await admission.admit(target.key)
     try:
-        return await _take_in(call, params, target, images, guest)
+        return await _take_in(call, params, target, images, ticket)
     finally:
-        guest.settled()
+        ticket.done()
 
 
 async def _take_in(
-    call: Call, params: AgentParams, target: Target, images: list[Image], guest: Guest | None = None
+    call: Call, params: AgentParams, target: Target, images: list[Image], ticket: Ticket | None = None
 ) -> tuple[Outcome, Submission | None]:
     """What the message turned out to be; if it goes on to the agent, it is on disk."""
     gateway = call.gateway
@@ -132,7 +132,7 @@ async def _take_in(
         entry_fields=_entry_fields(params, target),
         watcher=call.client.conn_id,
     )
-    return outcome, await take_in(incoming, gateway.runtime, gateway.hub, guest)
+    return outcome, await take_in(incoming, gateway.runtime, gateway.dispatcher, ticket)
 
 
 def _prompt(call: Call, outcome: Continue, entry: SessionEntry) -> str:
@@ -152,7 +152,9 @@ def _written_by_hand(params: AgentParams) -> bool:
 async def _known(call: Call, params: AgentParams) -> bool:
     """A command is carried out before it is written down, so that one sent again has to be noticed here."""
     run_id = params.idempotency_key
-    return call.gateway.hub.find(run_id) is not None or await call.gateway.runtime.ledger.by_run(run_id) is not None
+    return (
+        call.gateway.dispatcher.find(run_id) is not None or await call.gateway.runtime.ledger.by_run(run_id) is not None
+    )
 
 
 async def _obeyed(call: Call, params: AgentParams, target: Target, outcome: Handled) -> dict[str, Any]:
@@ -254,7 +256,7 @@ async def _final(call: Call, submission: Submission) -> Any:
         await record.wait()
         return _result(record)
     row = submission.row
-    await call.gateway.hub.wait(row.run_id, 24 * 3600)
+    await call.gateway.dispatcher.wait(row.run_id, 24 * 3600)
     return _stored_result(await call.gateway.runtime.ledger.by_run(row.run_id) or row)
 
 
@@ -328,7 +330,7 @@ class AgentWait(Params):
 @methods.add("agent.wait", AgentWait)
 async def wait(call: Call) -> Any:
     params: AgentWait = call.params
-    outcome = await call.gateway.hub.wait(params.run_id, params.timeout_ms / 1000)
+    outcome = await call.gateway.dispatcher.wait(params.run_id, params.timeout_ms / 1000)
     answer: dict[str, Any] = {"runId": params.run_id, "status": outcome.status}
     for name, value in (
         ("startedAt", outcome.started_at),

@@ -19,8 +19,8 @@ from openclaw.inbound.commands.context import Handled
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.stamp import ABORT_NOTE, stamped
 from openclaw.models.thinking import parse_level
-from openclaw.runs.doorway import Guest
-from openclaw.runs.hub import Submission
+from openclaw.runs.admission import Ticket
+from openclaw.runs.dispatcher import Submission
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
 from openclaw.sessions.reset import home_of
@@ -78,17 +78,17 @@ async def send(call: Call) -> Any:
 
 async def _in_order(call: Call, params: ChatSend, target: Target, images: list[Image]) -> dict[str, Any]:
     """What was sent before to the same session comes first; a word that stops the run does not wait for it long."""
-    doorway = call.gateway.hub.doorway
+    admission = call.gateway.dispatcher.admission
     if is_abort(params.message):
-        await doorway.after(target.key)
+        await admission.wait_for_earlier(target.key)
         return await _repeated(call, params) or await _new(call, params, target, images)
-    guest = await doorway.enter(target.key)
+    ticket = await admission.admit(target.key)
     try:
         if not is_control_message(params.message):
             await _check_policy(call, target)
-        return await _repeated(call, params) or await _new(call, params, target, images, guest)
+        return await _repeated(call, params) or await _new(call, params, target, images, ticket)
     finally:
-        guest.settled()
+        ticket.done()
 
 
 async def _check_policy(call: Call, target: Target) -> None:
@@ -103,7 +103,7 @@ async def _repeated(call: Call, params: ChatSend) -> dict[str, Any] | None:
     else meets its earlier self when it is accepted, without a look-up of its own.
     """
     run_id = params.idempotency_key
-    record = call.gateway.hub.find(run_id)
+    record = call.gateway.dispatcher.find(run_id)
     row = record.row if record else None
     if row is None and may_be_command(params.message):
         row = await call.gateway.runtime.ledger.by_run(run_id)
@@ -118,7 +118,7 @@ async def _repeated(call: Call, params: ChatSend) -> dict[str, Any] | None:
 
 
 async def _new(
-    call: Call, params: ChatSend, target: Target, images: list[Image], guest: Guest | None = None
+    call: Call, params: ChatSend, target: Target, images: list[Image], ticket: Ticket | None = None
 ) -> dict[str, Any]:
     gateway, run_id = call.gateway, params.idempotency_key
     thinking = _thinking(params)
@@ -161,8 +161,8 @@ async def _new(
             watcher=call.client.conn_id,
         ),
         gateway.runtime,
-        gateway.hub,
-        guest,
+        gateway.dispatcher,
+        ticket,
     )
     if submission.new or not _ended(submission):
         call.client.finish_after(run_id)
@@ -212,12 +212,12 @@ class ChatAbort(Params):
 async def abort(call: Call) -> Any:
     params: ChatAbort = call.params
     target = target_of(call.gateway, params.session_key)
-    await call.gateway.hub.doorway.after(target.key)
+    await call.gateway.dispatcher.admission.wait_for_earlier(target.key)
     if params.run_id is not None:
-        record = call.gateway.hub.find(params.run_id)
+        record = call.gateway.dispatcher.find(params.run_id)
         if record is not None and record.session_key != target.key:
             raise MethodError("runId does not match sessionKey")
-    stopped = call.gateway.hub.abort(target.key, params.run_id, "rpc")
+    stopped = call.gateway.dispatcher.abort(target.key, params.run_id, "rpc")
     if stopped:
         # At once, and not when the run has unwound: the next message may be here before that.
         await call.gateway.runtime.sessions.update(target.agent_id, target.key, _noted_as_aborted, durable=False)
@@ -278,7 +278,7 @@ async def inject(call: Call) -> Any:
         assert transcript is not None
         return await transcript.append({"type": "message", "message": message}, durable=True)
 
-    entry_id = await gateway.hub.exclusively(target.key, append)
+    entry_id = await gateway.dispatcher.exclusively(target.key, append)
     shown = {"role": "assistant", "content": [{"type": "text", "text": text}], "timestamp": message.timestamp}
     payload = {
         "runId": f"inject-{entry_id}",

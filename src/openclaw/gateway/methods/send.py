@@ -171,4 +171,4 @@ async def _mirror(gateway: Gateway, target: Target, text: str, run_id: str) -> N
         fields = {"type": "message", "message": message}
         return await transcript.append(fields, entry_id=entry_id(run_id, "sent"), durable=True)
 
-    await gateway.hub.exclusively(target.key, append)
+    await gateway.dispatcher.exclusively(target.key, append)

@@ -257,7 +257,7 @@ async def delete(call: Call) -> Any:
             await gateway.runtime.transcripts.forget(ref.session_id)
         return []
 
-    archived = await gateway.hub.exclusively(target.key, remove)
+    archived = await gateway.dispatcher.exclusively(target.key, remove)
     return {"ok": True, "key": shown_key(target.key), "deleted": archived is not None, "archived": archived or []}
 
 
@@ -279,7 +279,7 @@ async def compact(call: Call) -> Any:
     ref = transcript_ref(target, entry)
     if gateway.runtime.transcripts.locate(ref) is None:
         return {**answer, "reason": "no transcript"}
-    shortened = await gateway.hub.exclusively(
+    shortened = await gateway.dispatcher.exclusively(
         target.key, lambda: gateway.runtime.transcripts.shorten(ref, params.max_lines)
     )
     if shortened.archived is None:
@@ -373,9 +373,9 @@ class SessionsBranch(Params):
 async def branch(call: Call) -> Any:
     params: SessionsBranch = call.params
     target = target_of(call.gateway, params.key)
-    if call.gateway.hub.occupied(target.key):
+    if call.gateway.dispatcher.occupied(target.key):
         raise MethodError("A message of this session is being answered; wait for it or stop it first.", "UNAVAILABLE")
-    moves = call.gateway.hub.compactions
+    moves = call.gateway.dispatcher.compactions
     try:
         added = await moves.go_back(target.agent_id, target.key, params.entry_id, summarise=params.summarize)
     except KeyError:
@@ -403,7 +403,7 @@ async def label(call: Call) -> Any:
             raise MethodError(f"No entry found: {params.entry_id}")
         return await transcript.label(params.entry_id, (params.label or "").strip() or None)
 
-    return {"ok": True, "key": target.key, "entryId": await call.gateway.hub.exclusively(target.key, name)}
+    return {"ok": True, "key": target.key, "entryId": await call.gateway.dispatcher.exclusively(target.key, name)}
 
 
 async def _transcript(call: Call, target: Target) -> Transcript:

@@ -156,7 +156,7 @@ async def import_(call: Call) -> Any:
         except CannotImport as problem:
             raise MethodError(f"not imported: {problem}") from None
 
-    session_id = await gateway.hub.exclusively(target.key, work)
+    session_id = await gateway.dispatcher.exclusively(target.key, work)
     return {"ok": True, "key": shown_key(target.key), "sessionId": session_id}
 
 

@@ -11,7 +11,7 @@ import msgspec
 from openclaw.gateway.auth.authorise import Access, access_of, refusal
 from openclaw.gateway.server import frames
 from openclaw.gateway.server.params import InvalidParams, decode_params
-from openclaw.storage.trouble import in_words, is_disk_trouble
+from openclaw.storage.disk_errors import in_words, is_disk_trouble
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

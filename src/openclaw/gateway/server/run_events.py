@@ -25,7 +25,7 @@ from openclaw.events import (
 from openclaw.gateway.server.broadcast import Broadcaster
 from openclaw.messages import ImageBlock, UserBlock
 from openclaw.outbound.footer import with_footer
-from openclaw.runs.record import RunRecord
+from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.keys import shown_key
 
 CHAT_DELTA_S = 0.150

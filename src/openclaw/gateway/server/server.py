@@ -16,7 +16,7 @@ from aiohttp import web
 from openclaw.gateway.auth.origin import Peer, peer_of
 from openclaw.gateway.auth.shared_auth import start_problem
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
-from openclaw.storage.trouble import in_words, is_disk_trouble, kind_of
+from openclaw.storage.disk_errors import in_words, is_disk_trouble, kind_of
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

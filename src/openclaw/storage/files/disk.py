@@ -11,11 +11,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
-from openclaw.storage.files.gathering import Gathering
 
 # Darwin has no fdatasync; fsync asks for more and is always right.
 _sync_data = getattr(os, "fdatasync", os.fsync)
@@ -32,7 +31,7 @@ class Disk:
 
     def __init__(self) -> None:
         self._wanted: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
-        self._asked: Gathering[_Work] = Gathering(self._hand_on)
+        self._asked: Batch[_Work] = Batch(self._hand_on)
         self._to_make: deque[AppendFile] = deque()
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -305,3 +304,25 @@ def sync_dir(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+class Batch(Generic[T]):
+    """A file is written, or a thread woken, once for all who ask in one step and not once for each of them."""
+
+    def __init__(self, hand_on: Callable[[list[T]], None]) -> None:
+        self._hand_on = hand_on
+        self._items: list[T] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    def add(self, item: T) -> None:
+        if not self._items:
+            asyncio.get_running_loop().call_soon(self.now)
+        self._items.append(item)
+
+    def now(self) -> None:
+        """Without waiting for the end of the step."""
+        if self._items:
+            items, self._items = self._items, []
+            self._hand_on(items)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
+from zlib import crc32
 
 import msgspec
 
@@ -27,11 +29,251 @@ from openclaw.storage.base import (
     Writing,
 )
 from openclaw.storage.files.disk import AppendFile
-from openclaw.storage.files.ledger_accept import MESSAGE, Acceptance, message_of
-from openclaw.storage.files.ledger_finish import Ending, end_of
-from openclaw.storage.files.ledger_seen import MaybeSeen, hold, is_time_to_prune, let_go, seen, stored_keys
-from openclaw.storage.files.ledger_thread import LedgerThread
+from openclaw.storage.files.ledger_db import Apart, Joint, LedgerThread
 from openclaw.storage.files.transcript import FileTranscript
+
+PRUNE_EVERY = 64
+"""A look-up that finds nothing writes nothing, except one in so many, which clears away what is too old."""
+
+MOST_KEYS = 50_000
+
+
+def is_time_to_prune(key: str) -> bool:
+    return crc32(key.encode()) % PRUNE_EVERY == 0
+
+
+class MaybeSeen:
+    """Every key the table may hold, so that a new message, as most are, is known to be new without asking the disk."""
+
+    def __init__(self) -> None:
+        self._keys: set[str] = set()
+        self._complete = False
+
+    def note(self, keys: Iterable[str]) -> None:
+        """Before they are written. One too many only costs a look-up."""
+        self._keys.update(keys)
+        if len(self._keys) > MOST_KEYS:
+            self._keys, self._complete = set(), False
+
+    async def complete(self, stored: Callable[[], Awaitable[Iterable[str]]]) -> None:
+        """Learns what the table holds; what comes meanwhile is noted. All for nothing if they are forgotten again."""
+        learning = self._keys
+        if not self._complete:
+            learning.update(await stored())
+            self._complete = self._complete or learning is self._keys
+
+    def rules_out(self, key: str) -> bool:
+        return self._complete and key not in self._keys
+
+
+def stored_keys(db: sqlite3.Connection) -> list[str]:
+    return [row[0] for row in db.execute("SELECT key FROM seen")]
+
+
+def seen(db: sqlite3.Connection, key: str, ttl_ms: int, keep: int, now: int, *, remember: bool) -> bool:
+    """Whether the key was seen within ``ttl_ms``; being asked for counts as being seen again."""
+    row = db.execute("SELECT at FROM seen WHERE key = ?", (key,)).fetchone()
+    known = row is not None and now - row[0] < ttl_ms
+    if known or remember:
+        remember_seen(db, [key], now)
+    if not known and (remember or is_time_to_prune(key)):
+        db.execute("DELETE FROM seen WHERE at <= ?", (now - ttl_ms,))
+        newest_to_go = "SELECT step FROM seen ORDER BY step DESC LIMIT 1 OFFSET ?"
+        db.execute(f"DELETE FROM seen WHERE step <= ({newest_to_go})", (max(0, keep),))
+    return known
+
+
+def hold(db: sqlite3.Connection, key: str, message: bytes) -> None:
+    db.execute("INSERT OR IGNORE INTO held (key, message) VALUES (?, ?)", (key, message))
+
+
+def let_go(db: sqlite3.Connection, keys: Iterable[str]) -> None:
+    db.executemany("DELETE FROM held WHERE key = ?", [(key,) for key in keys])
+
+
+def remember_seen(db: sqlite3.Connection, keys: Iterable[str], now: int) -> None:
+    db.executemany("INSERT OR REPLACE INTO seen (key, at) VALUES (?, ?)", [(key, now) for key in keys if key])
+
+
+MESSAGE = (
+    "SELECT id, run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state, reason, attempts,"
+    " accepted_at, started_at, ended_at, result FROM messages"
+)
+
+
+class Acceptance(Joint):
+    """A message to be written down, with its first step if that is known already."""
+
+    message: Accept
+    route: bytes
+    body: bytes
+    now: int
+    step: FirstStep | None = None
+    reason: str = ""
+
+    def __call__(self, db: sqlite3.Connection) -> tuple[LedgerRow, bool]:
+        message = self.message
+        inserted = db.execute(_insert(1), self._values())
+        if message.dedupe_keys:
+            remember_seen(db, message.dedupe_keys, self.now)
+        if not inserted.rowcount:
+            return _known(db, message), False
+        return self._row(inserted.lastrowid or 0), True
+
+    @staticmethod
+    def together(db: sqlite3.Connection, operations: Sequence[Acceptance]) -> list[tuple[LedgerRow, bool]]:
+        values = [value for one in operations for value in one._values()]
+        inserted = db.execute(_insert(len(operations)), values)
+        if inserted.rowcount != len(operations):
+            raise Apart
+        for one in operations:
+            if one.message.dedupe_keys:
+                remember_seen(db, one.message.dedupe_keys, one.now)
+        first = (inserted.lastrowid or 0) - len(operations) + 1
+        return [(one._row(ledger_id), True) for ledger_id, one in enumerate(operations, start=first)]
+
+    def _values(self) -> tuple[Any, ...]:
+        begun = self.step == "running"
+        state = (self.step or "accepted", self.reason, begun, self.now if begun else None)
+        return (*self._told(), self.now, *state)
+
+    def _told(self) -> tuple[Any, ...]:
+        told = self.message
+        names = (told.run_id, told.dedupe_key, told.agent_id, told.session_key, told.session_id)
+        return (*names, told.source, self.route, self.body)
+
+    def _row(self, ledger_id: int) -> LedgerRow:
+        return message_of((ledger_id, *self._told(), "accepted", "", 0, self.now, None, None, None))
+
+
+@lru_cache(maxsize=64)
+def _insert(count: int) -> str:
+    rows = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
+    return (
+        "INSERT INTO messages (run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, accepted_at,"
+        f" state, reason, attempts, started_at) VALUES {rows} ON CONFLICT DO NOTHING"
+    )
+
+
+def _known(db: sqlite3.Connection, message: Accept) -> LedgerRow:
+    # The index covers only real keys; saying so lets SQLite use it.
+    by_key = f"{MESSAGE} WHERE dedupe_key = ? AND dedupe_key <> ''"
+    return message_of(
+        db.execute(f"{MESSAGE} WHERE run_id = ?", (message.run_id,)).fetchone()
+        or db.execute(by_key, (message.dedupe_key,)).fetchone()
+    )
+
+
+def message_of(row: tuple[Any, ...]) -> LedgerRow:
+    return LedgerRow(
+        id=row[0],
+        run_id=row[1],
+        dedupe_key=row[2],
+        agent_id=row[3],
+        session_key=row[4],
+        session_id=row[5],
+        source=row[6],
+        route=_object(row[7]) or {},
+        body=_body(row[8]),
+        state=row[9],
+        reason=row[10],
+        attempts=row[11],
+        accepted_at=row[12],
+        started_at=row[13],
+        ended_at=row[14],
+        result=None if row[15] is None else _object(row[15]),
+    )
+
+
+_decode_body = msgspec.json.Decoder(MessageBody).decode
+
+
+def _body(raw: bytes) -> MessageBody:
+    """An empty body when it cannot be read: one damaged message must not keep the others from being read."""
+    try:
+        return _decode_body(raw)
+    except (msgspec.MsgspecError, UnicodeError):
+        return MessageBody()
+
+
+def _object(raw: bytes) -> dict[str, Any] | None:
+    """None when a damaged page left nothing readable: one such message must not keep the others from being read."""
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+
+
+class Ending(Joint):
+    ledger_id: int
+    state: MessageState
+    reason: str
+    result: bytes | None
+    parts: list[tuple[int, str, bytes]]
+    """Number, channel and payload of what is to be delivered."""
+    now: int
+    follows: bool = False
+    """The transcript was made durable for it. (Not named: the thread holds its last operation until the next.)"""
+
+    def __call__(self, db: sqlite3.Connection) -> bool:
+        """False when it had ended before."""
+        self._check()
+        ended = db.execute(_update(1), [*self._values(), self.ledger_id])
+        if not ended.rowcount:
+            end_of(db, self.ledger_id)  # Raises when there is no such message.
+            return False
+        self._post(db)
+        return True
+
+    @staticmethod
+    def together(db: sqlite3.Connection, operations: Sequence[Ending]) -> list[bool]:
+        try:
+            for one in operations:
+                one._check()
+        except ValueError:
+            raise Apart from None
+        values = [value for one in operations for value in one._values()]
+        ended = db.execute(_update(len(operations)), [*values, *(one.ledger_id for one in operations)])
+        if ended.rowcount != len(operations):
+            raise Apart
+        for one in operations:
+            one._post(db)
+        return [True] * len(operations)
+
+    def _check(self) -> None:
+        if self.follows:
+            faults.point("sync.after")
+        if len({part for part, _, _ in self.parts}) < len(self.parts):
+            raise ValueError(f"message {self.ledger_id}: two parts to deliver have the same number")
+
+    def _values(self) -> tuple[Any, ...]:
+        return self.ledger_id, self.state, self.reason, self.now, self.result
+
+    def _post(self, db: sqlite3.Connection) -> None:
+        if self.parts:
+            db.executemany(
+                "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
+                " SELECT id, run_id, ?, ?, route, ?, 'pending', ? FROM messages WHERE id = ?",
+                [(part, channel, payload, self.now, self.ledger_id) for part, channel, payload in self.parts],
+            )
+
+
+@lru_cache(maxsize=64)
+def _update(count: int) -> str:
+    ends = ", ".join(["(?, ?, ?, ?, ?)"] * count)
+    return (
+        "UPDATE messages SET (state, reason, ended_at, result) ="
+        f" (SELECT column2, column3, column4, column5 FROM (VALUES {ends}) WHERE column1 = messages.id)"
+        f" WHERE id IN ({', '.join('?' * count)}) AND ended_at IS NULL"
+    )
+
+
+def end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
+    row = db.execute("SELECT state, ended_at FROM messages WHERE id = ?", (ledger_id,)).fetchone()
+    if row is None:
+        raise KeyError(f"the ledger has no message {ledger_id}")
+    return row[0] if row[1] is not None else None
+
 
 _STEPS = frozenset({"accepted", "queued", "running"})
 _LOOKED_THROUGH = 20_000

@@ -21,8 +21,8 @@ from openclaw.paths import make_private_dir, normalize_agent_id, sessions_dir
 from openclaw.sessions.entry import normalize_entry
 from openclaw.sessions.keys import RESERVED_KEYS, canonicalize_main_alias, kind_of, main_session_key
 from openclaw.storage.files.disk import atomic_replace, sync_dir, write_beside
-from openclaw.storage.files.journal import parse_store
-from openclaw.storage.files.row_index import updated_at
+from openclaw.storage.files.session_store import updated_at
+from openclaw.storage.files.store_file import parse_store
 
 _STORE = "sessions.json"
 

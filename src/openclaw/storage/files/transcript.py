@@ -15,12 +15,9 @@ from openclaw.messages import AssistantMessage, ToolResultMessage, UserMessage
 from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
 from openclaw.storage.base import Context, Entry
 from openclaw.storage.files.disk import AppendFile, Disk
-from openclaw.storage.files.transcript_index import TranscriptIndex, read_spans, scan
+from openclaw.storage.files.transcript_index import MAYBE_SHOWN_TYPES, SHOWN_TYPES, TranscriptIndex, read_spans, scan
 
 FORMAT_VERSION = 3
-SHOWN_TYPES = frozenset({"message", "compaction", "custom_message", "custom"})
-MAYBE_SHOWN_TYPES = frozenset({"custom_message", "custom"})
-"""Shown to people only when the entry says so."""
 _MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage)
 _INDEX_BYTES = 250
 """Roughly what one indexed entry costs in memory."""

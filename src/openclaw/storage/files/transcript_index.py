@@ -13,9 +13,15 @@ from typing import Any
 import msgspec
 
 from openclaw import json_text
-from openclaw.sessions.tree import fields_of
+from openclaw.sessions.tree import fields_of, is_displayed
+from openclaw.storage.base import Entry
+from openclaw.storage.files.compressed import unpacked_blocks
 
+SHOWN_TYPES = frozenset({"message", "compaction", "custom_message", "custom"})
+MAYBE_SHOWN_TYPES = frozenset({"custom_message", "custom"})
+"""Shown to people only when the entry says so."""
 _BLOCK = 1 << 20
+_TAIL_BLOCK = 256 << 10
 _WARNINGS = 50
 _LARGEST_READ = 4 << 20
 _READ_THROUGH = 64 << 10
@@ -239,3 +245,58 @@ def _stretch(spans: Sequence[tuple[int, int]], place: int) -> int:
             break
         end = offset + more
     return end - start
+
+
+def read_tail(path: Path, limit: int) -> list[Entry]:
+    """The last entries of the active branch that people see, oldest first. Abandoned branches are stepped over."""
+    return _tail_of(_lines_backwards(path), limit)
+
+
+def read_packed_tail(packed: Path, limit: int) -> list[Entry]:
+    """The same of a compressed file, which has to be read from its beginning."""
+    return _tail_of(reversed(b"".join(unpacked_blocks(packed)).split(b"\n")), limit)
+
+
+def _tail_of(lines: Iterator[bytes], limit: int) -> list[Entry]:
+    found: list[Entry] = []
+    wanted: str | None = None
+    anything = True
+    for raw in lines:
+        line, _ = trim(raw)
+        envelope = read_envelope(line) if line else None
+        if envelope is None or envelope.type == "session":
+            continue
+        if not anything and envelope.id is not None and envelope.id != wanted:
+            continue
+        if envelope.type in SHOWN_TYPES and (envelope.type not in MAYBE_SHOWN_TYPES or is_displayed(line)):
+            found.append(Entry(envelope.id or "", envelope.parentId, envelope.type, line))
+        # A line of the first format has no id and follows the line before it.
+        anything = envelope.id is None and envelope.parentId is None
+        wanted = envelope.parentId
+        if len(found) >= limit or (wanted is None and not anything) or (wanted == envelope.id and not anything):
+            break
+    found.reverse()
+    return found
+
+
+def _lines_backwards(path: Path) -> Iterator[bytes]:
+    """Lines from the last to the first."""
+    with path.open("rb", buffering=0) as file:
+        fd = file.fileno()
+        end = os.fstat(fd).st_size
+        # The head of a line whose beginning is in an earlier block, as pieces, latest first.
+        pieces: list[bytes] = []
+        while end > 0:
+            start = max(0, end - _TAIL_BLOCK)
+            block = os.pread(fd, end - start, start)
+            end = start
+            lines = block.split(b"\n")
+            if len(lines) > 1:
+                pieces.append(lines[-1])
+                yield b"".join(reversed(pieces))
+                yield from reversed(lines[1:-1])
+                pieces = [lines[0]]
+            else:
+                pieces.append(block)
+        if pieces:
+            yield b"".join(reversed(pieces))

@@ -19,7 +19,7 @@ BUSY_S = 30.0
 T = TypeVar("T")
 
 
-class DisposableDatabase:
+class RebuildableDatabase:
     """Blocking: use it from a worker thread. Pieces of work wait for each other."""
 
     def __init__(self, path: Path, schema: str, version: int) -> None:

@@ -1,15 +1,33 @@
-"""What of a run's end goes out through a channel."""
+"""The ledger's word for how a run ended, and why."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from openclaw.agent.run import RunResult
+from openclaw.agent.result import RunResult
 from openclaw.config.schema import Config
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.outbound.reply import failure_notice, is_delivered, parts_for
 from openclaw.storage.base import MessageState, OutboxPart
+
+
+def end_of(result: RunResult) -> tuple[MessageState, str]:
+    match result.outcome:
+        case "ok" if result.taken_in:
+            return "superseded", "its words were taken into the run before it"
+        case "ok" if result.silent:
+            return "silent", "its reply was NO_REPLY"
+        case "ok" if result.notice:
+            return "answered", "the model ended its turn without a word"
+        case "ok":
+            return "answered", ""
+        case "error":
+            return "expired" if result.expired else "failed", result.error or "unknown error"
+        case "aborted":
+            if result.error == "timeout":
+                return "failed", "the run took longer than its time limit"
+            return "superseded", result.error if result.error and " " in result.error else f"stopped ({result.error})"
 
 
 def reply_parts(

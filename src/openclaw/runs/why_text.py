@@ -7,8 +7,8 @@ from datetime import UTC, datetime, tzinfo
 
 from openclaw.outbound.reply import is_delivered
 from openclaw.storage.base import END_STATES, LedgerRow, OutboxRow, StateChange, ToolCallRow
+from openclaw.storage.disk_errors import DiskWait
 from openclaw.storage.doubt import is_uncertain, problem_of
-from openclaw.storage.trouble import DiskWait
 
 LONGEST_QUOTE = 120
 LONGEST_REASON = 400

@@ -13,23 +13,18 @@ from openclaw.agent.run import AgentRun, RunResult
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import TextBlock, UserMessage
+from openclaw.runs.admission import Admission, ConcurrencyLimits, Ticket
 from openclaw.runs.compactions import Compactions
-from openclaw.runs.doorway import Doorway, Guest
-from openclaw.runs.ending import end_of
-from openclaw.runs.inbox import RunInbox
-from openclaw.runs.known import KnownRuns, WaitResult
-from openclaw.runs.lane import Lane, may_share
-from openclaw.runs.observer import Observer
+from openclaw.runs.lane import Lane, RunInbox, may_share
+from openclaw.runs.outcome import end_of, reply_parts
 from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, waits_because
-from openclaw.runs.record import RunRecord
 from openclaw.runs.recovery import crashes_of, how_to_go_on, in_order, is_too_old, put_down, queue_again, why_not
-from openclaw.runs.replies import reply_parts
-from openclaw.runs.slots import Slots
-from openclaw.runs.story import STOPPED_BEFORE
+from openclaw.runs.run_index import Observer, RunIndex, RunRecord, WaitResult
 from openclaw.runs.turn import images_of, turn_of
+from openclaw.runs.why_text import STOPPED_BEFORE
 from openclaw.storage import faults
 from openclaw.storage.base import Accept, FirstStep, LedgerRow, Transcript, Writing
-from openclaw.storage.trouble import DiskWait, until_written
+from openclaw.storage.disk_errors import DiskWait, until_written
 
 log = logging.getLogger("openclaw.runs")
 T = TypeVar("T")
@@ -49,18 +44,18 @@ class Submission(msgspec.Struct, frozen=True):
     record: RunRecord | None
 
 
-class RunHub:
+class Dispatcher:
     def __init__(self, runtime: Runtime, observe: Callable[[RunRecord], Observer]) -> None:
         self._runtime = runtime
         self._observe = observe
         self._lanes: dict[str, Lane] = {}
-        self._known = KnownRuns(runtime.ledger)
+        self._index = RunIndex(runtime.ledger)
         self._observers: dict[str, Observer] = {}
         self._left: dict[str, list[tuple[RunRecord, QueueSettings]]] | None = None
         """Messages of an earlier life, by session, until their lane is made."""
         self._background: set[asyncio.Task[None]] = set()
-        self._slots = Slots(lambda: runtime.config.current)
-        self.doorway = Doorway()
+        self._limits = ConcurrencyLimits(lambda: runtime.config.current)
+        self.admission = Admission()
         self.compactions = Compactions(runtime, self.exclusively)
         self._stopping = False
 
@@ -71,12 +66,12 @@ class RunHub:
         message: Accept,
         settings: QueueSettings | None = None,
         watcher: str | None = None,
-        guest: Guest | None = None,
+        ticket: Ticket | None = None,
         after: Writing | None = None,
     ) -> Submission:
         """Writes the message down, then decides what becomes of it. A known id starts nothing.
 
-        ``guest``: its place in the doorway, which a message that runs at once keeps until it asks its model.
+        ``ticket``: its place in the admission, which a message that runs at once keeps until it asks its model.
         ``after``: what must be on disk before the message is.
         """
         settings = settings or QueueSettings(mode="followup")
@@ -86,28 +81,28 @@ class RunHub:
         reason = waits_because(settings) if step == "queued" else ""
         lane.coming += 1
         try:
-            with self._slots.promised(message.session_key):
+            with self._limits.promised(message.session_key):
                 row, new = await self._runtime.ledger.accept(message, step=step, reason=reason, after=after)
         finally:
             lane.coming -= 1
         faults.point("accept.after")
-        record = self._known.get(row.run_id) if not new else RunRecord(row, noted=step)
+        record = self._index.get(row.run_id) if not new else RunRecord(row, noted=step)
         if record is not None and watcher is not None:
             record.watchers.add(watcher)
         if not new or record is None:
             return Submission(row, False, False, record)
         self._remember(record)
-        if guest is not None:
-            record.guest, guest.runs = guest, True
+        if ticket is not None:
+            record.ticket, ticket.runs = ticket, True
         queued = await self._place(record, settings)
         if queued:
-            record.asks()
+            record.release_ticket()
         return Submission(row, True, queued, record)
 
     def _first_step(self, lane: Lane, settings: QueueSettings) -> FirstStep | None:
         """What will become of a message at once, where that is plain: one commit says both then."""
         if lane.unused:
-            return "running" if self._slots.free(lane.key) else None
+            return "running" if self._limits.free(lane.key) else None
         choice = decide(settings, busy=lane.busy, steerable=True, waiting=lane.depth)
         return "queued" if choice == "wait" else None
 
@@ -233,11 +228,11 @@ class RunHub:
     # Looking
 
     def find(self, run_id: str) -> RunRecord | None:
-        return self._known.get(run_id)
+        return self._index.get(run_id)
 
     async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
         """The run's end, or ``timeout``."""
-        return await self._known.wait(run_id, timeout_s)
+        return await self._index.wait(run_id, timeout_s)
 
     def active(self, session_key: str) -> list[RunRecord]:
         """What runs now, then what waits."""
@@ -320,7 +315,7 @@ class RunHub:
         record = batch[-1]
         try:
             await self._collect(lane, batch)
-            async with self._slots.for_run(record):
+            async with self._limits.for_run(record.session_key):
                 await self._run(lane, record)
         except Exception as error:
             log.exception("run %s of %s failed", record.run_id, record.session_key)
@@ -386,7 +381,7 @@ class RunHub:
                 inbox=record.inbox,
                 emit=emit,
                 disk=record.disk,
-                asks=record.asks,
+                asks=record.release_ticket,
             )
             result = await (run.execute() if going_on == "run" else run.give_up(error))
             result.expired = record.expired
@@ -402,7 +397,7 @@ class RunHub:
         await self._runtime.ledger.advance(record.row.id, "running", session_id=turn.session_id)
 
     def _took_in(self, record: RunRecord, run_id: str) -> None:
-        steered = self._known.get(run_id)
+        steered = self._index.get(run_id)
         if steered is not None:
             self._absorb(record, steered)
             reason, by = f"taken into run {record.run_id}", {"answeredBy": record.run_id}
@@ -434,7 +429,7 @@ class RunHub:
         for one in (record, *record.absorbed):
             one.started_at = one.started_at or record.started_at
             one.end(result.outcome, self._runtime.clock.now_ms(), result.error, result)
-            self._known.ended(one.run_id)
+            self._index.ended(one.run_id)
         observer = self._observers.pop(record.run_id, None)
         if observer is not None:
             observer.finished()
@@ -445,7 +440,7 @@ class RunHub:
 
     def _remember(self, record: RunRecord) -> None:
         self._observers[record.run_id] = self._observe(record)
-        self._known.add(record)
+        self._index.add(record)
 
     def _later(self, work: Awaitable[Any]) -> None:
         """Bookkeeping nobody waits for; kept referenced until done, failures logged."""

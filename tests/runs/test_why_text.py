@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.runs.story import STOPPED_BEFORE, answered_by, duration, summary, tell
+from openclaw.runs.why_text import STOPPED_BEFORE, answered_by, duration, summary, tell
 from openclaw.storage.base import END_STATES, LedgerRow, MessageBody, MessageState, OutboxRow, StateChange, ToolCallRow
-from openclaw.storage.trouble import DiskWait
+from openclaw.storage.disk_errors import DiskWait
 
 START = 1_794_766_925_000  # 2026-11-15 18:22:05 UTC
 ACCEPTED = "Accepted on 2026-11-15 at 18:22:05 from webchat, for session agent:main:main."

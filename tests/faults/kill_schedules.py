@@ -1,6 +1,6 @@
 """One state directory through many lives of the Gateway: a sender that redelivers, kills at any moment, and the books.
 
-Used by ``test_kills``; ``python -m tests.faults.ordeal 1000`` (or ``make faults``) runs the long version.
+Used by ``test_kills``; ``python -m tests.faults.kill_schedules 1000`` (or ``make faults``) runs the long version.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Sent:
 
 
 @dataclass
-class Ordeal:
+class KillSchedule:
     root: Path
     models: ModelServer
     seed: int
@@ -246,40 +246,40 @@ def text_of(message: dict[str, Any]) -> str:
     return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
 
 
-async def endure(ordeal: Ordeal, schedules: int, *, messages: int = 4) -> None:
+async def run_schedules(schedule: KillSchedule, schedules: int, *, messages: int = 4) -> None:
     """Each schedule: messages are sent, the Gateway dies somewhere, at times again while recovering; then the books."""
-    chance = ordeal.chance
+    chance = schedule.chance
     for number in range(schedules):
         sessions = [f"agent:main:g{number // 10}s{place}" for place in range(3)]
         at = chance.choice([*POINTS, "*", "write", "sync"])
         often = {"*": 80, "write": 30, "sync": 8, "commit.before": 16, "commit.after": 16}.get(at, messages)
         fault = {"at": at, "do": "kill", "hit": chance.randint(1, often)}
-        alive = await ordeal.start([fault])
-        if alive and not ordeal.armed.exists():
-            await ordeal.settle()
-            ordeal.check()
-            ordeal.armed.touch()
-        ordeal.workload(sessions, messages)
-        ordeal.struck = not alive
+        alive = await schedule.start([fault])
+        if alive and not schedule.armed.exists():
+            await schedule.settle()
+            schedule.check()
+            schedule.armed.touch()
+        schedule.workload(sessions, messages)
+        schedule.struck = not alive
         if alive:
-            await ordeal.deliver_until_death(within_s=chance.uniform(0.05, 1.5))
-        ordeal.deaths[str(fault["at"]) if ordeal.struck else "from outside"] += 1
+            await schedule.deliver_until_death(within_s=chance.uniform(0.05, 1.5))
+        schedule.deaths[str(fault["at"]) if schedule.struck else "from outside"] += 1
         # One time in four the next life is in danger from its first moment.
         if chance.random() < 0.75:
-            ordeal.armed.unlink(missing_ok=True)
-    ordeal.armed.unlink(missing_ok=True)
-    await ordeal.start([])
-    await ordeal.settle()
-    ordeal.check()
-    assert await ordeal.gateway.stop() == 0
+            schedule.armed.unlink(missing_ok=True)
+    schedule.armed.unlink(missing_ok=True)
+    await schedule.start([])
+    await schedule.settle()
+    schedule.check()
+    assert await schedule.gateway.stop() == 0
 
 
 async def main(schedules: int, seed: int, modes: list[str]) -> None:
     """In rounds of fifty, each with a state directory of its own; that of a round that fails is kept."""
-    from tests.faults.channel_ordeal import one_round as through_a_channel
+    from tests.faults.channel_kill_schedules import one_round as through_a_channel
 
     for place in range(max(1, schedules // 50)):
-        mode, folder = modes[place % len(modes)], Path(tempfile.mkdtemp(prefix="ordeal-"))
+        mode, folder = modes[place % len(modes)], Path(tempfile.mkdtemp(prefix="schedule-"))
         play = through_a_channel if mode == "channel" else one_round
         began = time.monotonic()
         try:
@@ -293,16 +293,16 @@ async def main(schedules: int, seed: int, modes: list[str]) -> None:
 
 async def one_round(folder: Path, seed: int, mode: str, schedules: int) -> str:
     async with ModelServer(keep_requests=100) as models:
-        ordeal = Ordeal(folder, models, seed, mode)
+        schedule = KillSchedule(folder, models, seed, mode)
         try:
-            await endure(ordeal, schedules)
+            await run_schedules(schedule, schedules)
         finally:
             with contextlib.suppress(AssertionError):
-                ordeal.kill()
+                schedule.kill()
     return (
-        f"{ordeal.lives} lives, {len(ordeal.sent)} messages, 0 lost, 0 twice;"
-        f" ready in {statistics.median(ordeal.ready_s):.2f} s (most {max(ordeal.ready_s):.2f});"
-        f" deaths {dict(ordeal.deaths.most_common())}"
+        f"{schedule.lives} lives, {len(schedule.sent)} messages, 0 lost, 0 twice;"
+        f" ready in {statistics.median(schedule.ready_s):.2f} s (most {max(schedule.ready_s):.2f});"
+        f" deaths {dict(schedule.deaths.most_common())}"
     )
 
 

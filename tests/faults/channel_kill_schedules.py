@@ -1,4 +1,4 @@
-"""The same ordeal through a channel: people write on Signal, the daemon redelivers, the Gateway dies anywhere.
+"""The same schedule through a channel: people write on Signal, the daemon redelivers, the Gateway dies anywhere.
 
 Every message is run once and its reply arrives. A reply may come twice only where the Gateway says so itself.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw.outbound.deliver import MAX_DOUBTS
-from tests.faults.ordeal import CONNECTION_LOST, ENDS, POINTS, SETTLE_S, text_of
+from tests.faults.kill_schedules import CONNECTION_LOST, ENDS, POINTS, SETTLE_S, text_of
 from tests.support.gateway import GatewayProcess, model_config
 from tests.support.model_server import ModelServer
 from tests.support.signal_daemon import SignalDaemon
@@ -29,7 +29,7 @@ STEPS = [*POINTS, *DELIVERY, *DELIVERY]
 
 
 @dataclass
-class ChannelOrdeal:
+class ChannelKillSchedule:
     root: Path
     models: ModelServer
     signal: SignalDaemon
@@ -151,29 +151,29 @@ class ChannelOrdeal:
         assert seen == Counter(list(self.said)), "a message reached a transcript more than once, or never"
 
 
-async def endure_channel(ordeal: ChannelOrdeal, schedules: int, *, messages: int = 4) -> None:
-    assert await ordeal.start()
-    await ordeal.say(1)
-    await ordeal.settle()  # From here on the daemon knows where this client had got to.
-    ordeal.gateway.kill()
-    ordeal.signal.disconnect()
-    await ordeal.signal.deserted()
+async def run_channel_schedules(schedule: ChannelKillSchedule, schedules: int, *, messages: int = 4) -> None:
+    assert await schedule.start()
+    await schedule.say(1)
+    await schedule.settle()  # From here on the daemon knows where this client had got to.
+    schedule.gateway.kill()
+    schedule.signal.disconnect()
+    await schedule.signal.deserted()
     for _ in range(schedules):
-        await ordeal.life(messages)
-    assert await ordeal.start()
-    ordeal.check(await ordeal.settle())
-    assert await ordeal.gateway.stop() == 0
+        await schedule.life(messages)
+    assert await schedule.start()
+    schedule.check(await schedule.settle())
+    assert await schedule.gateway.stop() == 0
 
 
 async def one_round(folder: Path, seed: int, mode: str, schedules: int) -> str:
     async with ModelServer(keep_requests=100) as models, SignalDaemon(US) as signal:
-        ordeal = ChannelOrdeal(folder, models, signal, seed)
+        schedule = ChannelKillSchedule(folder, models, signal, seed)
         try:
-            await endure_channel(ordeal, schedules)
+            await run_channel_schedules(schedule, schedules)
         finally:
             with contextlib.suppress(AssertionError):
-                ordeal.gateway.kill()
+                schedule.gateway.kill()
     return (
-        f"{ordeal.lives} lives, {len(ordeal.said)} messages on a {mode}, 0 lost, 0 run twice,"
-        f" {ordeal.repeated} replies repeated and marked; deaths {dict(ordeal.deaths.most_common())}"
+        f"{schedule.lives} lives, {len(schedule.said)} messages on a {mode}, 0 lost, 0 run twice,"
+        f" {schedule.repeated} replies repeated and marked; deaths {dict(schedule.deaths.most_common())}"
     )

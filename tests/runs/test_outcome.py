@@ -10,8 +10,8 @@ from openclaw.agent.result import NO_WORDS, RAN_OUT, RunResult
 from openclaw.config.load import parse_config
 from openclaw.events import Silent, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, ToolCall
-from openclaw.runs.hub import end_of
-from openclaw.runs.replies import reply_parts
+from openclaw.runs.dispatcher import end_of
+from openclaw.runs.outcome import reply_parts
 
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042"}
 EMPTY = AssistantMessage(content=[])
