@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from openclaw.channels import registry
-from openclaw.channels.accounts import default_account_id
-from openclaw.channels.base import NotConfigured
-from openclaw.channels.manager import Channels
+from openclaw.channels.base import NotConfigured, default_account_id
+from openclaw.channels.manager import ChannelManager
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Media
 from openclaw.outbound.deliver import Delivery
@@ -57,7 +55,8 @@ class Stage:
         self.clock = SleepyClock()
         self.config = config({"loopback": {}})
         self.received: list[Inbound] = []
-        self.channels = Channels(
+        self.channels = ChannelManager(
+            kinds={self.world.id: self.world},
             config=lambda: self.config,
             clock=self.clock,
             state_dir=str(state),
@@ -81,10 +80,8 @@ class Stage:
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     made = Stage(tmp_path)
-    registry.add_kind(made.world)
     yield made
     await made.channels.stop()
-    registry.remove_kind("loopback")
 
 
 async def test_a_configured_channel_runs_and_hands_messages_in(stage: Stage) -> None:
@@ -251,8 +248,3 @@ def test_the_default_account_is_named_bound_default_or_first(
     ids: list[str], wanted: str | None, bindings: list[Any], default: str
 ) -> None:
     assert default_account_id(config({}, bindings=bindings), "signal", ids, wanted) == default
-
-
-def test_a_channel_cannot_take_the_name_of_another() -> None:
-    with pytest.raises(ValueError, match="signal"):
-        registry.add_kind(Loopback("signal"))

@@ -14,6 +14,7 @@ from openclaw.agent.extensions import load_extensions
 from openclaw.agent.ground import Grounds
 from openclaw.agent.memory_flush import watch_compactions
 from openclaw.agent.runtime import Runtime
+from openclaw.channels.registry import channel_kinds
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
@@ -148,6 +149,7 @@ async def open_gateway(
     gateway.dispatcher = Dispatcher(gateway.runtime, lambda record: observe(gateway, record))
     gateway.reception = Reception(gateway)
     gateway.channel_services = ChannelServices(
+        kinds=channel_kinds(),
         config=config,
         clock=clock,
         state_dir=state_dir,

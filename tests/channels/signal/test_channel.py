@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from openclaw.channels.base import MessageRef
-from openclaw.channels.manager import Channels
+from openclaw.channels.manager import ChannelManager
+from openclaw.channels.registry import channel_kinds
+from openclaw.channels.signal.kind import SignalKind
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Route
@@ -70,7 +72,9 @@ class Receiver:
 
 
 class Setup:
-    def __init__(self, daemon: SignalDaemon, channels: Channels, receiver: Receiver, blobs: FileBlobStore) -> None:
+    def __init__(
+        self, daemon: SignalDaemon, channels: ChannelManager, receiver: Receiver, blobs: FileBlobStore
+    ) -> None:
         self.daemon = daemon
         self.channels = channels
         self.receiver = receiver
@@ -96,7 +100,8 @@ async def running(
     own = daemon is None
     daemon = daemon or await SignalDaemon(ME).start()
     wanted = config({"account": ME, "httpUrl": daemon.url, **settings})
-    channels = Channels(
+    channels = ChannelManager(
+        kinds=channel_kinds(),
         config=lambda: wanted,
         clock=QuickClock(),
         state_dir=str(state),
@@ -355,7 +360,8 @@ async def test_a_daemon_that_is_not_there_was_not_reached(tmp_path: Path) -> Non
 
 async def test_an_account_the_daemon_does_not_know_is_told(tmp_path: Path) -> None:
     async with SignalDaemon("+15550000009") as daemon:
-        channels = Channels(
+        channels = ChannelManager(
+            kinds=channel_kinds(),
             config=lambda: config({"account": ME, "httpUrl": daemon.url}),
             clock=QuickClock(),
             state_dir=str(tmp_path),
@@ -382,7 +388,8 @@ async def test_two_accounts_answer_through_the_one_that_heard(tmp_path: Path) ->
     async with SignalDaemon(ME, second) as daemon:
         receiver = Receiver()
         wanted = config({"httpUrl": daemon.url, "accounts": {"home": {"account": ME}, "work": {"account": second}}})
-        channels = Channels(
+        channels = ChannelManager(
+            kinds=channel_kinds(),
             config=lambda: wanted,
             clock=QuickClock(),
             state_dir=str(tmp_path),
@@ -421,13 +428,14 @@ async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, 
     }
     wanted = config(settings)
     up = asyncio.Event()
-    channels = Channels(
+    channels = ChannelManager(
+        kinds=channel_kinds(),
         config=lambda: wanted,
         clock=SystemClock(),
         state_dir=str(tmp_path),
         blobs=FileBlobStore(str(tmp_path)),
         receive=Receiver().receive,
-        came_up=up.set,
+        on_connected=up.set,
     )
     await channels.start()
     async with asyncio.timeout(20):
@@ -441,7 +449,8 @@ async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, 
 
 async def test_a_program_that_is_not_installed_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
     wanted = config({"account": ME, "cliPath": str(tmp_path / "no-such-cli")})
-    channels = Channels(
+    channels = ChannelManager(
+        kinds=channel_kinds(),
         config=lambda: wanted,
         clock=SystemClock(),
         state_dir=str(tmp_path),
@@ -457,10 +466,8 @@ async def test_a_program_that_is_not_installed_is_said_once_and_not_tried_again(
 
 
 def test_the_configuration_says_what_is_missing() -> None:
-    from openclaw.channels.signal.kind import SIGNAL
-
     problems = [
-        SIGNAL.accounts(config(settings))[0].problem for settings in ({}, {"account": "12345"}, {"account": ME})
+        SignalKind().accounts(config(settings))[0].problem for settings in ({}, {"account": "12345"}, {"account": ME})
     ]
     assert ["channels.signal.account" in problem for problem in problems] == [True, True, False]
     assert os.sep not in problems[0]
