@@ -60,7 +60,7 @@ async def _account_view(call: Call, running: RunningAccount, probe: bool, timeou
     if not probe or services is None or not running.account.enabled:
         return view
     probed = await services.channels.probe(running, timeout_s)
-    return {**view, "probe": probed, "lastProbeAt": call.gateway.clock.now_ms()}
+    return {**view, "probe": probed, "lastProbeAt": call.gateway.runtime.clock.now_ms()}
 
 
 @methods.add("channels.logout", ChannelsLogout)
