@@ -209,7 +209,7 @@ class CurrentCatalogue:
         config = self._config.current
         if self._catalogue is None or self._made_from is not config:
             self._made_from = config
-            self._catalogue = Catalogue.from_config(config, self._environ, found=self._found, state_dir=self._state_dir)
+            self._catalogue = Catalogue(config, self._environ, found=self._found, state_dir=self._state_dir)
         return self._catalogue
 
 
@@ -230,7 +230,7 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
 
 async def _servers_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[FoundServer]:
     """Model servers on this machine; looked for only when nothing else says which model to use."""
-    chosen = Catalogue.from_config(config, environ, state_dir=state_dir)
+    chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
         explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
     except UnknownModel:
