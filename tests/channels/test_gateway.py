@@ -21,7 +21,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.server import serve
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.message import Inbound
-from openclaw.outbound.part import SendFailed
+from openclaw.outbound.reply import SendFailed
 from openclaw.routing import resolve_route
 from tests.support.gateway import RequestFailed, WireClient, model_config
 from tests.support.loopback_channel import Loopback

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from openclaw.outbound.deliver import EXPIRY_MS, Delivery, Settled
-from openclaw.outbound.part import Part, SendFailed, Sent
+from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.doubt import doubts, is_uncertain
 from openclaw.storage.files.ledger import FileLedger
-from tests.gateway.support import HeldClock
+from tests.support.clock import HeldClock
 
 
 class Watched:
@@ -54,7 +54,7 @@ class Wire(Watched):
         super().__init__()
         self.got: list[tuple[str, str, str]] = []
         """(channel, to, text) in order of arrival."""
-        self.parts: list[Part] = []
+        self.parts: list[OutgoingMessage] = []
         self.keys: list[str] = []
         self.down: set[str] = set()
         self.keyed: set[str] = set()
@@ -68,7 +68,7 @@ class Wire(Watched):
     def idempotent(self, channel: str) -> bool:
         return channel in self.keyed
 
-    async def send(self, channel: str, route: dict[str, Any], part: Part, key: str) -> Sent:
+    async def send(self, channel: str, route: dict[str, Any], part: OutgoingMessage, key: str) -> SendReceipt:
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
@@ -80,7 +80,7 @@ class Wire(Watched):
             self.got.append((channel, route["to"], part.text))
             self.parts.append(part)
             self.keys.append(key)
-            return Sent(message_id=f"id-{len(self.got)}")
+            return SendReceipt(message_id=f"id-{len(self.got)}")
         finally:
             self._at_once -= 1
             self.changed.set()

@@ -8,14 +8,14 @@ from typing import Any
 from openclaw.channels.base import Account, Capabilities, ChannelContext, MessageRef, default_account_id
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Media, Peer, Route, Sender
-from openclaw.outbound.part import Part, SendFailed, Sent
+from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.sessions.keys import DEFAULT_ACCOUNT
 
 
 class Delivered:
     """What a person on the channel got."""
 
-    def __init__(self, to: str, account: str, part: Part, key: str) -> None:
+    def __init__(self, to: str, account: str, part: OutgoingMessage, key: str) -> None:
         self.to = to
         self.account = account
         self.text = part.text
@@ -166,7 +166,7 @@ class LoopbackChannel:
             del self.world.lives[self.context.account.id]
             self.world.changed()
 
-    async def send(self, route: Route, part: Part, key: str) -> Sent:
+    async def send(self, route: Route, part: OutgoingMessage, key: str) -> SendReceipt:
         world = self.world
         await world.gate.wait()
         if world.failures:
@@ -178,7 +178,7 @@ class LoopbackChannel:
         world.changed()
         if world.failures_after:
             raise world.failures_after.pop(0)
-        return Sent(message_id=f"out-{len(world.delivered)}")
+        return SendReceipt(message_id=f"out-{len(world.delivered)}")
 
     async def typing(self, route: Route, on: bool) -> None:
         self.world.typing.append((route.to or "", on))

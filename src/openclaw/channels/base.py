@@ -17,7 +17,7 @@ from openclaw.clock import Clock
 from openclaw.config.agents import default_agent_id
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Peer, Route
-from openclaw.outbound.part import Part, Sent
+from openclaw.outbound.reply import OutgoingMessage, SendReceipt
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.keys import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.storage.base import BlobStore
@@ -89,7 +89,7 @@ class Channel(Protocol):
         """
         ...
 
-    async def send(self, route: Route, part: Part, key: str) -> Sent:
+    async def send(self, route: Route, part: OutgoingMessage, key: str) -> SendReceipt:
         """Sends one message. ``key`` is the same for every attempt. Raises ``SendFailed``."""
         ...
 

@@ -28,7 +28,7 @@ from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Route
 from openclaw.outbound.backoff import Backoff, Chance
-from openclaw.outbound.part import Part, SendFailed, Sent
+from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.sessions.keys import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.storage.base import BlobStore
 
@@ -199,7 +199,7 @@ class ChannelManager:
         kind = self._kinds.get(channel)
         return kind is not None and kind.capabilities.idempotent
 
-    async def send(self, channel: str, route: dict[str, Any], part: Part, key: str) -> Sent:
+    async def send(self, channel: str, route: dict[str, Any], part: OutgoingMessage, key: str) -> SendReceipt:
         account_id = route.get("accountId")
         running = self.find(channel, account_id)
         if running is None:

@@ -57,7 +57,7 @@ from openclaw.gateway.server.run_events import RunStream
 from openclaw.gateway.system_events import SystemEvents
 from openclaw.inbound.pairing import PairingStore
 from openclaw.memory.embedders import Embedders
-from openclaw.memory.search import Notebooks
+from openclaw.memory.search import AgentMemories
 from openclaw.models.base import ModelError
 from openclaw.models.calls import ModelCalls
 from openclaw.models.catalogue import Catalogue, UnknownModel
@@ -138,7 +138,7 @@ async def open_gateway(
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=lambda run_id, text: wake(gateway, run_id, text),
-        notebooks=Notebooks(Path(state_dir), clock, Embedders(model_calls.http, keys, environ)),
+        memories=AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ)),
     )
     gateway = build_gateway(runtime, metrics, loop_fairness, environ)
     gateway.model_calls = model_calls
@@ -261,7 +261,7 @@ async def close_gateway(gateway: Gateway) -> None:
     if gateway.runtime.approvals is not None:
         await gateway.runtime.approvals.close()
     await gateway.runtime.processes.close()
-    await gateway.runtime.notebooks.close()
+    await gateway.runtime.memories.close()
     await gateway.model_calls.close()
     await gateway.runtime.transcripts.close()
     await gateway.runtime.sessions.close()

@@ -91,7 +91,7 @@ async def vectors_of(embedder: Embedder, texts: Sequence[str], purpose: Purpose)
         raise EmbeddingFailed(f"{embedder.provider} gave an embedding that cannot be used: {error}") from None
 
 
-class NotesSearch:
+class AgentMemory:
     """Searches the notes of one agent."""
 
     def __init__(
@@ -195,7 +195,7 @@ class NotesSearch:
 CHARS_PER_TOKEN = 4
 
 
-class Notebooks:
+class AgentMemories:
     """Makes the search of each agent's notes. Without ``embedders`` notes are searched by words only."""
 
     def __init__(self, state_dir: Path, clock: Clock, embedders: Embedders | None = None) -> None:
@@ -203,7 +203,7 @@ class Notebooks:
         self._embedders = embedders
         self._health = EmbedderHealth(clock)
 
-    def of(self, agent_id: str, workspace: Path, settings: MemorySearch, config: Config) -> NotesSearch:
+    def of(self, agent_id: str, workspace: Path, settings: MemorySearch, config: Config) -> AgentMemory:
         chunking = settings.chunking
         index = MemoryIndex(
             index_path(self._state_dir, agent_id),
@@ -215,7 +215,7 @@ class Notebooks:
         def choose() -> list[Embedder]:
             return [] if self._embedders is None else self._embedders.candidates(settings, config, agent_id)
 
-        return NotesSearch(index, files, settings, choose, self._health)
+        return AgentMemory(index, files, settings, choose, self._health)
 
     async def close(self) -> None:
         if self._embedders is not None:

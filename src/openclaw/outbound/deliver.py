@@ -18,7 +18,7 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.outbound.backoff import Backoff, Chance, retry_delay_s
-from openclaw.outbound.part import Part, SendFailed, Sent, part_from
+from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt, outgoing_message
 from openclaw.storage import faults
 from openclaw.storage.base import Ledger, OutboxRow
 from openclaw.storage.disk_errors import until_written
@@ -55,7 +55,7 @@ class Outlet(Protocol):
         """Whether the channel drops a second send with the same key."""
         ...
 
-    async def send(self, channel: str, route: dict[str, Any], part: Part, key: str) -> Sent:
+    async def send(self, channel: str, route: dict[str, Any], part: OutgoingMessage, key: str) -> SendReceipt:
         """Raises ``SendFailed``."""
         ...
 
@@ -219,7 +219,7 @@ class Delivery:
             return await self._end(row, "dead", error=given_up(doubtful, problem_of(row.error)))
         await self._mark(row, "sending", error=row.error)
         try:
-            part = part_from(row.payload)
+            part = outgoing_message(row.payload)
             if doubtful:
                 part = msgspec.structs.replace(part, possibly_duplicate=True)
             sent = await self._outlet.send(row.channel, row.route, part, f"{row.run_id}:{row.part}")

@@ -22,7 +22,7 @@ from openclaw.channels.signal.kind import SignalKind
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Route
-from openclaw.outbound.part import MediaRef, Part, SendFailed
+from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from openclaw.storage.files.blobs import FileBlobStore
 from tests.support.signal_daemon import SignalDaemon
 
@@ -80,8 +80,8 @@ class Setup:
         self.receiver = receiver
         self.blobs = blobs
 
-    async def send(self, part: Part | str, route: dict[str, Any] | None = None) -> str:
-        part = Part(text=part) if isinstance(part, str) else part
+    async def send(self, part: OutgoingMessage | str, route: dict[str, Any] | None = None) -> str:
+        part = OutgoingMessage(text=part) if isinstance(part, str) else part
         return (await self.channels.send("signal", route or TO_ANN, part, "key")).message_id
 
 
@@ -222,13 +222,13 @@ async def test_files_go_out_inside_the_request(tmp_path: Path) -> None:
     async with running(tmp_path) as setup:
         blob = await setup.blobs.put(b"chart")
         media = (MediaRef(blob=blob, mime_type="image/png", file_name="my; chart.png"),)
-        await setup.send(Part(text="here", media=media))
-        await setup.send(Part(media=media))
+        await setup.send(OutgoingMessage(text="here", media=media))
+        await setup.send(OutgoingMessage(media=media))
         encoded = base64.b64encode(b"chart").decode()
         uri = f"data:image/png;filename=my_chart.png;base64,{encoded}"
         assert [call["attachments"] for call in setup.daemon.of("send")] == [[uri], [uri]]
         with pytest.raises(SendFailed, match="gone"):
-            await setup.send(Part(media=(MediaRef(blob="0" * 64, mime_type="image/png"),)))
+            await setup.send(OutgoingMessage(media=(MediaRef(blob="0" * 64, mime_type="image/png"),)))
 
 
 @pytest.mark.parametrize(
@@ -403,14 +403,14 @@ async def test_two_accounts_answer_through_the_one_that_heard(tmp_path: Path) ->
         (message,) = receiver.messages
         assert message.account_id == "work"
         route = {"channel": "signal", "to": message.to, "accountId": message.account_id}
-        await channels.send("signal", route, Part(text="from work"), "k")
+        await channels.send("signal", route, OutgoingMessage(text="from work"), "k")
         assert daemon.of("send") == [{"message": "from work", "account": second, "recipient": [ANN]}]
         await channels.stop()
 
 
 def fake_cli(folder: Path) -> Path:
     script = folder / "signal-cli"
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parent.parent.parent.parent
     script.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
         "from tests.support.signal_daemon import main\nmain(sys.argv[1:])\n"
@@ -440,7 +440,7 @@ async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, 
     await channels.start()
     async with asyncio.timeout(20):
         await up.wait()
-    sent = await channels.send("signal", TO_ANN, Part(text="hello"), "k")
+    sent = await channels.send("signal", TO_ANN, OutgoingMessage(text="hello"), "k")
     assert sent.message_id.isdigit()
     await channels.stop()
     with pytest.raises(OSError):

@@ -21,7 +21,7 @@ from openclaw.channels.signal.incoming import (
 )
 from openclaw.channels.signal.kind import normalize_number, recipient_params
 from openclaw.inbound.message import Inbound
-from openclaw.outbound.part import SendFailed
+from openclaw.outbound.reply import SendFailed
 from tests.support.signal_daemon import SignalDaemon
 
 ME = OwnIdentity("+15550000001", "11111111-2222-4333-8444-555555555555")

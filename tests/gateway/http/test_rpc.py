@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from openclaw.gateway.server.registry import Call
-from tests.gateway.support import TOKEN, HeldClock, Running, running_gateway, with_token
+from tests.gateway.support import TOKEN, Running, running_gateway, with_token
+from tests.support.clock import HeldClock
 
 
 @pytest.fixture

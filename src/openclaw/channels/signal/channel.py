@@ -40,7 +40,7 @@ from openclaw.channels.signal.kind import normalize_number, recipient_params
 from openclaw.config.schema.channels import SignalAccount
 from openclaw.inbound.message import Inbound, Route
 from openclaw.outbound.backoff import Backoff
-from openclaw.outbound.part import Part, SendFailed, Sent
+from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 
 RECONNECT = Backoff(initial_s=1.0, max_s=10.0)
 OFFER_AGAIN = Backoff(initial_s=0.5, max_s=8.0, jitter=0.0)
@@ -184,7 +184,7 @@ class SignalChannel:
 
     # Sending
 
-    async def send(self, route: Route, part: Part, key: str) -> Sent:
+    async def send(self, route: Route, part: OutgoingMessage, key: str) -> SendReceipt:
         params: dict[str, Any] = {"message": part.text, **self._account(), **recipient_params(route.to or "")}
         if part.media:
             params["attachments"] = await self._outgoing_media(part)
@@ -192,7 +192,7 @@ class SignalChannel:
             raise SendFailed("there is nothing to send", permanent=True)
         return sent_of(await self._ask("send", params, SEND_TIMEOUT_S))
 
-    async def _outgoing_media(self, part: Part) -> list[str]:
+    async def _outgoing_media(self, part: OutgoingMessage) -> list[str]:
         uris: list[str] = []
         for media in part.media:
             data = await self._context.blobs.get(media.blob)
@@ -266,7 +266,7 @@ def data_uri(data: bytes, mime_type: str, file_name: str | None) -> str:
     return f"data:{mime}{named};base64,{base64.b64encode(data).decode()}"
 
 
-def sent_of(result: Any) -> Sent:
+def sent_of(result: Any) -> SendReceipt:
     """The message's timestamp, which is its id. Raises ``SendFailed`` if the message reached nobody."""
     answer: dict[str, Any] = result if isinstance(result, dict) else {}
     listed = answer.get("results")
@@ -279,7 +279,7 @@ def sent_of(result: Any) -> Sent:
             retry_after_s=_retry_after({"response": {"results": results}}),
         )
     timestamp = answer.get("timestamp")
-    return Sent(message_id=str(timestamp) if isinstance(timestamp, int) else "")
+    return SendReceipt(message_id=str(timestamp) if isinstance(timestamp, int) else "")
 
 
 def _retry_after(data: Any) -> float | None:

@@ -9,7 +9,7 @@ from openclaw.channels.base import Account, Capabilities, Channel, ChannelContex
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import SignalAccount
 from openclaw.inbound.message import Peer
-from openclaw.outbound.part import SendFailed
+from openclaw.outbound.reply import SendFailed
 from openclaw.sessions.keys import DEFAULT_ACCOUNT, normalize_account_id
 
 

@@ -19,8 +19,7 @@ from openclaw.gateway.targets import Target, check_send_policy, entry_of, target
 from openclaw.gateway.views.history import injected_message
 from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.outbound.limits import limits_for
-from openclaw.outbound.part import MediaRef, SendFailed
-from openclaw.outbound.reply import parts_for
+from openclaw.outbound.reply import MediaRef, SendFailed, parts_for
 from openclaw.routing import resolve_route
 from openclaw.sessions.entry import SessionEntry, normalize_channel
 from openclaw.sessions.reset import home_of
