@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.harness import config as configuration
 from bench.row import Row, summary
 from bench.seed import long_transcript, session_entry, write_store
-from openclaw.agent.preparation import prepare
+from openclaw.agent.prepare import prepare
 from openclaw.agent.runtime import Turn
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore

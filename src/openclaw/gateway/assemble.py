@@ -9,16 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openclaw.agent.budget import user_zone
-from openclaw.agent.extensions import load_extensions
-from openclaw.agent.ground import Grounds
-from openclaw.agent.memory_flush import watch_compactions
+from openclaw.agent.abort import Deadlines
+from openclaw.agent.compaction.memory_flush import watch_compactions
+from openclaw.agent.hooks import Hooks, load_extensions
+from openclaw.agent.prompt.report import ReportStore
+from openclaw.agent.prompt.system_prompt import PromptCache
+from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.spend.spend import Spending
+from openclaw.agent.window.hygiene import Hygiene
+from openclaw.agent.window.tokens import Scales
 from openclaw.channels.registry import channel_kinds
 from openclaw.clock import Clock
-from openclaw.config.agents import agent_ids, default_agent_id, main_key
+from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
-from openclaw.config.store import ConfigStore
+from openclaw.config.store import ConfigStore, Derived
 from openclaw.gateway import spoken
 from openclaw.gateway.approvals import wake, watch_approvals
 from openclaw.gateway.auth.devices import Devices
@@ -134,11 +139,19 @@ async def open_gateway(
         processes=ProcessRegistry(),
         notes=SystemEvents(clock, lambda: user_zone(config.current)),
         call_model=model_calls.call,
-        grounds=Grounds(state_dir, clock),
+        snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=lambda run_id, text: wake(gateway, run_id, text),
         memories=AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ)),
+        hooks=Hooks(),
+        derived=Derived(),
+        prompts=PromptCache(),
+        reports=ReportStore(),
+        scales=Scales(),
+        hygiene=Hygiene(),
+        spending=Spending(),
+        deadlines=Deadlines(),
     )
     gateway = build_gateway(runtime, metrics, loop_fairness, environ)
     gateway.model_calls = model_calls

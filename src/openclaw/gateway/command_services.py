@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from openclaw.agent.budget import Limit, budget_of, family_of, is_limited, limits, spent_so_far
-from openclaw.agent.context_report import session_report
-from openclaw.agent.spend import FileSpend, Totals, total_of
+from openclaw.agent.prepare import session_report
+from openclaw.agent.spend.budget import Limit, budget_of, family_of, is_limited, limits, spent_so_far
+from openclaw.agent.spend.spend import FileSpend, Totals, total_of
 from openclaw.clock import Clock
 from openclaw.config.keypath import MISSING, KeyPathError, get_path, parse_path
 from openclaw.config.schema import Config

@@ -10,8 +10,7 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from openclaw.agent.budget import user_zone
-from openclaw.config.agents import agent_ids, default_agent_id, main_key, main_session_key
+from openclaw.config.agents import agent_ids, default_agent_id, main_key, main_session_key, user_zone
 from openclaw.config.store import reload_action
 from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.server.handshake import TICK_INTERVAL_MS

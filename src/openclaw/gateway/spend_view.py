@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from openclaw.agent.latency import Latency, together
-from openclaw.agent.spend import Activity, Days, FileSpend, PriceOf, Totals, daily_totals, total_of
+from openclaw.agent.spend.spend import (
+    Activity,
+    Days,
+    FileSpend,
+    Latency,
+    PriceOf,
+    Totals,
+    daily_totals,
+    together,
+    total_of,
+)
 from openclaw.gateway.targets import Target, transcript_ref
 from openclaw.models.base import Price
 from openclaw.models.catalogue import UnknownModel

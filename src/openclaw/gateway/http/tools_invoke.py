@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from openclaw.agent.exec_wish import exec_wish
-from openclaw.agent.preparation import choose_model
-from openclaw.agent.toolset import tools_for
+from openclaw.agent.prepare import choose_model, exec_wish
+from openclaw.agent.run_settings import tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.openai_common import Refused, admit, json_response, read_json

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from openclaw.agent.context_story import NotedRun, PhraseSearch, differences, preview, role_of, words_of
-from openclaw.agent.prompt_parts import cut_files, prompt_parts
-from openclaw.agent.request_log import Rebuilt, read_record, rebuild
+from openclaw.agent.prompt.system_prompt import cut_files, prompt_parts
+from openclaw.agent.request_log import (
+    NotedRun,
+    PhraseSearch,
+    RebuiltRequest,
+    differences,
+    preview,
+    read_record,
+    rebuild,
+    role_of,
+    words_of,
+)
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.targets import Target, entry_of, find_row, target_of
@@ -57,7 +66,7 @@ async def get(call: Call) -> Any:
     return {**view, "request": _request(rebuilt)} if params.full else view
 
 
-async def _since(gateway: Gateway, run: NotedRun, rebuilt: Rebuilt) -> dict[str, Any] | None:
+async def _since(gateway: Gateway, run: NotedRun, rebuilt: RebuiltRequest) -> dict[str, Any] | None:
     """What changed since the run before it in the same chat; None for the first."""
     rows = await gateway.runtime.ledger.recent(session_key=run.session_key, limit=MOST_RUNS)
     earlier = next((rows[place + 1 :] for place, row in enumerate(rows) if row.run_id == run.run_id), [])
@@ -70,7 +79,7 @@ async def _since(gateway: Gateway, run: NotedRun, rebuilt: Rebuilt) -> dict[str,
     return None
 
 
-def _view(rebuilt: Rebuilt) -> dict[str, Any]:
+def _view(rebuilt: RebuiltRequest) -> dict[str, Any]:
     record, call = rebuilt.record, rebuilt.call
     return {
         "at": call.at,
@@ -106,7 +115,7 @@ def _view(rebuilt: Rebuilt) -> dict[str, Any]:
     }
 
 
-def _request(rebuilt: Rebuilt) -> dict[str, Any]:
+def _request(rebuilt: RebuiltRequest) -> dict[str, Any]:
     return {
         "system": rebuilt.system,
         "systemSuffix": rebuilt.record.suffix,

@@ -6,9 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from openclaw.agent.skill_file import Needs
-from openclaw.agent.skill_gate import BUNDLED, Verdict
-from openclaw.agent.skills import find_skills, judged_skills, managed_dir, places
+from openclaw.agent.skills.library import BUNDLED, SkillVerdict, find_skills, judged_skills, managed_dir, skill_folders
+from openclaw.agent.skills.skill_file import SkillNeeds
 from openclaw.config.agents import agent_ids, default_agent_id, workspace_dir
 from openclaw.config.secrets import redacted
 from openclaw.config.validate import ConfigInvalid
@@ -43,7 +42,7 @@ async def status(call: Call) -> Any:
     }
 
 
-def skill_row(verdict: Verdict) -> dict[str, Any]:
+def skill_row(verdict: SkillVerdict) -> dict[str, Any]:
     skill = verdict.skill
     row: dict[str, Any] = {
         "name": skill.name,
@@ -69,7 +68,7 @@ def skill_row(verdict: Verdict) -> dict[str, Any]:
     return {**row, **{name: value for name, value in given.items() if value}}
 
 
-def _needs(needs: Needs) -> dict[str, list[str]]:
+def _needs(needs: SkillNeeds) -> dict[str, list[str]]:
     return {
         "bins": list(needs.bins),
         "anyBins": list(needs.any_bins),
@@ -113,7 +112,9 @@ async def update(call: Call) -> Any:
 
 def _keys(gateway: Gateway) -> set[str]:
     config = gateway.runtime.config.current
-    every = [find_skills(places(config, str(gateway.runtime.state_dir), agent)).skills for agent in agent_ids(config)]
+    every = [
+        find_skills(skill_folders(config, str(gateway.runtime.state_dir), agent)).skills for agent in agent_ids(config)
+    ]
     return {skill.key for skills in every for skill in skills} | set(config.skills.entries)
 
 
@@ -138,7 +139,7 @@ async def skills_bins(call: Call) -> Any:
     config = gateway.runtime.config.current
     bins: set[str] = set()
     for agent_id in agent_ids(config):
-        library = await asyncio.to_thread(find_skills, places(config, str(gateway.runtime.state_dir), agent_id))
+        library = await asyncio.to_thread(find_skills, skill_folders(config, str(gateway.runtime.state_dir), agent_id))
         for skill in library.skills:
             bins.update(skill.needs.bins, skill.needs.any_bins)
     return {"bins": sorted(bins)}

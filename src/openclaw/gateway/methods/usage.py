@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from openclaw.agent.kept_reports import stored_report
-from openclaw.agent.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
+from openclaw.agent.prompt.report import stored_report
+from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
 from openclaw.gateway import spend_view
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
