@@ -25,7 +25,12 @@ def watch_approvals(gateway: Gateway, approvals: Approvals) -> None:
         _tell_chat(gateway, approval, "asked", question_text(approval))
 
     def decided(approval: Approval, by: str | None) -> None:
-        payload = {"id": approval.id, "decision": approval.decision, "resolvedBy": by, "ts": gateway.clock.now_ms()}
+        payload = {
+            "id": approval.id,
+            "decision": approval.decision,
+            "resolvedBy": by,
+            "ts": gateway.runtime.clock.now_ms(),
+        }
         gateway.broadcaster.publish("exec.approval.resolved", payload, drop_if_slow=True)
 
     def expired(approval: Approval) -> None:
@@ -58,7 +63,7 @@ def question_text(approval: Approval) -> str:
 def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> None:
     """Where the run that asks was started from, unless the configuration keeps it to the clients."""
     record = gateway.dispatcher.find(approval.run_id) if approval.run_id else None
-    shown = gateway.config.current.approvals.get("exec", {})
+    shown = gateway.runtime.config.current.approvals.get("exec", {})
     if record is not None and not (isinstance(shown, dict) and shown.get("enabled") is False):
         gateway.spawn(gateway.notices.beside_run(record, f"approval-{approval.id}-{what}", text))
 

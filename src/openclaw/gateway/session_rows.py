@@ -77,9 +77,9 @@ def row_view(row: SessionRow, defaults: dict[str, Any]) -> dict[str, Any]:
 
 def model_defaults(gateway: Gateway, agent_id: str | None = None) -> dict[str, Any]:
     """The model a session without a choice of its own would use; nulls when none can be resolved."""
-    config = gateway.config.current
+    config = gateway.runtime.config.current
     try:
-        model = gateway.catalogue.default_for(config, agent_id or default_agent_id(config))
+        model = gateway.runtime.catalogue().default_for(config, agent_id or default_agent_id(config))
     except UnknownModel:
         return {"modelProvider": None, "model": None, "contextTokens": None}
     return {"modelProvider": model.provider, "model": model.id, "contextTokens": model.context_window}
@@ -93,10 +93,10 @@ class Listed(NamedTuple):
 
 async def most_recent(gateway: Gateway, agent_id: str, limit: int) -> Listed:
     """The newest sessions of an agent, reserved keys left out. A long store is not walked through."""
-    rows = await gateway.sessions.rows(agent_id)
-    shared = gateway.config.current.session.scope == "global"
+    rows = await gateway.runtime.sessions.rows(agent_id)
+    shared = gateway.runtime.config.current.session.scope == "global"
     hidden = [key for key in RESERVED_KEYS if key != "global" or not shared]
-    held_back = [key for key in hidden if await gateway.sessions.get(agent_id, key) is not None]
+    held_back = [key for key in hidden if await gateway.runtime.sessions.get(agent_id, key) is not None]
     shown = matching(rows, include_global=shared, include_unknown=False)
     return Listed(list(islice(shown, limit)), len(rows) - len(held_back))
 

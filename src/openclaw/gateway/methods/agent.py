@@ -9,7 +9,7 @@ import msgspec
 from openclaw.agent.result import RunResult
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.session_target import entry_of, require_agent, target_of
 from openclaw.inbound.accept import Incoming
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
@@ -24,6 +24,8 @@ from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, is_subagent
 from openclaw.storage.base import LedgerRow, MessageBody
+
+methods = MethodTable()
 
 KNOWN_CHANNELS = frozenset(
     {"whatsapp", "telegram", "discord", "slack", "signal", "imessage", "webchat", "last", "internal", "matrix", "irc"}
@@ -56,7 +58,7 @@ class AgentParams(Params):
     spawned_by: str | None = None
 
 
-@method("agent", AgentParams)
+@methods.add("agent", AgentParams)
 async def agent(call: Call) -> Any:
     params: AgentParams = call.params
     gateway = call.gateway
@@ -108,12 +110,12 @@ def _written_by_hand(params: AgentParams) -> bool:
 async def _obeyed(call: Call, message: Incoming, handled: Handled) -> dict[str, Any]:
     """A command needs no model; its answer has the shape of any other."""
     gateway, run_id = call.gateway, message.run_id
-    began = gateway.clock.now_ms()
+    began = gateway.runtime.clock.now_ms()
     call.respond({"runId": run_id, "status": "accepted", "acceptedAt": began})
     reply = await gateway.pipeline.answer(message, handled)
     entry = await entry_of(gateway, message.facts.session)
     meta = {
-        "durationMs": gateway.clock.now_ms() - began,
+        "durationMs": gateway.runtime.clock.now_ms() - began,
         "agentMeta": {"sessionId": entry["sessionId"] if entry else None},
         "aborted": False,
     }
@@ -139,12 +141,12 @@ async def _session(call: Call, params: AgentParams) -> SessionRef:
             raise MethodError(f'agent "{agent_id}" does not match session key agent "{target.agent_id}"')
         return target
     if params.session_id:
-        found = await gateway.sessions.find_session_id(params.session_id)
+        found = await gateway.runtime.sessions.find_session_id(params.session_id)
         if found is None:
             raise MethodError(f"No session found: {params.session_id}")
         return SessionRef(found.agent_id, found.key)
     if agent_id is not None:
-        return target_of(gateway, main_session_key(gateway.config.current, agent_id), agent_id)
+        return target_of(gateway, main_session_key(gateway.runtime.config.current, agent_id), agent_id)
     return target_of(gateway, "main")
 
 
@@ -196,7 +198,7 @@ async def _final(call: Call, submission: Submission) -> Any:
         return _result(record)
     row = submission.row
     await call.gateway.dispatcher.wait(row.run_id, 24 * 3600)
-    return _stored_result(await call.gateway.ledger.by_run(row.run_id) or row)
+    return _stored_result(await call.gateway.runtime.ledger.by_run(row.run_id) or row)
 
 
 def _result(record: RunRecord) -> dict[str, Any]:
@@ -266,7 +268,7 @@ class AgentWait(Params):
     timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 30_000
 
 
-@method("agent.wait", AgentWait)
+@methods.add("agent.wait", AgentWait)
 async def wait(call: Call) -> Any:
     params: AgentWait = call.params
     outcome = await call.gateway.dispatcher.wait(params.run_id, params.timeout_ms / 1000)

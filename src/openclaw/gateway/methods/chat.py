@@ -8,7 +8,7 @@ import msgspec
 
 from openclaw.gateway.auth.authorise import ADMIN, APPROVALS
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.session_target import entry_of, require_configured, target_of, transcript_ref
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.accept import Incoming
@@ -24,6 +24,8 @@ from openclaw.storage.base import END_STATES, MessageBody
 
 if TYPE_CHECKING:
     pass
+
+methods = MethodTable()
 
 WEBCHAT_FIELDS: dict[str, Any] = {
     "chatType": "direct",
@@ -52,7 +54,7 @@ class ChatSend(Params):
     timeout_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-@method("chat.send", ChatSend)
+@methods.add("chat.send", ChatSend)
 async def send(call: Call) -> Any:
     params: ChatSend = call.params
     gateway, client, run_id = call.gateway, call.client, params.idempotency_key
@@ -141,7 +143,7 @@ class ChatAbort(Params):
     run_id: NonEmpty | None = None
 
 
-@method("chat.abort", ChatAbort)
+@methods.add("chat.abort", ChatAbort)
 async def abort(call: Call) -> Any:
     params: ChatAbort = call.params
     target = target_of(call.gateway, params.session_key)
@@ -153,7 +155,7 @@ async def abort(call: Call) -> Any:
     stopped = call.gateway.dispatcher.abort(target.key, params.run_id, "rpc")
     if stopped:
         # At once, and not when the run has unwound: the next message may be here before that.
-        await call.gateway.sessions.update(target.agent_id, target.key, _noted_as_aborted, durable=False)
+        await call.gateway.runtime.sessions.update(target.agent_id, target.key, _noted_as_aborted, durable=False)
     return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
 
 
@@ -170,7 +172,7 @@ class ChatHistory(Params):
     """``messages``: the public shape (text, tool_use, tool_result); otherwise the stored one."""
 
 
-@method("chat.history", ChatHistory)
+@methods.add("chat.history", ChatHistory)
 async def history(call: Call) -> Any:
     params: ChatHistory = call.params
     target = target_of(call.gateway, params.session_key)
@@ -179,7 +181,7 @@ async def history(call: Call) -> Any:
     if entry is None:
         return {**answer, "messages": []}
     answer["sessionId"] = entry["sessionId"]
-    entries = await call.gateway.transcripts.tail(transcript_ref(target, entry), params.limit)
+    entries = await call.gateway.runtime.transcripts.tail(transcript_ref(target, entry), params.limit)
     reasoning = entry.get("reasoningLevel") in ("on", "stream")
     answer["messages"] = read_history(entries, public=params.format == "messages", with_reasoning=reasoning)
     levels = {name: entry.get(name) for name in ("thinkingLevel", "verboseLevel") if entry.get(name)}
@@ -192,7 +194,7 @@ class ChatInject(Params):
     label: Annotated[str, msgspec.Meta(max_length=100)] | None = None
 
 
-@method("chat.inject", ChatInject)
+@methods.add("chat.inject", ChatInject)
 async def inject(call: Call) -> Any:
     """An assistant message that no model wrote, e.g. a note from another program."""
     params: ChatInject = call.params
@@ -201,7 +203,7 @@ async def inject(call: Call) -> Any:
     if await entry_of(gateway, target) is None:
         raise MethodError("session not found")
     text = f"[{params.label}]\n\n{params.message}" if params.label else params.message
-    message = injected_message(text, gateway.clock.now_ms())
+    message = injected_message(text, gateway.runtime.clock.now_ms())
     entry_id = await gateway.notices.write(target, message)
     shown = {"role": "assistant", "content": [{"type": "text", "text": text}], "timestamp": message.timestamp}
     payload = {

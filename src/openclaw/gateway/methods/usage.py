@@ -15,7 +15,7 @@ from openclaw.agent.spend import report as spend_report
 from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
 from openclaw.gateway import spend_view
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.session_rows import model_defaults, row_view
 from openclaw.gateway.session_target import find_row, transcript_ref
 from openclaw.messages import AssistantMessage
@@ -26,6 +26,8 @@ from openclaw.storage.base import SessionRow
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+
+methods = MethodTable()
 
 MOST_POINTS = 200
 LOG_CHARS = 2000
@@ -49,14 +51,14 @@ class SessionsUsage(Params):
     include_context_weight: bool | None = None
 
 
-@method("sessions.usage", SessionsUsage)
+@methods.add("sessions.usage", SessionsUsage)
 async def sessions_usage(call: Call) -> Any:
     params: SessionsUsage = call.params
     gateway = call.gateway
     days = _days(gateway, params.start_date, params.end_date, zone_is_utc=True)
     owners = await _owners(gateway, params.key)
     places = [*owners] if params.key else spend_report.folders(gateway.runtime, gateway.agent_ids())
-    price_of = spend_report.prices(gateway.catalogue)
+    price_of = spend_report.prices(gateway.runtime.catalogue())
 
     def view(found: dict[Path, FileSpend]) -> dict[str, Any]:
         active = {path: spend for path, spend in found.items() if params.key or any(map(days.has, spend.activity))}
@@ -65,11 +67,11 @@ async def sessions_usage(call: Call) -> Any:
 
     answer = await gateway.runtime.spending.reckon(view, places, 0 if params.key else spend_report.begins_ms(days))
     await _complete(gateway, answer["sessions"], {owner.session_id: owner for owner in owners.values()}, params)
-    return {"updatedAt": gateway.clock.now_ms(), "startDate": days.first, "endDate": days.last, **answer}
+    return {"updatedAt": gateway.runtime.clock.now_ms(), "startDate": days.first, "endDate": days.last, **answer}
 
 
 async def _owners(gateway: Gateway, key: str | None) -> dict[Path, Owner]:
-    rows = [await _row(gateway, key)] if key else list(await gateway.sessions.rows())
+    rows = [await _row(gateway, key)] if key else list(await gateway.runtime.sessions.rows())
     owners: dict[Path, Owner] = {}
     for row in rows:
         path = spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
@@ -160,12 +162,12 @@ async def _complete(
             if value := entry.get(name):
                 session[name] = value
         if params.include_context_weight:
-            session["contextWeight"] = await stored_report(entry, gateway.blobs)
+            session["contextWeight"] = await stored_report(entry, gateway.runtime.blobs)
 
 
 def _days(gateway: Gateway, start: str | None, end: str | None, *, zone_is_utc: bool, count: int = 30) -> Days:
     zone = UTC if zone_is_utc else gateway.user_zone()
-    usual = spend_report.last_days(gateway.clock.now_ms(), count, zone)
+    usual = spend_report.last_days(gateway.runtime.clock.now_ms(), count, zone)
     first, last = _date("startDate", start) or usual.first, _date("endDate", end) or usual.last
     if first > last:
         raise MethodError(f"startDate {first} is after endDate {last}")
@@ -185,12 +187,12 @@ class OneSession(Params):
     key: NonEmpty
 
 
-@method("sessions.usage.timeseries", OneSession)
+@methods.add("sessions.usage.timeseries", OneSession)
 async def timeseries(call: Call) -> Any:
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
     path = spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
-    price_of = spend_report.prices(gateway.catalogue)
+    price_of = spend_report.prices(gateway.runtime.catalogue())
     points = await asyncio.to_thread(read_points, path, price_of, MOST_POINTS) if path else []
     return {"sessionId": row.entry["sessionId"], "points": points}
 
@@ -200,14 +202,14 @@ class UsageLogs(Params):
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 200
 
 
-@method("sessions.usage.logs", UsageLogs)
+@methods.add("sessions.usage.logs", UsageLogs)
 async def logs(call: Call) -> Any:
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
     ref = transcript_ref(SessionRef(row.agent_id, row.key), row.entry)
-    price_of = spend_report.prices(gateway.catalogue)
+    price_of = spend_report.prices(gateway.runtime.catalogue())
     views: list[dict[str, Any]] = []
-    for entry in await gateway.transcripts.tail(ref, call.params.limit):
+    for entry in await gateway.runtime.transcripts.tail(ref, call.params.limit):
         message = message_of(entry)
         if message is None:
             continue
@@ -228,13 +230,13 @@ class UsageCost(Params):
     end_date: str | None = None
 
 
-@method("usage.cost", UsageCost)
+@methods.add("usage.cost", UsageCost)
 async def usage_cost(call: Call) -> Any:
     """Of all agents, in days of the user's zone."""
     params: UsageCost = call.params
     gateway = call.gateway
     days = _days(gateway, params.start_date, params.end_date, zone_is_utc=False, count=params.days or 30)
-    price_of = spend_report.prices(gateway.catalogue)
+    price_of = spend_report.prices(gateway.runtime.catalogue())
 
     def view(found: dict[Path, FileSpend]) -> dict[str, Any]:
         spends = list(found.values())
@@ -247,14 +249,14 @@ async def usage_cost(call: Call) -> Any:
         view, spend_report.folders(gateway.runtime, gateway.agent_ids()), spend_report.begins_ms(days)
     )
     count = (date.fromisoformat(days.last) - date.fromisoformat(days.first)).days + 1
-    return {"updatedAt": gateway.clock.now_ms(), "days": count, **answer}
+    return {"updatedAt": gateway.runtime.clock.now_ms(), "days": count, **answer}
 
 
 class UsageStatus(Params):
     pass
 
 
-@method("usage.status", UsageStatus)
+@methods.add("usage.status", UsageStatus)
 async def usage_status(call: Call) -> Any:
     """Quotas as providers report them; none of ours does."""
-    return {"updatedAt": call.gateway.clock.now_ms(), "providers": []}
+    return {"updatedAt": call.gateway.runtime.clock.now_ms(), "providers": []}
