@@ -303,7 +303,7 @@ async def test_what_was_left_unfinished_comes_before_what_is_sent_while_the_gate
         await again.dispatcher.recover()
         for key in ("a", "b", "c"):
             assert (await again.dispatcher.wait(key, 15)).status == "ok"
-        rows = await again.ledger.recent(session_key="agent:main:main")
+        rows = await again.runtime.ledger.recent(session_key="agent:main:main")
     finally:
         await close_gateway(again)
     assert [row.attempts for row in sorted(rows, key=lambda row: row.id)] == [2, 1, 1]
