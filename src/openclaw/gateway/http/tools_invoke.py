@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from openclaw.agent.prepare import choose_model, exec_wish
+from openclaw.agent.prepare import choose_model, exec_overrides
 from openclaw.agent.run_settings import tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import Peer
@@ -98,7 +98,7 @@ async def _run(gateway: Gateway, target: Target, tool: Tool, arguments: dict[str
     async def wish() -> ExecOverrides | None:
         said = {"elevatedAllowed": operator_may_elevate(gateway, target)}
         default = gateway.runtime.config.current.agents.defaults.elevated_default
-        return exec_wish(said, await entry_of(gateway, target), default)
+        return exec_overrides(said, await entry_of(gateway, target), default)
 
     context = ToolContext(
         agent_id=target.agent_id,
