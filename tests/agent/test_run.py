@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openclaw.runs.turn import turn_of
 
 from openclaw.agent.abort import AbortSignal
 from openclaw.agent.result import RunResult
@@ -18,7 +19,6 @@ from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMes
 from openclaw.models.base import ModelError
 from openclaw.runs.lane import RunInbox
 from openclaw.runs.run_index import RunRecord
-from openclaw.runs.turn import turn_of
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Accept, MessageBody, TranscriptRef
 from tests.support.clock import HeldClock
