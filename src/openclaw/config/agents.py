@@ -28,7 +28,7 @@ def agent_config(config: Config, agent_id: str) -> AgentConfig | None:
     return next((agent for agent in config.agents.list if normalize_agent_id(agent.id) == wanted), None)
 
 
-def workspace_dir(config: Config, state_dir: str, agent_id: str) -> Path:
+def workspace_dir(config: Config, state_dir: str | Path, agent_id: str) -> Path:
     """The agent's own folder, else the configured or built-in one of the default agent, else ``workspace-<id>``."""
     identity = normalize_agent_id(agent_id)
     agent = agent_config(config, identity)
