@@ -23,6 +23,7 @@ from openclaw.models.base import ModelError
 from openclaw.paths import make_private_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
+from openclaw.storage.base import MessageBody
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides
@@ -98,9 +99,10 @@ async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict
     run_id = f"invoke-{uuid.uuid4()}"
 
     async def wish() -> ExecOverrides | None:
-        said = {"elevatedAllowed": elevated_allowed(gateway.runtime.config.current, Facts(session=target))}
+        allowed = elevated_allowed(gateway.runtime.config.current, Facts(session=target))
+        body = MessageBody(elevated_allowed=allowed)
         default = gateway.runtime.config.current.agents.defaults.elevated_default
-        return exec_overrides(said, await entry_of(gateway, target), default)
+        return exec_overrides(body, await entry_of(gateway, target), default)
 
     context = ToolContext(
         agent_id=target.agent_id,
