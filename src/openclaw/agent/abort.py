@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from enum import StrEnum
 from types import TracebackType
 from typing import Self
+
+
+class AbortReason(StrEnum):
+    """Who stopped a run. Clients see these values."""
+
+    RPC = "rpc"
+    STOP = "stop"
+    RESET = "reset"
+    DELETE = "delete"
+    INTERRUPT = "interrupt"
+    """A newer message takes its place."""
+    TIMEOUT = "timeout"
+    REMOVED = "removed"
+    """A person took the message out of the queue."""
 
 
 class Aborted(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from openclaw.agent.abort import AbortSignal
+from openclaw.agent.abort import AbortReason, AbortSignal
 
 
 class Deadlines:
@@ -36,6 +36,6 @@ class Deadlines:
         now = asyncio.get_running_loop().time()
         for signal in [signal for signal, due in self._due.items() if due <= now]:
             del self._due[signal]
-            signal.abort("timeout")
+            signal.abort(AbortReason.TIMEOUT)
         if self._due:
             self._wake_at(min(self._due.values()))

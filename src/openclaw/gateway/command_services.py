@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from openclaw.agent.abort import AbortReason
 from openclaw.agent.budget import Limit, budget_of, family_of, is_limited, limits, spent_so_far
 from openclaw.agent.context_report import session_report
 from openclaw.agent.spend import FileSpend, Totals, total_of
@@ -122,7 +123,7 @@ class GatewayCommands:
     # Runs
 
     async def stop(self, session: SessionRef) -> Stopped:
-        stopped = self._gateway.dispatcher.abort(session.key, reason="stop")
+        stopped = self._gateway.dispatcher.abort(session.key, reason=AbortReason.STOP)
         if stopped and await self.entry(session) is not None:
             await self.patch_session(session, {"abortedLastRun": True})
         return Stopped(stopped)
@@ -136,7 +137,7 @@ class GatewayCommands:
     async def drop_waiting(self, session: SessionRef, run_id: str) -> bool:
         if run_id not in {record.run_id for record in self._gateway.dispatcher.waiting(session.key)}:
             return False
-        return bool(self._gateway.dispatcher.abort(session.key, run_id, "dropped from the queue by hand"))
+        return bool(self._gateway.dispatcher.abort(session.key, run_id, AbortReason.REMOVED))
 
     async def run_next(self, session: SessionRef, run_id: str) -> bool:
         return self._gateway.dispatcher.promote(session.key, run_id)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from openclaw.agent.abort import AbortReason
 from openclaw.gateway import session_rows
 from openclaw.gateway.rotation import (
     earlier_sessions,
@@ -241,7 +242,7 @@ async def delete(call: Call) -> Any:
     target = target_of(gateway, params.key)
     if target == target_of(gateway, "main"):
         raise MethodError(f"Cannot delete the main session ({shown_key(target.key)}).")
-    await stop_runs(gateway, target, "delete")
+    await stop_runs(gateway, target, AbortReason.DELETE)
 
     async def remove() -> list[str] | None:
         entry = await entry_of(gateway, target)
