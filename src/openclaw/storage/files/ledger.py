@@ -551,7 +551,8 @@ def _advance(
     starting = state == "running"
     db.execute(
         "UPDATE messages SET state = ?, code = ?, detail = ?, attempts = attempts + ?,"
-        " session_id = coalesce(?, session_id), started_at = CASE WHEN ? THEN coalesce(started_at, ?) ELSE started_at END WHERE id = ?",
+        " session_id = coalesce(?, session_id),"
+        " started_at = CASE WHEN ? THEN coalesce(started_at, ?) ELSE started_at END WHERE id = ?",
         (state, reason.code, reason.detail, starting, session_id, starting, now, ledger_id),
     )
     db.execute(
