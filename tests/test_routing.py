@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.inbound.message import Inbound, Peer, PeerKind, Sender
-from openclaw.routing import broadcast_routes, reply_route, resolve_route, session_key_without_route
+from openclaw.routing import broadcast_routes, reply_route, resolve_route
 from tests.inbound.support import configured
 
 
@@ -191,25 +191,6 @@ def test_the_reply_route_is_taken_from_the_message_alone() -> None:
         "sessionKey": "agent:main:main",
         "replyToId": "m1",
     }
-
-
-@pytest.mark.parametrize(
-    ("context", "session", "key"),
-    [
-        ({"sender": "12345-678@g.us"}, {}, "agent:main:whatsapp:group:12345-678@g.us"),
-        ({"sender": "telegram:group:-100:topic:5", "chat_type": "group"}, {}, "agent:main:telegram:group:-100:topic:5"),
-        ({"sender": "group:abc", "chat_type": "group", "provider": "slack"}, {}, "agent:main:slack:group:abc"),
-        ({"sender": "slack:C9", "chat_type": "channel"}, {}, "agent:main:slack:channel:c9"),
-        ({"sender": "mine:group:5", "provider": "mine"}, {}, "agent:main:mine:group:5"),
-        ({"session_key": " Agent:Main:FOO "}, {"scope": "global"}, "agent:main:foo"),
-        ({}, {}, "agent:main:main"),
-        ({}, {"scope": "global"}, "global"),
-        ({"sender": "+1555"}, {"mainKey": "Primary"}, "agent:main:primary"),
-        ({"sender": "signal:+1555"}, {}, "agent:main:main"),
-    ],
-)
-def test_a_context_without_a_route_still_finds_its_session(context: dict[str, str], session: Any, key: str) -> None:
-    assert session_key_without_route(configured({"session": session}), **context) == key
 
 
 IDS = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=8).filter(str.strip)

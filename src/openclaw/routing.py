@@ -1,4 +1,4 @@
-"""Which agent and which session a message belongs to. Pure functions of the configuration and the message."""
+"""Decides which agent and which session a message belongs to, from the configuration and the message alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import msgspec
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import Binding, BindingMatch
-from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.message import Inbound, Peer, Route
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.keys import DEFAULT_ACCOUNT, main_session_key, normalize_account_id
@@ -25,7 +24,6 @@ MatchedBy: TypeAlias = Literal[
     "broadcast",
     "default",
 ]
-_GROUP_KINDS = ("group", "channel", "room")
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,15 +32,15 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     account_id: str
     session_key: str
     main_session_key: str
-    """The agent's main session, where the last route of a direct chat is noted."""
+    """The agent's main session, which stores the last route of a direct chat."""
     matched_by: MatchedBy
 
 
 def resolve_route(config: Config, inbound: Inbound) -> Resolved:
-    """The first binding that fits, most specific kind first, in the order of the file within a kind."""
+    """Finds the binding that matches most specifically. Among equals, the first in the file counts."""
     if config.session.scope == "global":
         return _resolved(config, inbound, default_agent_id(config), "default")
-    candidates = [binding for binding in config.bindings if _same_door(binding.match, inbound)]
+    candidates = [binding for binding in config.bindings if _applies(binding.match, inbound)]
     for matched_by, fits in _TIERS:
         for binding in candidates:
             if fits(binding.match, inbound):
@@ -51,7 +49,7 @@ def resolve_route(config: Config, inbound: Inbound) -> Resolved:
 
 
 def broadcast_routes(config: Config, inbound: Inbound) -> list[Resolved]:
-    """One per agent when the chat is listed under ``broadcast``, which then overrides bindings; else none."""
+    """One result per agent if the chat is listed under ``broadcast``, which overrides bindings. Otherwise empty."""
     listed = config.broadcast.peers.get(inbound.peer.id.strip(), [])
     known = set(agent_ids(config)) if config.agents.list else None
     wanted = dict.fromkeys(normalize_agent_id(agent) for agent in listed if agent.strip())
@@ -59,7 +57,7 @@ def broadcast_routes(config: Config, inbound: Inbound) -> list[Resolved]:
 
 
 def reply_route(inbound: Inbound, resolved: Resolved) -> Route:
-    """Where answers to this message go, whatever happens on the session afterwards."""
+    """Where answers to this message go. Later changes of the session do not change it."""
     return Route(
         channel=resolved.channel,
         to=inbound.to or inbound.peer.id,
@@ -70,78 +68,40 @@ def reply_route(inbound: Inbound, resolved: Resolved) -> Route:
     )
 
 
-def session_key_without_route(
-    config: Config, *, sender: str = "", chat_type: str = "", provider: str = "", session_key: str = ""
-) -> str:
-    """The key for a context that names only where it came from (``telegram:group:-100``, ``123@g.us``, ``+1555``)."""
-    if explicit := session_key.strip().lower():
-        return explicit
-    agent = default_agent_id(config)
-    if config.session.scope == "global":
-        return "global"
-    group = _group_of(sender.strip(), chat_type.strip().lower(), provider.strip().lower())
-    return f"agent:{agent}:{group}" if group else main_session_key(agent, main_key=main_key(config))
-
-
 # Bindings
 
 
-def _same_door(match: BindingMatch, inbound: Inbound) -> bool:
+def _applies(match: BindingMatch, inbound: Inbound) -> bool:
+    """Whether the message comes from the channel, account, server and workspace that the binding names."""
     if match.channel.strip().lower() != inbound.channel.strip().lower():
         return False
     wanted, actual = (match.account_id or "").strip(), inbound.account_id.strip() or DEFAULT_ACCOUNT
-    return wanted == "*" or (wanted or DEFAULT_ACCOUNT) == actual
+    if wanted != "*" and (wanted or DEFAULT_ACCOUNT) != actual:
+        return False
+    return match.guild_id in (None, "", inbound.guild_id) and match.team_id in (None, "", inbound.team_id)
 
 
 def _same_chat(match: BindingMatch, peer: Peer | None) -> bool:
     if match.peer is None or peer is None:
         return False
     kind = "direct" if match.peer.kind == "dm" else match.peer.kind
-    # A room is a channel under another name; bindings know only the one.
+    # A room is a channel under another name. Bindings know only channels.
     return kind == ("channel" if peer.kind == "room" else peer.kind) and match.peer.id.strip() == peer.id.strip()
 
 
-def _in_space(match: BindingMatch, inbound: Inbound) -> bool:
-    """A server or workspace that the binding names must be the message's, however else the binding matched."""
-    return match.guild_id in (None, "", inbound.guild_id) and match.team_id in (None, "", inbound.team_id)
-
-
-def _by_peer(match: BindingMatch, inbound: Inbound) -> bool:
-    return _same_chat(match, inbound.peer) and _in_space(match, inbound)
-
-
-def _by_parent(match: BindingMatch, inbound: Inbound) -> bool:
-    return _same_chat(match, inbound.parent_peer) and _in_space(match, inbound)
-
-
-def _by_guild(match: BindingMatch, inbound: Inbound) -> bool:
-    return match.peer is None and bool(match.guild_id) and _in_space(match, inbound)
-
-
-def _by_team(match: BindingMatch, inbound: Inbound) -> bool:
-    return match.peer is None and bool(match.team_id) and _in_space(match, inbound)
-
-
-def _whole_door(match: BindingMatch) -> bool:
+def _is_general(match: BindingMatch) -> bool:
     return match.peer is None and not match.guild_id and not match.team_id
 
 
-def _by_account(match: BindingMatch, inbound: Inbound) -> bool:
-    return _whole_door(match) and (match.account_id or "").strip() != "*"
-
-
-def _by_channel(match: BindingMatch, inbound: Inbound) -> bool:
-    return _whole_door(match)
-
-
 _TIERS: tuple[tuple[MatchedBy, Callable[[BindingMatch, Inbound], bool]], ...] = (
-    ("binding.peer", _by_peer),
-    ("binding.peer.parent", _by_parent),
-    ("binding.guild", _by_guild),
-    ("binding.team", _by_team),
-    ("binding.account", _by_account),
-    ("binding.channel", _by_channel),
+    ("binding.peer", lambda match, inbound: _same_chat(match, inbound.peer)),
+    ("binding.peer.parent", lambda match, inbound: _same_chat(match, inbound.parent_peer)),
+    ("binding.guild", lambda match, inbound: match.peer is None and bool(match.guild_id)),
+    ("binding.team", lambda match, inbound: match.peer is None and bool(match.team_id)),
+    ("binding.account", lambda match, inbound: _is_general(match) and (match.account_id or "").strip() != "*"),
+    ("binding.channel", lambda match, inbound: _is_general(match)),
 )
+"""The ways in which a binding can match, most specific first."""
 
 
 def _known_agent(config: Config, binding: Binding) -> str:
@@ -197,21 +157,3 @@ def _linked_name(links: dict[str, list[str]], channel: str, peer: str) -> str:
         if name.strip() and any(identity.strip().lower() in ids for identity in linked):
             return name.strip()
     return peer
-
-
-def _group_of(sender: str, chat_type: str, provider: str) -> str | None:
-    """``<provider>:<kind>:<id>`` when the context is a group, else None."""
-    lowered = sender.lower()
-    whatsapp_group = lowered.endswith("@g.us")
-    segments = lowered.split(":")
-    legacy = len(segments) > 1 and segments[0] in _GROUP_KINDS
-    marked = any(f":{kind}:" in lowered for kind in _GROUP_KINDS)
-    if not (chat_type in _GROUP_KINDS or marked or whatsapp_group or legacy):
-        return None
-    if len(segments) > 1 and (segments[0] in KNOWN_CHANNELS or segments[0] == provider):
-        provider, segments = segments[0], segments[1:]
-    if len(segments) > 1 and segments[0] in _GROUP_KINDS:
-        kind, segments = segments[0], segments[1:]
-    else:
-        kind = chat_type if chat_type in _GROUP_KINDS else "channel" if ":channel:" in lowered else "group"
-    return f"{provider or ('whatsapp' if whatsapp_group else 'unknown')}:{kind}:{':'.join(segments) or 'unknown'}"

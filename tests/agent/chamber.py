@@ -90,7 +90,7 @@ class Chamber:
             notes=nothing,
             call_model=summaries.answer,
             grounds=Grounds(str(state_dir), self.clock),
-            notebooks=nothing,
+            memories=nothing,
             hooks=Hooks(),
             scales=Scales(),
         )

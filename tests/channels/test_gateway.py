@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from openclaw.channels import registry
+from openclaw.channels.registry import channel_kinds
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
@@ -21,7 +21,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.server import serve
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.message import Inbound
-from openclaw.outbound.part import SendFailed
+from openclaw.outbound.reply import SendFailed
 from openclaw.routing import resolve_route
 from tests.support.gateway import RequestFailed, WireClient, model_config
 from tests.support.loopback_channel import Loopback
@@ -73,6 +73,7 @@ async def house(
     config.load_or_create()
     gateway = await open_gateway(str(state), config, clock, {})
     gateway.channel_services = ChannelServices(
+        kinds={**channel_kinds(), world.id: world},
         config=config,
         clock=clock,
         state_dir=str(state),
@@ -105,11 +106,8 @@ async def server() -> AsyncGenerator[ModelServer]:
 
 
 @pytest.fixture
-async def world() -> AsyncGenerator[Loopback]:
-    world = Loopback()
-    registry.add_kind(world)
-    yield world
-    registry.remove_kind("loopback")
+def world() -> Loopback:
+    return Loopback()
 
 
 async def test_a_signal_message_is_answered_on_signal(tmp_path: Path, server: ModelServer, world: Loopback) -> None:

@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from openclaw.channels import registry
-from openclaw.channels.accounts import default_account_id
-from openclaw.channels.base import NotConfigured
-from openclaw.channels.manager import Channels
+from openclaw.channels.base import NotConfigured, default_account_id
+from openclaw.channels.manager import ChannelManager
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Media
 from openclaw.outbound.deliver import Delivery
-from openclaw.outbound.part import Part, SendFailed
+from openclaw.outbound.reply import OutgoingMessage, SendFailed
 from openclaw.storage.base import Accept, MessageBody, OutboxPart
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
-from tests.gateway.support import HeldClock
+from tests.support.clock import HeldClock
 from tests.support.loopback_channel import Loopback
 
 
@@ -57,7 +55,8 @@ class Stage:
         self.clock = SleepyClock()
         self.config = config({"loopback": {}})
         self.received: list[Inbound] = []
-        self.channels = Channels(
+        self.channels = ChannelManager(
+            kinds={self.world.id: self.world},
             config=lambda: self.config,
             clock=self.clock,
             state_dir=str(state),
@@ -81,10 +80,8 @@ class Stage:
 @pytest.fixture
 async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
     made = Stage(tmp_path)
-    registry.add_kind(made.world)
     yield made
     await made.channels.stop()
-    registry.remove_kind("loopback")
 
 
 async def test_a_configured_channel_runs_and_hands_messages_in(stage: Stage) -> None:
@@ -167,7 +164,9 @@ async def test_sends_go_through_the_named_account_else_the_default_one(stage: St
     stage.config = config({"loopback": {"accounts": {"home": {}, "work": {}}}})
     await stage.start("home", "work")
     for account in ({"accountId": "Work"}, {}):
-        await stage.channels.send("loopback", {"channel": "loopback", "to": "ann", **account}, Part(text="x"), "k")
+        await stage.channels.send(
+            "loopback", {"channel": "loopback", "to": "ann", **account}, OutgoingMessage(text="x"), "k"
+        )
     assert [delivered.account for delivered in stage.world.delivered] == ["work", "home"]
 
 
@@ -175,13 +174,13 @@ async def test_a_send_that_cannot_be_made_says_so(stage: Stage) -> None:
     await stage.start()
     route = {"channel": "loopback", "to": "ann"}
     with pytest.raises(SendFailed, match=r"channels\.irc"):
-        await stage.channels.send("irc", route, Part(text="x"), "k")
+        await stage.channels.send("irc", route, OutgoingMessage(text="x"), "k")
     with pytest.raises(SendFailed, match="cannot be read") as unreadable:
-        await stage.channels.send("loopback", {**route, "to": 7}, Part(text="x"), "k")
+        await stage.channels.send("loopback", {**route, "to": 7}, OutgoingMessage(text="x"), "k")
     assert unreadable.value.permanent
     stage.world.failures = [RuntimeError("a bug")]
     with pytest.raises(SendFailed, match="a bug") as bug:
-        await stage.channels.send("loopback", route, Part(text="x"), "k")
+        await stage.channels.send("loopback", route, OutgoingMessage(text="x"), "k")
     assert bug.value.maybe_sent
 
 
@@ -251,8 +250,3 @@ def test_the_default_account_is_named_bound_default_or_first(
     ids: list[str], wanted: str | None, bindings: list[Any], default: str
 ) -> None:
     assert default_account_id(config({}, bindings=bindings), "signal", ids, wanted) == default
-
-
-def test_a_channel_cannot_take_the_name_of_another() -> None:
-    with pytest.raises(ValueError, match="signal"):
-        registry.add_kind(Loopback("signal"))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
 
@@ -46,7 +47,7 @@ def sound_transcript() -> bytes:
 SOUND = sound_transcript()
 
 
-def plant(gateway: GatewayProcess, files: dict[str, bytes]) -> None:
+def plant(gateway: InProcessGateway, files: dict[str, bytes]) -> None:
     """One session per damaged transcript, all in the same Gateway."""
     folder = gateway.sessions_dir()
     folder.mkdir(parents=True)
@@ -65,7 +66,7 @@ async def texts(client: WireClient, name: str) -> list[str]:
     ]
 
 
-async def check_next_turn(gateway: GatewayProcess, client: WireClient, name: str, before: bytes) -> None:
+async def check_next_turn(gateway: InProcessGateway, client: WireClient, name: str, before: bytes) -> None:
     seen = await texts(client, name)
     assert text_of(await client.chat("again [[reply:yes]]", f"agent:main:{name}")) == "yes"
     after = await texts(client, name)
@@ -77,12 +78,18 @@ async def check_next_turn(gateway: GatewayProcess, client: WireClient, name: str
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, models: ModelServer) -> GatewayProcess:
+def gateway(tmp_path: Path, models: ModelServer) -> InProcessGateway:
+    return InProcessGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
+
+
+@pytest.fixture
+def process(tmp_path: Path, models: ModelServer) -> GatewayProcess:
+    """For tests that kill the Gateway."""
     return GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key))
 
 
 async def test_a_transcript_cut_at_any_byte_is_listed_read_and_continued(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     files = {f"cut{size}": SOUND[:size] for size in range(1, len(SOUND) + 1)}
     plant(gateway, files)
@@ -100,7 +107,7 @@ async def test_a_transcript_cut_at_any_byte_is_listed_read_and_continued(
 
 
 async def test_flipped_bytes_nul_tails_and_lost_headers_cost_at_most_their_line(
-    gateway: GatewayProcess, models: ModelServer
+    gateway: InProcessGateway, models: ModelServer
 ) -> None:
     chance = random.Random(5)
     files = {f"nul{size}": SOUND + b"\0" * size for size in (1, 7, 4096)}
@@ -146,7 +153,7 @@ def flip(path: Path) -> None:
 
 
 async def test_a_damaged_sessions_json_does_not_take_the_sessions_along(
-    gateway: GatewayProcess, tmp_path: Path
+    gateway: InProcessGateway, tmp_path: Path
 ) -> None:
     names = ["agent:main:one", "agent:main:two"]
     for key in names:
@@ -167,49 +174,49 @@ async def test_a_damaged_sessions_json_does_not_take_the_sessions_along(
         shutil.rmtree(gateway.state_dir)
 
 
-async def test_one_damaged_message_in_the_ledger_ends_alone(gateway: GatewayProcess, models: ModelServer) -> None:
+async def test_one_damaged_message_in_the_ledger_ends_alone(process: GatewayProcess, models: ModelServer) -> None:
     models.queue(Reply("never", hold=asyncio.Event(), hold_after=0), Reply("never", hold=asyncio.Event(), hold_after=0))
-    async with gateway:
-        async with gateway.client() as client:
+    async with process:
+        async with process.client() as client:
             for key in ("a", "b"):
                 params = {"sessionKey": f"agent:main:{key}", "message": f"{key} [[reply:done]]", "idempotencyKey": key}
                 await client.call("chat.send", params)
             await models.wait_for_requests(2)
-        gateway.kill()
-        with contextlib.closing(sqlite3.connect(gateway.state_dir / "ledger.db")) as database:
+        process.kill()
+        with contextlib.closing(sqlite3.connect(process.state_dir / "ledger.db")) as database:
             database.execute("UPDATE messages SET body = X'FF00FF' WHERE run_id = 'a'")
             database.commit()
-        await gateway.start()
-        async with gateway.client() as client:
+        await process.start()
+        async with process.client() as client:
             ended = await client.call("agent.wait", {"runId": "a", "timeoutMs": 15_000})
             assert (ended["status"], "damaged" in ended["error"]) == ("error", True)
             assert (await client.call("agent.wait", {"runId": "b", "timeoutMs": 15_000}))["status"] == "ok"
             assert text_of(await client.chat("more [[reply:yes]]", "agent:main:a")).endswith("yes")
 
 
-async def test_a_journal_cut_anywhere_loses_at_most_its_last_change(gateway: GatewayProcess, tmp_path: Path) -> None:
-    journal = gateway.sessions_dir() / "sessions.journal"
+async def test_a_journal_cut_anywhere_loses_at_most_its_last_change(process: GatewayProcess, tmp_path: Path) -> None:
+    journal = process.sessions_dir() / "sessions.journal"
     plan = [{"at": "write", "path": "*/sessions.json", "do": "ENOSPC"}]
-    gateway.env |= {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(plan)}
-    async with gateway:
-        async with gateway.client() as client:
+    process.env |= {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(plan)}
+    async with process:
+        async with process.client() as client:
             for name in ("one", "two", "three"):
                 await client.chat(f"{name} [[reply:done]]", f"agent:main:{name}")
-        gateway.kill()
-    parts = sorted(gateway.sessions_dir().glob("sessions.journal*"))
+        process.kill()
+    parts = sorted(process.sessions_dir().glob("sessions.journal*"))
     kept = {part: part.read_bytes() for part in parts}
     total = b"".join(kept[part] for part in (journal.with_name("sessions.journal.folding"), journal) if part in kept)
     state = tmp_path / "state"
     for cut in (0, len(total) // 2, len(total) - 1):
         shutil.rmtree(state / "agents" / "main" / "sessions" / "archive", ignore_errors=True)
-        for part in sorted(gateway.sessions_dir().glob("sessions.j*")):
+        for part in sorted(process.sessions_dir().glob("sessions.j*")):
             part.unlink()
         journal.write_bytes(total[:cut])
         whole = [json.loads(one)[1] for one in total[:cut].split(b"\n")[:-1]]
-        gateway.env.pop("OPENCLAW_FAULT_PLAN", None)
-        async with gateway, gateway.client() as client:
+        process.env.pop("OPENCLAW_FAULT_PLAN", None)
+        async with process, process.client() as client:
             listed = {row["key"] for row in (await client.call("sessions.list"))["sessions"]}
             assert {key for key in whole if key} == listed
             assert text_of(await client.chat("more [[reply:yes]]", "agent:main:one")) == "yes"
         with contextlib.suppress(FileNotFoundError):
-            (gateway.sessions_dir() / "sessions.json").unlink()
+            (process.sessions_dir() / "sessions.json").unlink()

@@ -21,6 +21,7 @@ import aiohttp
 import pytest
 
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
@@ -55,7 +56,19 @@ def trouble(tmp_path: Path) -> Trouble:
 
 
 @asynccontextmanager
-async def serving(root: Path, models: ModelServer, env: dict[str, str]) -> AsyncIterator[tuple[Any, WireClient]]:
+async def serving(
+    root: Path, models: ModelServer, env: dict[str, str]
+) -> AsyncIterator[tuple[InProcessGateway, WireClient]]:
+    gateway = InProcessGateway(root / "state", model_config(models.base_url, models.api_key), env)
+    async with gateway, gateway.client() as client:
+        yield gateway, client
+
+
+@asynccontextmanager
+async def serving_process(
+    root: Path, models: ModelServer, env: dict[str, str]
+) -> AsyncIterator[tuple[GatewayProcess, WireClient]]:
+    """For tests that kill the Gateway or read what it prints."""
     gateway = GatewayProcess(root / "state", model_config(models.base_url, models.api_key), env)
     async with gateway, gateway.client() as client:
         yield gateway, client
@@ -95,7 +108,7 @@ async def test_a_message_that_cannot_be_written_down_is_not_acknowledged(
 async def test_a_new_session_that_cannot_be_made_durable_is_refused_and_works_later(
     tmp_path: Path, models: ModelServer, trouble: Trouble, error: str
 ) -> None:
-    async with serving(tmp_path, models, trouble.env("*/sessions.journal", error, "sync")) as (gateway, client):
+    async with serving_process(tmp_path, models, trouble.env("*/sessions.journal", error, "sync")) as (gateway, client):
         trouble.begin()
         with pytest.raises(RequestFailed, match=WORDS[error]):
             await client.call("chat.send", message("a", "agent:main:new"))
@@ -149,7 +162,7 @@ async def test_a_message_whose_end_cannot_be_written_ends_after_the_next_start(
 ) -> None:
     held = asyncio.Event()
     models.queue(Reply("the answer", hold=held, hold_after=1))
-    async with serving(tmp_path, models, trouble.env("*/ledger.db", error)) as (gateway, client):
+    async with serving_process(tmp_path, models, trouble.env("*/ledger.db", error)) as (gateway, client):
         await client.call("chat.send", message("a"))
         await models.wait_for_requests(1)
         trouble.begin()
@@ -217,7 +230,7 @@ async def test_other_sessions_are_served_while_one_waits(tmp_path: Path, models:
 async def test_sessions_json_catches_up_when_space_returns(
     tmp_path: Path, models: ModelServer, trouble: Trouble, error: str
 ) -> None:
-    async with serving(tmp_path, models, trouble.env("*/sessions.json", error)) as (gateway, client):
+    async with serving_process(tmp_path, models, trouble.env("*/sessions.json", error)) as (gateway, client):
         trouble.begin()
         await client.chat("a [[reply:done a]]", "agent:main:new")
         store = gateway.sessions_dir() / "sessions.json"
@@ -244,7 +257,7 @@ async def test_a_channel_goes_on_when_the_disk_does(
     async with SignalDaemon(US) as signal:
         section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, "allowFrom": [ANN]}
         config = model_config(models.base_url, models.api_key, channels={"signal": section})
-        async with GatewayProcess(tmp_path / "state", config, trouble.env(path, error)):
+        async with InProcessGateway(tmp_path / "state", config, trouble.env(path, error)):
             await signal.connected()
             trouble.begin()
             await signal.say("a [[reply:done a]]", sender=ANN)
@@ -291,7 +304,7 @@ async def test_a_really_full_disk_refuses_new_messages_and_loses_none_when_space
 ) -> None:
     held = asyncio.Event()
     models.queue(Reply("words " * 50, hold=held, hold_after=1))
-    async with serving(small_disk, models, {}) as (gateway, client):
+    async with serving_process(small_disk, models, {}) as (gateway, client):
         await client.call("chat.send", message("a"))
         await models.wait_for_requests(1)
         ballast = fill(small_disk)
@@ -336,7 +349,7 @@ async def test_settings_that_cannot_be_written_stay_as_they_were(small_disk: Pat
 async def test_a_gateway_starts_on_a_full_disk_and_still_shows_what_it_has(
     small_disk: Path, models: ModelServer
 ) -> None:
-    async with serving(small_disk, models, {}) as (gateway, client):
+    async with serving_process(small_disk, models, {}) as (gateway, client):
         await client.chat("a [[reply:done a]]")
         gateway.kill()
         ballast = fill(small_disk)
@@ -348,7 +361,7 @@ async def test_a_gateway_starts_on_a_full_disk_and_still_shows_what_it_has(
 
 
 async def test_a_read_only_disk_is_named_when_the_gateway_cannot_start(small_disk: Path, models: ModelServer) -> None:
-    async with serving(small_disk, models, {}) as (gateway, client):
+    async with serving_process(small_disk, models, {}) as (gateway, client):
         await client.chat("a [[reply:done a]]")
         gateway.kill()
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -365,7 +378,7 @@ async def test_a_read_only_disk_is_named_when_the_gateway_cannot_start(small_dis
             assert await history(again) == ["a", "done a"]
 
 
-async def probe(gateway: GatewayProcess) -> tuple[int, dict[str, Any]]:
+async def probe(gateway: InProcessGateway) -> tuple[int, dict[str, Any]]:
     async with aiohttp.ClientSession() as http, http.get(f"{gateway.url}/readyz") as response:
         return response.status, await response.json()
 
@@ -391,7 +404,7 @@ async def test_a_gateway_that_cannot_write_is_not_ready(small_disk: Path, models
 async def test_nothing_but_sentences_is_printed_while_the_log_cannot_be_written(
     small_disk: Path, models: ModelServer
 ) -> None:
-    async with serving(small_disk, models, {}) as (gateway, client):
+    async with serving_process(small_disk, models, {}) as (gateway, client):
         await client.chat("a [[reply:done a]]")
         ballast = fill(small_disk)
         for _ in range(10):  # More lines than fit into the last page of the file.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from openclaw.outbound.figures import money, token_count
+from openclaw.outbound.usage_text import money, token_count
 from tests.support.gateway import RequestFailed, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from openclaw.runs.recovery import EXPIRY_MS
-from openclaw.storage import faults
 from tests.flows.test_why import story, why
 from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config
 from tests.support.gateway_in_process import InProcessGateway
@@ -29,9 +28,11 @@ StartProcess = Callable[[], AbstractAsyncContextManager[tuple[GatewayProcess, Wi
 @pytest.fixture
 def start(tmp_path: Path, models: ModelServer) -> Start:
     @asynccontextmanager
-    async def serving(**more: Any) -> AsyncIterator[tuple[InProcessGateway, WireClient]]:
+    async def serving(
+        env: dict[str, str] | None = None, **more: Any
+    ) -> AsyncIterator[tuple[InProcessGateway, WireClient]]:
         config = model_config(models.base_url, models.api_key, **more)
-        async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        async with InProcessGateway(tmp_path / "state", config, env) as gateway, gateway.client() as client:
             yield gateway, client
 
     return serving
@@ -227,21 +228,13 @@ async def test_a_restart_before_it_began(start_process: StartProcess, models: Mo
 )
 @pytest.mark.parametrize("path", ["*.jsonl", "*/ledger.db"])
 async def test_a_disk_that_takes_nothing(
-    start: Start,
-    models: ModelServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: str,
-    words: str,
-    path: str,
+    start: Start, models: ModelServer, tmp_path: Path, error: str, words: str, path: str
 ) -> None:
     full, held = tmp_path / "full", asyncio.Event()
     fault = [{"at": "write", "path": path, "do": error, "while": str(full)}]
-    plan = faults.plan_from({faults.CONSENT: "allow", faults.PLAN: json.dumps(fault)})
-    assert plan is not None
-    monkeypatch.setattr(faults, "write", plan.write)
+    env = {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(fault)}
     models.queue(Reply("the answer", hold=held, hold_after=0))
-    async with start() as (_, client):
+    async with start(env) as (_, client):
         await send(client, "a")
         await models.wait_for_requests(1)
         full.touch()

@@ -22,33 +22,6 @@ from openclaw.storage.files.session_store import FileSessionStore
 TOKEN = "a-long-enough-test-token"
 
 
-class HeldClock:
-    """Time that moves only when a test says so; what sleeps wakes in order."""
-
-    def __init__(self, now_ms: int = 1_794_766_939_494) -> None:
-        self._now_ms = now_ms
-        self._sleepers: list[tuple[int, asyncio.Future[None]]] = []
-
-    def now_ms(self) -> int:
-        return self._now_ms
-
-    def monotonic(self) -> float:
-        return self._now_ms / 1000
-
-    async def sleep(self, seconds: float) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleepers.append((self._now_ms + int(seconds * 1000), future))
-        await future
-
-    def advance(self, seconds: float) -> None:
-        self._now_ms += int(seconds * 1000)
-        due = [future for at, future in self._sleepers if at <= self._now_ms]
-        self._sleepers = [(at, future) for at, future in self._sleepers if at > self._now_ms]
-        for future in due:
-            if not future.done():
-                future.set_result(None)
-
-
 class Running:
     """The Gateway under test and how to reach it."""
 
@@ -185,8 +158,8 @@ async def running_gateway(
         transcripts=cast(Any, None),
         ledger=cast(Any, None),
         blobs=cast(Any, None),
-        catalogue=Catalogue.from_config(store.current, environ, state_dir=str(state)),
-        make_catalogue=lambda new: Catalogue.from_config(new, environ, state_dir=str(state)),
+        catalogue=Catalogue(store.current, environ, state_dir=str(state)),
+        make_catalogue=lambda new: Catalogue(new, environ, state_dir=str(state)),
         environ=environ,
     )
     if services:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from openclaw.gateway.metrics import WINDOW, StallMonitor
-from tests.gateway.support import HeldClock
+from tests.support.clock import HeldClock
 
 
 async def test_waking_late_is_noted_as_lag() -> None:

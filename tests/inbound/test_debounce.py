@@ -13,8 +13,8 @@ from openclaw.config.schema.messages import InboundDebounce
 from openclaw.inbound import debounce
 from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
 from openclaw.inbound.message import Inbound, Media, Quoted
-from tests.gateway.support import HeldClock
 from tests.inbound.support import message
+from tests.support.clock import HeldClock
 
 
 class Bench:

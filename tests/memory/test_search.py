@@ -18,7 +18,7 @@ from openclaw.config.schema import Config
 from openclaw.memory import embedders
 from openclaw.memory.embedders import Embedders, EmbeddingFailed, NoEmbedder
 from openclaw.memory.index import MemoryIndex, packed, similarities
-from openclaw.memory.search import PAUSE_MS, Notebooks, NotesSearch
+from openclaw.memory.search import PAUSE_MS, AgentMemories, AgentMemory
 from openclaw.models.http import ModelHttp
 from openclaw.models.keys import Keys
 from tests.support.embedding_server import KEY, EmbeddingServer
@@ -78,11 +78,11 @@ def workspace(tmp_path: Path) -> Path:
 
 def notes(
     workspace: Path, settings: dict[str, Any], clock: Clock | None = None, environ: dict[str, str] | None = None
-) -> NotesSearch:
+) -> AgentMemory:
     config = msgspec.convert({"agents": {"defaults": {"memorySearch": settings}}}, Config)
     clock = clock or Hands()
     keys = Keys(environ or {}, state_dir=str(workspace.parent), clock=clock)
-    books = Notebooks(workspace.parent, clock, Embedders(http(), keys, environ or {}))
+    books = AgentMemories(workspace.parent, clock, Embedders(http(), keys, environ or {}))
     return books.of("main", workspace, config.agents.defaults.memory_search, config)
 
 
@@ -170,7 +170,7 @@ async def test_the_second_provider_serves_when_the_first_fails(workspace: Path, 
         "models": {"providers": {"openai": {"baseUrl": f"{server.url}/v1", "apiKey": KEY}}},
     }
     built = msgspec.convert(config, Config)
-    books = Notebooks(workspace.parent, Hands(), Embedders(http(), Keys({}, clock=Hands()), {}))
+    books = AgentMemories(workspace.parent, Hands(), Embedders(http(), Keys({}, clock=Hands()), {}))
     search = books.of("main", workspace, built.agents.defaults.memory_search, built)
     found = await search.search(BY_MEANING, 6, 0.35)
     assert (found.provider, [hit.name for hit in found.hits]) == ("openai", ["memory/2026-01-30.md"])

@@ -20,7 +20,7 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models.base import Model
-from tests.support.model_rules_binding import encrypted, mark_of
+from tests.support.model_rules import encrypted, mark_of
 
 Happening: TypeAlias = tuple[str, int]
 KINDS = (

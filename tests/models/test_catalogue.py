@@ -29,7 +29,7 @@ LM_STUDIO = FoundServer(provider="lmstudio", base_url="http://127.0.0.1:1234/v1"
 
 
 def catalogue(config: dict[str, Any] | None = None, environ: dict[str, str] | None = None, **more: Any) -> Catalogue:
-    return Catalogue.from_config(build(config or {}), environ or {}, **{"state_dir": "/nonexistent", **more})
+    return Catalogue(build(config or {}), environ or {}, **{"state_dir": "/nonexistent", **more})
 
 
 def provider(**fields: Any) -> dict[str, Any]:

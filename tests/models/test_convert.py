@@ -25,10 +25,8 @@ from openclaw.models import anthropic, convert, openai_chat, openai_responses
 from openclaw.models.base import Model, ModelRequest
 from openclaw.models.message_builder import encode_body
 from tests.models.streams import READ
-from tests.support.model_rules import check_anthropic
-from tests.support.model_rules_claude import check_generation
-from tests.support.model_rules_mistral import check_mistral
-from tests.support.model_rules_openai import check_chat, check_responses
+from tests.support.model_rules import check_anthropic, check_generation
+from tests.support.model_rules_openai import check_chat, check_mistral, check_responses
 
 CLAUDE = Model(
     provider="anthropic", id="claude-sonnet-4-5", api="anthropic-messages", reasoning=True, input=("text", "image"),

@@ -1,4 +1,4 @@
-"""What people are told when a model cannot be called."""
+"""A provider's failure has a kind, may be worth a retry, and is told to a person in plain words."""
 
 from __future__ import annotations
 

@@ -23,12 +23,8 @@ from openclaw.models.base import Model, ModelRequest
 from openclaw.models.message_builder import encode_body
 from tests.models.histories import KINDS, Happening, Life
 from tests.models.streams import READ
-from tests.support.model_rules import check_anthropic
-from tests.support.model_rules_binding import check_binding
-from tests.support.model_rules_claude import check_generation
-from tests.support.model_rules_images import check_images
-from tests.support.model_rules_mistral import check_mistral
-from tests.support.model_rules_openai import check_chat, check_responses
+from tests.support.model_rules import check_anthropic, check_binding, check_generation, check_images
+from tests.support.model_rules_openai import check_chat, check_mistral, check_responses
 
 SEES = ("text", "image")
 ANTHROPIC: dict[str, Any] = {"provider": "anthropic", "api": "anthropic-messages", "reasoning": True, "input": SEES}

@@ -7,14 +7,14 @@ from typing import Literal
 import pytest
 
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock
-from openclaw.outbound.reasoning import Said, TagStream, Thought, framed, reasoning_message, typed
+from openclaw.outbound.reasoning import AnswerText, ReasoningText, TagStream, framed, reasoning_message, typed
 
 
 def sort(*deltas: str, only_final: bool | Literal["if_begun"] = False, complete: bool = True) -> tuple[str, str]:
     stream = TagStream(only_final=only_final)
     pieces = [piece for delta in deltas for piece in stream.feed(delta)] + stream.close(complete=complete)
-    said = "".join(piece.text for piece in pieces if isinstance(piece, Said))
-    return said, "".join(piece.text for piece in pieces if isinstance(piece, Thought))
+    said = "".join(piece.text for piece in pieces if isinstance(piece, AnswerText))
+    return said, "".join(piece.text for piece in pieces if isinstance(piece, ReasoningText))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_tags_are_taken_out_except_in_code(text: str, said: str, thought: str) -
 def test_the_tag_and_what_follows_never_appear_while_streaming() -> None:
     stream = TagStream()
     shown = [stream.feed(delta) for delta in ("<think>se", "cret</think>", "Hello ", "world")]
-    assert shown == [[Thought("se")], [Thought("cret")], [Said("Hello ")], [Said("world")]]
+    assert shown == [[ReasoningText("se")], [ReasoningText("cret")], [AnswerText("Hello ")], [AnswerText("world")]]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_where_only_final_counts_the_rest_is_said_only_for_want_of_it(text: str,
 def test_a_model_that_begins_without_the_tag_is_not_held_to_it(text: str, said: str) -> None:
     assert sort(*text, only_final="if_begun")[0] == said
     stream = TagStream(only_final="if_begun")
-    assert stream.feed("plain ") == [Said("plain ")], "shown while it comes"
+    assert stream.feed("plain ") == [AnswerText("plain ")], "shown while it comes"
 
 
 def test_a_model_that_begins_with_the_tag_is_held_to_it_also_in_what_is_stored() -> None:

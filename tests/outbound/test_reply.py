@@ -10,8 +10,7 @@ import pytest
 from openclaw.config.load import parse_config
 from openclaw.outbound.backoff import Backoff, retry_delay_s
 from openclaw.outbound.limits import Limits, limits_for
-from openclaw.outbound.part import MediaRef
-from openclaw.outbound.reply import failure_notice, parts_for
+from openclaw.outbound.reply import MediaRef, failure_notice, parts_for
 
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042", "accountId": "default"}
 

@@ -11,7 +11,7 @@ import pytest
 from openclaw.events import AssistantEnded, AssistantStarted, Event, Silent, TextDelta, ThinkingDelta, ToolStarted
 from openclaw.messages import AssistantMessage
 from openclaw.outbound.typing import TTL_S, Typing, TypingMode
-from tests.gateway.support import HeldClock
+from tests.support.clock import HeldClock
 
 
 class Sign:

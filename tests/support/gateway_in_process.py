@@ -6,25 +6,32 @@ Use ``GatewayProcess`` where the process is the point: a kill, the signals, the 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.store import ConfigStore
+from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.main import GatewayLock, serving
 from openclaw.logs import Logs
 from openclaw.paths import make_private_dir
-from tests.support.gateway import GatewayUnderTest
+from openclaw.storage import faults
+from tests.support.gateway import GatewayUnderTest, model_config
+from tests.support.scripted_model import ScriptedModel
 
 
 class InProcessGateway(GatewayUnderTest):
     """``async with InProcessGateway(state, config) as gateway``: serves on loopback, and is closed at the end.
 
     While it runs, ``os.environ`` is the Gateway's environment, so that commands of the agent see what they would see
-    in a process. ``gateway`` is the Gateway itself, for tests that look inside. ``clock`` may be one that a test moves.
+    in a process; a fault plan in ``env`` counts, as long as it kills nobody. ``gateway`` is the Gateway itself, for
+    tests that look inside. ``clock`` may be one that a test moves.
     """
 
     gateway: Gateway
@@ -57,6 +64,7 @@ class InProcessGateway(GatewayUnderTest):
         async with AsyncExitStack() as stack:
             stack.callback(_replace_environ, dict(os.environ))
             _replace_environ(self.env)
+            stack.enter_context(_planned_faults(self.env))
             state = make_private_dir(str(self.state_dir))
             lock = GatewayLock.acquire(state, os.environ)
             stack.callback(lock.release)
@@ -99,6 +107,38 @@ class InProcessGateway(GatewayUnderTest):
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+
+
+@asynccontextmanager
+async def gateway_parts(
+    state_dir: Path, model: ScriptedModel, *, clock: Clock | None = None, **config: Any
+) -> AsyncGenerator[Gateway]:
+    """A Gateway's parts on real stores, wired and not listening; ``model`` answers every call."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    path = state_dir / "openclaw.json"
+    if not path.exists():
+        path.write_text(json.dumps(model_config("http://127.0.0.1:9", **config)))
+    clock = clock or SystemClock()
+    store = ConfigStore(str(path), clock, {})
+    store.load_or_create()
+    gateway = await open_gateway(str(state_dir), store, clock, {})
+    gateway.runtime.call_model = model.answer
+    try:
+        yield gateway
+    finally:
+        await close_gateway(gateway)
+
+
+@contextmanager
+def _planned_faults(env: dict[str, str]) -> Iterator[None]:
+    """Switches the faults on that a process started with this environment would have."""
+    plan = faults.plan_from(env)
+    if plan is None:
+        yield
+        return
+    assert '"kill"' not in env[faults.PLAN], "a plan that kills needs a process of its own"
+    with patch.multiple(faults, active=True, point=plan.point, write=plan.write, sync=plan.sync):
+        yield
 
 
 def _replace_environ(env: dict[str, str]) -> None:

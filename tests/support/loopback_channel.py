@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from openclaw.channels.accounts import DEFAULT, default_account_id
-from openclaw.channels.base import Account, Capabilities, ChannelContext, MessageRef
+from openclaw.channels.base import Account, Capabilities, ChannelContext, MessageRef, default_account_id
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Media, Peer, Route, Sender
-from openclaw.outbound.part import Part, SendFailed, Sent
+from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
+from openclaw.sessions.keys import DEFAULT_ACCOUNT
 
 
 class Delivered:
     """What a person on the channel got."""
 
-    def __init__(self, to: str, account: str, part: Part, key: str) -> None:
+    def __init__(self, to: str, account: str, part: OutgoingMessage, key: str) -> None:
         self.to = to
         self.account = account
         self.text = part.text
@@ -25,7 +25,7 @@ class Delivered:
 
 
 class Loopback:
-    """A ``ChannelKind`` and the world behind it; add it to the registry for the length of a test."""
+    """A ``ChannelKind`` and the world behind it. A test passes it to the ``ChannelManager``."""
 
     label = "Loopback"
 
@@ -65,7 +65,7 @@ class Loopback:
         if section is None:
             return []
         base = {key: value for key, value in section.items() if key != "accounts"}
-        listed = section.get("accounts") or {DEFAULT: {}}
+        listed = section.get("accounts") or {DEFAULT_ACCOUNT: {}}
         return [
             Account(
                 id=name,
@@ -99,7 +99,7 @@ class Loopback:
         *,
         sender: str = "ann",
         group: str | None = None,
-        account: str = DEFAULT,
+        account: str = DEFAULT_ACCOUNT,
         message_id: str | None = None,
         media: tuple[Media, ...] = (),
         **more: Any,
@@ -127,11 +127,11 @@ class Loopback:
         for account, inbound in reversed(self.said) if newest_first else list(self.said):
             await self.lives[account].context.receive(inbound)
 
-    def disconnect(self, account: str = DEFAULT, error: str = "the line is cut") -> None:
+    def disconnect(self, account: str = DEFAULT_ACCOUNT, error: str = "the line is cut") -> None:
         self.lives[account].context.disconnected(error)
         self.changed()
 
-    def reconnect(self, account: str = DEFAULT) -> None:
+    def reconnect(self, account: str = DEFAULT_ACCOUNT) -> None:
         self.lives[account].context.connected()
         self.changed()
 
@@ -166,7 +166,7 @@ class LoopbackChannel:
             del self.world.lives[self.context.account.id]
             self.world.changed()
 
-    async def send(self, route: Route, part: Part, key: str) -> Sent:
+    async def send(self, route: Route, part: OutgoingMessage, key: str) -> SendReceipt:
         world = self.world
         await world.gate.wait()
         if world.failures:
@@ -178,7 +178,7 @@ class LoopbackChannel:
         world.changed()
         if world.failures_after:
             raise world.failures_after.pop(0)
-        return Sent(message_id=f"out-{len(world.delivered)}")
+        return SendReceipt(message_id=f"out-{len(world.delivered)}")
 
     async def typing(self, route: Route, on: bool) -> None:
         self.world.typing.append((route.to or "", on))

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
+import hashlib
+import io
 import re
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
+from PIL import Image
+
+from openclaw.models.base import Model
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 ID = re.compile(r"[a-zA-Z0-9_-]+")
@@ -278,3 +287,171 @@ def _count_markers(value: Any) -> int:
     if isinstance(value, dict):
         return ("cache_control" in value) + sum(_count_markers(item) for key, item in value.items() if key != "input")
     return sum(_count_markers(item) for item in value) if isinstance(value, list) else 0
+
+
+BINDING_BETA = "thinking-binding-controls-2026-08-01"
+BOUND = "bound."
+"""Begins the signatures of thinking that is tied to its conversation."""
+_FORTY_SIX = ("claude-opus-4-6", "claude-sonnet-4-6")
+_FORTY_SEVEN_ON = ("claude-opus-4-7", "claude-opus-4-8")
+_FIVE = ("claude-opus-5", "claude-sonnet-5", "claude-fable-5", "claude-mythos-5")
+_LATEST = (
+    "claude-fable-5-1", "claude-fable-5-2", "claude-mythos-5-1", "claude-mythos-5-2", "claude-opus-5-5",
+    "claude-sonnet-5-5", "claude-haiku-5-5",
+)  # fmt: skip
+_ADAPTIVE_ONLY = {*_FORTY_SEVEN_ON, *_FIVE, *_LATEST}
+_CANNOT_DISABLE = {"claude-fable-5", "claude-mythos-5", *_LATEST} - {"claude-haiku-5-5"}
+_CANNOT_FORCE = {*_LATEST} - {"claude-haiku-5-5"}
+
+
+def is_bound(model: str) -> bool:
+    return model in _LATEST
+
+
+def check_generation(body: dict[str, Any], *, version: str, betas: str) -> None:
+    model = body["model"]
+    sampling = [name for name in ("temperature", "top_p", "top_k") if name in body]
+    removed = version == "2026-10-21" or model in _ADAPTIVE_ONLY
+    check(not (removed and sampling), f"{'/'.join(sampling)}: Extra inputs are not permitted")
+    thinking = body.get("thinking") or {}
+    kind = thinking.get("type")
+    if model in _ADAPTIVE_ONLY:
+        check(kind != "enabled", '"thinking.type.enabled" is not supported for this model.')
+    if model in _CANNOT_DISABLE:
+        check(kind != "disabled", '"thinking.type.disabled" is not supported for this model.')
+    check(kind != "between_tools" or model == "claude-sonnet-5-5", '"thinking.type.between_tools" is not supported')
+    effort = body.get("output_config", {}).get("effort")
+    check(not (kind == "disabled" and effort in ("xhigh", "max")), "thinking cannot be disabled at this effort")
+    forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
+    check(not (forced and model in _CANNOT_FORCE), "tool_choice: forced tool use is not supported for this model")
+    modern = model in _FORTY_SIX or model in _ADAPTIVE_ONLY
+    prefilled = body["messages"][-1]["role"] == "assistant"
+    check(not (modern and prefilled), "This model does not support assistant message prefill.")
+    if "block_binding" in thinking:
+        check(BINDING_BETA in betas, "thinking.block_binding: Extra inputs are not permitted")
+        check(kind in ("enabled", "adaptive"), "thinking.block_binding: Extra inputs are not permitted")
+
+
+def signature_for(body: dict[str, Any]) -> str:
+    """The signature of thinking produced by this request."""
+    return BOUND + _digest(body, len(body["messages"]))
+
+
+def count_unbound(body: dict[str, Any]) -> int:
+    """Thinking blocks sent back behind another conversation than their own: refused, or dropped where allowed."""
+    unbound = 0
+    for index, message in enumerate(body["messages"]):
+        if message["role"] != "assistant" or isinstance(message["content"], str):
+            continue
+        for block in message["content"]:
+            signature = str(block.get("signature", ""))
+            if signature.startswith(BOUND) and signature != BOUND + _digest(body, index):
+                unbound += 1
+    binding = (body.get("thinking") or {}).get("block_binding", {})
+    if unbound and binding.get("prefix_mismatch_behavior") != "drop_block":
+        raise Refused("Invalid `signature` in `thinking` block. The block is bound to a different conversation.")
+    return unbound
+
+
+def _digest(body: dict[str, Any], count: int) -> str:
+    prefix = [body.get("system"), body.get("tools"), body["messages"][:count]]
+    return hashlib.sha256(msgspec.json.encode(_unmarked(prefix))).hexdigest()[:32]
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unmarked(item) for key, item in value.items() if key != "cache_control"}
+    return [_unmarked(item) for item in value] if isinstance(value, list) else value
+
+
+_OF_REASONING = re.compile(r"_of_(rs_\d+)$")
+
+
+def mark_of(model: Model, number: int) -> str:
+    """The signature of a thought, or the thought itself where the API has no signatures."""
+    return f"<{model.provider} {model.api} {model.id}> {number}"
+
+
+def encrypted(model: Model, number: int) -> str:
+    item = {"type": "reasoning", "id": f"rs_{number}", "summary": [], "encrypted_content": mark_of(model, number)}
+    return msgspec.json.encode(item).decode()
+
+
+def check_binding(body: dict[str, Any], model: Model) -> None:
+    own = mark_of(model, 0).removesuffix("0")
+    if model.api == "openai-responses":
+        _check_items(body["input"], own)
+        return
+    for message in body["messages"]:
+        blocks = message["content"] if isinstance(message["content"], list) else []
+        for block in blocks:
+            if block["type"] in ("thinking", "redacted_thinking"):
+                signature = block.get("signature") or block.get("data")
+                check(str(signature).startswith(own), "Invalid `signature` in `thinking` block")
+        thought = message.get("reasoning_content")
+        check(thought is None or own in thought, "reasoning_content of another model")
+
+
+def _check_items(items: list[dict[str, Any]], own: str) -> None:
+    reasoning: set[str] = set()
+    for item in items:
+        if item.get("type") == "reasoning":
+            check(
+                item["encrypted_content"].startswith(own),
+                f"The encrypted content of {item['id']} could not be verified.",
+            )
+            reasoning.add(item["id"])
+        elif match := _OF_REASONING.search(item.get("id", "")):
+            check(
+                match.group(1) in reasoning,
+                f"Item '{item['id']}' was provided without its required 'reasoning' item: '{match.group(1)}'.",
+            )
+
+
+_DATA_URL = re.compile(r"data:(image/\w+);base64,(.*)", re.DOTALL)
+MOST = 100
+MOST_BYTES = 5 * 1024 * 1024
+LONGEST_SIDE = 8000
+LONGEST_SIDE_OF_MANY = 2000
+MANY = 20
+
+
+def check_images(body: Any) -> None:
+    images = list(_images(body))
+    check(len(images) <= MOST, f"too many images: {len(images)}")
+    longest = LONGEST_SIDE_OF_MANY if len(images) > MANY else LONGEST_SIDE
+    for mime_type, data in images:
+        check(len(data) <= MOST_BYTES, f"image exceeds 5 MB maximum: {len(data)} bytes > {MOST_BYTES} bytes")
+        kind, side = _opened(data)
+        check(kind is not None, "Could not process image")
+        check(kind == mime_type, f"Image does not match the provided media type {mime_type}")
+        check(side <= longest, f"At least one of the image dimensions exceed max allowed size: {longest} pixels")
+
+
+def _images(value: Any) -> Iterator[tuple[str, str]]:
+    match value:
+        case {"type": "image", "source": {"media_type": str(mime_type), "data": str(data)}}:
+            yield mime_type, data
+        case {"type": "image_url", "image_url": {"url": str(url)}} | {"type": "input_image", "image_url": str(url)}:
+            match = _DATA_URL.fullmatch(url)
+            check(match, "Invalid image URL")
+            assert match is not None
+            yield match.group(1), match.group(2)
+        case dict():
+            for item in value.values():
+                yield from _images(item)
+        case list():
+            for item in value:
+                yield from _images(item)
+        case _:
+            pass
+
+
+@functools.lru_cache(maxsize=256)
+def _opened(data: str) -> tuple[str | None, int]:
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(data, validate=True))) as image:
+            image.load()
+            return f"image/{str(image.format).lower()}", max(image.size)
+    except (binascii.Error, ValueError, OSError, SyntaxError):
+        return None, 0

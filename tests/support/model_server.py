@@ -41,9 +41,15 @@ import msgspec
 from aiohttp import web
 
 from openclaw.models.base import Model, Price
-from tests.support.model_rules import Refused, check_anthropic
-from tests.support.model_rules_claude import check_generation, count_unbound, is_bound, signature_for
-from tests.support.model_rules_images import check_images
+from tests.support.model_rules import (
+    Refused,
+    check_anthropic,
+    check_generation,
+    check_images,
+    count_unbound,
+    is_bound,
+    signature_for,
+)
 from tests.support.model_rules_openai import check_chat, check_responses
 from tests.support.model_script import Call, Reply, parse_stages
 from tests.support.model_wire import (

@@ -8,7 +8,7 @@ import pytest
 
 from openclaw.clock import SystemClock
 from openclaw.config.schema import Config, MemorySearch
-from openclaw.memory.search import Notebooks
+from openclaw.memory.search import AgentMemories
 from openclaw.messages import TextBlock
 from openclaw.tools.base import Tool, ToolContext, ToolError
 from openclaw.tools.memory import SNIPPET_CHARS, memory_tools, snippet_of
@@ -25,7 +25,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def tools_of(workspace: Path, settings: MemorySearch, citations: str = "auto", said: Any = None) -> list[Tool]:
-    notes = Notebooks(workspace.parent, SystemClock()).of("main", workspace, settings, Config())
+    notes = AgentMemories(workspace.parent, SystemClock()).of("main", workspace, settings, Config())
     return memory_tools(notes, workspace, settings, citations, said)
 
 

@@ -17,7 +17,7 @@ from openclaw.config.schema import Budget, Config
 from openclaw.messages import Usage
 from openclaw.models.base import ModelError, Price
 from openclaw.models.catalogue import UnknownModel
-from openclaw.outbound.figures import money, token_count
+from openclaw.outbound.usage_text import money, token_count
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import SessionRow, TranscriptRef
 

@@ -36,7 +36,7 @@ from openclaw.events import (
 )
 from openclaw.messages import AssistantBlock, AssistantMessage, Message, TextBlock, ThinkingBlock, ToolCall, UserMessage
 from openclaw.models.base import Heard, Model, ModelError, ModelRequest, StreamEvent, Text, Thinking
-from openclaw.outbound.reasoning import Piece, Said
+from openclaw.outbound.reasoning import AnswerText, Piece
 from openclaw.outbound.visible import SpeechStream
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 
@@ -270,7 +270,7 @@ async def _end(message: AssistantMessage, part: Part, reply: Reply, talk: _Talk)
 
 def _show(pieces: Iterable[Piece], options: LoopOptions) -> None:
     for piece in pieces:
-        options.show(TextDelta(piece.text) if type(piece) is Said else ThinkingDelta(piece.text))
+        options.show(TextDelta(piece.text) if type(piece) is AnswerText else ThinkingDelta(piece.text))
 
 
 async def _run_tools(calls: list[ToolCall], talk: _Talk) -> None:

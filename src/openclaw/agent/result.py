@@ -11,7 +11,7 @@ from openclaw.agent.continuation import joined
 from openclaw.agent.prompt_report import PromptReport
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, Usage
-from openclaw.outbound.footer import with_footer
+from openclaw.outbound.usage_text import with_footer
 from openclaw.outbound.visible import heard
 
 NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."

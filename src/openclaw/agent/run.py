@@ -41,7 +41,7 @@ from openclaw.models.base import Heard, ModelError, ModelRequest
 from openclaw.models.cost import added, has_price
 from openclaw.models.errors import error_text
 from openclaw.models.retry import next_retry_ms
-from openclaw.outbound.footer import usage_footer
+from openclaw.outbound.usage_text import usage_footer
 from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.reset import touched

@@ -18,7 +18,7 @@ from openclaw.agent.spend import Spending
 from openclaw.agent.tokens import Scales
 from openclaw.clock import Clock
 from openclaw.config.store import Derived
-from openclaw.memory.search import Notebooks
+from openclaw.memory.search import AgentMemories
 from openclaw.messages import AssistantMessage, ImageBlock, ToolResultMessage, ToolSpec
 from openclaw.models.base import Heard, ModelRequest
 from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
@@ -53,7 +53,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Finds the provider and the agent's key, then hears the answer out."""
     grounds: Grounds
     """What workspaces and skill folders hold."""
-    notebooks: Notebooks
+    memories: AgentMemories
     """Where agents look up what they wrote down."""
     approvals: Approvals | None = None
     """Commands that wait for a person's yes; None: nobody can be asked."""

@@ -54,7 +54,7 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
     said = partial(
         _said_before, SearchIndex(str(runtime.state_dir), visible_text), _transcript_folders(agent_id, runtime)
     )
-    notes = runtime.notebooks.of(agent_id, workspace, search, config)
+    notes = runtime.memories.of(agent_id, workspace, search, config)
     tools += memory_tools(notes, workspace, search, config.memory.citations, said)
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     return [tool for tool in tools if tool.spec.name in names]

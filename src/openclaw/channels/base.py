@@ -1,26 +1,29 @@
-"""What a channel is: one account on one chat platform, and what the Gateway gives it.
+"""The ``Channel`` and ``ChannelKind`` protocols, and the records that channels share.
 
-A channel translates and transports. Who may write, which session a message belongs to, what is said and when it is
-said again are decided elsewhere, for all channels alike.
+A channel is one account on one chat platform. It only translates and transports. Access, sessions, replies and retries
+are decided elsewhere, in the same way for all channels.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from openclaw.clock import Clock
+from openclaw.config.agents import default_agent_id
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Peer, Route
-from openclaw.outbound.part import Part, Sent
+from openclaw.outbound.reply import OutgoingMessage, SendReceipt
+from openclaw.paths import normalize_agent_id
+from openclaw.sessions.keys import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.storage.base import BlobStore
 
 Receive: TypeAlias = Callable[[Inbound], Awaitable[bool | None]]
-"""Returns once the message is on disk, or was turned away (False). Raises when it could not be taken: try again."""
+"""Takes in a message. It returns when the message is on disk, or False when it was refused. If it raises, try again."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -30,13 +33,13 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     typing: bool = False
     threads: bool = False
     mentions: bool = False
-    """The platform says who was mentioned."""
+    """The platform says who is mentioned in a message."""
     idempotent: bool = False
-    """A second send with the same key is dropped by the platform."""
+    """The platform drops a second message with the same key."""
 
 
 class NotConfigured(Exception):
-    """The account cannot work as configured: says which key to set. It is not tried again until that changes."""
+    """The account cannot work as configured. The message says which key to set. It is not tried again before that."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,82 +47,130 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     settings: Any
-    """The channel's own record, the account's keys over the shared ones."""
+    """The record of the channel's settings. The account's keys override those that all accounts share."""
     name: str | None = None
     enabled: bool = True
     problem: str = ""
-    """What keeps it from being started, e.g. a key that is missing."""
+    """Why the account cannot be started, such as a missing key. Empty if it can."""
 
 
 class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a channel may use. It keeps nothing else of the Gateway."""
+    """The parts of the Gateway that a channel may use."""
 
     channel: str
     account: Account
     clock: Clock
     state_dir: Path
-    """A folder of this account's own; make it before use."""
+    """A folder for this account alone. The channel makes it before use."""
     blobs: BlobStore
     receive: Receive
     notice: Callable[[Inbound], Awaitable[None]]
-    """Something worth knowing that asks for no answer (a reaction): ``text`` says it in words."""
+    """Reports an event that needs no answer, such as a reaction. Its ``text`` describes it."""
     connected: Callable[[], None]
     disconnected: Callable[[str], None]
-    """The connection was lost, and why; the channel is trying to get it back."""
+    """Reports why the connection was lost. The channel reconnects by itself."""
     log: logging.Logger
 
 
 class MessageRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A message on the platform; some name it by its id and its sender together."""
+    """A message on the platform. Some platforms need its sender besides its id."""
 
     id: str
     sender: str | None = None
 
 
 class Channel(Protocol):
-    """A live account. ``run`` owns its connections; the other methods may be called while it runs."""
+    """A live account. ``run`` owns its connections. The other methods may be called while it runs."""
 
     async def run(self) -> None:
-        """Connects and receives until cancelled, getting lost connections back by itself.
+        """Connects and receives until cancelled. It reconnects by itself.
 
-        Raises ``NotConfigured`` when trying again cannot help. Any other end is a crash: it is started again.
+        It raises ``NotConfigured`` if trying again cannot help. Any other end is a crash, and the channel is restarted.
         """
         ...
 
-    async def send(self, route: Route, part: Part, key: str) -> Sent:
-        """Delivers one message. ``key`` is the same for every try of it. Raises ``SendFailed``."""
+    async def send(self, route: Route, part: OutgoingMessage, key: str) -> SendReceipt:
+        """Sends one message. ``key`` is the same for every attempt. Raises ``SendFailed``."""
         ...
 
     async def typing(self, route: Route, on: bool) -> None:
-        """Shows or ends the typing sign; best effort, raises ``SendFailed``."""
+        """Shows or ends the typing sign. Raises ``SendFailed``."""
         ...
 
     async def react(self, route: Route, to: MessageRef, emoji: str, *, remove: bool = False) -> None:
-        """Puts a reaction to a message, or takes it back. Raises ``SendFailed``."""
+        """Adds a reaction to a message or removes it. Raises ``SendFailed``."""
         ...
 
     async def probe(self) -> dict[str, Any]:
-        """Asks the platform whether all is well: ``{ok, …}``."""
+        """Asks the platform whether the account works. Returns ``{ok, …}``."""
         ...
 
 
 class ChannelKind(Protocol):
-    """A platform: what the registry knows of it, cheap to import."""
+    """A platform, as listed in ``channels/registry.py``. It must be cheap to import."""
 
     id: str
     label: str
     capabilities: Capabilities
 
     def accounts(self, config: Config) -> list[Account]:
-        """Every configured account; none when the channel is not configured at all."""
+        """Every configured account. Empty if the channel is not configured."""
         ...
 
     def default_account(self, config: Config) -> str: ...
 
     def peer(self, to: str) -> Peer:
-        """The conversation an address means. Raises ``SendFailed`` for what is no address here."""
+        """The conversation that an address names. Raises ``SendFailed`` if it is no address of this platform."""
         ...
 
     def open(self, context: ChannelContext) -> Channel:
-        """A channel that does nothing until it is run. SDKs are imported here, not with the module."""
+        """Makes a channel, which does nothing until ``run``. SDKs are imported here, not with the module."""
         ...
+
+
+def default_account_id(config: Config, channel: str, ids: Iterable[str], wanted: str | None = None) -> str:
+    """The account for requests that name none: the configured one, or else the one bound to the default agent.
+
+    Failing both, it is ``default``, or the first by name if there is no ``default``.
+    """
+    known = sorted(ids)
+    if wanted and normalize_account_id(wanted) in known:
+        return normalize_account_id(wanted)
+    agent = default_agent_id(config)
+    for binding in config.bindings:
+        bound = normalize_account_id(binding.match.account_id) if binding.match.account_id else None
+        if binding.match.channel == channel and normalize_agent_id(binding.agent_id) == agent and bound in known:
+            return bound
+    return known[0] if known and DEFAULT_ACCOUNT not in known else DEFAULT_ACCOUNT
+
+
+class Disconnect(msgspec.Struct, frozen=True):
+    at: int
+    error: str
+
+
+class AccountStatus(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """The present state of an account, as clients see it."""
+
+    account_id: str
+    name: str | None = None
+    enabled: bool = msgspec.field(default=True)
+    configured: bool = msgspec.field(default=True)
+    running: bool = False
+    connected: bool = False
+    reconnect_attempts: int = 0
+    """Attempts since the account was last connected."""
+    restarts: int = 0
+    """Crashes since the Gateway was started."""
+    last_connected_at: int | None = None
+    last_disconnect: Disconnect | None = None
+    last_inbound_at: int | None = None
+    last_outbound_at: int | None = None
+    last_error: str | None = None
+    last_start_at: int | None = None
+    last_stop_at: int | None = None
+
+    def view(self) -> dict[str, Any]:
+        """The status as a mapping. Flags are always there; events that never happened are left out."""
+        flags = {name: getattr(self, name) for name in ("enabled", "configured", "running", "connected")}
+        return {**msgspec.to_builtins(self), **flags}

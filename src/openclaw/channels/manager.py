@@ -1,35 +1,44 @@
-"""Every channel account there is: started, kept running, stopped, spoken to. None of them can take the others down."""
+"""Starts, restarts and stops the configured channel accounts, and sends through them.
+
+One crash does not affect others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from openclaw.channels.accounts import DEFAULT
-from openclaw.channels.base import Account, Channel, ChannelContext, ChannelKind, NotConfigured, Receive
-from openclaw.channels.registry import configured_kinds, find_kind
-from openclaw.channels.status import AccountStatus, Disconnect
+from openclaw.channels.base import (
+    Account,
+    AccountStatus,
+    Channel,
+    ChannelContext,
+    ChannelKind,
+    Disconnect,
+    NotConfigured,
+    Receive,
+)
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Route
 from openclaw.outbound.backoff import Backoff, Chance
-from openclaw.outbound.part import Part, SendFailed, Sent
-from openclaw.sessions.keys import normalize_account_id
+from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
+from openclaw.sessions.keys import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.storage.base import BlobStore
 
 RESTART = Backoff(initial_s=1.0, max_s=300.0)
 STABLE_S = 60.0
-"""Having run this long, a crash counts as the first one again."""
+"""After an account has run this long, its next crash counts as the first one again."""
 
 
-class Running:
-    """One account: its channel, its status and the task that keeps it going."""
+class RunningAccount:
+    """One account: its channel, its status and the task that keeps it running."""
 
     def __init__(self, kind: ChannelKind, account: Account) -> None:
         self.kind = kind
@@ -41,54 +50,52 @@ class Running:
         self.task: asyncio.Task[None] | None = None
 
 
-class Channels:
+class ChannelManager:
     def __init__(
         self,
         *,
+        kinds: Mapping[str, ChannelKind],
         config: Callable[[], Config],
         clock: Clock,
         state_dir: str,
         blobs: BlobStore,
         receive: Receive,
         notice: Callable[[Inbound], Awaitable[None]] | None = None,
-        came_up: Callable[[], None] = lambda: None,
+        on_connected: Callable[[], None] = lambda: None,
         chance: Chance = random.random,
     ) -> None:
-        """``came_up`` is called whenever an account can be sent to (again)."""
+        """``on_connected`` is called whenever an account becomes able to send."""
+        self._kinds = kinds
         self._config = config
         self._clock = clock
         self._state_dir = Path(state_dir) / "channels"
         self._blobs = blobs
         self._receive = receive
         self._notice = notice
-        self._came_up = came_up
+        self._on_connected = on_connected
         self._chance = chance
-        self._accounts: dict[tuple[str, str], Running] = {}
+        self._accounts: dict[tuple[str, str], RunningAccount] = {}
         self._changing = asyncio.Lock()
 
-    # Life
-
     async def start(self) -> None:
-        """Starts what the configuration asks for; returns without waiting for connections."""
+        """Starts the configured accounts. It does not wait for their connections."""
         await self.apply(self._config())
 
     async def apply(self, config: Config) -> None:
-        """Brings the accounts in line with a configuration; those that stay as they are are left alone."""
+        """Starts and stops accounts to match a configuration. Accounts that have not changed go on running."""
         async with self._changing:
             wanted = {
                 (kind.id, account.id): (kind, account)
-                for kind in configured_kinds(config)
+                for kind in self._kinds.values()
                 for account in kind.accounts(config)
             }
             changed = [
-                key
-                for key, running in self._accounts.items()
-                if key not in wanted or wanted[key][1] != running.account or wanted[key][0] is not running.kind
+                key for key, running in self._accounts.items() if key not in wanted or wanted[key][1] != running.account
             ]
             await asyncio.gather(*(self._stop(self._accounts.pop(key)) for key in changed))
             for key, (kind, account) in wanted.items():
                 if key not in self._accounts:
-                    self._accounts[key] = self._start(Running(kind, account))
+                    self._accounts[key] = self._start(RunningAccount(kind, account))
 
     async def config_changed(self, old: Config, new: Config, changed: Sequence[str]) -> None:
         if any(path == "channels" or path.startswith(("channels.", "bindings")) for path in changed):
@@ -98,7 +105,7 @@ class Channels:
         async with self._changing:
             await asyncio.gather(*(self._stop(running) for running in self._accounts.values()))
 
-    def _start(self, running: Running) -> Running:
+    def _start(self, running: RunningAccount) -> RunningAccount:
         account, status = running.account, running.status
         if not account.enabled:
             status.last_error = "disabled in the configuration"
@@ -109,13 +116,13 @@ class Channels:
             running.task = asyncio.create_task(self._keep_running(running), name=name)
         return running
 
-    async def _stop(self, running: Running) -> None:
+    async def _stop(self, running: RunningAccount) -> None:
         if running.task is not None:
             running.task.cancel()
             await asyncio.gather(running.task, return_exceptions=True)
 
-    async def _keep_running(self, running: Running) -> None:
-        """Until cancelled, or until the channel says that trying again cannot help."""
+    async def _keep_running(self, running: RunningAccount) -> None:
+        """Runs the channel until cancelled, or until it says that trying again cannot help."""
         kind, status, attempt = running.kind, running.status, 0
         log = logging.getLogger(f"openclaw.channels.{kind.id}")
         while True:
@@ -141,7 +148,7 @@ class Channels:
             status.restarts += 1
             await self._clock.sleep(RESTART.delay_s(attempt, self._chance))
 
-    def _context(self, running: Running, log: logging.Logger) -> ChannelContext:
+    def _context(self, running: RunningAccount, log: logging.Logger) -> ChannelContext:
         status, account, channel = running.status, running.account, running.kind.id
 
         async def receive(inbound: Inbound) -> bool | None:
@@ -155,7 +162,7 @@ class Channels:
         def connected() -> None:
             status.connected, status.last_connected_at = True, self._clock.now_ms()
             status.reconnect_attempts, status.last_error = 0, None
-            self._came_up()
+            self._on_connected()
 
         def disconnected(error: str) -> None:
             status.connected, status.last_error = False, error
@@ -177,29 +184,35 @@ class Channels:
 
     # Sending
 
-    def find(self, channel: str, account_id: str | None) -> Running | None:
-        """The account a route means: the named one, else the channel's default."""
+    def find(self, channel: str, account_id: str | None) -> RunningAccount | None:
+        """The named account of a channel, or its default account."""
         if account_id:
             return self._accounts.get((channel, normalize_account_id(account_id)))
-        kind = find_kind(channel)
-        return self._accounts.get((channel, kind.default_account(self._config()) if kind else DEFAULT))
+        kind = self._kinds.get(channel)
+        return self._accounts.get((channel, kind.default_account(self._config()) if kind else DEFAULT_ACCOUNT))
 
     def ready(self, channel: str, route: dict[str, Any]) -> bool:
         running = self.find(channel, route.get("accountId"))
         return running is not None and running.channel is not None and running.status.connected
 
     def idempotent(self, channel: str) -> bool:
-        kind = find_kind(channel)
+        kind = self._kinds.get(channel)
         return kind is not None and kind.capabilities.idempotent
 
-    async def send(self, channel: str, route: dict[str, Any], part: Part, key: str) -> Sent:
-        running, live = self._live(channel, route.get("accountId"))
+    async def send(self, channel: str, route: dict[str, Any], part: OutgoingMessage, key: str) -> SendReceipt:
+        account_id = route.get("accountId")
+        running = self.find(channel, account_id)
+        if running is None:
+            account = f" account {account_id}" if account_id else ""
+            raise SendFailed(f"{channel}{account} is not configured (channels.{channel})", reached=False)
+        if running.channel is None:
+            raise SendFailed(f"{channel} is not running: {running.status.last_error or 'starting'}", reached=False)
         try:
             where = msgspec.convert(route, Route)
         except msgspec.ValidationError as error:
             raise SendFailed(f"the route cannot be read: {error}", permanent=True) from None
         try:
-            sent = await live.send(where, part, key)
+            sent = await running.channel.send(where, part, key)
         except SendFailed:
             raise
         except Exception as error:
@@ -209,7 +222,7 @@ class Channels:
         return sent
 
     async def typing(self, channel: str, route: dict[str, Any], on: bool) -> None:
-        """Shows or ends the typing sign. Never raises for a channel that cannot: the sign is only a courtesy."""
+        """Shows or ends the typing sign. A failure is only logged, since the sign does not matter much."""
         running = self.find(channel, route.get("accountId"))
         if running is None or running.channel is None or not running.kind.capabilities.typing:
             return
@@ -220,24 +233,12 @@ class Channels:
         except Exception:
             logging.getLogger(f"openclaw.channels.{channel}").exception("the typing sign failed")
 
-    def _live(self, channel: str, account_id: str | None) -> tuple[Running, Channel]:
-        running = self.find(channel, account_id)
-        if running is None:
-            account = f" account {account_id}" if account_id else ""
-            raise SendFailed(f"{channel}{account} is not configured (channels.{channel})", reached=False)
-        if running.channel is None:
-            raise SendFailed(f"{channel} is not running: {running.status.last_error or 'starting'}", reached=False)
-        return running, running.channel
+    # State
 
-    # Looking
-
-    def now_ms(self) -> int:
-        return self._clock.now_ms()
-
-    def accounts(self, channel: str | None = None) -> list[Running]:
+    def accounts(self, channel: str | None = None) -> list[RunningAccount]:
         return [running for (name, _), running in self._accounts.items() if channel in (None, name)]
 
-    async def probe(self, running: Running, timeout_s: float) -> dict[str, Any]:
+    async def probe(self, running: RunningAccount, timeout_s: float) -> dict[str, Any]:
         if running.channel is None:
             return {"ok": False, "error": running.status.last_error or "not running"}
         try:

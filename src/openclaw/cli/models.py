@@ -89,7 +89,7 @@ def _report(agent: str | None) -> dict[str, Any]:
     config = read_config(paths.config_path(), os.environ).config
     agent_id = agent or agents.default_agent_id(config)
     found = asyncio.run(find_servers(os.environ))
-    catalogue = Catalogue.from_config(config, os.environ, found=found)
+    catalogue = Catalogue(config, os.environ, found=found)
     try:
         choice = catalogue.choose(config, agent_id)
     except UnknownModel as error:
@@ -114,7 +114,7 @@ def set_(args: argparse.Namespace) -> int:
 
     snapshot = read_config(paths.config_path(), os.environ)
     try:
-        model = Catalogue.from_config(snapshot.config, os.environ).resolve(args.model)
+        model = Catalogue(snapshot.config, os.environ).resolve(args.model)
     except UnknownModel as error:
         raise UserError(str(error)) from error
     defaults = (snapshot.merged.get("agents") or {}).get("defaults") or {}

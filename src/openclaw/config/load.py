@@ -16,6 +16,7 @@ from openclaw.config.json5text import Json5Error, Outline, SourceError, line_at,
 from openclaw.config.keypath import KeyPath
 from openclaw.config.schema import Config
 from openclaw.config.shape import shape_of
+from openclaw.config.unsupported import unsupported_keys
 from openclaw.config.validate import Issue, Report, check_rules, checked, located
 
 KEY = "$include"
@@ -95,6 +96,8 @@ def _interpret(
     values: dict[str, Any] = good if isinstance(good, dict) else {}
     config = build(values)
     check_rules(resolved, config, report)
+    for where, reason in unsupported_keys(values):
+        report.warn(where, f"accepted, but it has no effect yet: {reason}")
     places = _Places(outline, includes.files)
     return Snapshot(
         path=path,

@@ -12,6 +12,7 @@ from openclaw.agent.extensions import load_extensions
 from openclaw.agent.ground import Grounds
 from openclaw.agent.memory_flush import watch_compactions
 from openclaw.agent.runtime import Runtime
+from openclaw.channels.registry import channel_kinds
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
@@ -26,7 +27,7 @@ from openclaw.gateway.receive import Reception
 from openclaw.gateway.server.registry import load_methods
 from openclaw.gateway.server.run_events import RunStream
 from openclaw.memory.embedders import Embedders
-from openclaw.memory.search import Notebooks
+from openclaw.memory.search import AgentMemories
 from openclaw.models.base import ModelError
 from openclaw.models.calls import ModelCalls
 from openclaw.models.catalogue import Catalogue, UnknownModel
@@ -59,7 +60,7 @@ async def open_gateway(
     found = await _servers_here(current, environ, state_dir)
 
     def catalogue(config: Config) -> Catalogue:
-        return Catalogue.from_config(config, environ, found=found, state_dir=state_dir)
+        return Catalogue(config, environ, found=found, state_dir=state_dir)
 
     gateway = Gateway(
         state_dir=state_dir,
@@ -99,7 +100,7 @@ async def open_gateway(
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=lambda run_id, text: wake(gateway, run_id, text),
-        notebooks=Notebooks(Path(state_dir), clock, Embedders(gateway.model_calls.http, keys, environ)),
+        memories=AgentMemories(Path(state_dir), clock, Embedders(gateway.model_calls.http, keys, environ)),
     )
     assert gateway.runtime.approvals is not None
     watch_approvals(gateway, gateway.runtime.approvals)
@@ -108,6 +109,7 @@ async def open_gateway(
     gateway.dispatcher = Dispatcher(gateway.runtime, lambda record: observe(gateway, record))
     gateway.reception = Reception(gateway)
     gateway.channel_services = ChannelServices(
+        kinds=channel_kinds(),
         config=config,
         clock=clock,
         state_dir=state_dir,
@@ -136,7 +138,7 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
 
 async def _servers_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[FoundServer]:
     """Model servers on this machine; looked for only when nothing else says which model to use."""
-    chosen = Catalogue.from_config(config, environ, state_dir=state_dir)
+    chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
         explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
     except UnknownModel:
@@ -167,7 +169,7 @@ async def close_gateway(gateway: Gateway) -> None:
     if gateway.runtime.approvals is not None:
         await gateway.runtime.approvals.close()
     await gateway.runtime.processes.close()
-    await gateway.runtime.notebooks.close()
+    await gateway.runtime.memories.close()
     await gateway.model_calls.close()
     await gateway.transcripts.close()
     await gateway.sessions.close()

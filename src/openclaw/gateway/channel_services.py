@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from openclaw.channels.base import Receive
-from openclaw.channels.manager import Channels, Running
-from openclaw.channels.registry import find_kind
+from openclaw.channels.base import ChannelKind, Receive
+from openclaw.channels.manager import ChannelManager, RunningAccount
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore
@@ -24,6 +23,7 @@ class ChannelServices:
     def __init__(
         self,
         *,
+        kinds: Mapping[str, ChannelKind],
         config: ConfigStore,
         clock: Clock,
         state_dir: str,
@@ -34,14 +34,15 @@ class ChannelServices:
     ) -> None:
         self._config = config
         self.clock = clock
-        self.channels = Channels(
+        self.channels = ChannelManager(
+            kinds=kinds,
             config=lambda: config.current,
             clock=clock,
             state_dir=state_dir,
             blobs=blobs,
             receive=receive,
             notice=notice,
-            came_up=lambda: self.delivery.wake(),
+            on_connected=lambda: self.delivery.wake(),
         )
         self.delivery = Delivery(ledger, self.channels, clock)
         self._worker: asyncio.Task[None] | None = None
@@ -67,7 +68,7 @@ class ChannelServices:
             await self.channels.config_changed(old, new, changed)
 
 
-def summary_of(accounts: list[Running]) -> dict[str, Any]:
+def summary_of(accounts: list[RunningAccount]) -> dict[str, Any]:
     """One channel in a few words: well as soon as one of its accounts is."""
     views = [running.status.view() for running in accounts]
     best = max(views, key=lambda view: (view["connected"], view["running"], view["configured"], view["enabled"]))
@@ -76,9 +77,11 @@ def summary_of(accounts: list[Running]) -> dict[str, Any]:
     return {**flags, **errors}
 
 
-def summary_lines(channels: Channels | None) -> list[str]:
+def summary_lines(channels: ChannelManager | None) -> list[str]:
     """``Signal: connected``, a line for every channel."""
-    return [f"{label_of(name)}: {_in_a_word(summary_of(accounts))}" for name, accounts in by_channel(channels).items()]
+    return [
+        f"{accounts[0].kind.label}: {_in_a_word(summary_of(accounts))}" for accounts in by_channel(channels).values()
+    ]
 
 
 def _in_a_word(summary: dict[str, Any]) -> str:
@@ -90,13 +93,8 @@ def _in_a_word(summary: dict[str, Any]) -> str:
     return f"{state} ({summary['lastError']})" if not summary["connected"] and summary.get("lastError") else state
 
 
-def by_channel(channels: Channels | None) -> dict[str, list[Running]]:
-    grouped: dict[str, list[Running]] = {}
+def by_channel(channels: ChannelManager | None) -> dict[str, list[RunningAccount]]:
+    grouped: dict[str, list[RunningAccount]] = {}
     for running in channels.accounts() if channels else ():
         grouped.setdefault(running.kind.id, []).append(running)
     return grouped
-
-
-def label_of(channel: str) -> str:
-    kind = find_kind(channel)
-    return kind.label if kind else channel

@@ -283,7 +283,7 @@ class Gateway:
     def _catalogue_of(self, config: Config) -> Catalogue:
         from openclaw.models.catalogue import Catalogue
 
-        return Catalogue.from_config(config, self.environ, state_dir=self.state_dir)
+        return Catalogue(config, self.environ, state_dir=self.state_dir)
 
     def _config_changed(self, old: Config, new: Config, changed: Sequence[str]) -> None:
         from openclaw.config.store import reload_action

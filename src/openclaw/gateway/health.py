@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_config, default_agent_id
-from openclaw.gateway.channel_services import by_channel, label_of, summary_of
+from openclaw.gateway.channel_services import by_channel, summary_of
 from openclaw.gateway.session_rows import most_recent
 from openclaw.sessions.keys import shown_key
 from openclaw.storage import faults
@@ -98,7 +98,7 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
         "durationMs": int((gateway.clock.monotonic() - began) * 1000),
         "channels": {name: summary_of(accounts) for name, accounts in channels.items()},
         "channelOrder": list(channels),
-        "channelLabels": {name: label_of(name) for name in channels},
+        "channelLabels": {name: accounts[0].kind.label for name, accounts in channels.items()},
         "heartbeatSeconds": 0,
         "defaultAgentId": default,
         "agents": agents,

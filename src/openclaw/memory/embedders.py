@@ -1,4 +1,4 @@
-"""Which embedder serves an agent: the one the configuration names, or the first that can be had."""
+"""Embedders turn texts into vectors: over HTTP, from a model file, or from word vectors. Also the choice of one."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from openclaw.models.local.gguf import says_pooling
 from openclaw.models.local.provider import Worker
 
 Purpose: TypeAlias = Literal["document", "query"]
-"""Some models treat a question differently from the passages it is compared with."""
+"""Some models treat a question differently from a document."""
 
 
 class EmbeddingFailed(Exception):
-    """No vectors could be had; the text says why and holds no secret."""
+    """There are no vectors. The text says why and holds no secret."""
 
 
 class Embedder(Protocol):
     provider: str
     model: str
     batch_texts: int
-    """Most texts of one call."""
+    """The most texts of one call."""
 
     @property
     def identity(self) -> str:
@@ -44,7 +44,7 @@ class Embedder(Protocol):
         ...
 
     async def embed(self, texts: Sequence[str], purpose: Purpose) -> list[list[float]]:
-        """One vector for each text, in their order. Raises ``EmbeddingFailed``."""
+        """One vector for each text, in the same order. Raises ``EmbeddingFailed``."""
         ...
 
 
@@ -55,7 +55,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """A vendor of embeddings."""
 
     section: str
-    """Its name under ``models.providers``, where its key may stand."""
+    """Its name under ``models.providers``, where its key may be configured."""
     base_url: str
     model: str
 
@@ -72,15 +72,15 @@ SERVICES = {
     "ollama": Service(section="ollama", base_url="http://127.0.0.1:11434/v1", model="nomic-embed-text"),
 }
 AUTOMATIC = ("openai", "gemini", "voyage", "mistral")
-"""Looked for, in this order, when nothing is named and nothing local is there: the first with a key of its own."""
+"""The order in which services are tried when none is configured and none is local. The first with a key is used."""
 
 
 class NoEmbedder(Exception):
-    """What is named cannot be used; the text says what to do."""
+    """The configured embedder cannot be used. The text says what to do."""
 
 
 class Embedders:
-    """Makes embedders as the current configuration wants them. Making one is cheap; those in memory are kept."""
+    """Makes the embedders that the configuration asks for. Those with a process are kept for later calls."""
 
     def __init__(self, http: ModelHttp, keys: Keys, environ: Mapping[str, str] = os.environ) -> None:
         self._http = http
@@ -89,7 +89,7 @@ class Embedders:
         self._gguf: dict[str, GgufEmbedder] = {}
 
     def candidates(self, settings: MemorySearch, config: Config, agent_id: str) -> list[Embedder]:
-        """The one to use and the one to fall back on. Empty: words only. Raises ``NoEmbedder``."""
+        """The embedder to use and the fallback. Empty means a search by words only. Raises ``NoEmbedder``."""
         wanted = (settings.provider or "auto").strip().lower()
         if wanted in OFF:
             return []
@@ -174,7 +174,7 @@ def _model_path(settings: MemorySearch) -> Path | None:
 
 
 def _model(name: str, settings: MemorySearch, config: Config) -> Model:
-    """The embedding model as the key finder knows models: whose it is and where."""
+    """The embedding model as a ``Model`` record, which ``Keys`` needs to find its key."""
     service = SERVICES.get(name) or Service(section=name, base_url="", model="")
     section = provider_config(config, service.section)
     configured = section.base_url if section is not None and name != "gemini" else None
@@ -283,7 +283,7 @@ def _decoded(raw: bytes, shape: Any, provider: str) -> Any:
 
 CONTEXT = 2048
 LONGEST_TEXT = 4000
-"""Characters; a piece of notes is shorter, and what the model cannot take in one go it refuses."""
+"""In characters. Chunks of notes are shorter, and the model refuses texts that do not fit its window."""
 IDLE_S = 120.0
 
 
@@ -320,7 +320,7 @@ class GgufEmbedder:
                 raise EmbeddingFailed(str(error)) from None
             finally:
                 if worker is not None and worker.busy_with is not None:
-                    # Stopped in the middle: the lines of that answer would be taken for the next one's.
+                    # The call was stopped. Its remaining lines would be taken for those of the next call.
                     worker.kill()
                     worker.busy_with = None
                 self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._rest)
@@ -356,7 +356,7 @@ TABLE = "embedding.weight"
 
 
 def word_vectors_folder() -> Path | None:
-    """Where the files are; None when the extra is not installed, or not whole."""
+    """The folder of the word vectors, or None when the ``memory`` extra is not installed completely."""
     if any(importlib.util.find_spec(name) is None for name in ("numpy", "tokenizers")):
         return None
     found = importlib.util.find_spec(PACKAGE)
@@ -385,13 +385,13 @@ class WordVectors:
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise EmbeddingFailed(f"the word vectors in {self._place} cannot be used: {error}") from None
         last = len(table) - 1
-        # A text without a single piece still needs a vector: that of the unknown word.
+        # A text without any token gets the vector of the unknown token.
         return [table[[min(piece, last) for piece in row] or [0]].astype("f4").mean(axis=0).tolist() for row in rows]
 
 
 @lru_cache(maxsize=1)
 def _load(place: Path) -> tuple[Any, Any]:
-    """Blocking, a tenth of a second; the table is mapped, not copied."""
+    """Loads table and tokenizer. It blocks for a tenth of a second. The table is mapped, not copied."""
     numpy, tokenizers = importlib.import_module("numpy"), importlib.import_module("tokenizers")
     weights = place / WEIGHTS
     with weights.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Which files are an agent's memory: MEMORY.md, the notes under memory/, and what the configuration adds."""
+"""Finds the files of an agent's memory: MEMORY.md, the notes under memory/, and configured extra paths."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LARGEST_FILE = 4 << 20
 
 class MemoryFile(msgspec.Struct, frozen=True):
     name: str
-    """As it is called towards the model: relative to the workspace, absolute elsewhere."""
+    """The name that the model sees: relative inside the workspace, absolute elsewhere."""
     path: Path
     mtime_ns: int
     size: int
 
 
 def memory_files(workspace: Path, extra: Sequence[str] = ()) -> list[MemoryFile]:
-    """Blocking. Links are not followed: a note must not lead out of the workspace."""
+    """All memory files. It blocks. Links are not followed, so that a note cannot lead out of the workspace."""
     found: dict[Path, MemoryFile] = {}
     for path in _candidates(workspace, extra):
         if len(found) >= MOST_FILES:
@@ -78,7 +78,7 @@ def _candidates(workspace: Path, extra: Sequence[str]) -> Iterator[Path]:
 
 
 def _same_as_known(path: Path, known: dict[Path, MemoryFile]) -> bool:
-    """On disks that do not tell cases apart, MEMORY.md and memory.md are one file."""
+    """Whether the file is already known. On some disks MEMORY.md and memory.md are one file."""
     if path.name not in CURATED:
         return path in known
     return any(other.name in CURATED and path.samefile(other) for other in known)

@@ -1,4 +1,4 @@
-"""The search index over an agent's notes: pieces, their words (FTS5) and their vectors; it can be lost any time."""
+"""The search index of an agent's notes: chunks, their words (FTS5) and their vectors. It can be rebuilt at any time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHUNK_CHARS = 1600
 OVERLAP_CHARS = 320
 MOST_WORDS = 32
 CANDIDATES = 4
-"""Pieces looked at for each one that is returned."""
+"""Chunks that are looked at for each one that is returned."""
 VECTOR_WEIGHT = 0.7
 TEXT_WEIGHT = 0.3
 MOST_VECTORS = 50_000
@@ -51,7 +51,7 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     last: int
     score: float
-    """1 when every word that tells pieces apart is there; with vectors, near 1 when it means the same."""
+    """1 when the chunk has every telling word. With vectors, near 1 when the meaning is the same."""
     text: str
 
 
@@ -60,7 +60,7 @@ class MemoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     least: float = 0.0
     model: str = ""
-    """Identity of the vectors to compare with; empty: words only."""
+    """The identity of the embedder whose vectors are compared. Empty means words only."""
     vector: bytes = b""
     vector_weight: float = VECTOR_WEIGHT
     text_weight: float = TEXT_WEIGHT
@@ -71,11 +71,11 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     chunks: int
     vectors: int
-    """Pieces that have one of the model asked about."""
+    """Chunks with a vector of the given embedder."""
 
 
 class MemoryIndex:
-    """Blocking: ask it from a worker thread. Calls wait for each other."""
+    """The index file. All methods block and wait for each other; call them in a thread."""
 
     def __init__(self, path: Path, *, chunk_chars: int = CHUNK_CHARS, overlap_chars: int = OVERLAP_CHARS) -> None:
         self.path = path
@@ -83,7 +83,7 @@ class MemoryIndex:
         self._chunking = (chunk_chars, overlap_chars)
 
     def update(self, files: Sequence[MemoryFile], *, model: str = "", anew: bool = False) -> Counts:
-        """Reads what changed since. ``anew`` forgets everything first, vectors too."""
+        """Reads the files that changed. ``anew`` first removes everything, including vectors."""
 
         def work(db: sqlite3.Connection) -> Counts:
             _bring_up_to_date(db, files, self._chunking)
@@ -92,7 +92,7 @@ class MemoryIndex:
         return self._file.use(work, anew=anew)
 
     def without_vector(self, model: str, most: int) -> list[tuple[str, str]]:
-        """Hash and text of pieces whose meaning is not known yet, each text once."""
+        """Hash and text of the chunks without a vector, each text once."""
 
         def work(db: sqlite3.Connection) -> list[tuple[str, str]]:
             return db.execute(
@@ -106,9 +106,9 @@ class MemoryIndex:
     def keep_vectors(
         self, model: str, vectors: Mapping[str, bytes], most: int = MOST_VECTORS, *, spare: bool = True
     ) -> None:
-        """By hash of their text. Those that no piece needs any more are the first to go when there are too many.
+        """Stores vectors by the hash of their text. When there are too many, unused ones are removed first.
 
-        ``spare`` keeps them while there is room: a passage that was moved or taken back is not embedded again.
+        ``spare`` keeps unused vectors while there is room, so that a passage that moves is not embedded again.
         """
 
         def work(db: sqlite3.Connection) -> None:
@@ -130,7 +130,7 @@ class MemoryIndex:
         self._file.use(work)
 
     def search(self, question: MemoryQuery, files: Sequence[MemoryFile]) -> list[Hit]:
-        """The pieces of ``files`` that fit best, the best first. Files that changed are read again first."""
+        """The best chunks of ``files``, the best first. Changed files are read again before."""
 
         def work(db: sqlite3.Connection) -> list[Hit]:
             _bring_up_to_date(db, files, self._chunking)
@@ -216,7 +216,7 @@ def _ranked(db: sqlite3.Connection, question: MemoryQuery, names: Mapping[str, s
 
 
 def _joined(question: MemoryQuery, by_words: Mapping[int, float], meant: Mapping[int, float]) -> dict[int, float]:
-    """Both scores, weighted. A piece with the very words is not left out for being far in meaning: it just passes."""
+    """The weighted sum of both scores. A chunk with the right words gets at least the lowest score that passes."""
     whole = question.vector_weight + question.text_weight
     scores: dict[int, float] = {}
     for chunk_id in by_words.keys() | meant.keys():
@@ -236,7 +236,7 @@ def _meanings(db: sqlite3.Connection, question: MemoryQuery) -> dict[int, float]
 
 
 def word_scores(db: sqlite3.Connection, wanted: Sequence[str]) -> dict[int, float]:
-    """Rare words count more than common ones; a word that occurs nowhere takes away half of what it could bring."""
+    """Scores by words. Rare words count more. A word that occurs nowhere counts half of a rare word, as missing."""
     total = db.execute("SELECT count(*) FROM chunks").fetchone()[0]
     holding = {word: _holding(db, word) for word in wanted}
     weights = {word: math.log(1 + total / len(ids)) for word, ids in holding.items() if ids}
@@ -250,7 +250,7 @@ def word_scores(db: sqlite3.Connection, wanted: Sequence[str]) -> dict[int, floa
 
 
 def _holding(db: sqlite3.Connection, word: str) -> set[int]:
-    """Pieces that hold the word, or a longer one that begins like it."""
+    """The chunks with the word, or with a longer word that begins like it."""
     if without_spaces(word):
         rows = db.execute("SELECT rowid FROM found WHERE instr(text, ?) > 0", (word,))
     else:
@@ -262,7 +262,7 @@ def _holding(db: sqlite3.Connection, word: str) -> set[int]:
 
 _WORD = re.compile(r"\w+")
 _NO_SPACES = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0eff]")
-"""Scripts that do not put spaces between words."""
+"""Scripts without spaces between words."""
 
 _IN_EVERY_QUESTION = re.compile(
     r"a|an|the|and|or|of|in|on|at|to|for|from|with|about|by|is|are|was|were|be|been|do|does|did|has|have|had|i|me|my|"
@@ -273,13 +273,13 @@ _IN_EVERY_QUESTION = re.compile(
 
 class Chunk(msgspec.Struct, frozen=True):
     first: int
-    """1-based."""
+    """The first line, counted from 1."""
     last: int
     text: str
 
 
 def chunks_of(text: str, most: int = CHUNK_CHARS, overlap: int = OVERLAP_CHARS) -> Iterator[Chunk]:
-    """Whole lines, about ``most`` characters at a time; the end of one piece begins the next. A long line is one."""
+    """Cuts a text into chunks of whole lines and about ``most`` characters. Neighbouring chunks overlap."""
     lines = text.splitlines()
     start = 0
     while start < len(lines):
@@ -296,7 +296,7 @@ def chunks_of(text: str, most: int = CHUNK_CHARS, overlap: int = OVERLAP_CHARS) 
 
 
 def _overlap(lines: list[str], start: int, end: int, most: int) -> int:
-    """Where the next piece begins: a little before this one ended, but always further on."""
+    """The line where the next chunk begins: a little before the end of this one, and after its beginning."""
     size, at = 0, end
     while at - 1 > start and size + len(lines[at - 1]) < most:
         at -= 1
@@ -305,12 +305,12 @@ def _overlap(lines: list[str], start: int, end: int, most: int) -> int:
 
 
 def words(text: str) -> list[str]:
-    """In lower case and without accents, as the index has them."""
+    """The words in lower case and without accents, as in the index."""
     return _WORD.findall(folded(text))
 
 
 def telling_words(query: str) -> list[str]:
-    """Each once, without those that every question has, unless there are no others."""
+    """The words of a query, each once. Words of every question are left out, unless there are no others."""
     found = list(dict.fromkeys(words(query)))
     return [word for word in found if not _IN_EVERY_QUESTION.fullmatch(word)] or found
 
@@ -325,7 +325,7 @@ def without_spaces(word: str) -> bool:
 
 
 def packed(vector: Iterable[float]) -> bytes:
-    """Of length one, as it is stored. Raises ``ValueError`` for what has no direction."""
+    """The vector as it is stored: 32-bit floats of length one. Raises ``ValueError`` for a vector without length."""
     numbers = array("f", vector)
     length = math.sqrt(sum(map(mul, numbers, numbers)))
     if not numbers or not math.isfinite(length) or length == 0:
@@ -337,7 +337,10 @@ def packed(vector: Iterable[float]) -> bytes:
 
 
 def similarities(wanted: bytes, others: Sequence[bytes]) -> list[float]:
-    """The cosine of each to ``wanted``; 0 for one of another size, which another model made."""
+    """The cosine of each vector to ``wanted``. It is 0 for vectors of another size, which another model made.
+
+    With numpy (the ``memory`` extra) thousands take a millisecond, without it some tenths of a second.
+    """
     same = [other if len(other) == len(wanted) else bytes(len(wanted)) for other in others]
     numpy = _numpy()
     if numpy is not None and same:

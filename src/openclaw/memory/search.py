@@ -1,4 +1,4 @@
-"""Searching an agent's notes by words and by meaning. Without an embedder, or when it fails, words alone serve."""
+"""Searches an agent's notes by words and by meaning. Without a working embedder it searches by words only."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from openclaw.paths import normalize_agent_id
 log = logging.getLogger("openclaw.memory")
 
 LONGEST_TEXT = 8000
-"""Characters of one piece that are embedded; only a single very long line has more."""
+"""The characters of a chunk that are embedded. Only a very long line has more."""
 PER_QUESTION = 1024
-"""New pieces embedded before a question is answered; the rest follow with the next ones."""
+"""The most new chunks that are embedded for one question. The rest follow with later questions."""
 QUESTION_S = 20.0
 PAUSE_MS = 60_000
-"""After a failure words alone are used for so long: a server that hangs is not waited for at every question."""
+"""After a failure the embedder is not used for this time, so that not every question waits for a hanging server."""
 QUERIES_REMEMBERED = 256
 
 Files = Callable[[], list[MemoryFile]]
 Choose = Callable[[], list[Embedder]]
-"""The embedder to use and those to fall back on; raises ``NoEmbedder``."""
+"""Gives the embedder to use and its fallback. Raises ``NoEmbedder``."""
 
 
 class Fallback(msgspec.Struct, frozen=True, rename={"source": "from"}):
@@ -44,9 +44,9 @@ class MemoryResults(msgspec.Struct, frozen=True, kw_only=True):
     provider: str = "none"
     model: str | None = None
     fallback: Fallback | None = None
-    """What could not be used, and why."""
+    """The embedder that could not be used, and why."""
     waiting: int = 0
-    """Pieces that have no vector yet."""
+    """Chunks that have no vector yet."""
 
     @property
     def mode(self) -> str:
@@ -54,7 +54,7 @@ class MemoryResults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmbedderHealth:
-    """What embedders were last seen to do; shared by everyone who searches."""
+    """Failures and recent query vectors of all embedders, shared by all searches."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -91,8 +91,8 @@ async def vectors_of(embedder: Embedder, texts: Sequence[str], purpose: Purpose)
         raise EmbeddingFailed(f"{embedder.provider} gave an embedding that cannot be used: {error}") from None
 
 
-class NotesSearch:
-    """The notes of one agent. Keeps nothing of a question; the index is a file."""
+class AgentMemory:
+    """Searches the notes of one agent."""
 
     def __init__(
         self, index: MemoryIndex, files: Files, settings: MemorySearch, choose: Choose, health: EmbedderHealth
@@ -105,7 +105,7 @@ class NotesSearch:
         self._embedding = asyncio.Lock()
 
     async def search(self, text: str, limit: int, least: float) -> MemoryResults:
-        """Raises ``OSError`` and ``sqlite3.Error`` when not even the index can be used."""
+        """Searches the notes. Raises ``OSError`` and ``sqlite3.Error`` when the index cannot be used."""
         files = await asyncio.to_thread(self._files)
         hybrid = self._settings.query.hybrid
         question = MemoryQuery(
@@ -137,7 +137,7 @@ class NotesSearch:
         return MemoryResults(hits=await asyncio.to_thread(self.index.search, question, files), fallback=fallback)
 
     def embedders(self) -> tuple[list[Embedder], str | None]:
-        """Those that may be asked, and what is wrong with the configuration, if anything."""
+        """The embedders to try, and what is wrong with the configuration, if anything."""
         hybrid = self._settings.query.hybrid
         if not hybrid.enabled or hybrid.vector_weight <= 0:
             return [], None
@@ -147,7 +147,7 @@ class NotesSearch:
             return [], str(problem)
 
     async def refresh(self, *, anew: bool = False) -> tuple[Counts, Embedder | None, Fallback | None]:
-        """Brings the index up to date, every vector included."""
+        """Brings the index and all vectors up to date."""
         files = await asyncio.to_thread(self._files)
         embedders, problem = self.embedders()
         counts = await asyncio.to_thread(self.index.update, files, anew=anew)
@@ -166,7 +166,7 @@ class NotesSearch:
     async def _embed_new(
         self, embedder: Embedder, files: Sequence[MemoryFile], most: int, *, patient: bool = False
     ) -> int:
-        """Each batch is kept as soon as it is there. Returns how many pieces are left without a vector."""
+        """Embeds new chunks and stores each batch at once. Returns how many chunks are left without a vector."""
         if not patient and (trouble := self._health.trouble(embedder)) is not None:
             raise EmbeddingFailed(trouble)
         cache = self._settings.cache
@@ -195,15 +195,15 @@ class NotesSearch:
 CHARS_PER_TOKEN = 4
 
 
-class Notebooks:
-    """``embedders`` may be left out: then words alone are searched."""
+class AgentMemories:
+    """Makes the search of each agent's notes. Without ``embedders`` notes are searched by words only."""
 
     def __init__(self, state_dir: Path, clock: Clock, embedders: Embedders | None = None) -> None:
         self._state_dir = state_dir
         self._embedders = embedders
         self._health = EmbedderHealth(clock)
 
-    def of(self, agent_id: str, workspace: Path, settings: MemorySearch, config: Config) -> NotesSearch:
+    def of(self, agent_id: str, workspace: Path, settings: MemorySearch, config: Config) -> AgentMemory:
         chunking = settings.chunking
         index = MemoryIndex(
             index_path(self._state_dir, agent_id),
@@ -215,7 +215,7 @@ class Notebooks:
         def choose() -> list[Embedder]:
             return [] if self._embedders is None else self._embedders.candidates(settings, config, agent_id)
 
-        return NotesSearch(index, files, settings, choose, self._health)
+        return AgentMemory(index, files, settings, choose, self._health)
 
     async def close(self) -> None:
         if self._embedders is not None:

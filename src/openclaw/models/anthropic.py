@@ -1,4 +1,4 @@
-"""Anthropic Messages: what we send."""
+"""The Anthropic Messages API: the request we send and the stream we read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from openclaw.models.compat import (
     controls_binding,
     is_anthropic,
 )
-from openclaw.models.errors import classify, describe_error
 from openclaw.models.history_cache import PartState, build_history
 from openclaw.models.http import ModelHttp, WireRequest, idle_timeout_s
 from openclaw.models.message_builder import BlockBuilder, MessageBuilder
@@ -43,7 +42,7 @@ API_VERSION = "2023-06-01"
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
 MAX_ID = 64
 _SCHEMA_KEYS = ("type", "properties", "required", "$defs", "definitions")
-# A string with which the vendor tests refusals; in a prompt it would end every conversation.
+# Anthropic's test string for refusals. In a prompt it would end every conversation.
 _REFUSAL_TEST = re.compile(r"ANTHROPIC_MAGIC_STRING_TRIGGER_REFUSAL\w*")
 
 
@@ -111,16 +110,17 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
         body["system"] = system
     _add_tools(body, request, marker)
     if not facts.forced_tools and _is_forced(body):
-        # These models refuse to be forced; they are left to choose.
+        # These models refuse forced calls, so the choice is left to them.
         del body["tool_choice"]
     _add_thinking(body, request, facts, level, current)
     return body
 
 
 def _without_unbound_thinking(history: list[Message], *, keep_current: bool) -> list[Message]:
-    """Thinking of earlier turns goes: between turns the prompt changes (its time, pruned results), which voids it.
+    """Removes thinking that is no longer valid. It is bound to the conversation before it.
 
-    Within a turn the conversation only grows, so what was thought since the last user message stays valid.
+    Between turns the prompt changes (the time, pruned results), so thinking of earlier turns is removed. Within a turn
+    the conversation only grows, so thinking since the last user message can stay.
     """
     last_user = max((index for index, message in enumerate(history) if isinstance(message, UserMessage)), default=-1)
     out: list[Message] = []
@@ -149,20 +149,17 @@ def _system(request: ModelRequest, marker: dict[str, str] | None) -> list[dict[s
 
 
 def _messages(history: list[Message], model: Model, *, beginning: bool) -> list[dict[str, Any]]:
-    """Roles strictly take turns: the vendor joins neighbours by itself, servers that copy its API refuse them."""
+    """Messages whose roles alternate. Anthropic joins neighbours of one role; servers that copy its API refuse them."""
     out: list[dict[str, Any]] = []
     pictures: list[dict[str, Any]] = []
     for message in history:
-        if not pictures and type(message) is not ToolResultMessage and (text := convert.plain_text(message)):
-            _say(out, "user" if type(message) is UserMessage else "assistant", [_text(text)])
-            continue
         if isinstance(message, ToolResultMessage):
             result, images = _result_blocks(message, model)
             _say(out, "user", [result])
             pictures += images
             continue
         if pictures:
-            # What a turn says besides its results has to come after all of them.
+            # Pictures must come after all results of the turn.
             _say(out, "user", pictures)
             pictures = []
         if isinstance(message, UserMessage):
@@ -195,7 +192,7 @@ def _user_block(block: UserBlock) -> dict[str, Any]:
 
 
 def _assistant_blocks(message: AssistantMessage) -> list[dict[str, Any]]:
-    """An answer that broke off while thinking would end with a thought, which is refused."""
+    """The blocks of an answer without thinking at its end, which is refused."""
     blocks = [_assistant_block(block) for block in message.content]
     while blocks and blocks[-1]["type"] in ("thinking", "redacted_thinking"):
         blocks.pop()
@@ -210,7 +207,7 @@ def _assistant_block(block: AssistantBlock) -> dict[str, Any]:
             return {"type": "redacted_thinking", "data": block.thinking_signature}
         case ThinkingBlock():
             if not block.thinking_signature:
-                # Unsigned reasoning (a cut stream, a compatible server) is refused as such.
+                # Reasoning without a signature (a cut stream, a compatible server) is refused as thinking.
                 return {"type": "text", "text": block.thinking}
             return {"type": "thinking", "thinking": block.thinking, "signature": block.thinking_signature}
         case _:
@@ -218,7 +215,7 @@ def _assistant_block(block: AssistantBlock) -> dict[str, Any]:
 
 
 def _result_blocks(message: ToolResultMessage, model: Model) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The result, and pictures that have to follow it: a result marked as an error may hold nothing but text."""
+    """The result, and pictures to send after it. A result that is marked as an error may hold only text."""
     blocks = convert.user_blocks(message, model)
     content: Any = _without_refusal_test(convert.result_text(blocks))
     pictures = [_user_block(block) for block in blocks if isinstance(block, ImageBlock)]
@@ -238,7 +235,7 @@ def _result_blocks(message: ToolResultMessage, model: Model) -> tuple[dict[str, 
 
 
 def _cache_marker(model: Model) -> dict[str, str] | None:
-    """``compat.cacheRetention``: ``none``, ``short`` (default) or ``long``, which only the vendor itself offers."""
+    """The marker for ``compat.cacheRetention``: ``none``, ``short`` (default) or ``long`` (only at Anthropic)."""
     retention = model.compat.get("cacheRetention", "short")
     if retention == "none":
         return None
@@ -261,7 +258,7 @@ def _add_tools(body: dict[str, Any], request: ModelRequest, marker: dict[str, st
     if request.tools:
         tools = [_tool(spec) for spec in request.tools]
     elif names := convert.used_tool_names(request.messages):
-        # Calls in history need their tools declared, even when none is on offer now.
+        # Calls in history need declared tools, even when no tool is offered now.
         empty = {"type": "object", "properties": {}}
         tools = [{"name": name, "description": "Not available now.", "input_schema": empty} for name in names]
         choice = {"type": "none"}
@@ -338,7 +335,7 @@ def _switch_off(body: dict[str, Any], model: Model, facts: ClaudeFacts) -> None:
 def _think_adaptively(body: dict[str, Any], model: Model, effort: str) -> None:
     config: dict[str, Any] = {"type": "adaptive"}
     if not claude_facts(model).sampling:
-        # Since 4.7 thoughts come without their text unless it is asked for.
+        # Since version 4.7 the text of thinking comes only when it is asked for.
         config["display"] = "summarized"
     if controls_binding(model):
         config["block_binding"] = {"prefix_mismatch_behavior": "drop_block"}
@@ -347,13 +344,13 @@ def _think_adaptively(body: dict[str, Any], model: Model, effort: str) -> None:
 
 
 def _may_think(messages: list[dict[str, Any]]) -> bool:
-    """In the middle of a tool loop that began without (or with another model's) reasoning, none may be switched on."""
+    """Whether thinking may be on. It may not be switched on in a tool loop that began without this model's thinking."""
     position = len(messages) - 1
     results = False
     while position >= 0 and messages[position]["role"] == "user":
         results = results or any(block["type"] == "tool_result" for block in messages[position]["content"])
         position -= 1
-    # Neighbouring messages of the assistant count as one: its first block decides.
+    # Neighbouring assistant messages count as one, and its first block decides.
     while position > 0 and messages[position - 1]["role"] == "assistant":
         position -= 1
     return not results or messages[position]["content"][0]["type"] in ("thinking", "redacted_thinking")
@@ -413,7 +410,7 @@ _decoder = msgspec.json.Decoder(_AnthropicEvent)
 
 
 class AnthropicStream:
-    """Reads message_start … message_stop; blocks are kept by the index the server gives them."""
+    """Reads the events from ``message_start`` to ``message_stop``. Blocks are kept by the server's index."""
 
     def __init__(self, model: Model, timestamp: int = 0) -> None:
         self.builder = MessageBuilder(model, timestamp)
@@ -473,7 +470,7 @@ class AnthropicStream:
             case "error":
                 raise self._refused(event.error)
             case _:
-                # Pings and block ends of servers that do not name their events, and events of later API versions.
+                # Pings and block ends without an event name, and events of later API versions.
                 pass
 
     def _open(self, index: int, block: dict[str, Any]) -> None:
@@ -493,7 +490,7 @@ class AnthropicStream:
                 if isinstance(given := block.get("input"), dict) and given:
                     opened.whole_arguments = given
             case _:
-                # Blocks of server-side tools: their deltas find no block and are skipped.
+                # A block of a server-side tool. Its deltas find no block and are skipped.
                 return
         self._by_index[index] = opened
 
@@ -517,7 +514,7 @@ class AnthropicStream:
             block.signature = (block.signature or "") + delta.signature
 
     def _count(self, usage: Any) -> None:
-        """Later numbers replace earlier ones; those a server leaves out or sends as null stay."""
+        """Later numbers replace earlier ones. Numbers that are missing or null leave the earlier ones."""
         if not isinstance(usage, dict):
             return
         counts = self._counts
@@ -537,8 +534,5 @@ class AnthropicStream:
         self.builder.done(reason, error)
 
     def _refused(self, error: Any) -> ModelError:
-        text = describe_error({"error": error})
         status = _ERROR_STATUS.get(error.get("type", "")) if isinstance(error, dict) else None
-        found = classify(status, text)
-        described = f"{status} {text}" if status else text
-        return self.builder.failure(described, kind=found.kind, status=status, retryable=found.retryable)
+        return self.builder.refused({"error": error}, status)

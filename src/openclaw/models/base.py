@@ -1,4 +1,4 @@
-"""What a model provider must give us: one protocol, one request record, one stream of events."""
+"""The Provider protocol, the request it takes, the events it streams and the error it raises."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import msgspec
 
 from openclaw.messages import AssistantMessage, Message, ThinkingLevel, ToolSpec
 
+ErrorKind: TypeAlias = Literal[
+    "overflow", "rate_limit", "overloaded", "auth", "billing", "format", "timeout", "network", "other"
+]
 Api: TypeAlias = Literal["anthropic-messages", "openai-completions", "openai-responses", "local"]
 
 
@@ -23,7 +26,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True):
-    """One model of the catalogue, with everything an adapter needs to call it (but no key)."""
+    """One model of the catalogue, with everything a provider needs to call it except the key."""
 
     provider: str
     id: str
@@ -32,18 +35,18 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True
     base_url: str = ""
     reasoning: bool = False
     input: tuple[str, ...] = ("text",)
-    """``text`` and, where the model sees pictures, ``image``."""
+    """``text``, and ``image`` when the model accepts pictures."""
     context_window: int = 200_000
     max_tokens: int = 8192
     cost: Price | None = None
-    """None: the price is unknown, which is not the same as free."""
+    """None means that the price is unknown. A free model has a price of zero."""
     headers: dict[str, str] = {}
     compat: dict[str, Any] = {}
     """Per-provider quirks, e.g. ``{"maxTokensField": "max_tokens"}``."""
     tools: bool = True
-    """False for models too small to call tools: the short prompt is used and no tool is offered."""
+    """False for models too small to call tools. They get the short prompt and no tools."""
     auth_profile: str | None = None
-    """The stored credential a session chose for its calls; None: whichever is found first."""
+    """The stored credential that a session chose. None means the first one found."""
 
     @cached_property
     def ref(self) -> str:
@@ -53,20 +56,20 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, rename="camel", dict=True
 class ModelRequest(msgspec.Struct, kw_only=True):
     model: Model
     system: str
-    """Byte-stable between turns; providers with a prompt cache put a marker after it."""
+    """The part of the prompt that is the same in every turn. Providers with a prompt cache put a marker after it."""
     system_suffix: str = ""
-    """Facts that change from turn to turn (the time); sent after the cached part."""
+    """Facts that change from turn to turn, such as the time. They are sent after the cached part."""
     messages: list[Message]
     tools: list[ToolSpec] = []
     thinking: ThinkingLevel = "off"
     max_tokens: int | None = None
     temperature: float | None = None
     session_id: str = ""
-    """Lets providers that offer it route the calls of one session to one cache."""
+    """Some providers use it to route the calls of one session to one cache."""
     tool_choice: Any = None
-    """Provider-neutral: ``None``/``"auto"``, ``"none"``, ``"required"`` or ``{"name": ...}``."""
+    """``None`` or ``"auto"``, ``"none"``, ``"required"`` or ``{"name": ...}``."""
     memo: dict[Any, Any] | None = None
-    """Where an adapter keeps what it made of the conversation's beginning until the next request. No part of it."""
+    """The conversation's ``history_cache``. It is not sent."""
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -83,29 +86,27 @@ class ToolCallStart(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Always the last event of a stream that did not raise: the complete message, usage and cost included."""
+    """The last event of every stream that does not raise. The message is complete, with usage and cost."""
 
     message: AssistantMessage
 
 
 StreamEvent: TypeAlias = Text | Thinking | ToolCallStart | Done
 Heard: TypeAlias = Callable[[StreamEvent], None]
-"""Told of what comes before the end of an answer, by whoever hears a stream out and returns its message."""
+"""A callback that gets every event before ``Done``."""
 
 
 class ModelError(Exception):
-    """A call that failed, with what a retry policy and a person need to know.
+    """A failed call, with what a retry policy and a person need to know.
 
-    ``partial`` holds what had been streamed before the failure, so that it can be kept.
+    ``partial`` is the part of the message that was streamed before the failure.
     """
 
     def __init__(
         self,
         message: str,
         *,
-        kind: Literal[
-            "overflow", "rate_limit", "overloaded", "auth", "billing", "format", "timeout", "network", "other"
-        ] = "other",
+        kind: ErrorKind = "other",
         status: int | None = None,
         retry_after_s: float | None = None,
         retryable: bool = False,

@@ -1,4 +1,4 @@
-"""Every model we can name, with its window and limits, and the choice of one when a person made none."""
+"""The catalogue of models with their windows and limits, and the choice of a default model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AGENTS_KEPT = 256
 
 
 class UnknownModel(ModelError):
-    """A name that is no model; the text names near ones and how to configure another."""
+    """No model has this name. The text gives near names and how to configure another model."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -39,7 +39,10 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Catalogue:
-    """Immutable; build a new one when the config or what runs on this machine changes."""
+    """All known models. A new catalogue is made when the config or the local servers change.
+
+    ``found`` comes from ``detect.find_servers``. ``state_dir`` shows which local model and credentials are there.
+    """
 
     def __init__(
         self,
@@ -58,26 +61,14 @@ class Catalogue:
         self._models = {model.ref.lower(): model for model in self._assemble()}
         self._aliases = {**MODEL_ALIASES, **model_aliases(config)}
         self._defaults: dict[str, Model] = {}
-        """By agent, as far as they were asked for."""
-
-    @classmethod
-    def from_config(
-        cls,
-        config: Config,
-        environ: Mapping[str, str],
-        *,
-        found: Sequence[FoundServer] = (),
-        state_dir: str | None = None,
-    ) -> Catalogue:
-        """``found`` comes from ``detect.find_servers``; ``state_dir`` shows what is installed and stored."""
-        return cls(config, environ, found=found, state_dir=state_dir)
+        """The default models of the agents that were asked for."""
 
     def all(self) -> list[Model]:
-        """Configured models first, then those found running here, the well-known ones and the embedded one."""
+        """All models: configured ones, those of servers on this machine, well-known ones, the embedded one."""
         return list(self._models.values())
 
     def available(self) -> list[Model]:
-        """Those that could be called now: there is a key, or none is needed."""
+        """The models that can be called now, with a key or without needing one."""
         return [model for model in self._models.values() if self.is_usable(model.provider)]
 
     def aliases(self) -> dict[str, str]:
@@ -114,7 +105,7 @@ class Catalogue:
         return find_source(probe, section, self._environ).kind != "missing"
 
     def default_for(self, config: Config, agent_id: str) -> Model:
-        """What an agent uses: its configured model, else the best that is at hand."""
+        """The agent's configured model, or the best one that can be called."""
         if config is not self._config:
             return self.choose(config, agent_id).model
         if agent_id not in self._defaults:
@@ -157,7 +148,10 @@ class Catalogue:
         return None
 
     def _ollama_choice(self) -> Choice | None:
-        """Other local servers are listed but never chosen unasked: anything may listen on their common ports."""
+        """The first model with tools of a local Ollama server.
+
+        Other local servers are never chosen by themselves, because anything may listen on their common ports.
+        """
         models = [model for model in self._models.values() if model.provider == "ollama"]
         found_here = any(server.provider == "ollama" for server in self._found)
         if not models or not found_here:
@@ -173,7 +167,7 @@ class Catalogue:
         return Choice(model, why)
 
     def _assemble(self) -> Iterator[Model]:
-        """In order of authority; the first to name a reference keeps it."""
+        """The models in order of authority. The first source of a reference wins."""
         seen: set[str] = set()
         builtin = () if self._config.models.mode == "replace" else builtin_models(self._config, self._environ)
         configured = configured_models(self._config, self._environ)
@@ -235,7 +229,7 @@ def public_row(model: Model) -> dict[str, Any]:
 
 
 def _vendor_id(provider: str, model_id: str) -> str:
-    """Spellings people use that the vendor's API does not know."""
+    """The vendor's own spelling of a model id."""
     if provider == "anthropic":
         return re.sub(r"(?<=\d)\.(?=\d)", "-", model_id)
     if provider == "openrouter" and model_id == "auto":
@@ -254,7 +248,7 @@ log = logging.getLogger(__name__)
 DEFAULT_WINDOW = 200_000
 DEFAULT_MAX_TOKENS = 8192
 LOCAL_WINDOW = 8192
-"""The embedded library keeps its whole window in memory, so a larger one must be asked for."""
+"""The embedded model keeps its whole window in memory, so a larger window must be configured."""
 
 
 def configured_models(config: Config, environ: Mapping[str, str]) -> Iterator[Model]:
@@ -269,14 +263,14 @@ def configured_models(config: Config, environ: Mapping[str, str]) -> Iterator[Mo
 
 
 def builtin_models(config: Config, environ: Mapping[str, str]) -> Iterator[Model]:
-    """The well-known models, with the address, protocol and headers the config gives their provider."""
+    """The well-known models, with the address, protocol and headers that the config gives their provider."""
     for model in MODELS:
         section = provider_config(config, model.provider)
         yield model if section is None else _provider_row(model.provider, section, environ, section.api, model)
 
 
 def unlisted_model(provider: str, model_id: str, config: Config, environ: Mapping[str, str]) -> Model | None:
-    """A model nobody listed, of a provider whose address is known: a new model needs no new release of ours."""
+    """A model that is in no list, of a provider whose address is known. New models work without a new release."""
     section = provider_config(config, provider)
     base = _provider_row(provider, section, environ, section.api if section else None)
     if not base.base_url:
@@ -294,7 +288,7 @@ def _provider_row(
     api: str | None,
     known: Model | None = None,
 ) -> Model:
-    """A row with what holds for all models of the provider."""
+    """A row with the values that are common to all models of the provider."""
     facts = PROVIDERS.get(provider)
     start = known or Model(
         provider=provider,
@@ -311,7 +305,7 @@ def _provider_row(
 
 
 def _with_overrides(base: Model, row: ModelConfig, *, inherits: bool) -> Model:
-    """What the config says of the model; what it leaves out is the built-in row's, where there is one."""
+    """The base row with the values that the config gives the model."""
     given = _given_fields(row)
     window = row.context_window if "context_window" in given or not inherits else base.context_window
     if base.api == "local" and "context_window" not in given:
@@ -337,7 +331,7 @@ def _headers(provider: str, section: ProviderConfig, environ: Mapping[str, str])
     for name, value in section.headers.items():
         path = f"models.providers.{provider}.headers.{name}"
         if not isinstance(value, str) and value.command:
-            # Rows are made on the event loop, which a command would hold up.
+            # Rows are made on the event loop, and a command would block it.
             log.warning("%s is left out: a header cannot come from a command", path)
             continue
         try:
@@ -348,7 +342,7 @@ def _headers(provider: str, section: ProviderConfig, environ: Mapping[str, str])
 
 
 def _endpoint(api: str, base_url: str) -> tuple[str, str]:
-    """Two protocols of existing configs are served through the compatible endpoint of the same server."""
+    """The protocol and address to use. Two older protocols are replaced by their server's OpenAI-compatible one."""
     address = base_url.rstrip("/")
     if api == "ollama":
         return "openai-completions", address if address.endswith("/v1") else f"{address}/v1"
@@ -358,7 +352,7 @@ def _endpoint(api: str, base_url: str) -> tuple[str, str]:
 
 
 def _given_fields(row: ModelConfig) -> set[str]:
-    """Fields the config really sets; a value equal to the record's default counts as left out."""
+    """The fields that the config sets. A value equal to the default counts as not set."""
     blank = type(row)(id=row.id)
     return {name for name in row.__struct_fields__ if getattr(row, name) != getattr(blank, name)}
 

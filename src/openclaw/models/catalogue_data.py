@@ -1,7 +1,7 @@
-"""Well-known providers and models. A row here is a convenience: any model id of a usable provider is accepted.
+"""The tables of well-known providers and models. Models that are not listed here work too.
 
-Windows, limits and prices are the vendors' public list figures; where a vendor charges more for very long prompts the
-base tier is given. A price we are not sure of is None, never zero.
+Windows, limits and prices are the vendors' public list figures. For vendors that charge more for very long prompts the
+base tier is given. A price that is not certain is None and never zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
     key_env: tuple[str, ...] = ()
     """Environment variables that may hold the key, in the order they are tried."""
     default_model: str = ""
-    """Chosen when the provider's key is the only thing a person gave us."""
+    """The default model when a key of this provider is found and no model is configured."""
     compat: dict[str, Any] = {}
 
 
@@ -96,7 +96,7 @@ PROVIDERS: dict[str, ProviderFacts] = {
             default_model="deepseek-v4-flash",
             compat=_PLAIN,
         ),
-        # Known by address only: their model ids change too often for a table.
+        # Only the address is listed. The model ids change too often for a table.
         ProviderFacts(
             name="cerebras",
             label="Cerebras",
@@ -131,7 +131,7 @@ PROVIDERS: dict[str, ProviderFacts] = {
             base_url="https://ai-gateway.vercel.sh/v1",
             key_env=("AI_GATEWAY_API_KEY",),
         ),
-        # Servers on this machine: no key.
+        # Servers on this machine need no key.
         ProviderFacts(
             name="ollama",
             label="Ollama",
@@ -172,7 +172,7 @@ MODEL_ALIASES = {
     "gemini": "google/gemini-3.1-pro-preview",
     "gemini-flash": "google/gemini-3.5-flash",
 }
-"""Short names a person may use; an alias of the config with the same name wins."""
+"""Short names of models. An alias of the config with the same name wins."""
 
 LOCAL_PROVIDER = "local"
 LOCAL_MODEL_ID = "smollm2-135m-instruct"
@@ -195,7 +195,7 @@ def _row(
     sees: bool = True,
     compat: dict[str, Any] | None = None,
 ) -> Model:
-    """``price`` is (input, output, cache read, cache write); what is left out is zero."""
+    """``price`` is (input, output, cache read, cache write). Missing numbers are zero."""
     facts = PROVIDERS[provider]
     fields = ("input", "output", "cache_read", "cache_write")
     return Model(
@@ -284,7 +284,7 @@ MODELS: tuple[Model, ...] = (
 def local_model(
     *, context_window: int = 8192, weights: str = "", model_id: str = LOCAL_MODEL_ID, name: str = ""
 ) -> Model:
-    """The model that runs inside this program. ``weights`` empty: the installed default."""
+    """The embedded model. Empty ``weights`` mean the installed default."""
     return Model(
         provider=LOCAL_PROVIDER,
         id=model_id,

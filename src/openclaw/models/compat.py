@@ -1,6 +1,6 @@
 """What each model and server accepts: the quirks of OpenAI-compatible servers and the generations of Claude.
 
-A request is refused over one field that the model does not know. The model's ``compat`` settings override what is
+Servers refuse a request because of one field that they do not know. The model's ``compat`` settings override what is
 guessed here.
 """
 
@@ -24,7 +24,7 @@ _TAG_PROVIDERS = ("ollama", "google-gemini-cli", "google-generative-ai")
 ANTHROPIC_BASE_URL = "https://api.anthropic.com"
 
 OffStyle: TypeAlias = Literal["omit", "disabled", "between_tools", "low_effort"]
-"""How thinking is switched off: say nothing, say so, all but notes between tool calls, or only as far as it goes."""
+"""How thinking is switched off: omit the field, disable it, allow it only between tool calls, or use low effort."""
 
 _CLAUDE_ID = re.compile(r"claude-(opus|sonnet|haiku|fable|mythos)-(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _CLAUDE_EFFORT: dict[ThinkingLevel, str] = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
@@ -41,10 +41,10 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     requires_thinking_as_text: bool = False
     requires_mistral_tool_ids: bool = False
     requires_assistant_after_tool_result: bool = False
-    """Roles strictly take turns, and an assistant message stands between results and the user."""
+    """Roles must alternate, and an assistant message must stand between tool results and the user."""
     thinking_format: Literal["openai", "zai", "qwen"] = "openai"
     is_openai: bool = False
-    """The vendor itself: call ids of at most 40 characters, no empty list of tools, a prompt cache key."""
+    """The server is OpenAI itself: call ids of at most 40 characters, no empty list of tools, a prompt cache key."""
     is_openrouter: bool = False
 
 
@@ -58,7 +58,7 @@ def quirks_of(model: Model) -> Quirks:
 
 
 def openai_url(model: Model, path: str) -> str:
-    """The address of an OpenAI-style call. A bare host (``http://localhost:11434``) means its ``/v1``."""
+    """The URL of an OpenAI-style call. A base URL without a path gets ``/v1``."""
     base = (model.base_url or OPENAI_BASE_URL).rstrip("/")
     if urlsplit(base).path == "":
         base = f"{base}/v1"
@@ -73,7 +73,7 @@ def openai_headers(model: Model, api_key: str) -> dict[str, str]:
 
 
 def tool_choice(choice: Any, *, nested: bool) -> Any:
-    """OpenAI's form of the neutral choice; chat nests a named tool, Responses does not. None: say nothing."""
+    """OpenAI's form of a tool choice, or None to leave it out. Chat nests a named tool, Responses does not."""
     match choice:
         case None | "auto":
             return None
@@ -90,10 +90,10 @@ def tool_choice(choice: Any, *, nested: bool) -> Any:
 
 
 def reasons_in_tags(model: Model) -> bool | Literal["if_begun"]:
-    """Whether reasoning comes as ``<think>`` and the answer as ``<final>``, which the model is then asked to write.
+    """Whether the model is asked to write its reasoning in ``<think>`` and its answer in ``<final>``.
 
-    ``compat.finalTag`` decides where it is given. Small models without tools are not told, and so not held to it. Many
-    of Ollama's models do not care: those that begin without a tag are shown as they write (``if_begun``).
+    ``compat.finalTag`` overrides this. Small models without tools are not asked. Many of Ollama's models ignore the
+    request: ``if_begun`` means that an answer which does not begin with a tag is shown as it is.
     """
     declared = model.compat.get("finalTag")
     if isinstance(declared, bool):
@@ -138,23 +138,23 @@ def _guess(model: Model) -> Quirks:
 
 
 class ClaudeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Defaults are those of Claude 4.5 and older, and of other vendors' models behind the same API."""
+    """What a Claude model accepts. The defaults fit Claude 4.5 and older, and other vendors' models behind this API."""
 
     adaptive: bool = False
     """Takes an effort instead of a budget of thinking tokens."""
     top_effort: str = "max"
-    """The word for our highest level."""
+    """The effort for our highest thinking level."""
     off: OffStyle = "omit"
     sampling: bool = True
     """Accepts a temperature."""
     forced_tools: bool = True
-    """Accepts a tool choice that forces a call (never together with thinking)."""
+    """Accepts a tool choice that forces a call. No model accepts it together with thinking."""
     bound_thinking: bool = False
-    """Thinking may only be sent back behind exactly the conversation that produced it."""
+    """Thinking may be sent back only after exactly the conversation that produced it."""
 
 
 def claude_facts(model: Model) -> ClaudeFacts:
-    """By the model's id; ``compat`` overrides (``thinking``: ``adaptive`` or ``budget``, ``thinkingOff``)."""
+    """The facts for the model's id. ``compat.thinking`` (``adaptive``, ``budget``) and ``thinkingOff`` override."""
     facts = _claude_facts_by_id(model.id.lower())
     style: Any = model.compat.get("thinking")
     if style in ("adaptive", "budget"):
@@ -179,7 +179,7 @@ def _claude_facts_by_id(model_id: str) -> ClaudeFacts:
         return ClaudeFacts(adaptive=True)
     if version < (5, 0):
         return ClaudeFacts(adaptive=True, top_effort="xhigh", sampling=False)
-    # Families whose thinking cannot be switched off came with 5, the binding of thinking with 5.1 and 5.5.
+    # Version 5 brought families that always think. Versions 5.1 and 5.5 brought bound thinking.
     always_thinks = family in ("fable", "mythos")
     off: OffStyle = "low_effort"
     if not always_thinks and version < (5, 5):
@@ -202,10 +202,10 @@ def claude_effort(level: ThinkingLevel, facts: ClaudeFacts) -> str:
 
 
 def is_anthropic(model: Model) -> bool:
-    """Some fields only the vendor's own servers understand."""
+    """Whether the server is Anthropic's own. Some fields are understood only there."""
     return urlsplit(model.base_url or ANTHROPIC_BASE_URL).hostname == "api.anthropic.com"
 
 
 def controls_binding(model: Model) -> bool:
-    """Whether the server can be told to drop thinking that no longer fits; ``compat.blockBinding`` overrides."""
+    """Whether the server can drop thinking that no longer fits its conversation. ``compat.blockBinding`` overrides."""
     return claude_facts(model).bound_thinking and bool(model.compat.get("blockBinding", is_anthropic(model)))

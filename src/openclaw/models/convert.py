@@ -1,6 +1,6 @@
-"""History as any provider will accept it: pairs complete and in order, foreign reasoning turned to text, ids legal.
+"""Makes a history that every provider accepts: calls paired with results, foreign reasoning as text, legal ids.
 
-Every adapter runs this before its own mapping. Nothing here touches what is stored.
+Every provider runs this before its own conversion. The stored messages are not changed.
 """
 
 from __future__ import annotations
@@ -28,97 +28,65 @@ from openclaw.models.base import Model
 from openclaw.models.message_builder import encode_body, strip_lone_surrogates
 
 NO_RESULT = "No result provided"
-"""What the model reads for a call whose result was never written."""
+"""The result that the model reads when none was stored for a call."""
 SEE_IMAGE = "(see attached image)"
 NO_OUTPUT = "(no output)"
 BOOTSTRAP = "(session bootstrap)"
-"""Stands in for the user turn a provider insists on when history begins with the assistant."""
+"""The first user message when history begins with the assistant, which providers refuse."""
 CONTINUE = "(continue)"
-"""Ends a request whose history ends with the assistant: many models refuse to continue their own message."""
+"""The last user message when history ends with the assistant. Many models refuse to continue their own message."""
 IMAGE_LEFT_OUT = "(image left out: this model does not see images)"
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 MAX_NAME = 64
 FAILED = ("error", "aborted")
-"""How a reply ended that was not finished."""
+"""Stop reasons of replies that did not finish."""
 
 IdRule: TypeAlias = Callable[[str, bool], str]
-"""From a stored call id (and whether the same model wrote it) to one the provider accepts."""
+"""Makes an id that the provider accepts from a stored call id and from whether the same model wrote it."""
 
 _bad_name_chars = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def transform(messages: list[Message], model: Model, ids: UniqueIds) -> list[Message]:
-    """The messages to send: failed replies gone, every call followed at once by exactly one result, ids unique.
-
-    Nothing to change in most conversations: those are returned as they are.
-    """
-    if _is_plain_talk(messages, model):
-        return messages
-    paired = pair(without_failed(messages))
+    """The messages to send: failed replies gone, every call followed at once by exactly one result, ids unique."""
     out: list[Message] = []
-    current: dict[int, str] = {}
-    """The new id per position of the call in the last assistant message; its results follow in the same order."""
-    position = 0
-    for message in paired:
+    new_ids: list[str] = []
+    """The new ids of the last assistant message's calls. The results follow in the same order."""
+    for message in pair(without_failed(messages)):
         match message:
             case AssistantMessage():
                 same = is_same_model(message, model)
-                position = 0
-                if same and plain_text(message):
-                    # Nothing to change in most replies; the whole history comes through here at every call.
-                    current = {}
-                    out.append(message)
-                    continue
-                blocks = [converted for block in message.content if (converted := _assistant_block(block, same))]
-                current = {}
-                renamed: list[AssistantBlock] = []
-                for block in blocks:
-                    if isinstance(block, ToolCall):
-                        current[len(current)] = new_id = ids.take(block.id, same)
-                        block = _renamed_call(block, new_id, same)
-                    renamed.append(block)
-                if renamed:
-                    out.append(msgspec.structs.replace(message, content=renamed))
+                blocks: list[AssistantBlock] = []
+                new_ids = []
+                for block in message.content:
+                    converted = _assistant_block(block, same)
+                    if isinstance(converted, ToolCall):
+                        new_ids.append(ids.take(converted.id, same))
+                        converted = _renamed_call(converted, new_ids[-1], same)
+                    if converted is not None:
+                        blocks.append(converted)
+                if blocks:
+                    out.append(msgspec.structs.replace(message, content=blocks))
             case ToolResultMessage():
                 name = legal_name(message.tool_name)
-                out.append(msgspec.structs.replace(message, tool_call_id=current[position], tool_name=name))
-                position += 1
+                out.append(msgspec.structs.replace(message, tool_call_id=new_ids.pop(0), tool_name=name))
             case UserMessage():
                 out.append(message)
     return out
 
 
 def is_same_model(message: AssistantMessage, model: Model) -> bool:
-    """Signatures and encrypted reasoning are only good for the model that wrote them."""
+    """Whether the model wrote the message. Signatures and encrypted reasoning are valid only for their own model."""
     return (message.provider, message.api, message.model) == (model.provider, model.api, model.id)
 
 
-def _is_plain_talk(messages: list[Message], model: Model) -> bool:
-    for message in messages:
-        if type(message) is UserMessage:
-            continue
-        if type(message) is not AssistantMessage or message.stop_reason in FAILED:
-            return False
-        if not plain_text(message) or not is_same_model(message, model):
-            return False
-    return True
-
-
-def plain_text(message: Message) -> str:
-    """The words of a message that is one block of text which says something, and nothing else; empty of any other."""
-    content = message.content
-    if len(content) != 1 or type(block := content[0]) is not TextBlock or is_blank(block.text):
-        return ""
-    return block.text
-
-
 def legal_name(name: str) -> str:
-    """A tool's name as every provider accepts it; models sometimes invent names with dots or spaces."""
+    """A tool name that every provider accepts. Models sometimes invent names with dots or spaces."""
     return _bad_name_chars.sub("_", name)[:MAX_NAME] or "unknown"
 
 
 def is_blank(text: str) -> bool:
-    """Nothing a model could read: white space, or halves of surrogate pairs, which are not sent."""
+    """Whether the text holds only white space and halves of surrogate pairs, which are not sent."""
     if "!" <= text[:1] <= "~":
         return False
     text = text.strip()
@@ -130,10 +98,8 @@ def sanitised(call_id: str) -> str:
 
 
 def user_blocks(message: UserMessage | ToolResultMessage, model: Model) -> list[UserBlock]:
-    """What can be sent of the content: no blank text, no picture the model or its provider would refuse."""
+    """The blocks that can be sent: no blank text, no picture that the model or its provider would refuse."""
     content = message.content
-    if not isinstance(content, str) and plain_text(message):
-        return list(content)
     blocks: list[UserBlock] = [TextBlock(text=content)] if isinstance(content, str) else list(content)
     kept: list[UserBlock] = []
     blind = False
@@ -147,12 +113,12 @@ def user_blocks(message: UserMessage | ToolResultMessage, model: Model) -> list[
             kept.append(TextBlock(text=f"(image of type {block.mime_type or 'unknown'} left out: not supported)"))
         else:
             kept.append(block)
-    # A message that was only a picture must not vanish: the model would answer the one before it.
+    # A message that was only a picture stays. Without it the model would answer the message before it.
     return kept or ([TextBlock(text=IMAGE_LEFT_OUT)] if blind else [])
 
 
 def result_text(blocks: list[UserBlock]) -> str:
-    """The text of a tool result; never empty, which some servers refuse."""
+    """The text of a tool result. It is never empty, because some servers refuse empty results."""
     text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
     if not is_blank(text):
         return text
@@ -160,13 +126,13 @@ def result_text(blocks: list[UserBlock]) -> str:
 
 
 def used_tool_names(messages: list[Message]) -> list[str]:
-    """Names of the calls that are sent, each once, in order of appearance."""
+    """The names of the tools that history calls, each once, in order of appearance."""
     answers = (message for message in without_failed(messages) if isinstance(message, AssistantMessage))
     return list(dict.fromkeys(legal_name(call.name) for answer in answers for call in answer.tool_calls))
 
 
 def without_failed(messages: list[Message]) -> list[Message]:
-    """Failed replies stay in the transcript and are never replayed; of a stopped one, what the person saw is."""
+    """History without failed replies. Of a reply that was stopped, the text that the person saw stays."""
     kept: list[Message] = []
     for message in messages:
         if not isinstance(message, AssistantMessage) or message.stop_reason not in FAILED:
@@ -177,9 +143,9 @@ def without_failed(messages: list[Message]) -> list[Message]:
 
 
 def pair(messages: list[Message]) -> list[Message]:
-    """Each assistant message with calls is followed by one result per call, in call order; stray results go.
+    """Puts one result per call, in call order, behind each assistant message. Results without a call are left out.
 
-    Messages that arrived between a call and its result are kept, after the results.
+    Messages that arrived between a call and its result come after the results.
     """
     out: list[Message] = []
     index = 0
@@ -243,7 +209,10 @@ def _renamed_call(call: ToolCall, new_id: str, same: bool) -> ToolCall:
 
 
 class UniqueIds:
-    """Ids numbered anew in every reply, and ids that become equal when made legal, must not clash."""
+    """Hands out call ids that are legal and unique in one request.
+
+    Stored ids can clash: some models number calls anew in every reply, and two ids can become equal when made legal.
+    """
 
     def __init__(self, rule: IdRule, max_length: int) -> None:
         self._rule = rule
@@ -259,7 +228,7 @@ class UniqueIds:
         base = self._rule(strip_lone_surrogates(original), same)
         candidate = base
         attempt = 1
-        # Of an id in two parts only the first is what results refer to.
+        # Results refer only to the first part of an id with two parts.
         while not (key := candidate.partition("|")[0]) or key in self._taken:
             attempt += 1
             candidate = self._variant(base, original, attempt)
@@ -275,5 +244,5 @@ class UniqueIds:
 
 
 def json_text(arguments: dict[str, Any]) -> str:
-    """A call's arguments as the JSON text OpenAI's APIs carry."""
+    """A call's arguments as JSON text, which is the form of OpenAI's APIs."""
     return encode_body(arguments).decode()

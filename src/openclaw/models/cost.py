@@ -1,4 +1,4 @@
-"""What a call cost, from its tokens and the model's price."""
+"""The cost of a call, from its tokens and the model's price."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PER_TOKEN = 1_000_000
 
 
 def cost_of(usage: Usage, price: Price | None) -> Cost:
-    """US dollars per class of tokens. An unknown price leaves zeros."""
+    """US dollars per class of tokens. All zero when the price is unknown."""
     if price is None:
         return Cost()
     cost = Cost(
@@ -23,7 +23,7 @@ def cost_of(usage: Usage, price: Price | None) -> Cost:
 
 
 def added(first: Usage | None, second: Usage) -> Usage:
-    """Both together, in a new record."""
+    """The sum, in a new record."""
     if first is None:
         first = Usage()
     return Usage(
@@ -43,14 +43,14 @@ def added(first: Usage | None, second: Usage) -> Usage:
 
 
 def has_price(price: Price | None) -> bool:
-    """Known, and not free."""
+    """Whether the price is known and not zero."""
     return price is not None and any((price.input, price.output, price.cache_read, price.cache_write))
 
 
 def priced_usage(
     price: Price | None, *, input: int = 0, output: int = 0, cache_read: int = 0, cache_write: int = 0
 ) -> Usage:
-    """Usage of one call with its total and cost filled in. ``input`` excludes cached tokens."""
+    """The usage of one call with total and cost. ``input`` excludes cached tokens."""
     usage = Usage(
         input=max(0, input), output=max(0, output), cache_read=max(0, cache_read), cache_write=max(0, cache_write)
     )

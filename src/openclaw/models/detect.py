@@ -1,4 +1,4 @@
-"""Model servers already running on this machine. Only loopback is asked, briefly, and nothing is sent but questions."""
+"""Finds model servers that run on this machine. Only loopback addresses are asked, with a short timeout."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAX_MODELS = 50
 MAX_DETAILED = 16
 MAX_BODY = 1 << 20
 UNKNOWN_WINDOW = 32_768
-"""Most a local server is believed to hold when it only says what the model was trained for, or nothing."""
+"""The window of a local model when the server does not say how large it really is."""
 
 
 class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     context_window: int | None = None
     tools: bool | None = None
-    """None: the server did not say."""
+    """None means that the server did not say."""
     sees: bool = False
     reasoning: bool = False
     chats: bool = True
@@ -40,7 +40,7 @@ class FoundServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(provider, address) of the servers worth asking; ``OLLAMA_HOST`` counts when it is this machine."""
+    """Provider and address of the servers to ask. ``OLLAMA_HOST`` counts when it is this machine."""
     known = {name: PROVIDERS[name].base_url for name in ("ollama", "lmstudio", "llamacpp", "vllm")}
     if host := environ.get("OLLAMA_HOST", "").strip():
         known["ollama"] = _ollama_address(host) or known["ollama"]
@@ -63,7 +63,7 @@ async def find_servers(
 
 
 def catalogue_models(server: FoundServer) -> list[Model]:
-    """The server's chat models as catalogue rows; they cost nothing."""
+    """The server's chat models as catalogue rows with a price of zero."""
     facts = PROVIDERS[server.provider]
     return [
         Model(
@@ -110,7 +110,7 @@ async def _ollama_models(session: aiohttp.ClientSession, root: str) -> tuple[Fou
 
 
 def _ollama_model(name: str, loaded_window: Any, detail: dict[str, Any]) -> FoundModel:
-    """What runs now knows its real window; else the model file's ``num_ctx``; else what it was trained for, capped."""
+    """The window is that of the loaded model, else the model file's ``num_ctx``, else the trained one with a cap."""
     window = loaded_window if isinstance(loaded_window, int) and loaded_window > 0 else _num_ctx(detail)
     if window is None:
         info = detail.get("model_info")
@@ -184,14 +184,14 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any] | 
 
 
 def _ollama_address(host: str) -> str | None:
-    """``OLLAMA_HOST`` as people write it (``0.0.0.0``, ``localhost:11500``, ``http://…``); None: not this machine."""
+    """The URL for ``OLLAMA_HOST`` (``0.0.0.0``, ``localhost:11500``, ``http://…``), or None for another machine."""
     try:
         parts = urlsplit(host if "//" in host else f"http://{host}")
         port = parts.port or 11434
     except ValueError:
         return None
     name = parts.hostname or "127.0.0.1"
-    if name in ("0.0.0.0", "::"):  # where it listens, not where to reach it
+    if name in ("0.0.0.0", "::"):  # an address to listen on, not one to call
         name = "127.0.0.1"
     url = f"{parts.scheme}://{f'[{name}]' if ':' in name else name}:{port}/v1"
     return url if is_loopback(url) else None

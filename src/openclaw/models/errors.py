@@ -1,4 +1,4 @@
-"""Reading a provider's failure: what kind it is, whether trying again can help, what the outer run should do."""
+"""Reads a provider's failure: its kind, whether a retry can help, how long to wait, and the text for a person."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import msgspec
 
 from openclaw.messages import AssistantMessage, ThinkingLevel
-from openclaw.models.base import ModelError
+from openclaw.models.base import ErrorKind, ModelError
 from openclaw.models.thinking import LEVELS
-
-ErrorKind: TypeAlias = Literal[
-    "overflow", "rate_limit", "overloaded", "auth", "billing", "format", "timeout", "network", "other"
-]
 
 
 class Classified(msgspec.Struct, frozen=True):
@@ -106,22 +102,22 @@ def is_rate_limit(text: str) -> bool:
 
 
 def is_overflow(text: str) -> bool:
-    """The prompt did not fit the model. Limits per minute use the same words and are not meant."""
+    """Whether the text says that the prompt does not fit the model. Limits per minute use similar words."""
     return bool(_OVERFLOW.search(text)) and not is_rate_limit(text)
 
 
 def is_silent_overflow(message: AssistantMessage, context_window: int) -> bool:
-    """Some providers cut the prompt without a word; the usage tells."""
+    """Whether the provider cut the prompt without an error. Its usage numbers show this."""
     return message.stop_reason == "stop" and message.usage.input + message.usage.cache_read > context_window > 0
 
 
 def is_transient(text: str) -> bool:
-    """Whether the words of an error promise that the same request may succeed later."""
+    """Whether the text says that the same request may succeed later."""
     return not is_overflow(text) and bool(_TRANSIENT.search(text))
 
 
 def supported_thinking_levels(text: str) -> tuple[ThinkingLevel, ...]:
-    """The levels a provider names when it refuses the one it was asked for; empty when it names none."""
+    """The thinking levels that a provider names when it refuses one. Empty when it names none."""
     match = _SUPPORTED_LEVELS.search(text)
     if match is None:
         return ()
@@ -132,7 +128,7 @@ def supported_thinking_levels(text: str) -> tuple[ThinkingLevel, ...]:
 
 
 def classify(status: int | None, text: str) -> Classified:
-    """The kind of a failed call from its status and the provider's words."""
+    """The kind of a failed call, from its status and the provider's text."""
     if status != 429 and (is_overflow(text) or is_overflow(f"{status} {text}")):
         return Classified("overflow", False)
     if status is None:
@@ -170,7 +166,7 @@ _TRY_AGAIN = re.compile(r"(?:try again|retry) (?:in|after) ((?:\d+(?:\.\d+)?(?:m
 _RETRY_DELAY = re.compile(r'"retryDelay":\s*"(\d+(?:\.\d+)?s)"')
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _EPOCH_FROM = 1_000_000_000
-"""A reset header above this is a moment, below it a number of seconds."""
+"""A reset header above this is a time since 1970. Below, it is a number of seconds from now."""
 
 
 def status_error(
@@ -196,7 +192,7 @@ def status_error(
 
 
 def vendor_message(raw: str) -> str:
-    """The sentence meant for people out of a vendor's error body; the body itself when it is not JSON."""
+    """The readable message in a vendor's error body, or the body itself when it is not JSON."""
     try:
         data: Any = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeError):
@@ -234,7 +230,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 def retry_after_s(
     headers: Mapping[str, str], body: str = "", *, status: int = 429, now_s: float | None = None
 ) -> float | None:
-    """Seconds the server asks us to wait, from the most to the least exact way of saying it."""
+    """The seconds that the server asks us to wait. The most exact source comes first."""
     now = time.time() if now_s is None else now_s
     if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return max(0.0, milliseconds / 1000)
@@ -249,7 +245,7 @@ def retry_after_s(
 
 
 def _reset_s(headers: Mapping[str, str], now: float) -> float | None:
-    """The latest reset among the limits that are used up; limits with room left do not hold us back."""
+    """The latest reset of the limits that are used up. Limits with room left are ignored."""
     waits: list[float] = []
     for name, value in headers.items():
         lowered = name.lower()
@@ -314,7 +310,10 @@ _WORDS = {
 
 
 def error_text(failure: ModelError) -> str:
-    """What we say ourselves (no key, no budget left) is plain already; what came over the network is not."""
+    """What a person is told about a failed call: what is wrong, what to do, and the provider's own words.
+
+    Texts that were not made from a provider's answer are already plain and stay as they are.
+    """
     words = _WORDS.get(failure.kind)
     refused = failure.status is not None and failure.status >= 400
     if words is None or not (refused or failure.kind == "network"):

@@ -14,7 +14,7 @@ import msgspec
 
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage
 from openclaw.models.base import Model, ModelRequest
-from openclaw.models.convert import FAILED, UniqueIds, is_blank, plain_text
+from openclaw.models.convert import FAILED, UniqueIds, is_blank
 from openclaw.models.message_builder import encode_body
 
 MIN_FINISHED = 8
@@ -101,6 +101,4 @@ def _has_text(message: UserMessage | AssistantMessage) -> bool:
     content = message.content
     if isinstance(content, str):
         return not is_blank(content)
-    return bool(plain_text(message)) or any(
-        isinstance(block, TextBlock) and not is_blank(block.text) for block in content
-    )
+    return any(isinstance(block, TextBlock) and not is_blank(block.text) for block in content)

@@ -11,7 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import msgspec
 
-from openclaw.models.base import Model, ModelError, StreamEvent
+from openclaw.models.base import ErrorKind, Model, ModelError, StreamEvent
 from openclaw.models.errors import redact, status_error
 from openclaw.models.keys import is_loopback
 from openclaw.models.message_builder import ReplyStream, encode_body
@@ -220,7 +220,7 @@ async def _web_page_error(response: aiohttp.ClientResponse, wire: WireRequest) -
 def _transport_error(error: Exception, wire: WireRequest, reply: ReplyStream) -> ModelError:
     """What went wrong below HTTP, in words for the person who runs the Gateway."""
     host = wire.host
-    kind: Any = "network"
+    kind: ErrorKind = "network"
     retryable = True
     match error:
         case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():

@@ -1,4 +1,4 @@
-"""Where a provider's key comes from, and the key itself: config, environment, file, command or a stored profile.
+"""Finds a provider's key: in the config, the environment, a file, a command's output or a stored profile.
 
 Keys are never logged and never part of an error's text.
 """
@@ -11,6 +11,7 @@ import logging
 import re
 import stat
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -38,14 +39,14 @@ SourceKind: TypeAlias = Literal["unneeded", "config", "env", "file", "command", 
 
 
 class MissingKey(ModelError):
-    """No usable key; the text names the variable or config path to set."""
+    """There is no usable key. The text names the variable or config path to set."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, kind="auth")
 
 
 class KeySource(msgspec.Struct, frozen=True):
-    """Where a key would be taken from; safe to show."""
+    """Where a key comes from. It holds no secret."""
 
     kind: SourceKind
     where: str = ""
@@ -66,7 +67,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class Keys:
-    """Resolves keys; what commands print is remembered for five minutes, in memory only."""
+    """Finds keys. What a command prints is kept in memory for five minutes."""
 
     def __init__(self, environ: Mapping[str, str], *, state_dir: str | None = None, clock: Clock | None = None) -> None:
         self._environ = environ
@@ -75,33 +76,22 @@ class Keys:
         self._printed: dict[tuple[str, ...], tuple[float, str]] = {}
         self._running = asyncio.Lock()
         self._warned: set[str] = set()
-        self._config: Config | None = None
-        self._written: dict[tuple[str, str], str] = {}
-        """Keys that stand in this config itself, by provider and api: the same until the config is another."""
 
     async def resolve_key(self, model: Model, config: Config, *, agent_id: str = "main") -> str:
-        """The key for a model; empty where none is needed. Raises ``MissingKey``."""
+        """The key for a model, or an empty string when none is needed. Raises ``MissingKey``."""
         if model.auth_profile and (chosen := await self._chosen(model, config, agent_id)):
             return _checked(chosen.secret, KeySource("profile", chosen.id), model.provider)
-        if self._config is not config:
-            self._config, self._written = config, {}
-        written = (model.provider, model.api)
-        if written in self._written:
-            return self._written[written]
         provider = provider_config(config, model.provider)
         profiles: list[Profile] = []
         source = find_source(model, provider, self._environ)
         if source.kind in ("missing", "unneeded") and model.api != "local":
-            # Stored profiles count only where neither config nor environment has a key: most calls read no file.
+            # Stored profiles count only when config and environment have no key, so most calls read no file.
             profiles = await self._profiles(model, config, agent_id)
             source = find_source(model, provider, self._environ, profiles)
-        key = _checked(await self._read(source, model, provider, profiles), source, model.provider)
-        if source.kind == "config" and not _ENV_NAME.fullmatch(key):
-            self._written[written] = key
-        return key
+        return _checked(await self._read(source, model, provider, profiles), source, model.provider)
 
     async def _chosen(self, model: Model, config: Config, agent_id: str) -> Profile | None:
-        """The credential the session named; None when it belongs to another provider than the model of this call."""
+        """The credential that the session chose, or None when it belongs to another provider than the model."""
         stored = await _all_profiles(config, self._state_dir, agent_id) if self._state_dir else []
         found = next((profile for profile in stored if profile.id == model.auth_profile), None)
         back = f"choose another with /model {model.ref}@<credential>, or go back with /model {model.ref}"
@@ -160,7 +150,7 @@ class Keys:
 
 
 async def stored_profiles(model: Model, config: Config, state_dir: str, agent_id: str, now_ms: int) -> list[Profile]:
-    """The agent's credentials that fit the model, the preferred one first."""
+    """The agent's credentials for the model's provider. The preferred one comes first."""
     stored = await _all_profiles(config, state_dir, agent_id)
     order = getattr(config.auth, "order", {}).get(model.provider, [])
     return usable_profiles(stored, model.provider, now_ms=now_ms, order=order)
@@ -175,7 +165,7 @@ async def _all_profiles(config: Config, state_dir: str, agent_id: str) -> list[P
 def find_source(
     model: Model, provider: ProviderConfig | None, environ: Mapping[str, str], profiles: Sequence[Profile] = ()
 ) -> KeySource:
-    """The first of: the config, the provider's environment variables, a stored profile; local servers need none."""
+    """The first source that has a key: the config, the environment, a stored profile. Local servers need no key."""
     if model.api == "local":
         return KeySource("unneeded")
     if provider is not None and provider.api_key:
@@ -190,7 +180,7 @@ def find_source(
 
 
 def env_names(provider: str) -> tuple[str, ...]:
-    """Variables that may hold the provider's key: the vendor's own names, else ``<PROVIDER>_API_KEY``."""
+    """The variables that may hold the provider's key: the vendor's own names, or ``<PROVIDER>_API_KEY``."""
     facts = PROVIDERS.get(canonical_provider(provider))
     if facts is not None:
         return facts.key_env
@@ -203,7 +193,7 @@ def canonical_provider(name: str) -> str:
 
 
 def provider_config(config: Config, provider: str) -> ProviderConfig | None:
-    """The provider's section, however its name is spelled there."""
+    """The provider's section of the config. Other spellings of its name count too."""
     wanted = canonical_provider(provider)
     for name, section in config.models.providers.items():
         if canonical_provider(name) == wanted:
@@ -211,8 +201,9 @@ def provider_config(config: Config, provider: str) -> ProviderConfig | None:
     return None
 
 
+@lru_cache(maxsize=256)
 def is_loopback(url: str) -> bool:
-    """Whether the address is this machine: such servers need no key."""
+    """Whether the address is this machine."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:
@@ -234,7 +225,7 @@ def profiles_path(config: Config, state_dir: str, agent_id: str) -> str:
 
 
 def read_profiles(path: str) -> list[Profile]:
-    """The credentials stored there, the last one that worked first; a missing or unreadable file holds none."""
+    """The stored credentials; the last one that worked comes first. Empty when the file is missing or unreadable."""
     try:
         data = msgspec.json.decode(_read_small(Path(path)))
     except (OSError, msgspec.MsgspecError):
@@ -250,7 +241,7 @@ def read_profiles(path: str) -> list[Profile]:
 def usable_profiles(
     profiles: Sequence[Profile], provider: str, *, now_ms: int, order: Sequence[str] = ()
 ) -> list[Profile]:
-    """Those of the provider that have not expired, in the order the config asks for."""
+    """The provider's credentials that have not expired, in the order of the config."""
     wanted = canonical_provider(provider)
     live = [
         msgspec.structs.replace(profile, provider=provider)
@@ -286,7 +277,7 @@ def _config_source(secret: Any, environ: Mapping[str, str]) -> KeySource:
         text = secret.strip()
         if match := _REFERENCE.fullmatch(text):
             return KeySource("env", match[1])
-        # Existing configs also name a variable without the braces.
+        # Existing configs also write a variable without braces.
         if _ENV_NAME.fullmatch(text) and text in environ:
             return KeySource("env", text)
         return KeySource("config")

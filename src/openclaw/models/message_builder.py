@@ -1,4 +1,4 @@
-"""An assistant message while it is being streamed: what every adapter's stream state builds on."""
+"""Builds an assistant message, and the events to show, from the deltas of a provider's stream."""
 
 from __future__ import annotations
 
@@ -8,36 +8,37 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from openclaw.messages import AssistantBlock, AssistantMessage, StopReason, TextBlock, ThinkingBlock, ToolCall
-from openclaw.models.base import Done, Model, ModelError, StreamEvent, Text, Thinking, ToolCallStart
+from openclaw.models.base import Done, ErrorKind, Model, ModelError, StreamEvent, Text, Thinking, ToolCallStart
 from openclaw.models.cost import priced_usage
+from openclaw.models.errors import classify, describe_error
 from openclaw.models.sse import SseEvent
 
 INVALID_JSON = "__invalid_json__"
-"""The one argument (its text) of a call whose JSON did not parse: answer such a call with an error, never run it."""
+"""The only argument of a call whose JSON did not parse; its value is the text. Such a call is never run."""
 
 _T = TypeVar("_T")
 
 
 class ReplyStream(Protocol):
-    """Turns a provider's events into ours. Pure: it can be fed recorded bytes."""
+    """Reads one reply: turns a provider's events into ours. It does no I/O and can be fed recorded bytes."""
 
     builder: MessageBuilder
 
     def feed(self, events: list[SseEvent]) -> list[StreamEvent]:
-        """What the events of one network read mean. Adjacent deltas come out as one."""
+        """Our events for the provider's events of one network read. Adjacent deltas become one event."""
         ...
 
     def feed_whole(self, body: bytes) -> list[StreamEvent]:
-        """The same for a server that ignored ``stream`` and answered with one JSON document."""
+        """Our events for one JSON document, from a server that ignored ``stream``."""
         ...
 
     def finish(self) -> list[StreamEvent]:
-        """The bytes ended. Raises ModelError when the reply is not complete."""
+        """Our last events after the end of the bytes. Raises ModelError when the reply is not complete."""
         ...
 
 
 class BlockBuilder(msgspec.Struct, kw_only=True):
-    """A content block under construction; deltas are collected and joined once."""
+    """A content block under construction. Deltas are collected and joined once."""
 
     kind: Literal["text", "thinking", "call"]
     parts: list[str] = []
@@ -46,10 +47,10 @@ class BlockBuilder(msgspec.Struct, kw_only=True):
     call_id: str = ""
     name: str = ""
     whole_arguments: dict[str, Any] | None = None
-    """Arguments a server sent as an object instead of as JSON text."""
+    """The arguments, when a server sent them as an object instead of as JSON text."""
     thought_signature: str | None = None
     carry: str = ""
-    """Half of a surrogate pair that was cut between two deltas."""
+    """Half of a surrogate pair whose other half comes with the next delta."""
 
     @property
     def joined(self) -> str:
@@ -57,7 +58,7 @@ class BlockBuilder(msgspec.Struct, kw_only=True):
 
 
 class MessageBuilder:
-    """Blocks in order, tokens used, and the events not yet handed out."""
+    """Holds the blocks in order, the tokens used, and the events not yet taken."""
 
     def __init__(self, model: Model, timestamp: int = 0) -> None:
         self.model = model
@@ -66,7 +67,7 @@ class MessageBuilder:
         self._counted: dict[str, int] = {}
         self.complete = False
         self.started = False
-        """The model accepted the request and has begun to answer."""
+        """Whether the model has begun to answer. Only then is there a partial message."""
         self._ragged = False
         self._out: list[StreamEvent] = []
         self._run: list[str] = []
@@ -97,7 +98,7 @@ class MessageBuilder:
         block.parts.append(_mend(block, delta) if self._ragged else delta)
 
     def count(self, *, input: int = 0, output: int = 0, cache_read: int = 0, cache_write: int = 0) -> None:
-        """Tokens used so far; servers correct themselves while they write."""
+        """Sets the tokens used so far. Servers correct the numbers during a stream."""
         self._counted = {"input": input, "output": output, "cache_read": cache_read, "cache_write": cache_write}
 
     def take(self) -> list[StreamEvent]:
@@ -107,7 +108,7 @@ class MessageBuilder:
         return out
 
     def done(self, reason: StopReason, error: str | None = None) -> None:
-        """The reply is complete; nothing that follows counts."""
+        """Ends the reply. Later events are ignored."""
         self.started = True
         self._flush()
         self.complete = True
@@ -129,7 +130,7 @@ class MessageBuilder:
                         )
                 case "call":
                     call = _finished_call(block, cut=reason in ("length", "error", "aborted"))
-                    # Where the limit struck, arguments may look whole and not be all that was meant.
+                    # At the token limit, arguments can be valid JSON and still be cut.
                     if call is None or (reason == "length" and block is self.blocks[-1]):
                         notes.append(
                             f"The call of `{block.name}` was cut before its arguments were complete: left out."
@@ -143,13 +144,13 @@ class MessageBuilder:
             provider=self.model.provider,
             model=self.model.id,
             usage=priced_usage(self.model.cost, **self._counted),
-            stop_reason=_agreeing(reason, calls),
+            stop_reason=_corrected_reason(reason, calls),
             error_message=" ".join(notes) if notes else msgspec.UNSET,
             timestamp=self.timestamp,
         )
 
     def decode(self, decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
-        """One event's JSON. Halves of surrogate pairs, which some servers send, are mended; the rest is an error."""
+        """Decodes one event's JSON. Halves of surrogate pairs, which some servers send, are joined or removed."""
         try:
             return decoder.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -161,10 +162,18 @@ class MessageBuilder:
             return value
 
     def failure(
-        self, text: str, *, kind: Any = "other", status: int | None = None, retryable: bool = True
+        self, text: str, *, kind: ErrorKind = "other", status: int | None = None, retryable: bool = True
     ) -> ModelError:
-        """An error that carries what had arrived."""
+        """An error that carries the partial message."""
         return ModelError(text, kind=kind, status=status, retryable=retryable, partial=self.partial(text))
+
+    def refused(self, error: Any, status: int | None) -> ModelError:
+        """The error for an error that the server sent inside its reply."""
+        text = describe_error(error)
+        found = classify(status, text)
+        return self.failure(
+            f"{status} {text}" if status else text, kind=found.kind, status=status, retryable=found.retryable
+        )
 
     def partial(self, error: str) -> AssistantMessage | None:
         return self.message("error", error) if self.started else None
@@ -189,7 +198,7 @@ class MessageBuilder:
 
 
 def parse_arguments(text: str) -> dict[str, Any] | None:
-    """The object a call's JSON text stands for; None when it is not one. No text means no arguments."""
+    """The object in a call's JSON text, or None when the text is no JSON object. Empty text means no arguments."""
     if not text.strip():
         return {}
     try:
@@ -205,7 +214,7 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
 
 
 def _finished_call(block: BlockBuilder, *, cut: bool) -> ToolCall | None:
-    """The call, or None when the reply was cut while it was being written: half a call must never run."""
+    """The call, or None when the reply was cut inside its arguments. Half a call must never run."""
     text = block.joined
     if block.whole_arguments is not None and not text:
         arguments: dict[str, Any] | None = block.whole_arguments
@@ -220,8 +229,8 @@ def _finished_call(block: BlockBuilder, *, cut: bool) -> ToolCall | None:
     return ToolCall(id=block.call_id, name=block.name, arguments=arguments, thought_signature=block.thought_signature)
 
 
-def _agreeing(reason: StopReason, calls: bool) -> StopReason:
-    """Servers disagree on the reason when calls are present; the calls themselves decide."""
+def _corrected_reason(reason: StopReason, calls: bool) -> StopReason:
+    """Corrects the reason by the calls that are present, because servers disagree on it."""
     if reason == "stop" and calls:
         return "toolUse"
     return "stop" if reason == "toolUse" and not calls else reason
@@ -236,7 +245,7 @@ def _mend(block: BlockBuilder, delta: str) -> str:
 
 
 def strip_lone_surrogates(text: str) -> str:
-    """Pairs become the character they mean; halves, which no JSON reader accepts, go."""
+    """Joins surrogate pairs and removes single halves, which no JSON reader accepts."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
 
 
@@ -253,7 +262,7 @@ def _without_lone_surrogates(value: Any) -> Any:
 
 
 def encode_body(body: dict[str, Any]) -> bytes:
-    """The request's JSON; lone surrogates are removed from every string, at no cost when there are none."""
+    """The JSON of a request. Single halves of surrogate pairs are removed."""
     try:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:

@@ -1,4 +1,7 @@
-"""OpenAI chat completions, also as spoken by Ollama, vLLM, llama.cpp, OpenRouter and many more: what we send."""
+"""The OpenAI chat completions API: the request we send and the stream we read.
+
+Ollama, vLLM, llama.cpp, OpenRouter and many other servers speak it too, some of them carelessly.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,6 @@ from openclaw.messages import (
 from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
 from openclaw.models.compat import Quirks, openai_headers, openai_url, quirks_of, tool_choice
-from openclaw.models.errors import classify, describe_error
 from openclaw.models.history_cache import PartState, build_history
 from openclaw.models.http import ModelHttp, WireRequest, idle_timeout_s
 from openclaw.models.message_builder import BlockBuilder, MessageBuilder
@@ -98,9 +100,9 @@ def _id_rule(quirks: Quirks) -> convert.IdRule:
 
     def usual(call_id: str, same_model: bool) -> str:
         if "|" in call_id:
-            # An id of the Responses API: its first part names the call.
+            # This is an id of the Responses API. Its first part names the call.
             return convert.sanitised(call_id.partition("|")[0])[:MAX_ID]
-        # Some servers read meaning into their own ids; those come back as they were.
+        # Some servers read meaning into their own ids, so these are sent back unchanged.
         return call_id if same_model and not quirks.is_openai else call_id[:MAX_ID]
 
     return mistral if quirks.requires_mistral_tool_ids else usual
@@ -143,13 +145,13 @@ def _messages(history: list[Message], model: Model, quirks: Quirks) -> list[dict
 
 
 def _picture_message(pictures: list[dict[str, Any]]) -> dict[str, Any]:
-    """The role ``tool`` holds no pictures: they follow the run of results."""
+    """A user message with the pictures of the results before it. The role ``tool`` cannot hold pictures."""
     return {"role": "user", "content": [{"type": "text", "text": RESULT_IMAGES}, *pictures]}
 
 
 def _user_content(blocks: list[UserBlock]) -> Any:
     if all(isinstance(block, TextBlock) for block in blocks):
-        # One string: not every server reads lists.
+        # This is one string because not every server reads lists.
         return "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
     return [
         _image(block) if isinstance(block, ImageBlock) else {"type": "text", "text": block.text} for block in blocks
@@ -170,7 +172,7 @@ def _assistant(message: AssistantMessage, quirks: Quirks) -> dict[str, Any] | No
     if quirks.requires_thinking_as_text:
         texts = [block.thinking for block in thoughts] + texts
     elif thoughts and (field := thoughts[0].thinking_signature) in REASONING_FIELDS:
-        # Back into the field it came from, which is what the signature of such a block records.
+        # The signature of such a block is the name of the field it came from.
         reply[str(field)] = "\n".join(block.thinking for block in thoughts)
     reply["content"] = "\n".join(texts) if texts else None
     if calls:
@@ -186,7 +188,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _reasoning_detail(call: ToolCall) -> Any:
-    """Encrypted reasoning some routers attach to a call and want back."""
+    """Encrypted reasoning that some routers attach to a call and want back."""
     if call.thought_signature is None:
         return None
     try:
@@ -196,7 +198,7 @@ def _reasoning_detail(call: ToolCall) -> Any:
 
 
 def _mark_for_cache(messages: list[dict[str, Any]]) -> None:
-    """Anthropic's models behind OpenRouter take the same cache markers, on text parts."""
+    """Sets Anthropic's cache markers on text parts, for Anthropic's models behind OpenRouter."""
     last = next((message for message in reversed(messages) if message["role"] == "user"), None)
     for message in (messages[0], last):
         if message is None or message["role"] not in ("system", "developer", "user"):
@@ -216,7 +218,7 @@ def _add_tools(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -> N
         if choice is not None:
             body["tool_choice"] = choice
     elif not quirks.is_openai and convert.used_tool_names(request.messages):
-        # Proxies in front of other vendors want the field when history holds calls; the vendor itself refuses it empty.
+        # Proxies of other vendors want the field when history holds calls. OpenAI itself refuses an empty list.
         body["tools"] = []
 
 
@@ -235,7 +237,7 @@ def _add_thinking(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -
     effort = thinking.reasoning_effort(request.thinking, model, vendor=quirks.is_openai)
     version = thinking.gpt_version(model)
     if quirks.is_openai and request.tools and version is not None and version >= (5, 6):
-        # On this endpoint these models call tools only without reasoning.
+        # At this API these models call tools only without reasoning.
         effort = "none"
     match quirks.thinking_format:
         case "zai":
@@ -248,11 +250,15 @@ def _add_thinking(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -
 
 
 BRIDGE = "(results received)"
-"""Said by the assistant between the results of its calls and the next words of the user."""
+"""The assistant message between tool results and the next user message."""
 
 
 def in_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """User and assistant take turns, beginning and ending with the user or with results; system messages left out."""
+    """Messages for servers that insist on the order of roles, such as Mistral's.
+
+    User and assistant alternate. The list begins with the user and ends with the user or with tool results. It holds no
+    system message.
+    """
     out: list[dict[str, Any]] = []
     for message in messages:
         role, last = message["role"], out[-1]["role"] if out else None
@@ -270,7 +276,7 @@ def in_turns(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Two messages of one role; of the assistant's, only the second can hold calls: results follow calls at once."""
+    """Joins two messages of one role. Only the second can hold calls, because results follow calls at once."""
     contents = [content for content in (first["content"], second["content"]) if content]
     if all(isinstance(content, str) for content in contents):
         joined: Any = "\n".join(contents) if contents else None
@@ -318,7 +324,7 @@ _decoder = msgspec.json.Decoder(_Chunk)
 
 
 class ChatStream:
-    """One text and one thinking block at a time; calls by index, by id, or just in order."""
+    """Reads the chunks of a chat completion. Calls are told apart by index, by id, or by their order."""
 
     def __init__(self, model: Model, timestamp: int = 0) -> None:
         self.builder = MessageBuilder(model, timestamp)
@@ -372,7 +378,7 @@ class ChatStream:
     def _extend(self, delta: dict[str, Any]) -> None:
         for name in REASONING_FIELDS:
             if isinstance(thought := delta.get(name), str) and thought:
-                # Some servers send the same thought in two fields; the first counts.
+                # Some servers send the same thought in two fields. The first one counts.
                 self._think(thought, name)
                 break
         content = delta.get("content")
@@ -382,7 +388,7 @@ class ChatStream:
         elif isinstance(content, list):
             self._extend_parts(content)
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
-            # A refusal is an answer: the person should read it.
+            # A refusal is shown as an answer.
             self._say(refusal)
         calls = delta.get("tool_calls")
         if isinstance(calls, list):
@@ -393,7 +399,7 @@ class ChatStream:
             self._keep_details(details)
 
     def _extend_parts(self, parts: list[Any]) -> None:
-        """Content as a list of parts, some of them thoughts (Mistral's reasoning models)."""
+        """Adds content that is a list of parts. Mistral's reasoning models send thoughts in it."""
         for part in parts:
             match part:
                 case {"type": "text", "text": str(text)}:
@@ -431,7 +437,7 @@ class ChatStream:
             block.whole_arguments = arguments
 
     def _call_block(self, part: dict[str, Any], name: str) -> BlockBuilder:
-        """The call a part belongs to. Index and id may be missing; one index may stand for several calls."""
+        """The call that a part belongs to. Index and id may be missing, and several calls may share one index."""
         index = part.get("index")
         call_id = part.get("id")
         call_id = call_id if isinstance(call_id, str) else ""
@@ -467,10 +473,10 @@ class ChatStream:
             _int(usage, name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
         )
         cached = _int(usage.get("prompt_tokens_details"), "cached_tokens")
-        # DeepSeek and Moonshot have names of their own for it.
+        # DeepSeek and Moonshot use other names.
         cached = cached or _int(usage, "prompt_cache_hit_tokens") or _int(usage, "cached_tokens")
         reasoning = _int(usage.get("completion_tokens_details"), "reasoning_tokens")
-        # Most servers count reasoning inside the completion; the total tells when it comes on top.
+        # Most servers count reasoning as part of the completion. The total shows when it is added on top.
         apart = bool(reasoning) and total >= prompt + completion + reasoning
         self.builder.count(input=prompt - cached, output=completion + (reasoning if apart else 0), cache_read=cached)
 
@@ -481,12 +487,9 @@ class ChatStream:
 
     def _refused(self, chunk: _Chunk) -> ModelError:
         data = {"error": chunk.error} if chunk.error is not None else {"message": chunk.message, "code": chunk.code}
-        text = describe_error(data)
         code = chunk.error.get("code") if isinstance(chunk.error, dict) else chunk.code
         status = code if isinstance(code, int) and 400 <= code < 600 else None
-        found = classify(status, text)
-        described = f"{status} {text}" if status else text
-        return self.builder.failure(described, kind=found.kind, status=status, retryable=found.retryable)
+        return self.builder.refused(data, status)
 
 
 def _int(data: Any, name: str) -> int:

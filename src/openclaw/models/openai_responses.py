@@ -1,4 +1,7 @@
-"""OpenAI Responses: what we send. Nothing is stored at the vendor; reasoning is returned to it encrypted."""
+"""The OpenAI Responses API: the request we send and the stream we read.
+
+Nothing is stored at OpenAI. Encrypted reasoning is sent back with every request.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,6 @@ from openclaw.messages import (
 from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
 from openclaw.models.compat import openai_headers, openai_url, quirks_of, tool_choice
-from openclaw.models.errors import classify, describe_error
 from openclaw.models.history_cache import PartState, build_history
 from openclaw.models.http import ModelHttp, WireRequest, idle_timeout_s
 from openclaw.models.message_builder import BlockBuilder, MessageBuilder
@@ -90,7 +92,7 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
 
 
 def _legal_id(call_id: str, same_model: bool) -> str:
-    """Stored ids are ``call_id|item_id``. Both parts are kept legal; the item's is only good for the same model."""
+    """Makes both parts of a stored id (``call_id|item_id``) legal. The item id is valid only for the same model."""
     call, _, item = call_id.partition("|")
     call = convert.sanitised(call)[:MAX_ID]
     item = convert.sanitised(item)[:MAX_ID]
@@ -119,7 +121,7 @@ def _items(history: list[Message], model: Model, sent: set[str]) -> list[dict[st
 
 
 def _assistant_items(message: AssistantMessage, model: Model, sent: set[str]) -> list[dict[str, Any]]:
-    """The reply's items in order. ``sent`` are the ids already used: the API refuses one twice."""
+    """The reply's items in order. ``sent`` holds the ids already used; the API refuses an id that comes twice."""
     items: list[dict[str, Any]] = []
     same = convert.is_same_model(message, model)
     reasoned = False
@@ -127,7 +129,7 @@ def _assistant_items(message: AssistantMessage, model: Model, sent: set[str]) ->
         match block:
             case ThinkingBlock():
                 item = _reasoning_item(block, sent) if same else None
-                # What follows a thought that cannot be sent must not name it either.
+                # Items after reasoning that cannot be sent must not refer to it.
                 reasoned = item is not None
                 if item is not None:
                     items.append(item)
@@ -135,14 +137,14 @@ def _assistant_items(message: AssistantMessage, model: Model, sent: set[str]) ->
                 items.append(_text_item(block, sent, with_id=reasoned))
             case ToolCall():
                 items.append(_call_item(block, sent, with_id=reasoned))
-    # Reasoning must be followed by what it led to.
+    # Reasoning at the end is refused.
     while items and items[-1].get("type") == "reasoning":
         items.pop()
     return items
 
 
 def _reasoning_item(block: ThinkingBlock, sent: set[str]) -> dict[str, Any] | None:
-    """The item as the API gave it; without its encrypted content the vendor would look for it and not find it."""
+    """The item as the API sent it, or None. Without encrypted content OpenAI would look it up and not find it."""
     try:
         item = msgspec.json.decode(block.thinking_signature or "")
     except (msgspec.MsgspecError, UnicodeError):
@@ -173,7 +175,7 @@ def _text_item(block: TextBlock, sent: set[str], *, with_id: bool) -> dict[str, 
 
 
 def _call_item(call: ToolCall, sent: set[str], *, with_id: bool) -> dict[str, Any]:
-    """An item id ties the call to its reasoning; sent without that reasoning it would be refused."""
+    """The call. Its item id ties it to its reasoning and is refused without that reasoning."""
     call_id, _, item_id = call.id.partition("|")
     item = {
         "type": "function_call",
@@ -202,7 +204,7 @@ def _output(message: ToolResultMessage, model: Model) -> Any:
 
 
 def _tool(spec: ToolSpec) -> dict[str, Any]:
-    # Not strict: that mode, the API's default, rewrites schemas and refuses many.
+    # Strict mode is the API's default. It rewrites schemas and refuses many.
     parameters = {"properties": {}, **spec.parameters, "type": "object"}
     return {
         "type": "function",
@@ -245,7 +247,7 @@ _whole_decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict
 
 
 class ResponsesStream:
-    """Output items by their index; a finished item replaces what its deltas had built."""
+    """Reads output items by their index. A finished item replaces what its deltas built."""
 
     def __init__(self, model: Model, timestamp: int = 0) -> None:
         self.builder = MessageBuilder(model, timestamp)
@@ -300,7 +302,7 @@ class ResponsesStream:
             raise self._refused(event.error or {"message": event.message, "code": event.code})
 
     def _block(self, event: _ResponsesEvent, kind: Any) -> BlockBuilder:
-        """The item's block; deltas of a server that did not announce the item open one."""
+        """The item's block. It is opened here when the server did not announce the item."""
         block = self._items.get(event.output_index)
         if block is None:
             self.builder.started = True
@@ -324,7 +326,7 @@ class ResponsesStream:
             case {"type": "function_call"}:
                 block = self.builder.open_call(_stored_id(item), str(item.get("name") or ""))
             case _:
-                # Items of tools that run at the vendor.
+                # This is an item of a tool that runs at OpenAI.
                 return None
         self._items[index] = block
         return block
@@ -349,7 +351,7 @@ class ResponsesStream:
                 pass
 
     def _say_rest(self, block: BlockBuilder, whole: str) -> None:
-        """Text that came only with the finished item. What was streamed is never taken back."""
+        """Adds the text that came only with the finished item. Streamed text is never taken back."""
         streamed = block.joined
         if len(whole) > len(streamed) and whole.startswith(streamed):
             rest = whole[len(streamed) :]
@@ -389,16 +391,12 @@ class ResponsesStream:
         )
 
     def _refused(self, error: Any) -> ModelError:
-        text = describe_error({"error": error})
         code = error.get("code") if isinstance(error, dict) else None
-        status = _CODE_STATUS.get(str(code))
-        found = classify(status, text)
-        described = f"{status} {text}" if status else text
-        return self.builder.failure(described, kind=found.kind, status=status, retryable=found.retryable)
+        return self.builder.refused({"error": error}, _CODE_STATUS.get(str(code)))
 
 
 def _stored_id(item: dict[str, Any]) -> str:
-    """Both ids of a call: the one results refer to, and the item's own."""
+    """The stored id of a call: the id that results refer to, and the item's own id."""
     call_id, item_id = _text(item.get("call_id")) or "", _text(item.get("id"))
     return f"{call_id}|{item_id}" if item_id else call_id
 
@@ -410,7 +408,7 @@ def _output_texts(item: dict[str, Any]) -> list[str]:
 
 
 def _thought_texts(item: dict[str, Any]) -> list[str]:
-    """The summary, or the reasoning itself where a model shows it."""
+    """The texts of the summary, or of the reasoning itself when the model shows it."""
     for name in ("summary", "content"):
         parts = item.get(name)
         if isinstance(parts, list) and parts:

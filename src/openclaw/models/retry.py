@@ -1,4 +1,4 @@
-"""When a failed call is tried again, and after how long."""
+"""Decides whether and when a failed call is tried again."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class RetrySettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     base_delay_ms: int = 2000
     """Doubles with every attempt."""
     max_delay_ms: int = 60_000
-    """The longest wait, also when the server asks for more."""
+    """The longest wait, even when the server asks for more."""
 
 
 def retry_delay_ms(attempt: int, settings: RetrySettings, retry_after_s: float | None = None) -> int | None:
-    """The wait before retry number ``attempt`` (from 1), or None when there is none left.
+    """The wait before retry number ``attempt`` (from 1), or None when no retry is left.
 
-    A wait the server asked for is honoured when it is longer than ours, up to the maximum.
+    A longer wait that the server asked for is honoured, up to the maximum.
     """
     if not settings.enabled or attempt < 1 or attempt > settings.max_retries:
         return None
@@ -31,7 +31,7 @@ def retry_delay_ms(attempt: int, settings: RetrySettings, retry_after_s: float |
 
 
 def next_retry_ms(error: ModelError, attempt: int, settings: RetrySettings) -> int | None:
-    """The wait before trying again after ``error``; None when trying again would not help."""
+    """The wait before a retry after ``error``, or None when a retry would not help."""
     if not error.retryable or error.kind == "overflow":
         return None
     return retry_delay_ms(attempt, settings, error.retry_after_s)

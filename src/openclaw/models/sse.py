@@ -1,4 +1,4 @@
-"""Server-sent events, parsed from bytes as they arrive; lines are never decoded one by one."""
+"""Parses server-sent events from bytes as they arrive."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ SseEvent: TypeAlias = tuple[bytes, bytes]
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _plain_events = re.compile(rb"(?:\A|(?<=\n\n))(?:event: ?([^\n]*)\n)?data: ?([^\n]*)\n\n").findall
-"""The shape nearly every server sends: at most a name, then one line of data."""
+"""The common form: an optional name and one line of data."""
 
 
 class SseTooLarge(ValueError):
-    """One event grew past the bound; nothing sensible sends that much between two blank lines."""
+    """One event is larger than the limit."""
 
 
 class SseParser:
-    """Feed it any split of the byte stream; it returns the events completed so far."""
+    """Takes the byte stream in pieces of any size and returns the events that each piece completes."""
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
@@ -45,7 +45,7 @@ class SseParser:
         return self._parse(complete)
 
     def finish(self) -> SseEvent | None:
-        """What stood after the last blank line: some servers close right after the last line."""
+        """The event after the last blank line. Some servers close right after the last line."""
         rest = bytes(self._pending)
         self._pending.clear()
         return _parse_block(rest)
@@ -63,10 +63,10 @@ class SseParser:
         return SseTooLarge(f"An event of the stream is larger than {self._max} bytes.")
 
     def _with_plain_newlines(self, chunk: bytes) -> bytes:
-        """CRLF, CR and LF all end a line; a CRLF may be cut in two by the network."""
+        """Turns CRLF and CR into LF. A CRLF may be cut in two by the network."""
         if self._at_start and chunk:
             if len(chunk) < 3 and _BYTE_ORDER_MARK.startswith(chunk):
-                # Too short to tell; only a mark can begin like this, so hold it for the next chunk.
+                # This may be the first part of a byte order mark, so it waits for the next chunk.
                 self._pending += chunk
                 return b""
             if self._pending:

@@ -1,4 +1,4 @@
-"""Thinking levels: their names, what a model supports, and what a level means to each provider."""
+"""Thinking levels: their names, which of them a model supports, and what they mean to each provider."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _ALIASES: dict[str, ThinkingLevel] = {
 }  # fmt: skip
 
 BUDGETS: dict[ThinkingLevel, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 16384}
-"""Anthropic's thinking tokens per level, for models that take a budget."""
+"""Thinking tokens per level, for Claude models that take a budget."""
 
 MAX_OUTPUT_TOKENS = 32_000
-"""The answer's part of the output limit, before thinking is added."""
+"""The limit of the answer. Thinking tokens are added to it."""
 MIN_BUDGET = 1024
 _GPT = re.compile(r"gpt-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)")
 _O_SERIES = re.compile(r"(?:^|/)o\d")
 
 
 def parse_level(text: str) -> ThinkingLevel | None:
-    """The level a person meant, or None when the word is not one."""
+    """The level that a word means, or None."""
     key = "".join(char for char in text.strip().lower() if char not in " -_")
     for level in LEVELS:
         if key == level:
@@ -42,7 +42,7 @@ def parse_level(text: str) -> ThinkingLevel | None:
 
 
 def supported_levels(model: Model) -> tuple[ThinkingLevel, ...]:
-    """What the model can be asked for; ``compat.thinkingLevels`` of the catalogue decides where it is given."""
+    """The levels that the model accepts. ``compat.thinkingLevels`` overrides what is known."""
     if not model.reasoning:
         return ("off",)
     declared: Any = model.compat.get("thinkingLevels")
@@ -62,13 +62,13 @@ def supported_levels(model: Model) -> tuple[ThinkingLevel, ...]:
 
 
 def gpt_version(model: Model) -> tuple[int, int] | None:
-    """OpenAI renamed its levels with almost every release; the number tells which it accepts."""
+    """The version in an OpenAI model's id. It decides which levels the model accepts."""
     match = _GPT.search(model.id.lower())
     return None if match is None else (int(match.group(1)), int(match.group(2) or 0))
 
 
 def clamp(level: ThinkingLevel, supported: Sequence[ThinkingLevel]) -> ThinkingLevel:
-    """The level itself when supported, else the next higher one that is, else the next lower one."""
+    """The level itself when supported, else the next higher one, else the next lower one."""
     if level in supported:
         return level
     position = LEVELS.index(level)
@@ -79,23 +79,23 @@ def clamp(level: ThinkingLevel, supported: Sequence[ThinkingLevel]) -> ThinkingL
 
 
 def clamp_to_model(level: ThinkingLevel, model: Model) -> ThinkingLevel:
-    """Off stays off: a person who switched thinking off does not get it back."""
+    """The nearest level that the model supports. ``off`` stays ``off``."""
     return "off" if level == "off" or not model.reasoning else clamp(level, supported_levels(model))
 
 
 def level_unless_set(model: Model, configured: str | None) -> ThinkingLevel:
-    """What a session without a level of its own gets. ``configured``: ``agents.defaults.thinkingDefault``."""
+    """The level of a session that has none. ``configured`` is ``agents.defaults.thinkingDefault``."""
     level = parse_level(configured) if configured else None
     return clamp_to_model(level or ("low" if model.reasoning else "off"), model)
 
 
 def output_limit(model: Model, requested: int | None) -> int:
-    """Tokens the answer may take, thinking not counted."""
+    """The most tokens of the answer, without thinking."""
     return max(1, min(requested or MAX_OUTPUT_TOKENS, model.max_tokens))
 
 
 def budget_and_limit(level: ThinkingLevel, model: Model, requested: int | None) -> tuple[int, int]:
-    """Anthropic's (thinking budget, max_tokens). A budget of 0 means there is no room to think."""
+    """Anthropic's thinking budget and ``max_tokens``. A budget of 0 means that there is no room to think."""
     answer = output_limit(model, requested)
     budget = BUDGETS.get(level, 0)
     limit = min(answer + budget, model.max_tokens)
@@ -108,7 +108,7 @@ def budget_and_limit(level: ThinkingLevel, model: Model, requested: int | None) 
 
 
 def reasoning_effort(level: ThinkingLevel, model: Model, *, vendor: bool = False) -> str | None:
-    """OpenAI's word for the level, or None to say nothing. At the vendor itself off is a word of its own."""
+    """OpenAI's name for the level, or None to leave the field out. Only OpenAI itself has a name for ``off``."""
     chosen = clamp_to_model(level, model)
     if chosen != "off":
         return chosen
@@ -118,6 +118,6 @@ def reasoning_effort(level: ThinkingLevel, model: Model, *, vendor: bool = False
 
 
 def fixes_temperature(body: dict[str, Any], model: Model) -> bool:
-    """Whether OpenAI would refuse a temperature: its reasoning models do, unless they were told not to reason."""
+    """Whether OpenAI would refuse a temperature. Its reasoning models do, unless reasoning is off."""
     effort = body.get("reasoning_effort") or body.get("reasoning", {}).get("effort")
     return model.reasoning and effort != "none"

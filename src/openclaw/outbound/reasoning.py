@@ -1,7 +1,7 @@
-"""Reasoning that a model writes into its answer: told apart from the answer while both arrive.
+"""Separates the reasoning that a model writes into its answer from the answer, while the text arrives.
 
-Some models put their thoughts between tags (``<think>…</think>``) and the answer between ``<final>`` tags, or neither.
-Tags inside code are text like any other.
+Some models put reasoning between tags (``<think>…</think>``), and some put the answer between ``<final>`` tags. Tags
+inside code are ordinary text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from openclaw.messages import AssistantBlock, AssistantMessage, TextBlock, Think
 
 NAMES = ("think", "thinking", "thought", "antthinking", "final")
 LONGEST_CODE_SPAN = 1_000
-"""How far the end of inline code is looked for before a tag in it counts as a tag."""
+"""The end of inline code is searched within this length. Beyond it, a tag counts as a tag."""
 
 _NAME = "think(?:ing)?|thought|antthinking|final"
 _TAG = re.compile(rf"<\s{{0,8}}(/?)\s{{0,8}}({_NAME})\b[^<>]{{0,200}}>", re.IGNORECASE)
@@ -27,17 +27,17 @@ _SPECIAL = re.compile(r"[<`~\n]")
 _RUN_OR_END = re.compile(r"`+|\n")
 
 
-class Said(msgspec.Struct, frozen=True):
+class AnswerText(msgspec.Struct, frozen=True):
     text: str
 
 
-class Thought(msgspec.Struct, frozen=True):
+class ReasoningText(msgspec.Struct, frozen=True):
     text: str
 
 
-Piece: TypeAlias = Said | Thought
+Piece: TypeAlias = AnswerText | ReasoningText
 Framing: TypeAlias = bool | Literal["if_begun"]
-"""Whether a model is held to ``<final>``; ``if_begun``: only if it begins its answer with a tag."""
+"""Whether only text in ``<final>`` is the answer. ``if_begun`` means only if the model begins its answer with a tag."""
 
 
 class Tag(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Tag(msgspec.Struct, frozen=True):
 
 
 def tag_at(text: str, at: int, *, last: bool) -> Tag | Literal["undecided"] | None:
-    """The tag that begins at this ``<``. ``last``: no more text will come."""
+    """The tag that begins at this ``<``. ``last`` says that no more text comes."""
     if (found := _TAG.match(text, at)) is not None:
         return Tag(found[1] == "/", found[2].lower() == "final", found.end())
     begun = None if last else _BEGUN_TAG.match(text, at)
@@ -58,12 +58,12 @@ def tag_at(text: str, at: int, *, last: bool) -> Tag | Literal["undecided"] | No
 
 
 class _Pieces:
-    """Adjacent text of one kind becomes one piece."""
+    """Collects pieces. Adjacent text of one kind becomes one piece."""
 
     def __init__(self) -> None:
         self.made: list[Piece] = []
 
-    def add(self, kind: type[Said] | type[Thought], text: str) -> None:
+    def add(self, kind: type[AnswerText] | type[ReasoningText], text: str) -> None:
         if not text:
             return
         if self.made and type(self.made[-1]) is kind:
@@ -73,11 +73,11 @@ class _Pieces:
 
 
 class _Code:
-    """Whether the place reached is inside code: a fence, or backticks that may still be closed on their line."""
+    """Tracks whether the present place is inside code: a fence, or backticks that may be closed on their line."""
 
     def __init__(self) -> None:
         self._indent: int | None = 0
-        """Spaces the line began with; None once it holds anything else."""
+        """The spaces at the beginning of the line. None once the line has other text."""
         self._fence: tuple[str, int] | None = None
         self._closing = False
         self.open_runs: list[int] = []
@@ -97,7 +97,7 @@ class _Code:
             self._fence, self._closing = None, False
 
     def run(self, char: str, length: int) -> None:
-        """A run of backticks or tildes."""
+        """Handles a run of backticks or tildes."""
         leads = self._indent is not None and self._indent <= 3 and length >= 3
         self._indent = None
         if self._fence is not None:
@@ -112,7 +112,7 @@ class _Code:
                 self.open_runs.append(length)
 
     def closes_after(self, text: str, at: int, *, last: bool) -> bool | None:
-        """Whether backticks that are open here are closed further on in the line; None: not known yet."""
+        """Whether the backticks that are open here are closed later in the line. None if that is not known yet."""
         if not self.open_runs:
             return False
         ahead = text[at : at + LONGEST_CODE_SPAN]
@@ -128,9 +128,9 @@ class _Code:
 
 
 class TagStream:
-    """Sorts text into what is said and what is thought. What cannot be told yet is held back.
+    """Sorts text into answer and reasoning. Text that cannot be sorted yet is held back.
 
-    ``only_final``: nothing outside ``<final>`` is said, unless the model never used the tag.
+    With ``only_final``, text outside ``<final>`` is not part of the answer, unless the model never uses the tag.
     """
 
     def __init__(self, *, only_final: Framing = False) -> None:
@@ -141,39 +141,39 @@ class TagStream:
         self._waits = only_final is True
         self._unframed: list[str] = []
         self.spoke = False
-        """Something was said, and not only outside the frame."""
+        """True once there is answer text that is not outside ``<final>``."""
 
     @property
     def framed(self) -> bool:
-        """Whether ``<final>`` decides what is said."""
+        """Whether ``<final>`` decides what the answer is."""
         return self._framed is not None
 
     @property
     def unframed(self) -> str:
-        """What stood outside ``<final>``."""
+        """The text outside ``<final>``."""
         return "".join(self._unframed)
 
     @property
     def thinking(self) -> bool:
-        """Whether what comes next is reasoning, as far as is known."""
+        """Whether the text that comes next is reasoning, as far as is known."""
         return self._thinking
 
     def feed(self, delta: str) -> list[Piece]:
         if not delta or self._held or self._thinking or _SPECIAL.search(delta) is not None:
             self._held += delta
             return self._sort(last=False)
-        # Words, as most of what arrives.
+        # This is the usual case: words without special characters.
         out = _Pieces()
         self._code.plain(delta)
         self._say(delta, out)
         return out.made
 
     def close(self, *, complete: bool = True) -> list[Piece]:
-        """The end. Of a text that was cut off, what is held back may be half a tag: it goes."""
+        """Returns the rest. If the text was cut off, held text is dropped, since it may be half a tag."""
         pieces = self._sort(last=True) if complete else []
         self._held = ""
         if self._framed is not None and not self.spoke and complete:
-            pieces.append(Said(self.unframed))
+            pieces.append(AnswerText(self.unframed))
         return pieces
 
     def _sort(self, *, last: bool) -> list[Piece]:
@@ -190,17 +190,17 @@ class TagStream:
         return out.made
 
     def _thought(self, text: str, at: int, last: bool, out: _Pieces) -> int:
-        """The first closing tag ends the thought, whatever it stands in: models are careless with code in there."""
+        """The first closing tag ends the reasoning, even inside code, because models are careless with code there."""
         place = text.find("<", at)
         if place != at:
             place = len(text) if place < 0 else place
-            out.add(Thought, text[at:place])
+            out.add(ReasoningText, text[at:place])
             return place
         tag = tag_at(text, at, last=last)
         if tag == "undecided":
             return at
         if tag is None or tag.final:
-            out.add(Thought, "<")
+            out.add(ReasoningText, "<")
             return at + 1
         self._thinking = not tag.closes
         return tag.end
@@ -223,7 +223,7 @@ class TagStream:
         while end < len(text) and text[end] == char:
             end += 1
         if end == len(text) and not last:
-            return at  # The run may be longer than what is here.
+            return at  # More of the run may come.
         self._code.run(char, end - at)
         self._say(text[at:end], out)
         return end
@@ -251,13 +251,13 @@ class TagStream:
             self._unframed.append(text)
             return
         self.spoke = self.spoke or not text.isspace()
-        out.add(Said, text)
+        out.add(AnswerText, text)
 
 
 def typed(message: AssistantMessage, *, thinking: bool = False) -> AssistantMessage:
-    """The message as it is stored: reasoning in tags at its beginning becomes a block of its own.
+    """The message as it is stored: reasoning in tags at its beginning becomes a ``ThinkingBlock``.
 
-    ``thinking``: the message goes on with the reasoning that an earlier part of the answer had begun.
+    ``thinking`` says that the message continues the reasoning of an earlier part of the answer.
     """
     first = message.content[0] if message.content else None
     if not isinstance(first, TextBlock) or (not thinking and "<" not in first.text):
@@ -274,9 +274,9 @@ def typed(message: AssistantMessage, *, thinking: bool = False) -> AssistantMess
 
 
 def framed(message: AssistantMessage, before: str, *, thinking: bool, only_final: Framing = True) -> AssistantMessage:
-    """The message as it is stored of a model that is held to ``<final>``: what stood outside it is reasoning.
+    """The message as it is stored for a model that uses ``<final>``: text outside it becomes reasoning.
 
-    ``before``: the parts of the answer that came earlier.
+    ``before`` is the text of the earlier parts of the answer.
     """
     stream = TagStream(only_final=only_final)
     stream.feed(before)
@@ -284,10 +284,10 @@ def framed(message: AssistantMessage, before: str, *, thinking: bool, only_final
     pieces = [*stream.feed(message.text), *stream.close()]
     if not stream.spoke or not stream.framed:
         return typed(message, thinking=thinking)
-    said = "".join(piece.text for piece in pieces if isinstance(piece, Said))
+    said = "".join(piece.text for piece in pieces if isinstance(piece, AnswerText))
     if not before and message.stop_reason != "length":
         said = said.strip()
-    thoughts = [*(piece.text for piece in pieces if isinstance(piece, Thought)), stream.unframed[outside:]]
+    thoughts = [*(piece.text for piece in pieces if isinstance(piece, ReasoningText)), stream.unframed[outside:]]
     text = "\n\n".join(thought.strip() for thought in thoughts if thought.strip())
     others = [block for block in message.content if not isinstance(block, TextBlock)]
     place = next((n for n, block in enumerate(others) if not isinstance(block, ThinkingBlock)), len(others))
@@ -299,7 +299,7 @@ def framed(message: AssistantMessage, before: str, *, thinking: bool, only_final
 
 
 def _leading_thoughts(text: str, thinking: bool, *, cut: bool) -> tuple[list[str], str]:
-    """Reasoning that was never closed stays where it is, unless the output limit cut it: the rest may follow."""
+    """The reasoning at the beginning, and the rest. Reasoning without an end tag is text, unless the output was cut."""
     thoughts: list[str] = []
     rest = text if thinking else text.lstrip()
     while True:
@@ -320,6 +320,6 @@ def _ends_thought(tag: re.Match[str]) -> bool:
 
 
 def reasoning_message(reasoning: str) -> str:
-    """Reasoning as a message of its own, for people who asked to see it. Empty when there is none."""
+    """The reasoning as a message for people who asked to see it. Empty if there is none."""
     lines = [line.strip() for line in reasoning.strip().splitlines()]
     return "\n".join(["Reasoning:", *(f"_{line}_" if line else "" for line in lines)]) if any(lines) else ""

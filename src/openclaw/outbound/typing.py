@@ -1,4 +1,4 @@
-"""The typing sign of a run: shown while it works, ended when it ends, never for ever."""
+"""Shows the typing sign while a run works, and ends it with the run or after a time without activity."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from openclaw.events import Event, TextDelta, ThinkingDelta, ToolStarted, ToolUp
 
 TypingMode: TypeAlias = Literal["never", "instant", "thinking", "message"]
 TTL_S = 120.0
-"""Without any sign of life from the run, the sign goes out."""
+"""The sign ends when the run shows no activity for this long."""
 
 
 class Typing:
-    """Follows one run. Once it has ended nothing shows the sign again."""
+    """The typing sign of one run. After the run has ended, the sign is not shown again."""
 
     def __init__(
         self, clock: Clock, show: Callable[[bool], Awaitable[None]], *, mode: TypingMode, interval_s: float
@@ -31,22 +31,22 @@ class Typing:
 
     def started(self) -> None:
         if self._mode == "instant":
-            self._alive()
+            self._active()
 
     def event(self, event: Event) -> None:
         match event:
             case TextDelta():
-                # Text that may turn out to be silence is not told as an event.
-                self._alive()
+                # Text that may turn out to be silence does not come as an event.
+                self._active()
             case ThinkingDelta() if self._mode == "thinking":
-                self._alive()
+                self._active()
             case ToolStarted() | ToolUpdated():
-                self._alive()
+                self._active()
             case _:
                 pass
 
     def ended(self, *, reply_follows: bool) -> None:
-        """A reply ends the sign by itself; without one it is taken down."""
+        """Ends the sign. A reply ends it by itself, so it is only removed if no reply follows."""
         if self._sealed:
             return
         self._sealed = True
@@ -54,9 +54,9 @@ class Typing:
         if task is not None:
             task.cancel()
             if not reply_follows:
-                self._last = asyncio.create_task(self._take_down(task))
+                self._last = asyncio.create_task(self._remove_sign(task))
 
-    def _alive(self) -> None:
+    def _active(self) -> None:
         self._active_at = self._clock.monotonic()
         if not self._sealed and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._keep_showing())
@@ -67,6 +67,6 @@ class Typing:
             await self._clock.sleep(self._interval_s)
         await self._show(False)
 
-    async def _take_down(self, task: asyncio.Task[None]) -> None:
+    async def _remove_sign(self, task: asyncio.Task[None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
         await self._show(False)

@@ -1,18 +1,34 @@
-"""What a person gets of a model's words: decided once, while they arrive, for every channel, event and view."""
+"""Decides what people see of a model's text while it arrives: the same for every channel, event and view.
+
+``SpeechStream`` separates reasoning, takes out reply tags and holds back silence tokens. The reply tags are
+``[[reply_to_current]]``, the message that started the turn, and ``[[reply_to:<id>]]``, another message of the chat.
+"""
 
 from __future__ import annotations
+
+import re
 
 import msgspec
 
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantBlock, AssistantMessage, TextBlock, ThinkingBlock
-from openclaw.outbound.reasoning import Framing, Piece, Said, TagStream, Thought, framed, typed
-from openclaw.outbound.reply_tags import ReplyTags
+from openclaw.outbound.reasoning import AnswerText, Framing, Piece, ReasoningText, TagStream, framed, typed
 from openclaw.outbound.silence import SilenceGate
+
+CURRENT = "current"
+LONGEST = 200
+"""The longest reply tag. A bracket that is not closed within this length is text."""
+_NAMES = ("[[reply_to_current]]", "[[audio_as_voice]]", "[[reply_to:")
+_TAG = re.compile(
+    r"\[\[[ \t]{0,8}"
+    r"(?:(reply_to_current)|audio_as_voice|reply_to[ \t]{0,8}:[ \t]{0,8}([^\]\s][^\]\n]{0,150}?))[ \t]{0,8}\]\]",
+    re.IGNORECASE,
+)
+_BLANKS = re.compile(r"[ \t]+")
 
 
 class SpeechStream:
-    """Fed with the model's text, gives what may be shown at once and what is reasoning."""
+    """Takes the model's text as it arrives and returns what can be shown so far, separated from reasoning."""
 
     def __init__(self, *, only_final: Framing = False, ack_max_chars: int | None = None) -> None:
         self._only_final: Framing = only_final
@@ -25,7 +41,7 @@ class SpeechStream:
         return self._through(self._tags.feed(delta))
 
     def close(self, *, complete: bool = True) -> list[Piece]:
-        """``complete``: False for a text that was broken off."""
+        """Returns the rest. ``complete`` is False for a text that was cut off."""
         pieces = self._through(self._tags.close(complete=complete))
         text = self._gate.feed(self._reply_tags.close(complete=complete))
         if text := text + self._gate.close(complete=complete):
@@ -37,7 +53,7 @@ class SpeechStream:
         return self._tags.thinking
 
     def stored(self, message: AssistantMessage, before: str, *, thinking: bool) -> AssistantMessage:
-        """A message this stream was fed with, as it is kept. ``before``: the parts of the answer that came earlier."""
+        """The form in which a message of this stream is stored. ``before`` is the earlier text of the answer."""
         if self._only_final:
             return framed(message, before, thinking=thinking, only_final=self._only_final)
         return typed(message, thinking=thinking)
@@ -48,7 +64,7 @@ class SpeechStream:
 
     @property
     def said(self) -> str:
-        """Everything let through so far."""
+        """The text that was shown so far."""
         return "".join(self._said)
 
     @property
@@ -61,19 +77,19 @@ class SpeechStream:
     def _through(self, pieces: list[Piece]) -> list[Piece]:
         shown: list[Piece] = []
         for piece in pieces:
-            if isinstance(piece, Thought):
+            if isinstance(piece, ReasoningText):
                 shown.append(piece)
             elif text := self._gate.feed(self._reply_tags.feed(piece.text)):
                 shown.append(self._say(text))
         return shown
 
-    def _say(self, text: str) -> Said:
+    def _say(self, text: str) -> AnswerText:
         self._said.append(text)
-        return Said(text)
+        return AnswerText(text)
 
 
 def heard(text: str, *, complete: bool = True) -> Speech:
-    """What a person hears of a whole text."""
+    """What people see of a whole text."""
     stream = SpeechStream()
     stream.feed(text)
     stream.close(complete=complete)
@@ -81,13 +97,13 @@ def heard(text: str, *, complete: bool = True) -> Speech:
 
 
 def visible_text(text: str, *, complete: bool = True) -> str:
-    """The same as plain text: empty for silence and for nothing."""
+    """What people see of a whole text, as a string. It is empty for silence."""
     speech = heard(text, complete=complete)
     return speech.text if isinstance(speech, Spoken) else ""
 
 
 def visible_message(message: AssistantMessage, *, with_reasoning: bool) -> AssistantMessage | None:
-    """A stored message as people see it; None when nothing of it is for them."""
+    """A stored message as people see it. None if they see nothing of it."""
     message = typed(message)
     complete = message.stop_reason not in ("error", "aborted")
     whole = visible_text(message.text, complete=complete)
@@ -96,7 +112,7 @@ def visible_message(message: AssistantMessage, *, with_reasoning: bool) -> Assis
     for block in message.content:
         match block:
             case TextBlock() if len(texts) == 1 or block is texts[0]:
-                # Tokens and tags may reach from one block into the next: they are read as one text.
+                # Tokens and tags may continue from one block into the next, so the blocks are read as one text.
                 shown = block if block.text == whole and len(texts) == 1 else TextBlock(text=whole)
                 content += [shown] if whole else []
             case TextBlock():
@@ -108,3 +124,78 @@ def visible_message(message: AssistantMessage, *, with_reasoning: bool) -> Assis
     if not content and message.content and complete:
         return None
     return msgspec.structs.replace(message, content=content)
+
+
+class ReplyTags:
+    """Takes reply tags out of a text. Text that may still become a tag is held back."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._before = ""
+        """The last character that was released."""
+        self._gap = False
+        """True after a tag was taken out. The blanks on both sides of it become one."""
+        self._id = ""
+        self._current = False
+
+    @property
+    def reply_to(self) -> str:
+        """An id, ``current`` or nothing. The last id counts; it takes precedence over ``current``."""
+        return self._id or (CURRENT if self._current else "")
+
+    def feed(self, text: str) -> str:
+        if not self._held and not self._gap and "[" not in text:
+            self._before = text[-1:] or self._before
+            return text
+        self._held += text
+        return self._release(last=False)
+
+    def close(self, *, complete: bool = True) -> str:
+        """Returns the rest. If the text was cut off, an unfinished tag is dropped."""
+        if not self._held:
+            return ""
+        said = self._release(last=complete)
+        self._held = ""
+        return said
+
+    def _release(self, *, last: bool) -> str:
+        said: list[str] = []
+        while self._held:
+            place = self._held.find("[")
+            if place != 0:
+                place = len(self._held) if place < 0 else place
+                said.append(self._pass(place))
+            elif (tag := _TAG.match(self._held)) is not None and self._before != "`":
+                self._note(tag)
+            elif not last and _may_become_tag(self._held):
+                break
+            else:
+                said.append(self._pass(1))
+        return "".join(said)
+
+    def _note(self, tag: re.Match[str]) -> None:
+        self._current = self._current or tag[1] is not None
+        self._id = (tag[2] or "").strip() or self._id
+        self._held, self._gap = self._held[tag.end() :], True
+
+    def _pass(self, size: int) -> str:
+        text, self._held = self._held[:size], self._held[size:]
+        if self._gap:
+            text = text.lstrip(" \t")
+            if not text:
+                return ""
+            if self._before and not self._before.isspace() and not text[0].isspace():
+                text = f" {text}"
+            self._gap = False
+        self._before = text[-1]
+        return text
+
+
+def _may_become_tag(text: str) -> bool:
+    if len(text) > LONGEST or "\n" in text:
+        return False
+    begun = _BLANKS.sub("", text).lower()
+    if begun.startswith(_NAMES[-1]):
+        rest = begun[len(_NAMES[-1]) :]
+        return "]" not in rest[:-1] and rest != "]"
+    return any(name.startswith(begun) for name in _NAMES)

@@ -13,7 +13,7 @@ import msgspec
 from openclaw.config.schema import MemorySearch
 from openclaw.memory.files import is_curated, is_memory, is_plain, shown_name
 from openclaw.memory.index import Hit, folded, words
-from openclaw.memory.search import MemoryResults, NotesSearch
+from openclaw.memory.search import AgentMemory, MemoryResults
 from openclaw.messages import ToolSpec
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, text_result
@@ -29,7 +29,7 @@ Transcripts = Callable[[str, int], list[dict[str, Any]]]
 
 
 def memory_tools(
-    notes: NotesSearch,
+    notes: AgentMemory,
     workspace: Path,
     settings: MemorySearch,
     citations: str,
@@ -69,7 +69,7 @@ class MemorySearchTool:
     )
 
     def __init__(
-        self, notes: NotesSearch, settings: MemorySearch, citations: str, transcripts: Transcripts | None = None
+        self, notes: AgentMemory, settings: MemorySearch, citations: str, transcripts: Transcripts | None = None
     ) -> None:
         self._notes = notes
         self._transcripts = transcripts

@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from openclaw.clock import SystemClock
 from openclaw.gateway.auth import devices as device_keys
 from openclaw.gateway.auth.devices import Devices
-from tests.gateway.support import TOKEN, HeldClock, Running, Socket, connect_params, running_gateway
+from tests.gateway.support import TOKEN, Running, Socket, connect_params, running_gateway
+from tests.support.clock import HeldClock
 
 REMOTE = {"Host": "gw.example.com"}
 

@@ -11,7 +11,7 @@ from openclaw.gateway.auth.shared_auth import (
     refusal_text,
     start_problem,
 )
-from tests.gateway.support import HeldClock
+from tests.support.clock import HeldClock
 
 TOKEN = SharedSecret(mode="token", token="s" * 24)
 

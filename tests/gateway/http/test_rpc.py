@@ -10,7 +10,8 @@ import pytest
 
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.registry import Call
-from tests.gateway.support import TOKEN, HeldClock, Running, running_gateway, with_token
+from tests.gateway.support import TOKEN, Running, running_gateway, with_token
+from tests.support.clock import HeldClock
 
 
 @pytest.fixture(autouse=True)

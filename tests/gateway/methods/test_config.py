@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from openclaw.gateway.restart import Restart
-from tests.gateway.support import TOKEN, HeldClock, Running, running_gateway
+from tests.gateway.support import TOKEN, Running, running_gateway
+from tests.support.clock import HeldClock
 
 SENTINEL = "__OPENCLAW_REDACTED__"
 PROVIDER = {

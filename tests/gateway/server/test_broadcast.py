@@ -7,7 +7,8 @@ import msgspec
 
 from openclaw.gateway.server.broadcast import Broadcaster, Client, ClientInfo, field_of
 from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
-from tests.gateway.support import HeldClock, Running, running_gateway
+from tests.gateway.support import Running, running_gateway
+from tests.support.clock import HeldClock
 
 INFO = ClientInfo(id="test", version="1", platform="linux", mode="test")
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from openclaw.gateway.server.presence import MAX_ENTRIES, Presence
 from openclaw.gateway.system_events import MAX_PER_SESSION, SystemEvents
-from tests.gateway.support import HeldClock, Running, running_gateway
+from tests.gateway.support import Running, running_gateway
+from tests.support.clock import HeldClock
 
 ANNOUNCEMENT = "Node: studio (10.0.0.5) · app 2026.2.9 · last input 12s ago · mode remote · reason periodic"
 

@@ -55,7 +55,7 @@ class Desk:
         self.raw: dict[str, Any] = {**CONFIG, **(config or {})}
         self.config = build(self.raw)
         self.clock = StillClock()
-        self.catalogue = Catalogue.from_config(self.config, {}, state_dir=str(state_dir))
+        self.catalogue = Catalogue(self.config, {}, state_dir=str(state_dir))
         self.store = FileSessionStore(
             str(state_dir), clock=self.clock, store_template=None, default_agent=SESSION.agent_id
         )

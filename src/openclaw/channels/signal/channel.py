@@ -1,9 +1,14 @@
-"""One Signal account, through a signal-cli daemon."""
+"""One Signal account: receives through the event stream of a signal-cli daemon and sends through its JSON-RPC.
+
+A received message goes ``run`` → ``_listen`` → ``_take`` → ``_offer``, which hands it to the Gateway.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import random
+import re
 from contextlib import aclosing
 from typing import Any
 
@@ -11,39 +16,47 @@ import aiohttp
 import msgspec
 
 from openclaw.channels.base import ChannelContext, MessageRef
-from openclaw.channels.signal.attachments import fetch_attachments
-from openclaw.channels.signal.bookmark import Bookmark
-from openclaw.channels.signal.daemon import Daemon, DaemonFailed
-from openclaw.channels.signal.envelope import Arrived, Own, Reacted, decode_event, learn, understand
-from openclaw.channels.signal.events import ServerEvent, StreamLost, read_events
-from openclaw.channels.signal.outgoing import data_uri, failure_of, sent_of
-from openclaw.channels.signal.rpc import RpcError, RpcUnreachable, SignalRpc
-from openclaw.channels.signal.target import normalize_number, recipient_params
+from openclaw.channels.signal.connection import (
+    Bookmark,
+    Daemon,
+    DaemonFailed,
+    RpcError,
+    RpcUnreachable,
+    ServerEvent,
+    SignalRpc,
+    StreamLost,
+    read_events,
+)
+from openclaw.channels.signal.incoming import (
+    IncomingMessage,
+    IncomingReaction,
+    OwnIdentity,
+    decode_event,
+    fetch_attachments,
+    interpret,
+    with_learned_uuid,
+)
+from openclaw.channels.signal.kind import normalize_number, recipient_params
 from openclaw.config.schema.channels import SignalAccount
 from openclaw.inbound.message import Inbound, Route
 from openclaw.outbound.backoff import Backoff
-from openclaw.outbound.part import Part, SendFailed, Sent
+from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 
 RECONNECT = Backoff(initial_s=1.0, max_s=10.0)
 OFFER_AGAIN = Backoff(initial_s=0.5, max_s=8.0, jitter=0.0)
 OFFERS = 5
 SEND_TIMEOUT_S = 60.0
-"""Longer than other calls: a send given up too early is a message in doubt, and doubt is how duplicates are made."""
-
-
-def base_url(settings: SignalAccount) -> str:
-    url = (settings.http_url or "").strip().rstrip("/")
-    if url:
-        return url if "://" in url else f"http://{url}"
-    host = f"[{settings.http_host}]" if ":" in settings.http_host else settings.http_host
-    return f"http://{host}:{settings.http_port}"
+"""Longer than for other calls. After a timeout nobody knows whether the message was sent, and a retry may repeat it."""
+_USER_ERROR, _UNTRUSTED_KEY, _RATE_LIMIT = -1, -4, -5
+_BAD_REQUEST = (-32700, -32600, -32601, -32602)
+_PERMANENT_FAILURES = frozenset({"UNREGISTERED_FAILURE", "IDENTITY_FAILURE", "INVALID_PRE_KEY_FAILURE"})
 
 
 class SignalChannel:
     def __init__(self, context: ChannelContext) -> None:
         self._context = context
         self._settings: SignalAccount = context.account.settings
-        self._own = Own(normalize_number(self._settings.account or ""))
+        self._own = OwnIdentity(normalize_number(self._settings.account or ""))
         self._bookmark = Bookmark(context.state_dir / "last-event", context.clock)
         self._rpc: SignalRpc | None = None
 
@@ -64,6 +77,7 @@ class SignalChannel:
                 await daemon.stop()
 
     async def _listen_beside(self, daemon: Daemon, http: aiohttp.ClientSession, url: str) -> None:
+        """Listens until the daemon ends, which raises ``DaemonFailed``."""
         listening = asyncio.create_task(self._listen(http, url))
         ended = asyncio.create_task(daemon.ended())
         try:
@@ -77,32 +91,31 @@ class SignalChannel:
             await asyncio.gather(listening, ended, return_exceptions=True)
 
     async def _listen(self, http: aiohttp.ClientSession, url: str) -> None:
+        """Reads the event stream until cancelled, and reconnects when it is lost."""
         await self._bookmark.load()
+        attempt = 0
         try:
-            await self._hear(http, url)
+            while True:
+                try:
+                    stream = read_events(http, url, self._settings.account, self._bookmark.last_id)
+                    async with aclosing(stream) as events:
+                        await anext(events)
+                        self._context.connected()
+                        async for event in events:
+                            attempt = 0
+                            if event.data:
+                                await self._take(event)
+                except StreamLost as lost:
+                    attempt += 1
+                    self._context.disconnected(str(lost))
+                    delay_s = RECONNECT.delay_s(attempt, random.random)
+                    self._context.log.warning("the event stream was lost (%s); again in %.1f s", lost, delay_s)
+                    await self._context.clock.sleep(delay_s)
         finally:
             await self._bookmark.close()
 
-    async def _hear(self, http: aiohttp.ClientSession, url: str) -> None:
-        attempt = 0
-        while True:
-            try:
-                async with aclosing(read_events(http, url, self._settings.account, self._bookmark.last_id)) as events:
-                    await anext(events)
-                    self._context.connected()
-                    async for event in events:
-                        attempt = 0
-                        if event.data:
-                            await self._take(event)
-            except StreamLost as lost:
-                attempt += 1
-                self._context.disconnected(str(lost))
-                delay_s = RECONNECT.delay_s(attempt, random.random)
-                self._context.log.warning("the event stream was lost (%s); again in %.1f s", lost, delay_s)
-                await self._context.clock.sleep(delay_s)
-
     async def _take(self, event: ServerEvent) -> None:
-        """One event, to its end: only then does the bookmark move on."""
+        """Handles one event completely. Only then does the bookmark move on."""
         try:
             received = decode_event(event.data)
         except msgspec.MsgspecError as error:
@@ -110,33 +123,31 @@ class SignalChannel:
             return
         mine = self._own.number
         if mine is not None and received.account not in (None, mine) and (received.account or "").startswith("+"):
-            return  # A daemon with several accounts that did not sort them for us.
-        self._own = learn(received, self._own)
-        match understand(received, self._own, self._context.account.id):
-            case Arrived(inbound=inbound, attachments=attachments):
+            return  # The daemon has several accounts and sends us the events of all.
+        self._own = with_learned_uuid(self._own, received)
+        match interpret(received, self._own, self._context.account.id):
+            case IncomingMessage(inbound=inbound, attachments=attachments):
                 if attachments and not self._settings.ignore_attachments:
-                    await self._attach(inbound, attachments)
+                    group = inbound.peer.kind == "group"
+                    origin = {"groupId": inbound.peer.id} if group else {"recipient": _address_of_sender(inbound)}
+                    limit = int(self._settings.media_max_mb * 1024 * 1024)
+                    media, notes = await fetch_attachments(
+                        self._daemon(), self._context.blobs, attachments, {**origin, **self._account()}, limit
+                    )
+                    inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
                 if inbound.text.strip() or inbound.media or inbound.untrusted:
                     await self._offer(inbound)
-            case Reacted() as reacted if self._wants(reacted):
-                await self._context.notice(reacted.inbound)
+            case IncomingReaction() as reaction if self._wants(reaction):
+                await self._context.notice(reaction.inbound)
             case _:
                 pass
         self._bookmark.move_to(event.id)
 
-    async def _attach(self, inbound: Inbound, attachments: tuple[Any, ...]) -> None:
-        origin = (
-            {"groupId": inbound.peer.id} if inbound.peer.kind == "group" else {"recipient": self._sender_of(inbound)}
-        )
-        limit = int(self._settings.media_max_mb * 1024 * 1024)
-        media, notes = await fetch_attachments(
-            self._daemon(), self._context.blobs, attachments, {**origin, **self._account()}, limit
-        )
-        inbound.media, inbound.untrusted = media, (*inbound.untrusted, *notes)
-
     async def _offer(self, inbound: Inbound) -> None:
-        """Until it is on disk. While the disk fails, nothing is passed over; a message that itself cannot be handled
-        is given up after some tries, or it would keep everyone else's out.
+        """Hands a message to the Gateway until it is on disk.
+
+        While the disk fails it tries for ever, so that no message is lost. After any other failure it gives the message
+        up after some attempts, because it would keep back all later ones.
         """
         attempt = 0
         while True:
@@ -153,27 +164,27 @@ class SignalChannel:
             await self._confirm_read(inbound)
 
     async def _confirm_read(self, inbound: Inbound) -> None:
-        params = {"recipient": self._sender_of(inbound), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
+        params = {"recipient": _address_of_sender(inbound), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
         try:
             await self._daemon().call("sendReceipt", {**params, **self._account()})
         except (RpcError, RpcUnreachable) as error:
             self._context.log.info("the read receipt was not sent: %s", error)
 
-    def _wants(self, reacted: Reacted) -> bool:
+    def _wants(self, reaction: IncomingReaction) -> bool:
         match self._settings.reaction_notifications:
             case "off":
                 return False
             case "own":
-                return reacted.to_us
+                return reaction.to_us
             case "all":
                 return True
             case "allowlist":
                 allowed = {str(entry).strip().lower() for entry in self._settings.reaction_allowlist}
-                return "*" in allowed or reacted.sender_id.lower() in allowed
+                return "*" in allowed or reaction.inbound.sender.id.lower() in allowed
 
     # Sending
 
-    async def send(self, route: Route, part: Part, key: str) -> Sent:
+    async def send(self, route: Route, part: OutgoingMessage, key: str) -> SendReceipt:
         params: dict[str, Any] = {"message": part.text, **self._account(), **recipient_params(route.to or "")}
         if part.media:
             params["attachments"] = await self._outgoing_media(part)
@@ -181,7 +192,7 @@ class SignalChannel:
             raise SendFailed("there is nothing to send", permanent=True)
         return sent_of(await self._ask("send", params, SEND_TIMEOUT_S))
 
-    async def _outgoing_media(self, part: Part) -> list[str]:
+    async def _outgoing_media(self, part: OutgoingMessage) -> list[str]:
         uris: list[str] = []
         for media in part.media:
             data = await self._context.blobs.get(media.blob)
@@ -216,10 +227,15 @@ class SignalChannel:
         return {"ok": True, "version": version.get("version") if isinstance(version, dict) else None}
 
     async def _ask(self, method: str, params: dict[str, Any], timeout_s: float = 10.0) -> Any:
+        """Calls the daemon and turns its failures into ``SendFailed``."""
         try:
             return await self._daemon().call(method, params, timeout_s)
-        except (RpcError, RpcUnreachable) as error:
-            raise failure_of(error) from None
+        except RpcUnreachable as error:
+            raise SendFailed(str(error), reached=False, maybe_sent=error.sent) from None
+        except RpcError as error:
+            permanent = error.code in (_USER_ERROR, _UNTRUSTED_KEY, *_BAD_REQUEST)
+            wait = _retry_after(error.data) if error.code == _RATE_LIMIT else None
+            raise SendFailed(str(error), permanent=permanent, retry_after_s=wait) from None
 
     def _daemon(self) -> SignalRpc:
         if self._rpc is None:
@@ -229,5 +245,48 @@ class SignalChannel:
     def _account(self) -> dict[str, str]:
         return {"account": self._own.number} if self._own.number else {}
 
-    def _sender_of(self, inbound: Inbound) -> str:
-        return inbound.sender.e164 or inbound.sender.id.removeprefix("uuid:")
+
+def base_url(settings: SignalAccount) -> str:
+    url = (settings.http_url or "").strip().rstrip("/")
+    if url:
+        return url if "://" in url else f"http://{url}"
+    host = f"[{settings.http_host}]" if ":" in settings.http_host else settings.http_host
+    return f"http://{host}:{settings.http_port}"
+
+
+def _address_of_sender(inbound: Inbound) -> str:
+    return inbound.sender.e164 or inbound.sender.id.removeprefix("uuid:")
+
+
+def data_uri(data: bytes, mime_type: str, file_name: str | None) -> str:
+    """An attachment as part of the request. So the daemon need not share a disk with us."""
+    mime = mime_type if re.fullmatch(r"[\w.+-]+/[\w.+-]+", mime_type, re.ASCII) else "application/octet-stream"
+    name = re.sub(r"[^\w.-]+", "_", file_name or "", flags=re.ASCII).strip("._")[-80:]
+    named = f";filename={name}" if name else ""
+    return f"data:{mime}{named};base64,{base64.b64encode(data).decode()}"
+
+
+def sent_of(result: Any) -> SendReceipt:
+    """The message's timestamp, which is its id. Raises ``SendFailed`` if the message reached nobody."""
+    answer: dict[str, Any] = result if isinstance(result, dict) else {}
+    listed = answer.get("results")
+    results: list[dict[str, Any]] = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    outcomes = [str(entry.get("type") or "SUCCESS") for entry in results]
+    if outcomes and "SUCCESS" not in outcomes:
+        raise SendFailed(
+            f"Signal did not take the message: {', '.join(sorted(set(outcomes)))}",
+            permanent=all(outcome in _PERMANENT_FAILURES for outcome in outcomes),
+            retry_after_s=_retry_after({"response": {"results": results}}),
+        )
+    timestamp = answer.get("timestamp")
+    return SendReceipt(message_id=str(timestamp) if isinstance(timestamp, int) else "")
+
+
+def _retry_after(data: Any) -> float | None:
+    match data:
+        case {"response": {"results": list(results)}}:
+            waits = [entry.get("retryAfterSeconds") for entry in results if isinstance(entry, dict)]
+            numbers = [float(wait) for wait in waits if isinstance(wait, int | float) and not isinstance(wait, bool)]
+            return max(numbers, default=None)
+        case _:
+            return None

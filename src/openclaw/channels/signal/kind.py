@@ -1,14 +1,16 @@
-"""Signal as the registry knows it: which accounts are configured and whether they can work."""
+"""Signal's entry in the registry: its configured accounts, and the form of its addresses."""
 
 from __future__ import annotations
 
-from openclaw.channels.accounts import DEFAULT, default_account_id
-from openclaw.channels.base import Account, Capabilities, Channel, ChannelContext
-from openclaw.channels.signal.target import normalize_number, recipient_params
+import re
+from typing import Any
+
+from openclaw.channels.base import Account, Capabilities, Channel, ChannelContext, default_account_id
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import SignalAccount
 from openclaw.inbound.message import Peer
-from openclaw.sessions.keys import normalize_account_id
+from openclaw.outbound.reply import SendFailed
+from openclaw.sessions.keys import DEFAULT_ACCOUNT, normalize_account_id
 
 
 class SignalKind:
@@ -23,7 +25,7 @@ class SignalKind:
         if signal is None:
             return []
         if not signal.accounts:
-            return [_account(DEFAULT, signal, signal.enabled)]
+            return [_account(DEFAULT_ACCOUNT, signal, signal.enabled)]
         return [
             _account(normalize_account_id(name), settings, signal.enabled and settings.enabled)
             for name, settings in signal.accounts.items()
@@ -56,7 +58,7 @@ def _account(account_id: str, settings: SignalAccount, enabled: bool) -> Account
 
 
 def _problem(account_id: str, settings: SignalAccount) -> str:
-    where = "channels.signal" if account_id == DEFAULT else f"channels.signal.accounts.{account_id}"
+    where = "channels.signal" if account_id == DEFAULT_ACCOUNT else f"channels.signal.accounts.{account_id}"
     if settings.account is not None and normalize_number(settings.account) is None:
         return f"{where}.account must be a phone number in international form, e.g. +4915112345678"
     if settings.account is None and not settings.http_url and settings.auto_start is not False:
@@ -66,4 +68,42 @@ def _problem(account_id: str, settings: SignalAccount) -> str:
     return ""
 
 
-SIGNAL = SignalKind()
+_NUMBER = re.compile(r"\+[1-9]\d{5,14}")
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def normalize_number(text: str) -> str | None:
+    """The number as ``+`` and digits, or None if it is no number in international form."""
+    compact = re.sub(r"[\s().-]", "", text)
+    if compact.startswith("00"):
+        compact = f"+{compact[2:]}"
+    return compact if _NUMBER.fullmatch(compact) else None
+
+
+def recipient_params(to: str) -> dict[str, Any]:
+    """The daemon's parameters for ``signal:+1555…``, ``uuid:…``, ``group:…`` or ``username:…``.
+
+    Raises a permanent ``SendFailed`` if it is none of these.
+    """
+    text = to.strip()
+    if text.lower().startswith("signal:"):
+        text = text[len("signal:") :].strip()
+    kind, _, rest = text.partition(":")
+    match kind.lower():
+        case "group" if rest.strip():
+            # A group id is base64, so its case is kept.
+            return {"groupId": rest.strip()}
+        case "username" | "u" if rest.strip():
+            return {"username": [rest.strip()]}
+        case "uuid" if _UUID.fullmatch(rest.strip()):
+            return {"recipient": [rest.strip().lower()]}
+        case _:
+            pass
+    if _UUID.fullmatch(text):
+        return {"recipient": [text.lower()]}
+    if (number := normalize_number(text)) is not None:
+        return {"recipient": [number]}
+    raise SendFailed(
+        f"{to!r} is no Signal recipient; use +<country><number>, uuid:<id>, group:<id> or username:<name>",
+        permanent=True,
+    )

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.channels.manager import Channels, Running
-from openclaw.gateway.channel_services import by_channel, label_of, summary_of
+from openclaw.channels.manager import RunningAccount
+from openclaw.gateway.channel_services import by_channel, summary_of
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, method
@@ -32,11 +32,11 @@ async def channels_status(call: Call) -> Any:
     gateway = call.gateway
     channels = gateway.channel_services.channels if gateway.channel_services else None
     grouped = by_channel(channels)
-    labels = {name: label_of(name) for name in grouped}
+    labels = {name: running[0].kind.label for name, running in grouped.items()}
     timeout_s = params.timeout_ms / 1000
     accounts: dict[str, list[dict[str, Any]]] = {}
     for name, running in grouped.items():
-        views = await asyncio.gather(*(_account_view(channels, one, params.probe, timeout_s) for one in running))
+        views = await asyncio.gather(*(_account_view(call, one, params.probe, timeout_s) for one in running))
         accounts[name] = list(views)
     return {
         "ts": gateway.clock.now_ms(),
@@ -53,11 +53,12 @@ async def channels_status(call: Call) -> Any:
     }
 
 
-async def _account_view(channels: Channels | None, running: Running, probe: bool, timeout_s: float) -> dict[str, Any]:
-    view = running.status.view()
-    if not probe or channels is None or not running.account.enabled:
+async def _account_view(call: Call, running: RunningAccount, probe: bool, timeout_s: float) -> dict[str, Any]:
+    view, services = running.status.view(), call.gateway.channel_services
+    if not probe or services is None or not running.account.enabled:
         return view
-    return {**view, "probe": await channels.probe(running, timeout_s), "lastProbeAt": channels.now_ms()}
+    probed = await services.channels.probe(running, timeout_s)
+    return {**view, "probe": probed, "lastProbeAt": call.gateway.clock.now_ms()}
 
 
 @method("channels.logout", ChannelsLogout)

@@ -16,7 +16,7 @@ from openclaw.gateway.server.registry import Call, MethodError, method
 from openclaw.gateway.targets import require_agent
 from openclaw.memory.embedders import EmbeddingFailed
 from openclaw.memory.files import memory_files
-from openclaw.memory.search import Fallback, NotesSearch, vectors_of
+from openclaw.memory.search import AgentMemory, Fallback, vectors_of
 from openclaw.tools.memory import MOST_RESULTS, facts_of, result_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Notes(msgspec.Struct, frozen=True):
     agent_id: str
     workspace: Path
     settings: MemorySearch
-    search: NotesSearch
+    search: AgentMemory
 
 
 def notes_of(gateway: Gateway, agent_id: str | None) -> Notes:
@@ -37,7 +37,7 @@ def notes_of(gateway: Gateway, agent_id: str | None) -> Notes:
     agent = agent_config(config, chosen)
     settings = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     workspace = workspace_dir(config, gateway.state_dir, chosen)
-    return Notes(chosen, workspace, settings, gateway.runtime.notebooks.of(chosen, workspace, settings, config))
+    return Notes(chosen, workspace, settings, gateway.runtime.memories.of(chosen, workspace, settings, config))
 
 
 class MemoryStatus(Params):

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from openclaw.agent.run import entry_id
-from openclaw.channels.manager import Running
+from openclaw.channels.manager import RunningAccount
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server.params import NonEmpty, Params
@@ -19,8 +19,7 @@ from openclaw.gateway.targets import Target, check_send_policy, entry_of, target
 from openclaw.gateway.views.history import injected_message
 from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.outbound.limits import limits_for
-from openclaw.outbound.part import MediaRef, SendFailed
-from openclaw.outbound.reply import parts_for
+from openclaw.outbound.reply import MediaRef, SendFailed, parts_for
 from openclaw.routing import resolve_route
 from openclaw.runs.why_text import delivery_text
 from openclaw.sessions.entry import SessionEntry, normalize_channel
@@ -88,7 +87,7 @@ def _services(gateway: Gateway, channel: Any) -> ChannelServices:
     return gateway.channel_services
 
 
-def _account(gateway: Gateway, params: SendParams) -> tuple[ChannelServices, Running]:
+def _account(gateway: Gateway, params: SendParams) -> tuple[ChannelServices, RunningAccount]:
     services = gateway.channel_services
     configured = list(dict.fromkeys(one.kind.id for one in services.channels.accounts())) if services else []
     channel = normalize_channel(params.channel) or (configured[0] if len(configured) == 1 else "whatsapp")
@@ -101,7 +100,7 @@ def _account(gateway: Gateway, params: SendParams) -> tuple[ChannelServices, Run
     return services, running
 
 
-def _session(gateway: Gateway, running: Running, params: SendParams) -> Target:
+def _session(gateway: Gateway, running: RunningAccount, params: SendParams) -> Target:
     """The session this conversation belongs to, which then knows what was said."""
     try:
         peer = running.kind.peer(params.to)

@@ -24,7 +24,7 @@ from openclaw.events import (
 )
 from openclaw.gateway.server.broadcast import Broadcaster
 from openclaw.messages import ImageBlock, UserBlock
-from openclaw.outbound.footer import with_footer
+from openclaw.outbound.usage_text import with_footer
 from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.keys import shown_key
 

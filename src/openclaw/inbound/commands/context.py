@@ -15,7 +15,7 @@ from openclaw.inbound.commands.registry import Command
 from openclaw.inbound.directives import ExecField
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue
-from openclaw.outbound.figures import money
+from openclaw.outbound.usage_text import money
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.queue import QueueWish
 from openclaw.sessions.entry import SessionEntry

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from openclaw.outbound.figures import money as money
-from openclaw.outbound.figures import token_count as token_count
+from openclaw.outbound.usage_text import money as money
+from openclaw.outbound.usage_text import token_count as token_count
 
 
 def percent(part: int, whole: int) -> str:

@@ -12,7 +12,7 @@ from openclaw.inbound.commands.settings import effective_levels
 from openclaw.inbound.levels import LevelKind
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.cost import has_price
-from openclaw.outbound.figures import cache_share
+from openclaw.outbound.usage_text import cache_share
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key

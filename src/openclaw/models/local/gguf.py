@@ -1,4 +1,4 @@
-"""The few facts we need from a GGUF file's header, read without loading the weights."""
+"""Reads facts from the header of a GGUF model file without loading the weights."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<
 
 
 def context_length(path: str) -> int | None:
-    """The window the model was trained for; None when the file is missing, not GGUF, or does not say."""
+    """The window that the model was trained for, or None when the file does not say or cannot be read."""
     return _fact(path, b".context_length") or None
 
 
 def says_pooling(path: str) -> bool:
-    """Whether the file says how a text's vector is made of its words': embedding models do."""
+    """Whether the file names a pooling type. Embedding models do."""
     return (_fact(path, b".pooling_type") or 0) > 0
 
 

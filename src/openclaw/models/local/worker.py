@@ -3,10 +3,10 @@
 JSON lines on stdin: ``{"id", "messages", "max_tokens", "temperature"}`` asks, ``{"cancel": id}`` stops that answer.
 JSON lines on stdout: ``{"ready": context}`` once, then per request any number of ``{"id", "text"}`` and exactly one of
 ``{"id", "done", "input", "cached", "output"}``, ``{"id", "overflow": tokens}`` or ``{"id", "error"}``.
-For the purposes ``embeddings`` and ``mean-embeddings`` (for models that do not say how a text's vector is made of its
-words') it takes ``{"id", "texts"}`` instead and gives ``{"id", "done", "vectors"}``.
-``{"fatal": kind, "detail"}`` means that the process cannot serve and ends. The end of stdin ends it at once, so it
-never outlives its Gateway. Nothing of the package is imported here: only the library that runs the model.
+For the purposes ``embeddings`` and ``mean-embeddings`` (for models without a pooling type) it takes ``{"id", "texts"}``
+and gives ``{"id", "done", "vectors"}``.
+``{"fatal": kind, "detail"}`` means that the process cannot serve and ends. The end of stdin ends the process at once,
+so it never outlives its Gateway. This module imports nothing of the package, only the library that runs the model.
 """
 
 import importlib
@@ -21,13 +21,13 @@ import threading
 from typing import Any
 
 MAX_THREADS = 8
-# Near-greedy suits so small a model best; the penalty on repeated phrases breaks the loops it then falls into.
+# A low temperature suits so small a model best. The penalty on repeated phrases breaks the loops that follow from it.
 TEMPERATURE = 0.1
 SAMPLING = {"top_p": 0.9, "dry_multiplier": 0.8}
 
 
 class RequestQueue:
-    """Requests in order; cancellations take effect at once because a thread of its own reads them."""
+    """Reads stdin in a thread of its own, so that cancellations take effect at once. Requests wait in order."""
 
     def __init__(self) -> None:
         self.requests: queue.Queue[dict[str, Any]] = queue.Queue()
@@ -44,7 +44,7 @@ class RequestQueue:
 
 
 class ReplyWriter:
-    """One request on its way: turns the library's chunks into our lines."""
+    """Turns the library's chunks for one request into our lines."""
 
     def __init__(self, request_id: int, inbox: RequestQueue, out: "LineOutput") -> None:
         self.id = request_id
@@ -56,7 +56,7 @@ class ReplyWriter:
         self.error = ""
 
     def take(self, chunk: Any) -> bool:
-        """True asks the library to stop."""
+        """Takes one chunk. Returning True asks the library to stop."""
         if "error" in chunk:
             error = chunk["error"]
             if error.get("type") == "exceed_context_size_error":
@@ -91,7 +91,7 @@ class ReplyWriter:
 
 
 class LineOutput:
-    """Our own copy of stdout. Descriptor 1 goes to stderr, for the library below may print to it."""
+    """A copy of stdout. Descriptor 1 goes to stderr, because the library may print to it."""
 
     def __init__(self) -> None:
         self._file = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -107,8 +107,8 @@ class LineOutput:
 def load(weights: str, context: int, purpose: str = "") -> Any:
     library: Any = importlib.import_module("xllamacpp")
 
-    # The library always opens an HTTP door of its own. We never use it: it is put on a socket in a private folder,
-    # behind a random key, and the folder is removed as soon as the model is loaded.
+    # The library always opens an HTTP server, which we do not use. It gets a socket in a private folder and a random
+    # key, and the folder is removed as soon as the model is loaded.
     private = tempfile.mkdtemp(prefix="openclaw-local-")
     try:
         params = library.CommonParams()
@@ -122,15 +122,15 @@ def load(weights: str, context: int, purpose: str = "") -> Any:
         params.endpoint_slots = False
         if purpose:
             params.embedding = True
-            # A text is read in one go: its vector is made of all of it.
+            # A text must be read in one batch, because its vector is made of all of it.
             params.n_batch = params.n_ubatch = context
         if purpose == "mean-embeddings":
             params.pooling_type = library.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
         params.api_keys = [secrets.token_hex(16)]
         if os.name == "posix":
             params.hostnames = [f"{private}/unused.sock"]
-        # Half the cores: the threads wait for each other after every layer, and one that must share its core with
-        # other work slows down all of them, many times over.
+        # The threads wait for each other after every layer. One that shares its core with other work slows down all
+        # of them, so only half of the cores are used.
         threads = max(1, min(MAX_THREADS, _usable_cores() // 2))
         params.cpuparams.n_threads = threads
         params.cpuparams_batch.n_threads = threads

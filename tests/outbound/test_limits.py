@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.outbound.chunk_text import chunk_paragraphs, chunk_text, utf16_length
+from openclaw.outbound.limits import chunk_paragraphs, chunk_text, utf16_length
 
 TEXTS = st.text(st.sampled_from("ab (()\n\t😀é漢x `") | st.characters(exclude_categories=["Cs"]), max_size=200)
 

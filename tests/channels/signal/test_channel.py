@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from openclaw.channels.base import MessageRef
-from openclaw.channels.manager import Channels
+from openclaw.channels.manager import ChannelManager
+from openclaw.channels.registry import channel_kinds
+from openclaw.channels.signal.kind import SignalKind
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Route
-from openclaw.outbound.part import MediaRef, Part, SendFailed
+from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
 from openclaw.storage.files.blobs import FileBlobStore
 from tests.support.signal_daemon import SignalDaemon
 
@@ -70,14 +72,16 @@ class Receiver:
 
 
 class Setup:
-    def __init__(self, daemon: SignalDaemon, channels: Channels, receiver: Receiver, blobs: FileBlobStore) -> None:
+    def __init__(
+        self, daemon: SignalDaemon, channels: ChannelManager, receiver: Receiver, blobs: FileBlobStore
+    ) -> None:
         self.daemon = daemon
         self.channels = channels
         self.receiver = receiver
         self.blobs = blobs
 
-    async def send(self, part: Part | str, route: dict[str, Any] | None = None) -> str:
-        part = Part(text=part) if isinstance(part, str) else part
+    async def send(self, part: OutgoingMessage | str, route: dict[str, Any] | None = None) -> str:
+        part = OutgoingMessage(text=part) if isinstance(part, str) else part
         return (await self.channels.send("signal", route or TO_ANN, part, "key")).message_id
 
 
@@ -96,7 +100,8 @@ async def running(
     own = daemon is None
     daemon = daemon or await SignalDaemon(ME).start()
     wanted = config({"account": ME, "httpUrl": daemon.url, **settings})
-    channels = Channels(
+    channels = ChannelManager(
+        kinds=channel_kinds(),
         config=lambda: wanted,
         clock=QuickClock(),
         state_dir=str(state),
@@ -217,13 +222,13 @@ async def test_files_go_out_inside_the_request(tmp_path: Path) -> None:
     async with running(tmp_path) as setup:
         blob = await setup.blobs.put(b"chart")
         media = (MediaRef(blob=blob, mime_type="image/png", file_name="my; chart.png"),)
-        await setup.send(Part(text="here", media=media))
-        await setup.send(Part(media=media))
+        await setup.send(OutgoingMessage(text="here", media=media))
+        await setup.send(OutgoingMessage(media=media))
         encoded = base64.b64encode(b"chart").decode()
         uri = f"data:image/png;filename=my_chart.png;base64,{encoded}"
         assert [call["attachments"] for call in setup.daemon.of("send")] == [[uri], [uri]]
         with pytest.raises(SendFailed, match="gone"):
-            await setup.send(Part(media=(MediaRef(blob="0" * 64, mime_type="image/png"),)))
+            await setup.send(OutgoingMessage(media=(MediaRef(blob="0" * 64, mime_type="image/png"),)))
 
 
 @pytest.mark.parametrize(
@@ -355,7 +360,8 @@ async def test_a_daemon_that_is_not_there_was_not_reached(tmp_path: Path) -> Non
 
 async def test_an_account_the_daemon_does_not_know_is_told(tmp_path: Path) -> None:
     async with SignalDaemon("+15550000009") as daemon:
-        channels = Channels(
+        channels = ChannelManager(
+            kinds=channel_kinds(),
             config=lambda: config({"account": ME, "httpUrl": daemon.url}),
             clock=QuickClock(),
             state_dir=str(tmp_path),
@@ -382,7 +388,8 @@ async def test_two_accounts_answer_through_the_one_that_heard(tmp_path: Path) ->
     async with SignalDaemon(ME, second) as daemon:
         receiver = Receiver()
         wanted = config({"httpUrl": daemon.url, "accounts": {"home": {"account": ME}, "work": {"account": second}}})
-        channels = Channels(
+        channels = ChannelManager(
+            kinds=channel_kinds(),
             config=lambda: wanted,
             clock=QuickClock(),
             state_dir=str(tmp_path),
@@ -396,14 +403,14 @@ async def test_two_accounts_answer_through_the_one_that_heard(tmp_path: Path) ->
         (message,) = receiver.messages
         assert message.account_id == "work"
         route = {"channel": "signal", "to": message.to, "accountId": message.account_id}
-        await channels.send("signal", route, Part(text="from work"), "k")
+        await channels.send("signal", route, OutgoingMessage(text="from work"), "k")
         assert daemon.of("send") == [{"message": "from work", "account": second, "recipient": [ANN]}]
         await channels.stop()
 
 
 def fake_cli(folder: Path) -> Path:
     script = folder / "signal-cli"
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parent.parent.parent.parent
     script.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(root)!r})\n"
         "from tests.support.signal_daemon import main\nmain(sys.argv[1:])\n"
@@ -421,18 +428,19 @@ async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, 
     }
     wanted = config(settings)
     up = asyncio.Event()
-    channels = Channels(
+    channels = ChannelManager(
+        kinds=channel_kinds(),
         config=lambda: wanted,
         clock=SystemClock(),
         state_dir=str(tmp_path),
         blobs=FileBlobStore(str(tmp_path)),
         receive=Receiver().receive,
-        came_up=up.set,
+        on_connected=up.set,
     )
     await channels.start()
     async with asyncio.timeout(20):
         await up.wait()
-    sent = await channels.send("signal", TO_ANN, Part(text="hello"), "k")
+    sent = await channels.send("signal", TO_ANN, OutgoingMessage(text="hello"), "k")
     assert sent.message_id.isdigit()
     await channels.stop()
     with pytest.raises(OSError):
@@ -441,7 +449,8 @@ async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, 
 
 async def test_a_program_that_is_not_installed_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
     wanted = config({"account": ME, "cliPath": str(tmp_path / "no-such-cli")})
-    channels = Channels(
+    channels = ChannelManager(
+        kinds=channel_kinds(),
         config=lambda: wanted,
         clock=SystemClock(),
         state_dir=str(tmp_path),
@@ -457,10 +466,8 @@ async def test_a_program_that_is_not_installed_is_said_once_and_not_tried_again(
 
 
 def test_the_configuration_says_what_is_missing() -> None:
-    from openclaw.channels.signal.kind import SIGNAL
-
     problems = [
-        SIGNAL.accounts(config(settings))[0].problem for settings in ({}, {"account": "12345"}, {"account": ME})
+        SignalKind().accounts(config(settings))[0].problem for settings in ({}, {"account": "12345"}, {"account": ME})
     ]
     assert ["channels.signal.account" in problem for problem in problems] == [True, True, False]
     assert os.sep not in problems[0]

@@ -1,17 +1,23 @@
-"""What the daemon says about a message, and what of it is meant for the agent. Pure: no network, no disk."""
+"""Turns events of the signal-cli daemon into messages and reactions for the Gateway, and fetches attachments."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from openclaw.channels.signal.target import normalize_number
-from openclaw.inbound.message import Inbound, Peer, Quoted, Sender
+from openclaw.channels.signal.connection import RpcError, RpcUnreachable, SignalRpc
+from openclaw.channels.signal.kind import normalize_number
+from openclaw.inbound.message import Inbound, Media, Peer, Quoted, Sender
+from openclaw.storage.base import BlobStore
 
-PLACEHOLDER = "\ufffc"
-"""Stands in the text where somebody is mentioned."""
 MAX_TEXT = 256 * 1024
+MAX_ATTACHMENTS = 32
+FETCH_TIMEOUT_S = 60.0
 
 
 class Mention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -22,7 +28,7 @@ class Mention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     uuid: str | None = None
 
 
-class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class SignalAttachment(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     id: str | None = None
     content_type: str | None = None
     filename: str | None = None
@@ -56,7 +62,7 @@ class DataMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     timestamp: int | None = None
     message: str | None = None
     mentions: tuple[Mention, ...] | None = None
-    attachments: tuple[Attachment, ...] | None = None
+    attachments: tuple[SignalAttachment, ...] | None = None
     quote: Quote | None = None
     reaction: Reaction | None = None
     group_info: GroupInfo | None = None
@@ -66,7 +72,7 @@ class EditMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     data_message: DataMessage | None = None
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class SignalEnvelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     source: str | None = None
     source_number: str | None = None
     source_uuid: str | None = None
@@ -79,30 +85,29 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class ReceiveEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     account: str | None = None
-    envelope: Envelope | None = None
+    envelope: SignalEnvelope | None = None
 
 
 decode_event = msgspec.json.Decoder(ReceiveEvent).decode
-"""Raises ``msgspec.MsgspecError``; fields this program does not know are passed over."""
+"""Decodes an event and ignores unknown fields. Raises ``msgspec.MsgspecError``."""
 
 
-class Arrived(msgspec.Struct, frozen=True, kw_only=True):
-    """A message for the agent; its attachments are still with the daemon."""
+class IncomingMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message for the agent. The daemon still has its attachments."""
 
     inbound: Inbound
-    attachments: tuple[Attachment, ...] = ()
+    attachments: tuple[SignalAttachment, ...] = ()
 
 
-class Reacted(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody reacted to a message; ``inbound.text`` says so in words."""
+class IncomingReaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A reaction to a message. ``inbound.text`` describes it."""
 
     inbound: Inbound
     to_us: bool
-    sender_id: str
 
 
-class Own(msgspec.Struct, frozen=True):
-    """The identities our account is known by."""
+class OwnIdentity(msgspec.Struct, frozen=True):
+    """The number and the uuid of our own account."""
 
     number: str | None
     uuid: str | None = None
@@ -112,8 +117,8 @@ class Own(msgspec.Struct, frozen=True):
         return any(name is not None and (name in mine or name.lower() in mine) for name in names)
 
 
-def learn(event: ReceiveEvent, own: Own) -> Own:
-    """Our uuid, as soon as anything names it beside our number: mentions may carry only the uuid."""
+def with_learned_uuid(own: OwnIdentity, event: ReceiveEvent) -> OwnIdentity:
+    """Our identity with our uuid, if the event names it beside our number. Mentions may carry only the uuid."""
     envelope = event.envelope
     if own.uuid is not None or own.number is None or envelope is None:
         return own
@@ -124,11 +129,11 @@ def learn(event: ReceiveEvent, own: Own) -> Own:
         pairs += [(data.quote.author_number, data.quote.author_uuid)] if data.quote else []
         pairs += [(data.reaction.target_author_number, data.reaction.target_author_uuid)] if data.reaction else []
     found = next((uuid for number, uuid in pairs if uuid and number == own.number), None)
-    return Own(own.number, found) if found else own
+    return OwnIdentity(own.number, found) if found else own
 
 
-def understand(event: ReceiveEvent, own: Own, account_id: str) -> Arrived | Reacted | None:
-    """None for what asks nothing of the agent: receipts, typing, calls, our own messages and copies of them."""
+def interpret(event: ReceiveEvent, own: OwnIdentity, account_id: str) -> IncomingMessage | IncomingReaction | None:
+    """The message or reaction in an event. None for receipts, typing, calls and our own messages."""
     envelope = event.envelope
     if envelope is None or envelope.sync_message is not None:
         return None
@@ -138,13 +143,13 @@ def understand(event: ReceiveEvent, own: Own, account_id: str) -> Arrived | Reac
         return None
     inbound = _inbound(envelope, data, sender, own, account_id)
     if data.reaction is not None:
-        return _reacted(inbound, data.reaction, own)
+        return _reaction(inbound, data.reaction, own)
     if not inbound.text.strip() and not data.attachments:
         return None
-    return Arrived(inbound=inbound, attachments=data.attachments or ())
+    return IncomingMessage(inbound=inbound, attachments=data.attachments or ())
 
 
-def _sender(envelope: Envelope) -> Sender | None:
+def _sender(envelope: SignalEnvelope) -> Sender | None:
     number = normalize_number(envelope.source_number or envelope.source or "")
     if number is None and not envelope.source_uuid:
         return None
@@ -152,7 +157,7 @@ def _sender(envelope: Envelope) -> Sender | None:
     return Sender(id=identity, name=(envelope.source_name or "").strip() or None, e164=number)
 
 
-def _inbound(envelope: Envelope, data: DataMessage, sender: Sender, own: Own, account_id: str) -> Inbound:
+def _inbound(envelope: SignalEnvelope, data: DataMessage, sender: Sender, own: OwnIdentity, account_id: str) -> Inbound:
     group = data.group_info
     timestamp = data.timestamp or envelope.timestamp or 0
     address = sender.e164 or sender.id.removeprefix("uuid:")
@@ -160,7 +165,7 @@ def _inbound(envelope: Envelope, data: DataMessage, sender: Sender, own: Own, ac
     return Inbound(
         channel="signal",
         account_id=account_id,
-        # A timestamp tells messages apart only together with its sender; in a direct chat that is the peer.
+        # A timestamp identifies a message only together with its sender. In a direct chat the sender is the peer.
         message_id=f"{timestamp}:{sender.id}" if group else str(timestamp),
         peer=Peer(kind="group", id=group.group_id) if group else Peer(kind="direct", id=sender.id),
         sender=sender,
@@ -175,7 +180,7 @@ def _inbound(envelope: Envelope, data: DataMessage, sender: Sender, own: Own, ac
     )
 
 
-def _quoted(quote: Quote | None, own: Own) -> Quoted | None:
+def _quoted(quote: Quote | None, own: OwnIdentity) -> Quoted | None:
     if quote is None:
         return None
     author = quote.author_number or quote.author or (f"uuid:{quote.author_uuid}" if quote.author_uuid else None)
@@ -187,7 +192,7 @@ def _quoted(quote: Quote | None, own: Own) -> Quoted | None:
     )
 
 
-def _reacted(inbound: Inbound, reaction: Reaction, own: Own) -> Reacted | None:
+def _reaction(inbound: Inbound, reaction: Reaction, own: OwnIdentity) -> IncomingReaction | None:
     if not reaction.emoji.strip() or not reaction.target_sent_timestamp:
         return None
     to_us = own.is_me(reaction.target_author_number, reaction.target_author_uuid, reaction.target_author)
@@ -196,11 +201,11 @@ def _reacted(inbound: Inbound, reaction: Reaction, own: Own) -> Reacted | None:
     who = inbound.sender.name or inbound.sender.id
     did = "took back the reaction" if reaction.is_remove else "reacted with"
     inbound.text = f"Signal: {who} {did} {reaction.emoji} to {whose} (id {reaction.target_sent_timestamp})"
-    return Reacted(inbound=inbound, to_us=to_us, sender_id=inbound.sender.id)
+    return IncomingReaction(inbound=inbound, to_us=to_us)
 
 
-def with_mentions(text: str, mentions: tuple[Mention, ...], own: Own) -> str:
-    """The text with names where mentions stood. Ours is left out at the beginning and the end, where it only calls."""
+def with_mentions(text: str, mentions: tuple[Mention, ...], own: OwnIdentity) -> str:
+    """The text with names in place of mentions. A mention of us at the beginning or the end is left out."""
     if not mentions:
         return text
     units = text.encode("utf-16-le", "surrogatepass")
@@ -222,3 +227,49 @@ def with_mentions(text: str, mentions: tuple[Mention, ...], own: Own) -> str:
 
 def _text(units: bytes) -> str:
     return units.decode("utf-16-le", "replace")
+
+
+class NotFetched(Exception):
+    """An attachment was not fetched. The message says why."""
+
+
+async def fetch_attachments(
+    rpc: SignalRpc, blobs: BlobStore, attachments: Sequence[SignalAttachment], origin: dict[str, Any], limit: int
+) -> tuple[tuple[Media, ...], tuple[str, ...]]:
+    """Puts the files into the blob store. Returns them, and for the agent a line for each that was not fetched."""
+    media: list[Media] = []
+    notes: list[str] = []
+    for attachment in attachments[:MAX_ATTACHMENTS]:
+        try:
+            media.append(await _fetch(rpc, blobs, attachment, origin, limit))
+        except NotFetched as reason:
+            name = attachment.filename or attachment.content_type or "a file"
+            notes.append(f"Attachment {name} was not fetched: {reason}")
+    if (left := len(attachments) - MAX_ATTACHMENTS) > 0:
+        notes.append(f"{left} more attachments were not fetched: at most {MAX_ATTACHMENTS} are")
+    return tuple(media), tuple(notes)
+
+
+async def _fetch(
+    rpc: SignalRpc, blobs: BlobStore, attachment: SignalAttachment, origin: dict[str, Any], limit: int
+) -> Media:
+    if not attachment.id:
+        raise NotFetched("the daemon has not kept it")
+    too_large = f"it is larger than {limit / 1024 / 1024:g} MB (channels.signal.mediaMaxMb)"
+    if attachment.size is not None and attachment.size > limit:
+        raise NotFetched(too_large)
+    try:
+        answer = await rpc.call("getAttachment", {"id": attachment.id, **origin}, FETCH_TIMEOUT_S)
+    except (RpcError, RpcUnreachable) as error:
+        raise NotFetched(str(error)) from None
+    encoded = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(encoded, str):
+        raise NotFetched("the daemon gave no data")
+    try:
+        data = await asyncio.to_thread(base64.b64decode, encoded, validate=True)
+    except binascii.Error:
+        raise NotFetched("the daemon's data is not base64") from None
+    if len(data) > limit:
+        raise NotFetched(too_large)
+    mime = attachment.content_type or "application/octet-stream"
+    return Media(mime_type=mime, file_name=attachment.filename, blob=await blobs.put(data))

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.channels.signal.envelope import (
-    Arrived,
+from openclaw.channels.signal.incoming import (
+    IncomingMessage,
+    IncomingReaction,
     Mention,
-    Own,
-    Reacted,
+    OwnIdentity,
     decode_event,
-    learn,
-    understand,
+    interpret,
+    with_learned_uuid,
     with_mentions,
 )
-from openclaw.channels.signal.target import normalize_number, recipient_params
+from openclaw.channels.signal.kind import normalize_number, recipient_params
 from openclaw.inbound.message import Inbound
-from openclaw.outbound.part import SendFailed
+from openclaw.outbound.reply import SendFailed
 from tests.support.signal_daemon import SignalDaemon
 
-ME = Own("+15550000001", "11111111-2222-4333-8444-555555555555")
+ME = OwnIdentity("+15550000001", "11111111-2222-4333-8444-555555555555")
 HER_UUID = "99999999-2222-4333-8444-555555555555"
 DAEMON = SignalDaemon()
 
@@ -33,9 +33,9 @@ def event(envelope: Any) -> Any:
     return decode_event(json.dumps({"account": "+15550000001", "envelope": envelope}).encode())
 
 
-def arrived(envelope: Any, own: Own = ME) -> Inbound:
-    what = understand(event(envelope), own, "default")
-    assert isinstance(what, Arrived)
+def arrived(envelope: Any, own: OwnIdentity = ME) -> Inbound:
+    what = interpret(event(envelope), own, "default")
+    assert isinstance(what, IncomingMessage)
     return what.inbound
 
 
@@ -77,7 +77,7 @@ def test_a_group_message_is_answered_to_the_group_and_named_by_time_and_sender()
     ],
 )
 def test_what_asks_nothing_of_the_agent_is_passed_over(envelope: Any) -> None:
-    assert understand(event(envelope), ME, "default") is None
+    assert interpret(event(envelope), ME, "default") is None
 
 
 def test_an_edited_message_counts_as_what_it_says_now() -> None:
@@ -124,10 +124,10 @@ def test_mentions_are_shown_by_name_and_ours_is_noticed(
 def test_a_mention_by_uuid_alone_is_ours_once_the_uuid_is_known() -> None:
     mention = {"start": 0, "length": 1, "name": None, "number": None, "uuid": ME.uuid}
     envelope = DAEMON.message("\ufffc hi", mentions=[mention])
-    unknown = Own("+15550000001")
+    unknown = OwnIdentity("+15550000001")
     assert not arrived(envelope, unknown).mentioned
     own_copy = {"sourceNumber": "+15550000001", "sourceUuid": ME.uuid, "timestamp": 1, "syncMessage": {}}
-    known = learn(event(own_copy), unknown)
+    known = with_learned_uuid(unknown, event(own_copy))
     assert known == ME
     assert arrived(envelope, known).mentioned
 
@@ -153,8 +153,8 @@ def test_mentions_at_any_place_never_break_the_text(text: str, places: list[tupl
 def test_a_reaction_is_told_in_words(target: str, removed: bool, to_us: bool, words: str) -> None:
     reaction = {"emoji": "👍", "targetAuthor": target, "targetAuthorNumber": target, "targetSentTimestamp": 5}
     reaction["isRemove"] = removed
-    what = understand(event(DAEMON.message(None, reaction=reaction)), ME, "default")
-    assert isinstance(what, Reacted)
+    what = interpret(event(DAEMON.message(None, reaction=reaction)), ME, "default")
+    assert isinstance(what, IncomingReaction)
     assert (what.to_us, what.inbound.text) == (to_us, f"Signal: Tester {words}")
 
 
