@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.harness import config as configuration
 from bench.row import Row, summary
 from bench.seed import long_transcript, session_entry, write_store
-from openclaw.agent.preparation import prepare
+from openclaw.agent.prepare import prepare
 from openclaw.agent.runtime import Turn
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
@@ -47,7 +47,7 @@ async def _measure(kept: int) -> Row:
         gateway = await open_gateway(str(state), store, SystemClock())
         try:
             opened = time.monotonic()
-            transcript = await gateway.transcripts.open(TranscriptRef(agent_id="main", session_id=SESSION_ID))
+            transcript = await gateway.runtime.transcripts.open(TranscriptRef(agent_id="main", session_id=SESSION_ID))
             assert transcript is not None
             first = await _build_ms(gateway, transcript, kept)
             cold = (time.monotonic() - opened) * 1000

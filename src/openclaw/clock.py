@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Protocol
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 
 class Clock(Protocol):
@@ -38,6 +39,7 @@ async def wait_within(event: asyncio.Event, seconds: float, clock: Clock) -> boo
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        # The waits are not awaited here, because a cancellation of the caller would be lost in that.
         for wait in waits:
             wait.cancel()
     return event.is_set()
@@ -52,3 +54,11 @@ def iso_utc(ms: int) -> str:
 def _iso_seconds(seconds: int) -> str:
     # Kept: several entries are written in one second, and strftime costs as much as encoding the entry.
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def named_zone(name: str | None) -> ZoneInfo | None:
+    """The time zone with an IANA name; None when there is no name or no such zone."""
+    try:
+        return ZoneInfo(name) if name else None
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None

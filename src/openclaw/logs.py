@@ -57,7 +57,7 @@ class LogSettings(Protocol):
     def redact_patterns(self) -> list[str] | None: ...
 
 
-def log_path(state_dir: str, file: str | None, at: float | None = None) -> Path:
+def log_path(state_dir: str | Path, file: str | None, at: float | None = None) -> Path:
     """Where lines of that moment (default: now) go."""
     if file:
         return Path(file).expanduser()

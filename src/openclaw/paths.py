@@ -42,11 +42,11 @@ def normalize_agent_id(value: str | None) -> str:
     return re.sub(r"[^a-z0-9_-]+", "-", trimmed.lower()).strip("-")[:64] or "main"
 
 
-def agent_dir(state: str, agent_id: str) -> str:
+def agent_dir(state: str | os.PathLike[str], agent_id: str) -> str:
     return os.path.join(state, "agents", normalize_agent_id(agent_id))
 
 
-def sessions_dir(state: str, agent_id: str) -> str:
+def sessions_dir(state: str | os.PathLike[str], agent_id: str) -> str:
     return os.path.join(agent_dir(state, agent_id), "sessions")
 
 

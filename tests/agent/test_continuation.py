@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openclaw.agent.continuation import (
-    Reply,
+    GrowingAnswer,
     Seam,
     cut_call,
     is_request,
@@ -95,7 +95,7 @@ def says(text: str, stop: str = "length", note: str | None = None) -> AssistantM
 
 
 def request_after(*parts: AssistantMessage) -> UserMessage:
-    reply = Reply(SpeechStream, 9)
+    reply = GrowingAnswer(SpeechStream, 9)
     for message in parts:
         part = reply.begin()
         part.feed(message.text)
@@ -134,7 +134,7 @@ def test_after_a_restart_the_parts_of_an_answer_are_found_again() -> None:
     history: list[Message] = [UserMessage(content="hi"), one, request_after(one), two]
     assert parts_at_end(history) == [one, two]
     assert replies([one, two, says("next", "stop")]) == ["one two three ", "next"]
-    resumed = Reply.resumed(history[:3], SpeechStream, 3)
+    resumed = GrowingAnswer.resumed(history[:3], SpeechStream, 3)
     assert (resumed.parts, resumed.heard()) == (1, Spoken("one two"))
-    assert Reply.resumed(history[:2], SpeechStream, 3).parts == 1
-    assert Reply.resumed(history, SpeechStream, 3).parts == 0
+    assert GrowingAnswer.resumed(history[:2], SpeechStream, 3).parts == 1
+    assert GrowingAnswer.resumed(history, SpeechStream, 3).parts == 0

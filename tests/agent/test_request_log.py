@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.agent.kept_reports import Reports
+from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.request_log import LARGEST_INLINE, MOST_CALLS, RequestLog, read_record, rebuild
 from openclaw.messages import Message, TextBlock, ToolSpec, UserMessage
 from openclaw.models.base import Model, ModelRequest
@@ -40,7 +40,7 @@ async def transcript_of(store: FileTranscriptStore, count: int) -> Transcript:
 
 async def recorded(log: RequestLog, blobs: FileBlobStore) -> Any:
     """As the ledger gives it back."""
-    return msgspec.json.decode(msgspec.json.encode(await log.record(Reports(), blobs)))
+    return msgspec.json.decode(msgspec.json.encode(await log.record(ReportStore(), blobs)))
 
 
 @pytest.fixture
@@ -116,4 +116,4 @@ async def test_runs_that_were_not_noted_have_no_record(stored: Any, tmp_path: Pa
 
 
 async def test_a_run_that_called_no_model_leaves_no_record(tmp_path: Path) -> None:
-    assert await RequestLog().record(Reports(), FileBlobStore(str(tmp_path))) is None
+    assert await RequestLog().record(ReportStore(), FileBlobStore(str(tmp_path))) is None

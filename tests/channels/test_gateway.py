@@ -48,7 +48,7 @@ class House:
 
 async def take(gateway: Gateway, inbound: Inbound) -> None:
     """The shortest way in: no rules, one run per message."""
-    resolved = resolve_route(gateway.config.current, inbound)
+    resolved = resolve_route(gateway.runtime.config.current, inbound)
     route = {"channel": inbound.channel, "to": inbound.to, "accountId": inbound.account_id}
     message = Incoming(
         run_id=f"{inbound.channel}-{inbound.message_id}",
@@ -77,8 +77,8 @@ async def house(
         config=config,
         clock=clock,
         state_dir=str(state),
-        ledger=gateway.ledger,
-        blobs=gateway.blobs,
+        ledger=gateway.runtime.ledger,
+        blobs=gateway.runtime.blobs,
         receive=lambda inbound: take(gateway, inbound),
     )
     http = await serve(gateway, "127.0.0.1", 0)
@@ -133,7 +133,7 @@ async def test_a_long_reply_arrives_in_parts_in_order(tmp_path: Path, server: Mo
         await world.say("go [[reply:one two three four five six]]")
         await world.got(3)
         assert " ".join(part.text for part in world.delivered) == "one two three four five six"
-        assert await home.gateway.ledger.outbox_depth() == 0
+        assert await home.gateway.runtime.ledger.outbox_depth() == 0
 
 
 async def test_two_people_get_their_own_replies(tmp_path: Path, server: ModelServer, world: Loopback) -> None:
@@ -183,8 +183,8 @@ async def test_a_reply_finished_while_the_channel_was_away_is_sent_after_a_resta
 async def test_channels_follow_the_configuration(tmp_path: Path, server: ModelServer, world: Loopback) -> None:
     async with house(tmp_path, server, world, {"loopback": {}}) as home:
         await world.until(lambda: set(world.lives) == {"default"})
-        home.gateway.config.set_path("channels.loopback.enabled", False)
-        await home.gateway.config.reload()
+        home.gateway.runtime.config.set_path("channels.loopback.enabled", False)
+        await home.gateway.runtime.config.reload()
         await world.until(lambda: not world.lives)
         (account,) = (await home.client.call("channels.status"))["channelAccounts"]["loopback"]
         assert (account["enabled"], account["running"]) == (False, False)

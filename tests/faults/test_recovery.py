@@ -361,8 +361,8 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
     try:
         await gateway.dispatcher.recover()
         accept = Accept(run_id="a", dedupe_key="", session_id="s", route={}, body=MessageBody(prompt="a"), **fields)
-        row, _ = await gateway.ledger.accept(accept)
-        await gateway.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
+        row, _ = await gateway.runtime.ledger.accept(accept)
+        await gateway.runtime.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
         await take_in(
             Incoming(run_id="b", prompt="b", route={"channel": "webchat"}, **fields),
             gateway.runtime,
@@ -370,7 +370,7 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
         )
         record = gateway.dispatcher.find("b")
         assert record is not None
-        look_up, looked_up = gateway.ledger.by_run, 0
+        look_up, looked_up = gateway.runtime.ledger.by_run, 0
 
         async def slowly(run_id: str) -> Any:
             nonlocal looked_up
@@ -380,7 +380,7 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
                 await record.wait()
             return await look_up(run_id)
 
-        monkeypatch.setattr(gateway.ledger, "by_run", slowly)
+        monkeypatch.setattr(gateway.runtime.ledger, "by_run", slowly)
         assert (await gateway.dispatcher.wait("a", 10)).status == "ok"
         assert looked_up >= 2
     finally:

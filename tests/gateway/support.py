@@ -11,12 +11,15 @@ from typing import Any, cast
 
 import aiohttp
 
+from openclaw.agent.runtime import Runtime
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
+from openclaw.gateway.assemble import CurrentCatalogue, build_gateway
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.server.registry import load_methods
+from openclaw.gateway.loop_fairness import LoopFairness
+from openclaw.gateway.metrics import Metrics
 from openclaw.gateway.server.server import Server, serve
-from openclaw.models.catalogue import Catalogue
+from openclaw.gateway.system_events import SystemEvents
 from openclaw.storage.files.session_store import FileSessionStore
 
 TOKEN = "a-long-enough-test-token"
@@ -140,7 +143,6 @@ async def running_gateway(
     handshake_timeout_s: float = 10.0,
     services: bool = True,
 ) -> AsyncIterator[Running]:
-    load_methods()
     clock = clock or SystemClock()
     path = state / "openclaw.json"
     if not path.exists():
@@ -150,18 +152,34 @@ async def running_gateway(
     store = ConfigStore(str(path), clock, environ)
     store.load_or_create()
     sessions = await FileSessionStore.open(str(state), clock=SystemClock(), agent_ids=["main"])
-    gateway = Gateway(
-        state_dir=str(state),
-        config=store,
+    unused = cast(Any, None)
+    runtime = Runtime(
+        state_dir=state,
         clock=clock,
+        config=store,
         sessions=sessions,
-        transcripts=cast(Any, None),
-        ledger=cast(Any, None),
-        blobs=cast(Any, None),
-        catalogue=Catalogue(store.current, environ, state_dir=str(state)),
-        make_catalogue=lambda new: Catalogue(new, environ, state_dir=str(state)),
-        environ=environ,
+        transcripts=unused,
+        ledger=unused,
+        blobs=unused,
+        catalogue=CurrentCatalogue(store, environ, [], str(state)),
+        processes=unused,
+        notes=SystemEvents(clock),
+        call_model=unused,
+        snapshots=unused,
+        approvals=unused,
+        approval_rules=unused,
+        wake=unused,
+        hooks=unused,
+        derived=unused,
+        prompts=unused,
+        reports=unused,
+        scales=unused,
+        hygiene=unused,
+        spending=unused,
+        deadlines=unused,
+        memories=unused,
     )
+    gateway = build_gateway(runtime, Metrics(), LoopFairness(), environ)
     if services:
         await gateway.start_services()
     server = await serve(gateway, "127.0.0.1", 0, handshake_timeout_s=handshake_timeout_s)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from openclaw.gateway.loop_fairness import Turnstile
+from openclaw.gateway.loop_fairness import LoopFairness
 
 
 async def test_what_arrives_together_goes_on_in_order_and_a_few_per_pass() -> None:
-    turnstile = Turnstile(most=3)
+    turnstile = LoopFairness(most=3)
     passes: list[list[int]] = [[]]
     order: list[int] = []
 
@@ -32,7 +32,7 @@ async def test_what_arrives_together_goes_on_in_order_and_a_few_per_pass() -> No
 
 
 async def test_one_that_gives_up_waiting_takes_nobody_s_place() -> None:
-    turnstile = Turnstile(most=1)
+    turnstile = LoopFairness(most=1)
     through: list[int] = []
 
     async def task(number: int) -> None:

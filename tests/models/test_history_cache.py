@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from openclaw.agent.hygiene import HistoryCleaner, Hygiene
-from openclaw.agent.tokens import GrowingSum, prompt_tokens
+from openclaw.agent.window.hygiene import HistoryCleaner, Hygiene
+from openclaw.agent.window.tokens import GrowingSum, prompt_tokens
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage
 from openclaw.models import anthropic, history_cache
 from openclaw.models.base import Model, ModelError, ModelRequest

@@ -14,9 +14,9 @@ import msgspec
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from openclaw.agent.fit import fit
-from openclaw.agent.hygiene import HistoryCleaner, Hygiene
-from openclaw.agent.tokens import PromptBudget
+from openclaw.agent.window.hygiene import HistoryCleaner, Hygiene
+from openclaw.agent.window.tokens import PromptBudget
+from openclaw.agent.window.window import fit
 from openclaw.messages import UserMessage, encode_message
 from openclaw.models import anthropic, openai_chat, openai_responses
 from openclaw.models.base import Model, ModelRequest

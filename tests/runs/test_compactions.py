@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw.agent.compaction import Outcome
-from openclaw.agent.pins import Pin
+from openclaw.agent.compaction.compaction import CompactionOutcome
+from openclaw.agent.compaction.pins import Pin
 from openclaw.inbound.commands.compact import compacted_line, pins_text
 from openclaw.runs.compactions import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, SESSIONS_REMEMBERED, CoolDown
 
@@ -44,14 +44,14 @@ def test_only_so_many_sessions_are_remembered() -> None:
 @pytest.mark.parametrize(
     ("outcome", "line"),
     [
-        (Outcome(status="compacted", tokens_before=15_500, tokens_after=1234), "Compacted (16k → 1.2k)"),
-        (Outcome(status="compacted", tokens_before=900, tokens_after=1000), "Compacted (900 before)"),
-        (Outcome(status="compacted"), "Compacted"),
-        (Outcome(status="skipped", reason="Already compacted"), "Compaction skipped: Already compacted"),
-        (Outcome(status="failed", reason="no answer"), "Compaction failed: no answer"),
+        (CompactionOutcome(status="compacted", tokens_before=15_500, tokens_after=1234), "Compacted (16k → 1.2k)"),
+        (CompactionOutcome(status="compacted", tokens_before=900, tokens_after=1000), "Compacted (900 before)"),
+        (CompactionOutcome(status="compacted"), "Compacted"),
+        (CompactionOutcome(status="skipped", reason="Already compacted"), "Compaction skipped: Already compacted"),
+        (CompactionOutcome(status="failed", reason="no answer"), "Compaction failed: no answer"),
     ],
 )
-def test_compact_answers_with_what_came_of_it_and_how_full_the_window_is(outcome: Outcome, line: str) -> None:
+def test_compact_answers_with_what_came_of_it_and_how_full_the_window_is(outcome: CompactionOutcome, line: str) -> None:
     assert compacted_line(outcome, "Context 1.2k/200k (1%)") == f"⚙️ {line} • Context 1.2k/200k (1%)"
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from openclaw.channels.base import ChannelKind
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.store import ConfigStore
-from openclaw.gateway.assemble import close_gateway, open_gateway
+from openclaw.gateway import assemble
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.main import GatewayLock, serving
 from openclaw.logs import Logs
@@ -111,9 +112,17 @@ class InProcessGateway(GatewayUnderTest):
 
 @asynccontextmanager
 async def gateway_parts(
-    state_dir: Path, model: ScriptedModel, *, clock: Clock | None = None, **config: Any
+    state_dir: Path,
+    model: ScriptedModel,
+    *,
+    clock: Clock | None = None,
+    channel: ChannelKind | None = None,
+    **config: Any,
 ) -> AsyncGenerator[Gateway]:
-    """A Gateway's parts on real stores, wired and not listening; ``model`` answers every call."""
+    """A Gateway's parts on real stores, wired and not listening; ``model`` answers every call.
+
+    ``channel`` is the only kind of channel that it knows. Nothing is recovered and no channel started.
+    """
     state_dir.mkdir(parents=True, exist_ok=True)
     path = state_dir / "openclaw.json"
     if not path.exists():
@@ -121,12 +130,14 @@ async def gateway_parts(
     clock = clock or SystemClock()
     store = ConfigStore(str(path), clock, {})
     store.load_or_create()
-    gateway = await open_gateway(str(state_dir), store, clock, {})
+    kinds = {channel.id: channel} if channel is not None else {}
+    with patch.object(assemble, "channel_kinds", lambda: kinds):
+        gateway = await assemble.open_gateway(str(state_dir), store, clock, {})
     gateway.runtime.call_model = model.answer
     try:
         yield gateway
     finally:
-        await close_gateway(gateway)
+        await assemble.close_gateway(gateway)
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def open_fence(text: str) -> tuple[str, str] | None:
     return (opened[0], opened[2]) if opened else None
 
 
-class Part:
+class AnswerPart:
     """The part of an answer that is arriving: what it adds, and what a person gets of it."""
 
     def __init__(self, before: str, speech: SpeechStream) -> None:
@@ -129,7 +129,7 @@ class Part:
         return self.speech.feed(text)
 
 
-class Reply:
+class GrowingAnswer:
     """One answer, in as many parts as it took."""
 
     def __init__(self, speech: Callable[[], SpeechStream], limit: int) -> None:
@@ -139,7 +139,7 @@ class Reply:
         self.parts = 0
 
     @classmethod
-    def resumed(cls, messages: Sequence[Message], speech: Callable[[], SpeechStream], limit: int) -> Reply:
+    def resumed(cls, messages: Sequence[Message], speech: Callable[[], SpeechStream], limit: int) -> GrowingAnswer:
         """The answer as far as it had come when the Gateway was stopped in the middle of it."""
         reply = cls(speech, limit)
         if messages and (is_request(messages[-1]) or unfinished(messages, limit)):
@@ -147,15 +147,15 @@ class Reply:
             reply._text, reply.parts = joined(chain), len(chain)
         return reply
 
-    def begin(self) -> Part:
+    def begin(self) -> AnswerPart:
         """The next part, or another attempt at it."""
-        return Part(self._text, self._speech())
+        return AnswerPart(self._text, self._speech())
 
-    def goes_on(self, message: AssistantMessage, part: Part) -> bool:
+    def goes_on(self, message: AssistantMessage, part: AnswerPart) -> bool:
         """Whether the model should be asked for the rest. Calls go before: their results ask for it anyway."""
         return _has_more(message) and self.parts < self._limit and not part.speech.silent
 
-    def keep(self, part: Part) -> None:
+    def keep(self, part: AnswerPart) -> None:
         self._text += part.added
         self.parts += 1
 

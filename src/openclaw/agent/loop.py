@@ -6,16 +6,16 @@ be shown is told in passing; for what must last the loop waits until it is kept,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from itertools import groupby
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from openclaw.agent.abort import Aborted, AbortSignal
-from openclaw.agent.continuation import Part, Reply, told_of_cut_call
-from openclaw.agent.tool_calls import call_tool, not_run
+from openclaw.agent.continuation import AnswerPart, GrowingAnswer, told_of_cut_call
 from openclaw.clock import Clock
 from openclaw.events import (
     AssistantEnded,
@@ -34,11 +34,21 @@ from openclaw.events import (
     ToolUpdated,
     Unsaid,
 )
-from openclaw.messages import AssistantBlock, AssistantMessage, Message, TextBlock, ThinkingBlock, ToolCall, UserMessage
+from openclaw.messages import (
+    AssistantBlock,
+    AssistantMessage,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
 from openclaw.models.base import Heard, Model, ModelError, ModelRequest, StreamEvent, Text, Thinking
 from openclaw.outbound.reasoning import AnswerText, Piece
 from openclaw.outbound.visible import SpeechStream
-from openclaw.tools.base import Tool, ToolContext, ToolResult
+from openclaw.tools.arguments import InvalidArguments, validate_arguments
+from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 
 FAILED = ("error", "aborted")
 """Reasons to stop of a message that the model does not get to read again."""
@@ -54,7 +64,7 @@ class Steered(msgspec.Struct, frozen=True):
     token: str
 
 
-class Inbox(Protocol):
+class SteeringInbox(Protocol):
     """Where messages that arrive during a run wait. Both polls take what they return."""
 
     def waiting(self) -> bool:
@@ -100,7 +110,7 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     """Told of what only those see who watch: beginnings, deltas, a tool's progress, a coming retry."""
     keep: Callable[[Event], Awaitable[None]] = _forget
     """Told of what belongs to the conversation: ends of messages and tool calls, and everything in between them."""
-    inbox: Inbox = NoInbox()
+    inbox: SteeringInbox = NoInbox()
     retry_delay_ms: Callable[[int, ModelError], int | None] = lambda attempt, error: None
     """The wait before retry number ``attempt`` (from 1), or None to give up."""
     max_retries: int = 3
@@ -116,9 +126,9 @@ class LoopOptions(msgspec.Struct, kw_only=True):
 
 async def run_loop(messages: list[Message], options: LoopOptions) -> RunEnded:
     """Runs until the model has nothing more to do. Extends ``messages`` in place."""
-    talk = _Talk(messages, options)
+    talk = _Conversation(messages, options)
     options.show(RunStarted(options.clock.now_ms()))
-    reply = Reply.resumed(messages, options.speech, options.max_continuations)
+    reply = GrowingAnswer.resumed(messages, options.speech, options.max_continuations)
     if reply.parts and isinstance(messages[-1], AssistantMessage):
         await talk.ask_for_more(messages[-1], reply)
     pending = options.inbox.steering() if not reply.parts else []
@@ -151,10 +161,10 @@ async def run_loop(messages: list[Message], options: LoopOptions) -> RunEnded:
             pending = options.inbox.follow_ups()
             if not pending:
                 return talk.over("ok")
-        reply = Reply(options.speech, options.max_continuations)
+        reply = GrowingAnswer(options.speech, options.max_continuations)
 
 
-class _Talk:
+class _Conversation:
     """The conversation, as the run adds to it."""
 
     def __init__(self, messages: list[Message], options: LoopOptions) -> None:
@@ -174,7 +184,7 @@ class _Talk:
         await self.options.keep(ended)
         return ended
 
-    async def ask_for_more(self, cut: AssistantMessage, reply: Reply) -> None:
+    async def ask_for_more(self, cut: AssistantMessage, reply: GrowingAnswer) -> None:
         request = reply.request(cut, self.options.clock.now_ms())
         self.add(request)
         await self.options.keep(ContinuationAsked(request, reply.parts))
@@ -183,7 +193,7 @@ class _Talk:
         return RunEnded(outcome, error, self.added)
 
 
-async def _answer(talk: _Talk, reply: Reply) -> AssistantEnded:
+async def _answer(talk: _Conversation, reply: GrowingAnswer) -> AssistantEnded:
     """One assistant message, with retries; failed attempts are kept as messages of their own."""
     options = talk.options
     attempt = 0
@@ -227,7 +237,7 @@ async def _answer(talk: _Talk, reply: Reply) -> AssistantEnded:
 
 
 async def _ask(
-    request: ModelRequest, part: Part, so_far: list[Text | Thinking], options: LoopOptions
+    request: ModelRequest, part: AnswerPart, so_far: list[Text | Thinking], options: LoopOptions
 ) -> AssistantMessage:
     """The message as the provider ends it; what it says on the way is shown and put into ``so_far`` as it comes."""
     abort = options.abort
@@ -246,7 +256,7 @@ async def _ask(
         return await options.ask(request, heard)
 
 
-def _show_beginning(reply: Reply, part: Part, options: LoopOptions, *, first_attempt: bool) -> None:
+def _show_beginning(reply: GrowingAnswer, part: AnswerPart, options: LoopOptions, *, first_attempt: bool) -> None:
     """A continuation goes on where the part before ended; only a new attempt shows that part again."""
     if reply.parts and first_attempt:
         return
@@ -255,7 +265,9 @@ def _show_beginning(reply: Reply, part: Part, options: LoopOptions, *, first_att
         options.show(TextDelta(part.said_before))
 
 
-async def _end(message: AssistantMessage, part: Part, reply: Reply, talk: _Talk) -> AssistantEnded:
+async def _end(
+    message: AssistantMessage, part: AnswerPart, reply: GrowingAnswer, talk: _Conversation
+) -> AssistantEnded:
     """Shows what was held back, and keeps the finished message as it is to be stored."""
     if not part.received and message.text:
         _show(part.feed(message.text), talk.options)
@@ -273,7 +285,7 @@ def _show(pieces: Iterable[Piece], options: LoopOptions) -> None:
         options.show(TextDelta(piece.text) if type(piece) is AnswerText else ThinkingDelta(piece.text))
 
 
-async def _run_tools(calls: list[ToolCall], talk: _Talk) -> None:
+async def _run_tools(calls: list[ToolCall], talk: _Conversation) -> None:
     """Runs the calls in order. Words from the user or an abort skip the rest: each still gets its result."""
     options = talk.options
     interrupted = False
@@ -328,3 +340,63 @@ def _broken_off(
 
 def _text_or_none(value: str | msgspec.UnsetType) -> str | None:
     return value if isinstance(value, str) else None
+
+
+log = logging.getLogger("openclaw.agents.tools")
+
+
+async def call_tool(
+    call: ToolCall,
+    tools: Mapping[str, Tool],
+    context: ToolContext,
+    abort: AbortSignal,
+    clock: Clock,
+) -> ToolEnded:
+    """Never raises: an unknown tool, bad arguments, a failure and an abort are all results the model can read."""
+    tool = tools.get(call.name)
+    if tool is None:
+        return _ended(call, not_run(call, f"Tool {call.name} not found", clock.now_ms()), True)
+    try:
+        arguments = validate_arguments(tool.spec, call.arguments)
+    except InvalidArguments as invalid:
+        return _ended(call, not_run(call, str(invalid), clock.now_ms()), True)
+    try:
+        with abort.waiting():
+            result = await tool.run(arguments, context)
+    except Aborted as stopped:
+        message = not_run(call, f"Stopped while running ({stopped}).", clock.now_ms())
+        return _ended(call, message, True)
+    except ToolError as failure:
+        result = error_result(call.name, str(failure))
+    except Exception as failure:
+        log.exception("tool %s failed in run %s of %s", call.name, context.run_id, context.session_key)
+        result = error_result(call.name, f"{type(failure).__name__}: {failure}")
+    message = ToolResultMessage(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        content=result.content,
+        details=result.details,
+        timestamp=clock.now_ms(),
+    )
+    return _ended(call, message, result.failed)
+
+
+def error_result(tool: str, error: str) -> ToolResult:
+    """The shape existing clients know a failed tool by: the same JSON as text and as details."""
+    details: dict[str, Any] = {"status": "error", "tool": tool, "error": error}
+    text = msgspec.json.format(msgspec.json.encode(details), indent=2).decode()
+    return ToolResult(content=[TextBlock(text=text)], details=details)
+
+
+def not_run(call: ToolCall, why: str, now_ms: int) -> ToolResultMessage:
+    return ToolResultMessage(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        content=[TextBlock(text=why)],
+        is_error=True,
+        timestamp=now_ms,
+    )
+
+
+def _ended(call: ToolCall, message: ToolResultMessage, failed: bool) -> ToolEnded:
+    return ToolEnded(message, call.arguments, failed)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from openclaw.agent.continuation import joined
-from openclaw.agent.prompt_report import PromptReport
+from openclaw.agent.prompt.report import PromptReport
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.outbound.usage_text import with_footer

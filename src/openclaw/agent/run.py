@@ -9,32 +9,30 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from openclaw.agent.abort import Aborted, AbortSignal
-from openclaw.agent.budget import check_budget
-from openclaw.agent.compaction import Job, compact
-from openclaw.agent.compaction_summary import WAITED_FOR_S
-from openclaw.agent.exec_wish import exec_wish
-from openclaw.agent.fit import DoesNotFit
-from openclaw.agent.hooks import Reason
-from openclaw.agent.loop import Inbox, LoopOptions, run_loop
-from openclaw.agent.make_room import (
+from openclaw.agent.compaction.compaction import (
     STILL_TOO_LARGE,
+    CompactionJob,
     after_overflow,
+    compact,
     overflowed,
     settings_for,
     silently_overflowed,
     summary_model,
     without_answer,
 )
-from openclaw.agent.memory_flush import flush, is_due
-from openclaw.agent.minutes import Minutes
-from openclaw.agent.preparation import Preparation, prepare
+from openclaw.agent.compaction.memory_flush import flush, is_due
+from openclaw.agent.compaction.summary import WAITED_FOR_S
+from openclaw.agent.hooks import Reason
+from openclaw.agent.loop import LoopOptions, SteeringInbox, run_loop
+from openclaw.agent.prepare import Prepared, exec_wish, prepare
+from openclaw.agent.recorder import Minutes, RunEntries, entry_id, open_transcript
 from openclaw.agent.result import RunResult
-from openclaw.agent.resume import entry_id
-from openclaw.agent.run_entries import RunEntries, open_transcript
+from openclaw.agent.run_settings import agent_settings
 from openclaw.agent.runtime import Runtime, Turn
-from openclaw.agent.side_calls import Purse
-from openclaw.agent.terms import terms_of
-from openclaw.agent.tokens import reported_prompt
+from openclaw.agent.spend.billed_calls import RunBill
+from openclaw.agent.spend.budget import check_budget
+from openclaw.agent.window.tokens import reported_prompt
+from openclaw.agent.window.window import DoesNotFit
 from openclaw.events import Event, Spoken
 from openclaw.messages import AssistantMessage, Message, ToolCall, Usage
 from openclaw.models.base import Heard, ModelError, ModelRequest
@@ -68,7 +66,7 @@ class AgentRun:
         runtime: Runtime,
         *,
         abort: AbortSignal,
-        inbox: Inbox,
+        inbox: SteeringInbox,
         emit: Callable[[Event], None],
         disk: DiskWait | None = None,
         asks: Callable[[], None] = lambda: None,
@@ -81,7 +79,7 @@ class AgentRun:
         self._emit = emit
         self._disk = disk
         self._asks = asks
-        self.prepared: Preparation | None = None
+        self.prepared: Prepared | None = None
         """Set once the run knows its model and prompt."""
         self._failure: ModelError | None = None
         self._spent: Usage | None = None
@@ -125,7 +123,7 @@ class AgentRun:
         transcript = await open_transcript(self._turn, self._runtime)
         self._entries = RunEntries(self._turn, self._runtime, transcript, self._abort, self._disk)
 
-    async def _run(self, prepared: Preparation) -> RunResult:
+    async def _run(self, prepared: Prepared) -> RunResult:
         entries = self._entries
         if is_due(self._runtime, self._turn, prepared):
             await flush(self._runtime, self._turn, entries.transcript, prepared, self._abort, self._purse)
@@ -148,7 +146,7 @@ class AgentRun:
         await self._entries.append(notice)
         return RunResult(outcome="error", error=problem, final=notice)
 
-    async def _answer(self, prepared: Preparation) -> RunResult:
+    async def _answer(self, prepared: Prepared) -> RunResult:
         """Runs the loop. A prompt that turns out too large is condensed and sent once more, never twice."""
         transcript = self._entries.transcript
         context = transcript.context()
@@ -182,8 +180,8 @@ class AgentRun:
             result.error = STILL_TOO_LARGE.format(error=result.error)
         return result
 
-    def _compaction(self, prepared: Preparation, reason: Reason) -> Job:
-        return Job(
+    def _compaction(self, prepared: Prepared, reason: Reason) -> CompactionJob:
+        return CompactionJob(
             runtime=self._runtime,
             agent_id=self._turn.agent_id,
             session_key=self._turn.session_key,
@@ -202,14 +200,14 @@ class AgentRun:
         )
 
     @property
-    def _purse(self) -> Purse:
+    def _purse(self) -> RunBill:
         # Made when asked for: kept, it would be a ring that holds the transcript in memory after the run.
-        return Purse(self._note_spent, lambda: self._spent)
+        return RunBill(self._note_spent, lambda: self._spent)
 
     def _note_spent(self, usage: Usage) -> None:
         self._spent = added(self._spent, usage)
 
-    async def _loop(self, prepared: Preparation, context: Context) -> RunResult:
+    async def _loop(self, prepared: Prepared, context: Context) -> RunResult:
         entries = self._entries
         entries.log.know(context)
         prepared.remember(context.memo)
@@ -239,16 +237,16 @@ class AgentRun:
             return 0
         return self._runtime.config.current.agents.defaults.max_length_continuations
 
-    def _shows_reasoning(self, prepared: Preparation) -> bool:
+    def _shows_reasoning(self, prepared: Prepared) -> bool:
         return (self._turn.reasoning or prepared.entry.get("reasoningLevel")) == "on"
 
-    def _speech(self, prepared: Preparation) -> Callable[[], SpeechStream]:
+    def _speech(self, prepared: Prepared) -> Callable[[], SpeechStream]:
         if self._turn.source != "heartbeat":
             return partial(SpeechStream, only_final=prepared.framing)
         beat = self._runtime.config.current.agents.defaults.heartbeat
         return partial(SpeechStream, only_final=prepared.framing, ack_max_chars=beat.ack_max_chars)
 
-    def _options(self, prepared: Preparation, minutes: Minutes) -> LoopOptions:
+    def _options(self, prepared: Prepared, minutes: Minutes) -> LoopOptions:
         settings, client_tools = prepared.retry, self._turn.client_tools
 
         def delay(attempt: int, error: ModelError) -> int | None:
@@ -280,7 +278,7 @@ class AgentRun:
             max_continuations=self._continuations,
         )
 
-    def _tool_context(self, prepared: Preparation, call: ToolCall, update: Callable[[ToolResult], None]) -> ToolContext:
+    def _tool_context(self, prepared: Prepared, call: ToolCall, update: Callable[[ToolResult], None]) -> ToolContext:
         return ToolContext(
             agent_id=self._turn.agent_id,
             session_key=self._turn.session_key,
@@ -308,7 +306,7 @@ class AgentRun:
     def _call_model(self, request: ModelRequest, heard: Heard) -> Awaitable[AssistantMessage]:
         faults.point("model.call")
         self._asks()
-        if terms_of(self._turn.agent_id, self._runtime).limited:
+        if agent_settings(self._turn.agent_id, self._runtime).limited:
             return self._within_budget(request, heard)
         return self._runtime.call_model(request, self._turn.agent_id, heard)
 
@@ -317,7 +315,7 @@ class AgentRun:
         await check_budget(runtime, turn.agent_id, turn.session_key, Path(self.written.path), self._spent)
         return await runtime.call_model(request, turn.agent_id, heard)
 
-    async def _account(self, result: RunResult, prepared: Preparation) -> None:
+    async def _account(self, result: RunResult, prepared: Prepared) -> None:
         """Statistics of the session: what the run used, except ``totalTokens``, the size of its last prompt."""
         usage, now = result.usage, self._runtime.clock.now_ms()
         result.spent = spent = self._spent

@@ -8,37 +8,40 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from openclaw.agent.briefing import Briefings
-from openclaw.agent.deadlines import Deadlines
-from openclaw.agent.ground import Grounds
-from openclaw.agent.hooks import Hooks
-from openclaw.agent.hygiene import Hygiene
-from openclaw.agent.kept_reports import Reports
-from openclaw.agent.spend import Spending
-from openclaw.agent.tokens import Scales
-from openclaw.clock import Clock
-from openclaw.config.store import Derived
-from openclaw.memory.search import AgentMemories
 from openclaw.messages import AssistantMessage, ImageBlock, ToolResultMessage, ToolSpec
 from openclaw.models.base import Heard, ModelRequest
-from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
 
 if TYPE_CHECKING:
-    from openclaw.config.store import ConfigStore
+    from openclaw.agent.abort import Deadlines
+    from openclaw.agent.hooks import Hooks
+    from openclaw.agent.prompt.report import ReportStore
+    from openclaw.agent.prompt.system_prompt import PromptCache
+    from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
+    from openclaw.agent.spend.spend import Spending
+    from openclaw.agent.window.hygiene import Hygiene
+    from openclaw.agent.window.tokens import Scales
+    from openclaw.clock import Clock
+    from openclaw.config.store import ConfigStore, Derived
+    from openclaw.memory.search import AgentMemories
     from openclaw.models.catalogue import Catalogue
+    from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.process_registry import ProcessRegistry
 
 
-class Notes(Protocol):
+class SessionNotes(Protocol):
     """Lines waiting for a session's next turn (a background process ended, a node reported something)."""
 
     def add(self, session_key: str, text: str) -> None: ...
+
+    def peek(self, session_key: str) -> list[str]: ...
 
     def drain(self, session_key: str) -> list[str]: ...
 
 
 class Runtime(msgspec.Struct, kw_only=True):
+    """Built once, in ``gateway/assemble.py``; everything an agent run or a compaction needs comes from here."""
+
     state_dir: Path
     clock: Clock
     config: ConfigStore
@@ -47,30 +50,34 @@ class Runtime(msgspec.Struct, kw_only=True):
     ledger: Ledger
     blobs: BlobStore
     catalogue: Callable[[], Catalogue]
-    processes: ProcessRegistry
-    notes: Notes
+    """The models that can be used now; asked each time, because a local server can appear or go."""
     call_model: Callable[[ModelRequest, str, Heard], Awaitable[AssistantMessage]]
-    """Finds the provider and the agent's key, then hears the answer out."""
-    grounds: Grounds
-    """What workspaces and skill folders hold."""
-    memories: AgentMemories
-    """Where agents look up what they wrote down."""
-    approvals: Approvals | None = None
+    """Calls the model with the key of the agent named by the second argument, and returns the whole answer."""
+    processes: ProcessRegistry
+    """Commands that the agents' ``exec`` tool started and that still run."""
+    approvals: Approvals | None
     """Commands that wait for a person's yes; None: nobody can be asked."""
-    approval_rules: ApprovalRules | None = None
-    wake: Callable[[str, str], None] | None = None
+    approval_rules: ApprovalRules | None
+    notes: SessionNotes
+    wake: Callable[[str, str], None] | None
     """Given a run id and a text: begins a turn in that run's session, answered where that run was."""
-    hooks: Hooks = msgspec.field(default_factory=Hooks)
-    scales: Scales = msgspec.field(default_factory=Scales)
-    """What providers reported of the sizes we had estimated."""
-    hygiene: Hygiene = msgspec.field(default_factory=Hygiene)
-    spending: Spending = msgspec.field(default_factory=Spending)
-    """What transcripts say of tokens and money."""
-    reports: Reports = msgspec.field(default_factory=Reports)
-    deadlines: Deadlines = msgspec.field(default_factory=Deadlines)
-    derived: Derived = msgspec.field(default_factory=Derived)
-    """Tools and folders, as the current configuration has them."""
-    briefings: Briefings = msgspec.field(default_factory=Briefings)
+    memories: AgentMemories
+    """The agents' memory files and their search indexes."""
+    hooks: Hooks
+    derived: Derived
+    """Settings and tools worked out from the current configuration."""
+    snapshots: WorkspaceSnapshots
+    """The workspace files and skills of each agent."""
+    prompts: PromptCache
+    reports: ReportStore
+    """Prompts, tools and reports of runs, stored once by content."""
+    scales: Scales
+    """How far the token estimate is off, for each model."""
+    hygiene: Hygiene
+    """Images that were made to fit, and conversations that a provider refused."""
+    spending: Spending
+    """Tokens and money, as the transcripts tell them."""
+    deadlines: Deadlines
 
 
 class Turn(msgspec.Struct, kw_only=True):

@@ -7,7 +7,8 @@ import time
 
 from openclaw.cli.client import from_args
 from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, query
-from openclaw.cli.terminal import age, print_json, printable
+from openclaw.cli.terminal import print_json, printable
+from openclaw.text import age
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

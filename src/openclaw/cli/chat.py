@@ -1,4 +1,4 @@
-"""``openclaw chat``: talk with the agent here. A terminal gets a prompt and Markdown, a pipe gets plain text."""
+"""``openclaw chat``: a conversation with the agent in this terminal, or line by line through a pipe."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Conversation:
         except UserError as error:
             if isinstance(error, GatewayError):
                 raise
-        # A chat, unlike a script, may begin a session: the person sees at once that it is empty.
+        # A chat may begin a new session, because the person sees that it is empty. A script may not.
         return session if session.startswith("agent:") else f"agent:{self.agent or 'main'}:{session}"
 
     def switch(self, session: str) -> None:
@@ -58,10 +58,12 @@ class Conversation:
         return list(listed.get("sessions") or [])
 
     def send(self, text: str) -> tuple[Turn, Iterator[tuple[str, str]]]:
-        """The turn, and what to show while it is consumed."""
+        """Returns the turn, and an iterator of what to show; consuming it sends the message."""
         run_id = new_id()
         turn = Turn(run_id, self.key)
-        self._remember(run_id)
+        self._ours[run_id] = None
+        while len(self._ours) > REMEMBERED_RUNS:
+            del self._ours[next(iter(self._ours))]
         self.running[run_id] = turn
         params = {"sessionKey": self.key, "message": text, "deliver": False, "idempotencyKey": run_id}
         return turn, self._updates(turn, params)
@@ -76,22 +78,17 @@ class Conversation:
         finally:
             self.running.pop(turn.run_id, None)
 
-    def _remember(self, run_id: str) -> None:
-        self._ours[run_id] = None
-        while len(self._ours) > REMEMBERED_RUNS:
-            del self._ours[next(iter(self._ours))]
-
     def is_ours(self, run_id: Any) -> bool:
         return run_id in self._ours
 
     def abort(self) -> list[str]:
-        """Stops everything that runs in this session; the ids of the runs."""
+        """Stops everything that runs in this session, and returns the ids of the runs."""
         answer = self.client.call("chat.abort", {"sessionKey": self.key}, timeout_ms=5000)
         return list(answer.get("runIds") or [])
 
 
 def foreign_reply(conversation: Conversation, frame: dict[str, Any]) -> str | None:
-    """The final text in this frame, if it ends a run that another client, a channel or a queue started."""
+    """Returns the final text of a frame that ends a run of another client, a channel or a queue; else ``None``."""
     payload = frame.get("payload")
     if frame.get("event") != "chat" or not isinstance(payload, dict) or payload.get("state") != "final":
         return None
@@ -116,7 +113,7 @@ def open_chat(conversation: Conversation, history: int) -> int:
 
 
 def _lines(conversation: Conversation) -> int:
-    """One message per line of input, each answered before the next is read."""
+    """Sends one message per line of input, and reads the next line when the reply is complete."""
     code = 0
     for line in sys.stdin:
         text = line.strip()
@@ -158,7 +155,7 @@ def welcome() -> int:
 
 
 def _ensure_model(provider: str, *, local: bool) -> None:
-    """When the embedded model would answer but is not here yet, offers to fetch it."""
+    """Offers to fetch the embedded model when it would answer and is not installed yet."""
     if provider != "local" or not local:
         return
     from openclaw.models.local.install import is_installed

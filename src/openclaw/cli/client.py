@@ -1,4 +1,4 @@
-"""The one client of the Gateway: calls, streamed calls and the feed of a session's events."""
+"""The client of the Gateway: calls, streamed calls and the feed of a session's events, over HTTP on a bare socket."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ HEALTH_PATH = "/healthz"
 
 
 class BadResponse(Exception):
-    """The peer does not speak HTTP as a Gateway does."""
+    """The answer is not the HTTP that a Gateway speaks."""
 
 
 class Exchange:
-    """One request and its response; closes its connection at the end of the ``with``."""
+    """One HTTP request and its response. It closes its connection at the end of the ``with``."""
 
     def __init__(self, target: Target, timeout_s: float | None) -> None:
         self._socket = _connect(target, timeout_s)
@@ -93,7 +93,7 @@ class Exchange:
         return bytes(data)
 
     def lines(self) -> Iterator[bytes]:
-        """The lines of an endless body, as they arrive. Stops short when the peer goes away in mid-line."""
+        """Yields the lines of an endless body as they arrive. A line that is cut off by the peer is left out."""
         pending = bytearray()
         for part in self._parts():
             pending += part
@@ -176,7 +176,7 @@ class Unreachable(UserError):
 
 
 class Lost(Unreachable):
-    """The connection broke after the request was taken: the work may still be going on over there."""
+    """The connection broke after the Gateway took the request; the Gateway may still be working on it."""
 
 
 class Client:
@@ -185,7 +185,7 @@ class Client:
         self.timeout_ms = timeout_ms
 
     def call(self, method: str, params: dict[str, Any] | None = None, timeout_ms: int | None = None) -> Any:
-        """The payload of the method's (last) response."""
+        """Calls a method and returns the payload of its last response."""
         wait = self.timeout_ms if timeout_ms is None else timeout_ms
         with self._post({"method": method, "params": params or {}}, wait) as exchange:
             try:
@@ -201,16 +201,16 @@ class Client:
         return reply.get("payload")
 
     def stream(self, method: str, params: dict[str, Any], *, idle_ms: int | None = None) -> Iterator[dict[str, Any]]:
-        """The frames of one call: its responses and the events of the run it starts, as they happen."""
+        """Calls a method and yields its responses and the events of the run it starts, as they come."""
         exchange = self._post({"method": method, "params": params, "stream": True}, self.timeout_ms)
         yield from self._frames(exchange, idle_ms)
 
     def events(
         self, session_key: str, after: tuple[int, str] | None = None
     ) -> tuple[Exchange, Iterator[dict[str, Any]]]:
-        """The endless feed of a session's events, with the exchange that ends it when closed.
+        """Returns the endless feed of a session's events, and the exchange that ends the feed when it is closed.
 
-        ``after`` is the last event heard and the epoch it was heard in: the feed begins with what came since.
+        ``after`` is the last event that was received, and its epoch. The feed begins with what came after it.
         """
         query = "".join(c if (c.isalnum() and c.isascii()) or c in "-_.~" else _quoted(c) for c in session_key)
         missed = f"&afterSeq={after[0]}&epoch={after[1]}" if after is not None else ""
@@ -218,7 +218,7 @@ class Client:
         return exchange, self._frames(exchange, None)
 
     def alive(self, timeout_ms: int = 1000) -> bool:
-        """Whether something that says it is a Gateway answers; needs no secret."""
+        """Whether a Gateway answers at the target. It needs no secret."""
         try:
             with Exchange(self.target, timeout_ms / 1000) as exchange:
                 exchange.send("GET", HEALTH_PATH, {})
@@ -309,7 +309,7 @@ class Client:
 
 
 def from_args(args: argparse.Namespace) -> Client:
-    """The client the shared Gateway options ask for."""
+    """Makes the client that the flags ``GATEWAY`` ask for."""
     from openclaw.cli import target
 
     if args.timeout < 0:
@@ -329,7 +329,7 @@ def refused(error: Any) -> GatewayError:
 
 
 def new_id() -> str:
-    """A random UUID, made without importing ``uuid``."""
+    """Makes a random UUID without the cost of importing ``uuid``."""
     raw = bytearray(os.urandom(16))
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80

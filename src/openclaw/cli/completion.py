@@ -1,4 +1,4 @@
-"""``openclaw completion``: a script for the shell, made from the same tables the commands are."""
+"""``openclaw completion``: prints a completion script for the shell, made from the table of commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``openclaw context``: what the model was sent, what changed between runs, when a phrase was in its view."""
+"""``openclaw context``: what the model was sent, what changed between runs, and when it could see a phrase."""
 
 from __future__ import annotations
 

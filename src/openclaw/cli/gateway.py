@@ -1,4 +1,4 @@
-"""``openclaw gateway``: run it here, or start, stop and question the one in the background."""
+"""``openclaw gateway``: runs a Gateway here, or starts, stops and asks the one in the background."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         use_dev_profile()
     import gc
 
-    # Next to nothing that is made while it starts is garbage, and looking for it takes a tenth of the start.
+    # The start makes almost no garbage, and looking for it takes a tenth of the start's time.
     gc.disable()
     from openclaw.gateway.main import run as run_gateway
 

@@ -1,4 +1,4 @@
-"""``openclaw logs``: the Gateway's log, from the Gateway; from the file when the Gateway is the thing that broke."""
+"""``openclaw logs``: the log, from the running Gateway, or from the file when no Gateway answers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _show(page: dict[str, Any], *, as_json: bool) -> None:
 
 
 def parse_line(raw: str) -> dict[str, Any] | None:
-    """Time, level, subsystem and message of a log line, ours or the original's; ``None`` if it is neither."""
+    """Returns time, level, subsystem and message of a line in our format or the original's; else ``None``."""
     try:
         record = json.loads(raw)
     except ValueError:

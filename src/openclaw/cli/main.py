@@ -1,7 +1,7 @@
 """The ``openclaw`` command: a table of commands, each imported only when chosen.
 
-Every import here is paid by every command, so this file and the simple commands keep to ``os``, ``sys``, ``socket``,
-``json`` and ``argparse``; a test watches ``sys.modules``.
+Each import here costs every command time, so this file and the simple commands import only ``os``, ``sys``,
+``socket``, ``json`` and ``argparse``. A test checks ``sys.modules``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader (head, less) left early: that is its right, and nothing more can be written.
+        # The reader (head, less) has closed the pipe. That is no error, and nothing more can be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except SystemExit as exit_:
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _dispatch(args: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
-        # A character the terminal cannot show becomes "?", never an error in the middle of a reply.
+        # A character that the terminal cannot show is printed as "?" and does not end the command.
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")
     args = _global_flags(args)
@@ -105,7 +105,7 @@ def find_command(name: str) -> Action | Group | None:
 
 
 def _global_flags(args: list[str]) -> list[str]:
-    """Applies the flags before the command to the environment, where this process and its children read them."""
+    """Puts the flags before the command into the environment, where this process and its children read them."""
     rest = list(args)
     while rest and rest[0].startswith("--"):
         flag, equals, value = rest[0].partition("=")
@@ -133,7 +133,7 @@ def use_dev_profile() -> None:
 def _use_profile(name: str) -> None:
     if not name or not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         _usage_error(f"--profile {name!r}: use letters, digits, '-' and '_' only")
-    # The flag is the more explicit wish: directories named by the environment would silently defeat it.
+    # The flag wins over directories that the environment names.
     for variable in ("OPENCLAW_STATE_DIR", "CLAWDBOT_STATE_DIR", "OPENCLAW_CONFIG_PATH"):
         os.environ.pop(variable, None)
     os.environ["OPENCLAW_PROFILE"] = name

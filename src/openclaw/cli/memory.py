@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from openclaw.cli.command import Flag, Group, query
-from openclaw.cli.terminal import note, paint, printable, shorten
+from openclaw.cli.terminal import note, paint, printable
+from openclaw.text import shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[st
     for found in answer.get("results") or []:
         where = f"{found.get('path')}#L{found.get('startLine')}-L{found.get('endLine')}"
         yield paint(printable(where), "bold") + f"  {found.get('score')}"
-        yield "  " + shorten(printable(" ".join(str(found.get("snippet")).split())), SNIPPET_WIDTH)
+        yield "  " + shortened(printable(" ".join(str(found.get("snippet")).split())), SNIPPET_WIDTH)
     if not answer.get("results"):
         yield "Nothing found."
     _note_fallback(answer)

@@ -23,7 +23,7 @@ _TO_CHANNEL = "straight to a channel (no agent)"
 MAX_CHARS = 200_000
 MAX_IMAGE_BYTES = 5_000_000
 MAX_TEXT_BYTES = 4 * (MAX_CHARS + 2)
-"""Enough to see that a text is too long: a character takes at most four bytes."""
+"""The bytes to read of a file: enough to see that its text is too long."""
 _IMAGE_SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -74,7 +74,7 @@ def _text(args: argparse.Namespace) -> str:
 
 
 def session_params(client: Client, session: str | None, agent: str | None) -> dict[str, Any]:
-    """Where the message goes; a named session must exist, so that a typing error never starts a new one."""
+    """The parameters that say where the message goes. A named session must exist, so that a typo starts no new one."""
     params: dict[str, Any] = {}
     if agent:
         check_agent(client, agent)
@@ -87,14 +87,14 @@ def session_params(client: Client, session: str | None, agent: str | None) -> di
 
 
 def check_agent(client: Client, agent: str) -> None:
-    """A typing error in an agent's id must not begin the life of a new one."""
+    """Refuses the id of an agent that is not configured, so that a typo makes no new agent."""
     known = {str(row.get("id")) for row in client.call("agents.list").get("agents") or []}
     if normalize_agent_id(agent) not in known:
         raise UserError(f'Unknown agent id "{agent}". Use "openclaw agents list" to see configured agents.')
 
 
 def find_session(client: Client, name: str, agent: str | None = None) -> str:
-    """The key of the session with this key, id or label."""
+    """Returns the key of the session with this key, id or label."""
     scope = {"agentId": agent} if agent else {}
     for field in ("key", "sessionId", "label"):
         try:
@@ -181,7 +181,7 @@ def _session_key(client: Client, args: argparse.Namespace) -> str | None:
 
 
 def with_context(text: str, files: list[str]) -> tuple[str, list[dict[str, Any]]]:
-    """The message with its context blocks, and the attachments."""
+    """Returns the message with the text files in it, and the images as attachments."""
     parts, attachments = [text], []
     for path in files:
         data = _read(path)
@@ -233,7 +233,7 @@ def _block(path: str, text: str) -> str:
 
 
 def _label(path: str) -> str:
-    """As seen from here; a file that is somewhere else keeps the path it was given with."""
+    """The path relative to the current folder; a file outside of it keeps the path as it was given."""
     seen = os.path.relpath(path)
     return path if seen.split(os.sep, 1)[0] == os.pardir else seen
 

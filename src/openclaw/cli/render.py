@@ -1,4 +1,4 @@
-"""Shows a conversation on a terminal: Markdown by finished blocks, tools as progress lines, errors in plain words."""
+"""Shows a conversation on a terminal: Markdown block by block, tool calls as lines, errors in plain words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.markdown import Heading, Markdown
 from rich.text import Text
 
 from openclaw.cli import turn as turns
-from openclaw.cli.terminal import printable, shorten, wants_color
+from openclaw.cli.terminal import printable, wants_color
+from openclaw.text import shortened
 
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)", re.DOTALL)
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])(?:[ \t]+|$)")
@@ -19,7 +20,11 @@ RESULT_CHARS = 300
 
 
 class BlockSplitter:
-    """``feed`` returns the blocks that are finished by now; ``finish`` the rest."""
+    """Cuts arriving Markdown into blocks that can be printed for good.
+
+    The blocks, joined, are the text. A fence, a list or a table is never cut in two. ``feed`` returns the blocks
+    that are complete, ``finish`` the rest.
+    """
 
     def __init__(self) -> None:
         self._line = ""
@@ -38,7 +43,7 @@ class BlockSplitter:
         return finished
 
     def finish(self) -> str:
-        """What has not been handed out yet; the splitter is then as new."""
+        """Returns the text that was not handed out yet, and makes the splitter as new."""
         rest = "".join(self._block) + self._line
         self._line, self._fence = "", None
         self._cut([])
@@ -46,7 +51,7 @@ class BlockSplitter:
 
     @property
     def pending(self) -> str:
-        """The end of what has arrived but is not finished, for a preview."""
+        """The end of the block that is not complete yet, for a preview."""
         return self._line or (self._block[-1] if self._block else "")
 
     def _take(self, line: str, finished: list[str]) -> None:
@@ -76,7 +81,7 @@ class BlockSplitter:
     def _take_blank(self, line: str, finished: list[str]) -> None:
         self._block.append(line)
         self._blank = True
-        # A list may go on after a blank line; anything else with text in it is over.
+        # A list may go on after a blank line. Any other block with text in it ends here.
         if not self._list and self._has_text():
             self._cut(finished)
 
@@ -94,7 +99,7 @@ def starts_list(text: str) -> bool:
 
 
 def _opens(line: str, *, in_list: bool) -> str | None:
-    """The fence this line opens. Inside a list it may be indented, or stand behind the item's mark."""
+    """Returns the fence that a line opens. In a list the fence may be indented or follow the item's mark."""
     text = line
     if in_list:
         while (item := _ITEM.match(text)) and item.end() > 0:
@@ -120,7 +125,7 @@ def _continues_list(line: str) -> bool:
 
 
 class _Heading(Heading):
-    """On the left, where the eye is: replies are short, and centred titles look lost in a wide terminal."""
+    """A heading on the left; rich centres it, which looks lost in a wide terminal."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"
@@ -132,20 +137,20 @@ class _Markdown(Markdown):
 
 
 class Renderer:
-    """Prints to the terminal as it is when it prints, so that a prompt may stand below."""
+    """Prints a conversation above the prompt."""
 
     def __init__(self) -> None:
         self._splitter = BlockSplitter()
         self._after_block = False
-        """The last thing printed was a block of text: the next one needs a blank line between."""
+        """Whether a block of text was printed last; the next block then needs a blank line before it."""
         colour = wants_color()
-        # No file is given: the console then takes the sys.stdout of the moment, which the prompt replaces.
+        # Without a file the console uses the current sys.stdout, which the prompt replaces.
         self._console = Console(force_terminal=True, no_color=not colour, highlight=False)
 
     @property
     def preview(self) -> str:
-        """The end of the block that is still arriving."""
-        return shorten(printable(self._splitter.pending)[-200:], 60)
+        """The end of the block that is not complete yet."""
+        return shortened(printable(self._splitter.pending)[-200:], 60)
 
     def show(self, kind: str, text: str) -> None:
         if kind == turns.TEXT:
@@ -160,19 +165,19 @@ class Renderer:
             for line in turns.short_result(text):
                 self.line(f"  {line}", "dim")
         elif kind == turns.FAILED:
-            self.line(f"✗ {shorten(printable(text), RESULT_CHARS)}", "red")
+            self.line(f"✗ {shortened(printable(text), RESULT_CHARS)}", "red")
         elif kind == turns.NOTE:
             self.line(text, "dim")
 
     def flush(self) -> None:
-        """Prints what is still pending of the current message."""
+        """Prints the rest of the current message."""
         self.markdown(self._splitter.finish())
 
     def drop(self) -> None:
         self._splitter.finish()
 
     def finish(self, turn: turns.Turn) -> None:
-        """The end of a turn: what stands on the screen is the final message, and what went wrong is said."""
+        """Ends a turn: prints what is missing of the final message, and the error if there was one."""
         rest = turn.rest()
         if turn.from_gateway:
             self.flush()
@@ -200,7 +205,7 @@ class Renderer:
         self._after_block = True
 
     def plain(self, text: str) -> None:
-        """Lines as they are: a table or a list of the Gateway's own is not Markdown."""
+        """Prints lines as they are, because the Gateway's own tables and lists are not Markdown."""
         if text.strip():
             self._console.print(Text(printable(text).strip("\n")))
             self._after_block = True

@@ -1,4 +1,4 @@
-"""The chat on a terminal: an input line that stays usable while replies arrive above it."""
+"""The chat on a terminal: an input line that stays usable while replies are printed above it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from openclaw.cli.chat import LEAVE, Conversation, foreign_reply
 from openclaw.cli.client import Client, Exchange
 from openclaw.cli.command import UserError
 from openclaw.cli.render import Renderer
-from openclaw.cli.terminal import shorten
 from openclaw.cli.turn import message_text
+from openclaw.text import shortened
 
 MAX_HISTORY_BYTES = 1_000_000
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -37,7 +37,7 @@ Other lines that begin with / go to the Gateway as they are, for example /status
 
 
 class Screen:
-    """Owns the prompt. Replies are printed by the threads that read them; one lock keeps their lines whole."""
+    """The prompt and the threads that print replies. One lock keeps their lines from being mixed."""
 
     def __init__(self, conversation: Conversation, history: int) -> None:
         self._conversation = conversation
@@ -75,7 +75,7 @@ class Screen:
                     self._listener.close()
 
     def _open(self) -> None:
-        """Shows where we are and what was said last, then listens to the session."""
+        """Shows the session and its last messages, and listens to its events."""
         if self._listener is not None:
             self._listener.close()
         try:
@@ -136,10 +136,10 @@ class Screen:
     def _list_sessions(self) -> None:
         for row in self._conversation.sessions():
             title = row.get("label") or row.get("derivedTitle") or row.get("displayName") or ""
-            self._say(f"{row.get('key')}  {shorten(str(title), 60)}")
+            self._say(f"{row.get('key')}  {shortened(str(title), 60)}")
 
     def _foreign(self, frame: dict[str, Any]) -> None:
-        """A reply that belongs to a message sent from elsewhere, with that message above it."""
+        """Prints a reply to a message that was sent from elsewhere, with that message above it."""
         reply = foreign_reply(self._conversation, frame)
         if reply is None:
             return
@@ -147,7 +147,7 @@ class Screen:
         with self._print_lock:
             self._plain.line("— from elsewhere —", "dim")
             if asked:
-                self._plain.user(shorten(message_text(asked[-1]), 300))
+                self._plain.user(shortened(message_text(asked[-1]), 300))
             self._plain.markdown(reply)
 
     def _say(self, text: str) -> None:
@@ -162,7 +162,7 @@ class Screen:
                 self._plain.error(str(error))
 
     def _in_thread(self, work: Callable[[], None]) -> None:
-        # Daemon threads: leaving the chat does not wait for a reply, which the Gateway finishes and keeps.
+        # A daemon thread does not keep the chat open; the Gateway finishes the reply and keeps it.
         threading.Thread(target=self._try, args=(work,), daemon=True).start()
 
     def _keys(self) -> KeyBindings:
@@ -176,7 +176,7 @@ class Screen:
         def _(event: KeyPressEvent) -> None:
             event.current_buffer.insert_text("\n")
 
-        # While a reply is being printed the terminal makes Ctrl-C a signal; it must not end the chat.
+        # While a reply is printed, Ctrl-C comes as a signal. It must not end the chat.
         @keys.add("c-c")
         @keys.add("<sigint>")
         def _(event: KeyPressEvent) -> None:
@@ -191,7 +191,7 @@ class Screen:
 
 
 class _Listener:
-    """Reads the session's events in the background, again after each interruption, until closed."""
+    """Reads the session's events in a thread and reconnects after each interruption, until it is closed."""
 
     def __init__(self, conversation: Conversation, heard: Callable[[dict[str, Any]], None]) -> None:
         self._client: Client = conversation.client
@@ -208,7 +208,7 @@ class _Listener:
                 self._exchange, frames = self._client.events(self._key, last)
                 epoch = self._exchange.headers.get("x-openclaw-epoch", "")
                 if last is None or last[1] != epoch:
-                    # Other sessions' events are not in the feed; they count as heard.
+                    # The feed has this session's events only, so the events before it opened need not be asked for.
                     last = int(self._exchange.headers.get("x-openclaw-seq", 0)) if last is None else 0, epoch
                 for frame in frames:
                     if self._closed.is_set():
@@ -216,7 +216,7 @@ class _Listener:
                     last = max(last[0], int(frame.get("seq") or 0)), epoch
                     self._heard(frame)
             except UserError:
-                # The Gateway restarts or is gone; sending says so, listening just tries again.
+                # The Gateway restarts or is gone. Sending a message reports that; listening tries again.
                 pass
             self._closed.wait(RECONNECT_S)
 
@@ -227,7 +227,7 @@ class _Listener:
 
 
 def _history_file() -> str:
-    """The file of past input, for its owner only, and never larger than a year of typing needs."""
+    """Returns the path of the private file of past input. Its older half is dropped when it is too large."""
     path = os.path.join(paths.make_private_dir(paths.state_dir()), "chat-history")
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     with open(descriptor, "r+b") as file:

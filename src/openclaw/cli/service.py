@@ -1,4 +1,4 @@
-"""The Gateway as a background process: start, stop, and whether it runs."""
+"""The Gateway in the background: starts and stops its process, or its systemd user service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 from openclaw import paths
 from openclaw.cli import target as targets
-from openclaw.cli.client import Client, Unreachable
+from openclaw.cli.client import Client, Unreachable, from_args
 from openclaw.cli.command import UserError
 from openclaw.cli.terminal import note
 
@@ -32,27 +32,23 @@ def console_log_path() -> str:
     return os.path.join(paths.state_dir(), "logs", "gateway-console.log")
 
 
-def connect(args: argparse.Namespace, *, start: bool = True) -> Client:
-    """The client for a command that needs a Gateway; starts one of our own if none answers."""
-    from openclaw.cli import client as clients
-
-    client = clients.from_args(args)
-    if start and client.target.local:
+def connect(args: argparse.Namespace) -> Client:
+    """Makes the client for a command that needs a Gateway, and starts a local Gateway if none answers."""
+    client = from_args(args)
+    if client.target.local:
         ensure_running(client)
     return client
 
 
-def ensure_running(client: Client) -> bool:
-    """Starts the Gateway unless it answers; ``True`` if this call started it."""
-    if client.alive():
-        return False
-    note(f"No Gateway is running at {client.target.url}; starting one.")
-    start(client)
-    return True
+def ensure_running(client: Client) -> None:
+    """Starts the Gateway unless it answers."""
+    if not client.alive():
+        note(f"No Gateway is running at {client.target.url}; starting one.")
+        start(client)
 
 
 def start(client: Client, extra: list[str] | None = None) -> int:
-    """Starts a detached Gateway and waits until it answers; its process id."""
+    """Starts a detached Gateway, waits until it answers, and returns its process id."""
     process = _spawn(extra or [])
     deadline = time.monotonic() + START_TIMEOUT_S
     next_dot = time.monotonic() + 1.0
@@ -63,7 +59,7 @@ def start(client: Client, extra: list[str] | None = None) -> int:
             if client.alive():
                 _learn_secret(client)
                 return running_pid() or process.pid
-            # Another start may have been quicker; then its Gateway, which holds the lock, is the one to wait for.
+            # Another start may have been quicker. Its Gateway then holds the lock and is the one to wait for.
             if process.poll() is not None and not _lock_is_held():
                 raise UserError(f"The Gateway stopped while starting (exit code {process.returncode}).\n{_log_tail()}")
             if time.monotonic() >= next_dot:
@@ -101,7 +97,7 @@ def _spawn(extra: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _follow_port(client: Client, *, explicit: bool) -> None:
-    """The Gateway may listen elsewhere than the configuration said when we looked (first start, port 0)."""
+    """Takes over the port of the running Gateway, which may differ from the configured one (port 0, first start)."""
     lock = targets.running_gateway()
     if lock is None:
         return
@@ -110,7 +106,7 @@ def _follow_port(client: Client, *, explicit: bool) -> None:
 
 
 def _learn_secret(client: Client) -> None:
-    """The first start has just written a secret of its own."""
+    """Takes over the secret that a first start has written into the configuration."""
     if not client.target.secret:
         fresh = targets.resolve()
         client.target.secret, client.target.secret_source = fresh.secret, fresh.secret_source
@@ -128,7 +124,7 @@ def _log_tail() -> str:
 
 
 def running_pid() -> int | None:
-    """The process that holds the Gateway's lock. The lock itself is asked: a recycled process id proves nothing."""
+    """Returns the process that holds the Gateway's lock. It checks the lock, because a process id may be used again."""
     lock = targets.running_gateway()
     if lock is None or not _lock_is_held():
         return None
@@ -152,7 +148,7 @@ def _lock_is_held() -> bool:
 
 
 def stop() -> int | None:
-    """Asks the Gateway to finish and waits for its end; the process id it had, ``None`` if none ran."""
+    """Asks the Gateway to end and waits for it. Returns its process id, or ``None`` if none ran."""
     import signal
 
     pid = running_pid()
@@ -202,7 +198,7 @@ def unit_text(port: int | None) -> str:
             "[Service]",
             f"ExecStart={' '.join(_quote(word) for word in command)}",
             *kept,
-            # A clean stop stays stopped; a crash comes back, and the ledger resumes what was going on.
+            # systemd starts it again after a crash, and not after a clean stop.
             "Restart=on-failure",
             "RestartSec=2",
             "UMask=0077",
@@ -232,7 +228,7 @@ def write_unit(port: int | None, *, force: bool) -> str:
 
 
 def unit_issues() -> list[str]:
-    """What in the installed unit no longer fits this installation."""
+    """Returns what in the installed unit does not fit this installation."""
     try:
         with open(unit_path(), encoding="utf-8") as file:
             commands = [line for line in file if line.startswith("ExecStart=")]
@@ -244,7 +240,7 @@ def unit_issues() -> list[str]:
 
 
 def other_units() -> list[str]:
-    """Gateways of other profiles that are installed as services."""
+    """Returns the units of other profiles' Gateways."""
     try:
         names = os.listdir(os.path.dirname(unit_path()))
     except OSError:
@@ -268,7 +264,7 @@ def systemctl(*words: str) -> CompletedProcess[str] | None:
 
 
 def manages_gateway() -> bool:
-    """The unit is installed and can be driven, so start and stop go through it."""
+    """Whether the unit is installed and systemd answers, so that start and stop go through it."""
     return os.path.exists(unit_path()) and usable()
 
 

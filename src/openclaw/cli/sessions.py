@@ -1,4 +1,4 @@
-"""``openclaw sessions``: the conversations the Gateway keeps, and the way back to earlier ones."""
+"""``openclaw sessions``: lists, resumes, searches, exports, imports and compresses conversations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import time
 
 from openclaw.cli.client import from_args
 from openclaw.cli.command import GATEWAY, Action, Flag, Group, UserError, query
-from openclaw.cli.terminal import age, paint, printable, shorten
+from openclaw.cli.terminal import paint, printable
+from openclaw.text import age, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,8 +89,8 @@ def _row(row: dict[str, Any], now: int) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows of ``sessions`` and ``status``; both must show the same numbers."""
-    models = [shorten(printable(str(row.get("model") or "unknown")), MAX_MODEL_WIDTH) for row in rows]
+    """The table of ``openclaw sessions`` and ``openclaw status``."""
+    models = [shortened(printable(str(row.get("model") or "unknown")), MAX_MODEL_WIDTH) for row in rows]
     widths = (6, KEY_WIDTH, 9, max([MIN_MODEL_WIDTH, *map(len, models)]), 20)
     lines = [paint(_line(("Kind", "Key", "Age", "Model", "Tokens (ctx %)", "Flags"), widths), "bold")]
     for row, model in zip(rows, models, strict=True):
@@ -113,7 +114,7 @@ def _line(cells: tuple[str, ...], widths: tuple[int, ...], token_colour: str | N
 
 
 def middle_cut(text: str, width: int) -> str:
-    """Long keys keep both ends: the agent at the front, the peer at the back."""
+    """Cuts a long key in the middle, so that the agent in front and the peer at the end stay."""
     if len(text) <= width:
         return text
     tail = 6
@@ -128,7 +129,7 @@ def percent_used(row: dict[str, Any]) -> int | None:
 
 
 def token_text(row: dict[str, Any]) -> str:
-    """``0.1k/200k (0%)``; what is not known is shown as not known."""
+    """``0.1k/200k (0%)``; an unknown number is a question mark."""
     used, window = row.get("totalTokens"), row.get("contextTokens")
     share = percent_used(row)
     shown = f"{_thousands(used)}/{_thousands(window)}" if window else f"{_thousands(used)}/?"
@@ -182,7 +183,7 @@ def _show_archived(listed: dict[str, Any], args: argparse.Namespace) -> Iterator
     yield f"Earlier sessions of {key}:\n"
     for row in rows:
         ended = age(now - row["endedAt"]) if row.get("endedAt") else "unknown"
-        title = shorten(printable(str(row.get("title") or "")), 60)
+        title = shortened(printable(str(row.get("title") or "")), 60)
         yield f"{row.get('index'):>3}  {str(row.get('sessionId'))[:8]:<8}  {ended:<9}  {title}"
     yield f"\nBring one back with: openclaw sessions resume {key} --session 1"
 
@@ -210,7 +211,7 @@ def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[st
     for found in answer.get("results") or []:
         where = f"{found.get('sessionKey') or found.get('sessionId')}  {found.get('role')}  {found.get('timestamp')}"
         yield paint(printable(f"{where}  entry {found.get('entryId')}"), "bold")
-        yield "  " + shorten(printable(" ".join(str(found.get("snippet")).split())), SNIPPET_WIDTH)
+        yield "  " + shortened(printable(" ".join(str(found.get("snippet")).split())), SNIPPET_WIDTH)
     if not answer.get("results"):
         yield "Nothing found."
     if not answer.get("complete"):
@@ -218,7 +219,7 @@ def _show_found(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[st
 
 
 def export(args: argparse.Namespace) -> int:
-    """JSON lines either way. A file is complete or not there at all."""
+    """Writes JSON lines. A file is written completely or not at all."""
     pages = _pages(args)
     if not args.output:
         for line in pages:
@@ -253,7 +254,7 @@ def _pages(args: argparse.Namespace) -> Iterator[str]:
     cursor: int | None = 0
     while cursor is not None:
         page = gateway.call("sessions.export", {**params, "cursor": cursor}, timeout_ms=SLOW_MS)
-        # The session may be replaced while we read: all pages are of the one we began with.
+        # The session may be reset while we read, so all pages are asked of the one we began with.
         params["sessionId"] = page["sessionId"]
         cursor = page["next"]
         for item in page["items"]:

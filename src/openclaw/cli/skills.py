@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openclaw.cli.command import Flag, Group, UserError, nearest, query
+from openclaw.text import clipped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ def _show_list(report: dict[str, Any], args: argparse.Namespace) -> Iterator[str
     rows = report["skills"]
     yield f"Skills: {sum(row['eligible'] for row in rows)} of {len(rows)} can be used"
     for row in rows:
-        text = row["description"]
-        short = text if len(text) <= DESCRIPTION_CHARS else f"{text[: DESCRIPTION_CHARS - 1]}…"
+        short = clipped(row["description"], DESCRIPTION_CHARS)
         yield f"{'✓' if row['eligible'] else '✗'} {_titled(row):<{NAME_WIDTH}} {short}".rstrip()
         if args.verbose:
             yield f"    {row['source']}  {row['filePath']}"

@@ -1,4 +1,4 @@
-"""Which Gateway a command talks to, and with which secret: flag, then environment, then configuration."""
+"""Finds the Gateway that a command talks to, and its secret: from flags, the environment, the configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENV = re.compile(r"(\$?)\$\{([A-Z_][A-Z0-9_]*)\}")
 
 
 class Target:
-    """An address, a secret, and where each of them came from."""
+    """The address and the secret of a Gateway, and where each of them came from."""
 
     __slots__ = (
         "bind",
@@ -41,7 +41,7 @@ class Target:
         self.port = port
         self.tls = tls
         self.local = local
-        """Ours to start when it does not run."""
+        """Whether it is this computer's Gateway, which a command may start."""
         self.source = source
         self.bind = bind
         self.config_path = paths.config_path()
@@ -49,7 +49,7 @@ class Target:
         self.secret_source = ""
         self.fingerprint = ""
         self.misconfigured = False
-        """Remote mode without a remote address: this computer's Gateway is asked instead."""
+        """Whether remote mode is set without an address; this computer's Gateway is asked then."""
 
     @property
     def url(self) -> str:
@@ -65,14 +65,14 @@ class Target:
         return f"{host}:{self.port}"
 
     def describe(self) -> str:
-        """The block that ends every failure text, so that a wrong target is seen at once."""
+        """The lines about the target that end every failure text."""
         lines = [f"Gateway target: {self.url}", f"Source: {self.source}", f"Config: {self.config_path}"]
         return "\n".join([*lines, f"Bind: {self.bind}"] if self.local else lines)
 
 
 def resolve(url: str | None = None, token: str | None = None, password: str | None = None) -> Target:
     if url:
-        # A foreign address must never be sent the secret of our own Gateway.
+        # The secret of our own Gateway must never be sent to another address.
         if not token and not password:
             raise UserError(
                 "gateway url override requires explicit credentials\n"
@@ -145,7 +145,7 @@ def _from_url(url: str, source: str) -> Target:
 
 
 def running_gateway() -> dict[str, Any] | None:
-    """What the running Gateway wrote into its lock file, if its process lives."""
+    """Returns what the running Gateway wrote into its lock file; ``None`` when its process is gone."""
     try:
         with open(lock_path(), encoding="utf-8") as file:
             lock = json.load(file)
@@ -160,7 +160,7 @@ def lock_path() -> str:
 
 
 def gateway_section(path: str) -> dict[str, Any]:
-    """The ``gateway`` part of the configuration, read without the schema; ``{}`` when there is none."""
+    """Reads the ``gateway`` section of the configuration without the schema; ``{}`` when there is none."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             text = file.read()
@@ -181,7 +181,7 @@ def gateway_section(path: str) -> dict[str, Any]:
 
 
 def loose_json(text: str) -> Any:
-    """JSON5 as people write it. The real parser costs more than all else a simple command does, so it comes last."""
+    """Parses JSON5. It tries ``json`` first: importing the real parser costs more than the rest of a command."""
     for attempt in (lambda: text, lambda: _as_json(text)):
         try:
             return json.loads(attempt())
@@ -214,7 +214,7 @@ def _as_json(text: str) -> str:
 
 
 def substituted(value: object) -> str:
-    """``${NAME}`` replaced from the environment; ``$${NAME}`` stays as written."""
+    """Replaces ``${NAME}`` from the environment; ``$${NAME}`` becomes ``${NAME}``."""
     if not isinstance(value, str):
         return ""
 

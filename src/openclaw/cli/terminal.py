@@ -1,4 +1,4 @@
-"""What may be written to a terminal: colours when wanted, and never the control codes of a model or a tool."""
+"""Output to a terminal: colours where they are wanted, and text without control codes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TextIO
 
-# Everything that could move the cursor, retitle the window or write the clipboard; tab and newline stay.
+# The characters that could move the cursor, set the title or write the clipboard; not tab and newline.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
 
@@ -35,24 +35,6 @@ def print_json(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """A word about what is going on, kept apart from the output a script would read."""
+    """Writes a remark to stderr, apart from the output that a script reads."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-def shorten(text: str, limit: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
-
-
-def age(milliseconds: float | None) -> str:
-    """``just now``, ``16m ago``, ``5h ago``, ``3d ago``; ``unknown`` when there is none."""
-    if milliseconds is None:
-        return "unknown"
-    minutes = int(milliseconds // 60_000)
-    if minutes < 1:
-        return "just now"
-    if minutes < 60:
-        return f"{minutes}m ago"
-    hours = minutes // 60
-    return f"{hours}h ago" if hours < 48 else f"{hours // 24}d ago"

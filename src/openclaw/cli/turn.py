@@ -1,4 +1,4 @@
-"""One turn as the person sees it: frames in, things to show out. Knows no terminal."""
+"""One streamed turn: turns the Gateway's frames into things to show, and prints them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 
 from openclaw.cli.client import Client, Lost, refused
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, UserError
-from openclaw.cli.terminal import note, paint, printable, shorten
+from openclaw.cli.terminal import note, paint, printable
+from openclaw.text import shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,22 +30,22 @@ IDLE_ALLOWANCE_S = 30
 
 
 class Turn:
-    """Digests the frames of one streamed call and remembers how it stands."""
+    """The state of one streamed call, kept from its frames."""
 
     def __init__(self, run_id: str, session_key: str = "") -> None:
         self.run_id = run_id
         self.session_key = session_key
         self.streamed = ""
-        """Text of the assistant message now arriving."""
+        """The text of the assistant message that is arriving."""
         self.accepted: dict[str, Any] | None = None
         self.payload: dict[str, Any] | None = None
-        """Payload of the last response."""
+        """The payload of the last response."""
         self.state = ""
         """``final``, ``error`` or ``aborted`` once the run has ended."""
         self.queued = False
         self.final_text: str | None = None
         self.from_gateway = False
-        """The final text is the Gateway's own (the answer to a command): lines as they are, no Markdown."""
+        """Whether the final text is the Gateway's own (the answer to a command) and so no Markdown."""
         self.error: str | None = None
 
     def digest(self, frame: dict[str, Any]) -> list[tuple[str, str]]:
@@ -90,7 +91,7 @@ class Turn:
         delta, whole = str(data.get("delta") or ""), data.get("text")
         updates: list[tuple[str, str]] = []
         if isinstance(whole, str) and len(whole) <= len(delta) and self.streamed:
-            # Cumulative text that starts again: a new message of the same run.
+            # The cumulative text starts again: this is a new message of the same run.
             updates.append((BREAK, ""))
             self.streamed = ""
         if delta:
@@ -125,9 +126,9 @@ class Turn:
             self.from_gateway = is_from_gateway(message)
 
     def rest(self) -> str | None:
-        """What is still to be printed so that what stands on the screen ends with the final text.
+        """Returns what is still to be printed of the final text.
 
-        ``None`` means that the streamed text differs from the final one, which must then be shown whole.
+        ``None`` means that the streamed text differs from the final one, which must be shown whole.
         """
         final = self.final_text
         if final is None or final.strip() == self.streamed.strip() or self.streamed.rstrip().endswith(final.strip()):
@@ -138,7 +139,7 @@ class Turn:
 
 
 def reply_texts(payload: dict[str, Any] | None) -> list[str]:
-    """The texts and media lines of an ``agent`` result, in order."""
+    """Returns the texts and media lines of an ``agent`` result, in order."""
     texts: list[str] = []
     for part in _dict(_dict(payload).get("result")).get("payloads") or []:
         part = _dict(part)
@@ -165,7 +166,7 @@ def message_text(message: dict[str, Any]) -> str:
 def tool_line(name: str, args: Any, meta: Any = None) -> str:
     """``exec: echo hi``: the tool and the one argument that tells what it does."""
     detail = meta if isinstance(meta, str) and meta else _telling(_dict(args))
-    return printable(f"{name}: {shorten(detail, 100)}" if detail else name)
+    return printable(f"{name}: {shortened(detail, 100)}" if detail else name)
 
 
 def _telling(args: dict[str, Any]) -> str:
@@ -184,9 +185,9 @@ def result_text(result: Any) -> str:
 
 
 def short_result(text: str) -> list[str]:
-    """The first lines of a tool's result, and how much more there is."""
+    """Returns the first lines of a tool's result, and how many more there are."""
     lines = [line for line in printable(text[:20_000]).splitlines() if line.strip()]
-    shown = [shorten(line, 120) for line in lines[:RESULT_LINES]]
+    shown = [shortened(line, 120) for line in lines[:RESULT_LINES]]
     if len(lines) > RESULT_LINES:
         shown.append(f"… {len(lines) - RESULT_LINES} more lines")
     return shown
@@ -197,7 +198,7 @@ def _dict(value: Any) -> dict[str, Any]:
 
 
 class Printer:
-    """Writes text as it comes and keeps notices on lines of their own."""
+    """Prints a turn as plain text: the reply to stdout as it comes, tool calls to stderr."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -219,13 +220,13 @@ class Printer:
                 note(paint(f"  {line}", "dim", sys.stderr))
         elif kind == FAILED:
             self.end_line()
-            note(paint(f"✗ {shorten(printable(text), 200)}", "red", sys.stderr))
+            note(paint(f"✗ {shortened(printable(text), 200)}", "red", sys.stderr))
         elif kind == NOTE:
             self.end_line()
             note(paint(text, "dim", sys.stderr))
 
     def plain(self, text: str) -> None:
-        """Words of the Gateway's own, lines as they are."""
+        """Prints text of the Gateway's own, line by line as it is."""
         self.show(TEXT, text)
 
     def end_line(self) -> None:
@@ -241,10 +242,10 @@ class Printer:
 
 
 class RenderedPrinter(Printer):
-    """On a terminal: Markdown as it is meant to look, block by block as they come."""
+    """Prints a turn on a terminal, with its Markdown rendered block by block."""
 
     def __init__(self) -> None:
-        # Here, because a pipe never needs it and it takes a while to import.
+        # Imported here, because it is slow to import and only a terminal needs it.
         from openclaw.cli.render import Renderer
 
         super().__init__()
@@ -261,7 +262,7 @@ class RenderedPrinter(Printer):
 
 
 def printer_for(*, quiet: bool) -> Printer:
-    """Into a pipe or a file goes what was said, word for word."""
+    """Chooses the printer: a terminal gets rendered Markdown, a pipe or a file the text word for word."""
     plain = quiet or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
     return Printer(quiet=quiet) if plain else RenderedPrinter()
 
@@ -288,14 +289,14 @@ def run_turn(client: Client, method: str, params: dict[str, Any], *, quiet: bool
 
 def close_turn(turn: Turn, printer: Printer) -> None:
     """Prints what is missing of the final text; raises ``UserError`` when the turn did not end well."""
-    # What a stopped run has said was shown while it said it.
+    # The text of a stopped run was already shown.
     if turn.final_text is None and turn.state != "aborted" and (texts := reply_texts(turn.payload)):
         turn.final_text = "\n\n".join(texts)
     rest = turn.rest()
     if turn.from_gateway and rest:
         printer.plain(rest)
     elif rest is None:
-        # What was streamed is not what was said in the end; the end counts.
+        # The final text differs from what was streamed; the final text counts.
         printer.end_line()
         printer.show(TEXT, f"\n{turn.final_text}")
     else:

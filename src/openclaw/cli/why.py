@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from openclaw.cli.command import Flag, query
-from openclaw.cli.terminal import paint, printable, shorten
+from openclaw.cli.terminal import paint, printable
+from openclaw.text import shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def _message(found: dict[str, Any]) -> list[str]:
     state = str(message.get("state"))
     head = f"Message {message.get('id')} (run {printable(str(message.get('runId')))}): "
     lines = [head + paint(state, COLOURS.get(state, "yellow"))]
-    if text := shorten(printable(str(message.get("text") or "")), 100):
+    if text := shortened(printable(str(message.get("text") or "")), 100):
         lines.append(paint(f"“{text}”", "dim"))
     return [*lines, *_sentences(found)]
 

@@ -1,9 +1,11 @@
-"""Questions about agents that the configuration answers. Pure functions."""
+"""What the configuration says about an agent: its workspace, model, sandbox and main session."""
 
 from __future__ import annotations
 
+from datetime import tzinfo
 from pathlib import Path
 
+from openclaw.clock import named_zone
 from openclaw.config.schema import AgentConfig, Config, ModelChoice, ModelSetting
 from openclaw.config.schema.agents import Sandbox
 from openclaw.paths import normalize_agent_id
@@ -17,7 +19,7 @@ def default_agent_id(config: Config) -> str:
 
 
 def agent_ids(config: Config) -> list[str]:
-    """In the order of the file, without repetition; ``main`` when no agent is listed."""
+    """The ids in the order of the file, each once; ``main`` when no agent is listed."""
     return list(dict.fromkeys(normalize_agent_id(agent.id) for agent in config.agents.list)) or ["main"]
 
 
@@ -26,7 +28,7 @@ def agent_config(config: Config, agent_id: str) -> AgentConfig | None:
     return next((agent for agent in config.agents.list if normalize_agent_id(agent.id) == wanted), None)
 
 
-def workspace_dir(config: Config, state_dir: str, agent_id: str) -> Path:
+def workspace_dir(config: Config, state_dir: str | Path, agent_id: str) -> Path:
     """The agent's own folder, else the configured or built-in one of the default agent, else ``workspace-<id>``."""
     identity = normalize_agent_id(agent_id)
     agent = agent_config(config, identity)
@@ -36,6 +38,11 @@ def workspace_dir(config: Config, state_dir: str, agent_id: str) -> Path:
         return Path(state_dir) / f"workspace-{identity}"
     shared = config.agents.defaults.workspace
     return _expanded(shared) if shared and shared.strip() else Path(state_dir) / "workspace"
+
+
+def user_zone(config: Config) -> tzinfo | None:
+    """The time zone that people read times in; None is the machine's own."""
+    return named_zone(config.agents.defaults.user_timezone)
 
 
 def main_key(config: Config) -> str:
@@ -64,7 +71,7 @@ def primary_model(config: Config, agent_id: str) -> str | None:
 
 
 def fallback_models(config: Config, agent_id: str) -> list[str]:
-    """An agent that chooses its model with an object chooses its fallbacks with it; otherwise the default ones."""
+    """The agent's own fallbacks when its model is an object with them, else the default ones."""
     agent = agent_config(config, agent_id)
     own = agent.model if agent else None
     chosen = own if isinstance(own, ModelChoice) else config.agents.defaults.model
@@ -74,7 +81,7 @@ def fallback_models(config: Config, agent_id: str) -> list[str]:
 
 
 def model_aliases(config: Config) -> dict[str, str]:
-    """Alias in lower case → ``provider/model``; of equal aliases the first counts."""
+    """The aliases in lower case, each with its ``provider/model``. Of equal aliases the first counts."""
     aliases: dict[str, str] = {}
     for model, use in config.agents.defaults.models.items():
         if use.alias and use.alias.strip():

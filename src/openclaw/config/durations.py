@@ -11,7 +11,7 @@ _MAX_MS = 100 * 365 * 86_400_000
 
 
 def duration_ms(value: str | int | float, default_unit: str = "m") -> int:
-    """Milliseconds. Raises ValueError that says what was wrong."""
+    """Returns milliseconds. It raises a ValueError that says what is wrong."""
     text = str(value).strip()
     if _NUMBER.fullmatch(text):
         return _bounded(float(text) * UNITS_MS[default_unit], text)

@@ -25,7 +25,7 @@ TOKEN_BYTES = 24
 
 
 class _Style:
-    """How the text writes things, so that what is added looks the same."""
+    """How a text is laid out, so that what is added looks the same."""
 
     def __init__(self, outline: Outline) -> None:
         text, first = outline.text, outline.root.members[:1]
@@ -42,7 +42,7 @@ class _Style:
         return json.dumps(name, ensure_ascii=False)
 
     def value(self, value: Any, indent: str) -> str:
-        """The value as text; ``indent`` is that of the line it begins on."""
+        """Returns the value as text. ``indent`` is the indent of the line it begins on."""
         if isinstance(value, dict) and value:
             parts = [f"{self.key(str(key))}: {self.value(item, indent + self.unit)}" for key, item in value.items()]
             return self._enclosed("{}", parts, indent)
@@ -61,7 +61,7 @@ class _Style:
 
 
 def set_value(text: str, path: Sequence[str | int], value: Any) -> str:
-    """The text with the value at the path, and the objects on the way there, put in."""
+    """Returns the text with the value at the path. Objects that are missing on the way are added."""
     outline = Outline(text)
     style = _Style(outline)
     depth, member = outline.find(path)
@@ -87,7 +87,7 @@ def set_value(text: str, path: Sequence[str | int], value: Any) -> str:
 
 
 def remove_value(text: str, path: Sequence[str | int]) -> str:
-    """The text without the key or list item; KeyError when there is none."""
+    """Returns the text without the key or list item. It raises KeyError when there is none."""
     outline = Outline(text)
     depth, member = outline.find(path)
     if member is None or depth < len(path):
@@ -98,12 +98,12 @@ def remove_value(text: str, path: Sequence[str | int]) -> str:
 
 
 def merge_text(text: str, patch: dict[str, Any]) -> str:
-    """The text after an RFC 7386 merge: null removes, objects merge, everything else replaces."""
+    """Returns the text after an RFC 7386 merge: null removes, objects merge, everything else replaces."""
     return _merge(text, (), patch)
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7386 on values."""
+    """Merges values as RFC 7386 says."""
     if not isinstance(patch, dict):
         return patch
     merged: dict[str, Any] = dict(target) if isinstance(target, dict) else {}
@@ -194,7 +194,7 @@ def indent_at(text: str, offset: int) -> str:
 
 
 def _line_end(text: str, offset: int) -> int:
-    """Past the blanks and comments that follow on the same line, if nothing else does."""
+    """Returns the end of the line when only blanks and comments follow the offset, else the offset."""
     match = _REST_OF_LINE.match(text, offset)
     return match.end() if match and text[match.end() : match.end() + 1] in ("\n", "\r", "") else offset
 
@@ -204,7 +204,7 @@ def generated_token() -> str:
 
 
 def minimal_text(environ: Mapping[str, str]) -> str:
-    """What a first start writes: local, with a generated token unless the environment has the secret."""
+    """The file that a first start writes: local mode, with a generated token unless the environment has a secret."""
     if environ.get("OPENCLAW_GATEWAY_TOKEN"):
         auth = ['mode: "token",']
     elif environ.get("OPENCLAW_GATEWAY_PASSWORD"):
@@ -216,26 +216,26 @@ def minimal_text(environ: Mapping[str, str]) -> str:
 
 
 def improves(before: Snapshot, after: Snapshot) -> bool:
-    """Whether some faults are gone and none came."""
+    """Whether the change removes faults and adds none."""
     faults = {(issue.path, issue.message) for issue in before.issues}
     return {(issue.path, issue.message) for issue in after.issues} < faults
 
 
 def new_mistakes(before: Snapshot, after: Snapshot) -> list[Issue]:
-    """What the change would make wrong; what was wrong before may stay, so that other keys can be changed."""
+    """Returns the mistakes that a change adds. Older ones may stay, so that other keys can be changed."""
     known = {(issue.path, issue.message) for issue in before.mistakes}
     return [issue for issue in after.mistakes if (issue.path, issue.message) not in known]
 
 
 def editable(before: Snapshot) -> str:
-    """The text to edit; ConfigInvalid when it is not even JSON5, so that nothing unreadable is overwritten."""
+    """Returns the text to edit. It raises ConfigInvalid when the file is no JSON5, so that it is not overwritten."""
     if not before.valid and not before.parsed:
         raise ConfigInvalid(before.issues)
     return before.raw if before.raw and before.raw.strip() else "{\n}\n"
 
 
 def merged_text(before: Snapshot, patch: dict[str, Any]) -> str:
-    """The text after a merge; written afresh where an edit would not come out right (duplicate keys, for example)."""
+    """Returns the text after a merge. It is written anew where an edit would go wrong, as with duplicate keys."""
     wanted = merge_patch(before.parsed, patch)
     try:
         text = merge_text(editable(before), patch)
@@ -247,7 +247,7 @@ def merged_text(before: Snapshot, patch: dict[str, Any]) -> str:
 
 
 def filled_in(value: Any, stored: Any, path: KeyPath = ()) -> Any:
-    """The value with stored secrets in place of sentinels; ConfigInvalid where none is stored."""
+    """Returns the value with stored secrets in place of sentinels. It raises ConfigInvalid where none is stored."""
     try:
         return restored(value, stored, path)
     except UnknownSecret as error:
@@ -255,7 +255,7 @@ def filled_in(value: Any, stored: Any, path: KeyPath = ()) -> Any:
 
 
 def with_secrets(raw: str, stored: dict[str, Any]) -> str:
-    """The text with each sentinel replaced where it stands."""
+    """Returns the text with each sentinel replaced by the stored secret."""
     if SENTINEL not in raw:
         return raw
     try:

@@ -65,11 +65,11 @@ class Outline:
             raise Json5Error(f"unexpected {self._seen(rest)} after the end of the configuration", rest)
 
     def line(self, offset: int) -> int:
-        """1-based."""
+        """Returns the line of an offset, counted from 1."""
         return bisect_right(self._newlines, offset) + 1
 
     def find(self, path: Sequence[str | int]) -> tuple[int, Member | None]:
-        """How many segments of the path exist in the text, and the deepest of them."""
+        """Returns how many segments of the path the text has, and the member of the deepest one."""
         node, found, depth = self.root, None, 0
         for segment in path:
             member = member_of(node, segment)
@@ -137,12 +137,12 @@ class Outline:
 
 
 def line_at(text: str, offset: int) -> int:
-    """1-based."""
+    """Returns the line of an offset, counted from 1."""
     return sum(1 for _ in _NEWLINE.finditer(text, 0, offset)) + 1
 
 
 def member_of(node: Node, segment: str | int) -> Member | None:
-    """The member a segment names; of duplicate keys the last, which is the one that counts."""
+    """Returns the member that a segment names; of duplicate keys the last one, which counts."""
     if node.kind == "array" and isinstance(segment, str) and segment.isascii() and segment.isdigit():
         segment = int(segment)
     if node.kind == "object":
@@ -166,7 +166,7 @@ class SourceError(Exception):
 
 
 def read_source(path: str) -> str | None:
-    """The text without a byte order mark; None when there is no such file."""
+    """Returns the text without a byte order mark, or None when there is no such file."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -183,7 +183,7 @@ def read_source(path: str) -> str | None:
 
 
 def parse_source(text: str) -> tuple[Any, Outline | None]:
-    """The value and where its parts stand. Raises Json5Error with the position."""
+    """Returns the value and the positions of its parts. It raises Json5Error with the position of a fault."""
     import pyjson5
 
     outline = Outline(text)

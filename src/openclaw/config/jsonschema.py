@@ -1,4 +1,4 @@
-"""The JSON Schema of the configuration, and hints for forms: both made from the one schema."""
+"""Makes the JSON Schema of the configuration, and hints for forms, from the records of the schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GROUPS = {"gateway": "Gateway", "agents": "Agents", "models": "Models", "channe
 
 
 def config_schema() -> dict[str, Any]:
-    """Everything in one piece, without references, because simple form builders do not follow them."""
+    """Returns the JSON Schema without references, because simple form builders do not follow them."""
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "OpenClaw configuration",
@@ -28,7 +28,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def ui_hints() -> dict[str, dict[str, Any]]:
-    """Label and help per key path. ``*`` stands for a free key; a list adds no segment to the path."""
+    """Returns label and help per key path. ``*`` stands for a free key; a list adds no segment to the path."""
     hints: dict[str, dict[str, Any]] = {}
     for order, field in enumerate(fields_of(Config).values()):
         group = _GROUPS.get(field.key, _label(field.key))
@@ -37,7 +37,7 @@ def ui_hints() -> dict[str, dict[str, Any]]:
 
 
 def docs_of(record: type[msgspec.Struct]) -> dict[str, str]:
-    """The strings under the fields of a record, inherited ones included, by Python name."""
+    """Returns the strings under the fields of a record and its bases, by the fields' Python names."""
     docs: dict[str, str] = {}
     for owner in reversed(record.__mro__):
         docs |= _module_docs(owner.__module__).get(owner.__name__, {})
@@ -46,7 +46,7 @@ def docs_of(record: type[msgspec.Struct]) -> dict[str, str]:
 
 @functools.cache
 def _module_docs(module: str) -> dict[str, dict[str, str]]:
-    """The same for every class of one of our modules; empty where no source is at hand."""
+    """Returns the field docs of each class of a module of ours; empty when there is no source."""
     if not module.startswith("openclaw."):
         return {}
     try:
@@ -85,7 +85,7 @@ def _property(field: FieldShape, doc: str | None) -> dict[str, Any]:
     default = field.default
     if isinstance(default, msgspec.Struct):
         default = plain(default)
-    # Empty defaults say nothing, and those of sections are said by their fields.
+    # An empty default says nothing, and the default of a section is told by its fields.
     if default is not msgspec.UNSET and default is not None and not isinstance(default, dict) and default != []:
         schema["default"] = default
     return schema
@@ -118,7 +118,7 @@ def _plain_schema(type_: Any) -> dict[str, Any]:
 
 
 def _leaf_schema(type_: Any) -> dict[str, Any]:
-    """The branch of a union that is neither a record, a list nor a mapping; empty when there is none."""
+    """Returns the branch of a union that is no record, list or mapping; empty when there is none."""
     schema = msgspec.json.schema(type_)
     for branch in schema.get("anyOf", ()):
         if "$ref" not in branch and branch.get("type") not in ("object", "array", "null"):

@@ -1,6 +1,6 @@
 """Reads ``openclaw.json``: text → values → includes → environment → schema → typed configuration.
 
-Nothing in a file can make this raise: what is wrong ends up in ``Snapshot.issues``, with its place.
+No file makes this raise: faults are listed in ``Snapshot.issues``, with their place.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     exists: bool
     raw: str | None = None
     parsed: dict[str, Any] = {}
-    """The file's own content: no includes, no environment, no defaults."""
+    """The file's own content, without includes, environment and defaults."""
     resolved: dict[str, Any] = {}
-    """With includes and environment, without defaults. Holds secrets."""
+    """The content with includes and environment, without defaults. It holds secrets."""
     merged: dict[str, Any] = {}
-    """With includes, before the environment."""
+    """The content with includes, before ``${NAME}`` is replaced."""
     config: Config = Config()
-    """Defaults applied. When not valid: only what was right, not to be run with."""
+    """The typed configuration, with defaults. Of a file that is not valid it holds only the right keys."""
     hash: str | None = None
     """SHA-256 of ``raw``."""
     valid: bool = True
     issues: list[Issue] = []
     warnings: list[Issue] = []
     mistakes: list[Issue] = []
-    """Those warnings that nobody may write."""
+    """The warnings about values that a change may not add."""
     includes: list[str] = []
     """Paths of the included files."""
 
@@ -64,7 +64,7 @@ def read_config(path: str, environ: Mapping[str, str]) -> Snapshot:
 
 
 def parse_config(path: str, text: str, environ: Mapping[str, str]) -> Snapshot:
-    """What the file would mean with this text."""
+    """Returns the snapshot of a file with this text."""
     digest = text_hash(text)
     if not text.strip():
         warning = Issue(path="", message="the file is empty; every setting has its default")
@@ -117,7 +117,7 @@ def _interpret(
 
 
 class _Places:
-    """Finds the line, and the included file, in which a key path stands."""
+    """Finds the line, and the included file, of a key path."""
 
     def __init__(self, outline: Outline | None, included: Sequence[Included]) -> None:
         self._outline = outline
@@ -144,12 +144,12 @@ class _Places:
 class Included(msgspec.Struct, frozen=True):
     file: str
     mount: KeyPath
-    """Where its content stands in the configuration."""
+    """The key path of its content in the configuration."""
     outline: Outline | None
 
 
 class Includes:
-    """Puts the included files in their place, once."""
+    """Puts the content of included files in place of their ``$include``."""
 
     def __init__(self, main: str, report: Report) -> None:
         self.files: list[Included] = []
@@ -158,7 +158,7 @@ class Includes:
         self._report = report
 
     def resolve(self, value: Any, path: KeyPath, chain: tuple[str, ...]) -> Any:
-        """The value with its includes replaced; ``chain`` are the files it was reached through, main file first."""
+        """Returns the value with its includes replaced. ``chain`` are the files on the way, the main file first."""
         if isinstance(value, list):
             return [self.resolve(item, (*path, index), chain) for index, item in enumerate(value)]
         if not isinstance(value, dict):
@@ -221,7 +221,7 @@ class Includes:
 
 
 def deep_merge(below: Any, above: Any) -> Any:
-    """Objects merge key by key, lists are joined, and of anything else the one above wins."""
+    """Merges objects key by key and joins lists; of other values the one above wins."""
     if isinstance(below, dict) and isinstance(above, dict):
         merged = dict(below)
         for key, value in above.items():
@@ -253,13 +253,13 @@ def substituted(value: Any, environ: Mapping[str, str], path: KeyPath, report: R
 
 
 def is_reference(value: str) -> bool:
-    """Whether the text is nothing but one reference, and so not itself a secret."""
+    """Whether the text is only a reference to a variable, and so no secret itself."""
     match = _REFERENCE.fullmatch(value)
     return bool(match and not match[1])
 
 
 def with_config_env(environ: Mapping[str, str], config: Any) -> dict[str, str]:
-    """The environment plus what the configuration's ``env`` adds; the real environment wins."""
+    """Returns the environment with what the section ``env`` adds; the real environment wins."""
     section: Any = config.get("env") if isinstance(config, dict) else None
     added: dict[str, str] = {}
     if isinstance(section, dict):
@@ -306,7 +306,7 @@ def _with_inherited_accounts(channels: dict[str, Any]) -> dict[str, Any]:
 
 
 def overlay(below: Any, above: Any) -> Any:
-    """Key by key; lists and plain values of the one above replace those below."""
+    """Merges objects key by key; lists and plain values above replace those below."""
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{key: overlay(below.get(key), value) for key, value in above.items()}}
     return above

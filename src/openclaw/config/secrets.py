@@ -23,8 +23,8 @@ COMMAND_TIMEOUT_S = 10
 MAX_BYTES = 64 * 1024
 SENTINEL = "__OPENCLAW_REDACTED__"
 SHORTEST_REPLACED = 8
-"""Shorter secrets are only hidden where they stand; looking for them in comments would shred these."""
-# In open maps there is no schema to say what is secret; there the name decides (maxTokens does not end like these).
+"""Shorter secrets are not looked for in comments, where they would match ordinary words."""
+# Open maps have no schema that marks secrets; there the name decides (maxTokens does not match).
 _SECRET_NAME = re.compile(r"(token|password|passwd|secret|api[_-]?key|private[_-]?key|signing[_-]?key)$", re.IGNORECASE)
 _SECRET_VARIABLE = re.compile(r"(token|password|passwd|pass|secret|key|credentials?)$", re.IGNORECASE)
 _STRING_OR_COMMENT = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|//[^\n\r]*|/\*.*?\*/", re.DOTALL)
@@ -33,11 +33,11 @@ _VARIABLE_MAPS = ("env", "vars", "inline")
 
 
 class SecretUnavailable(Exception):
-    """Says which secret could not be fetched and why, never the secret."""
+    """A secret could not be fetched. The message says which one and why, and never the secret."""
 
 
 def resolve_secret(secret: str | SecretRef | None, environ: Mapping[str, str], what: str = "the secret") -> str | None:
-    """The secret itself; None when none is configured. Blocks: files and commands belong in a thread."""
+    """Returns the secret, or None when none is configured. It reads files and runs commands: call it in a thread."""
     if secret is None or isinstance(secret, str):
         return secret or None
     if secret.env:
@@ -71,17 +71,17 @@ def _from_command(command: list[str], what: str) -> str:
 
 
 class UnknownSecret(ValueError):
-    """A sentinel came in at a place where no secret is stored."""
+    """There is a sentinel where no secret is stored."""
 
 
 def redacted(parsed: dict[str, Any]) -> dict[str, Any]:
-    """A copy with the sentinel in place of every secret. References such as ``${NAME}`` are not secrets."""
+    """Returns a copy with the sentinel in place of every secret. References such as ``${NAME}`` are no secrets."""
     secret = set(secret_paths(parsed))
     return _replaced(parsed, (), secret)
 
 
 def redact_raw(raw: str, parsed: dict[str, Any]) -> str:
-    """The text with the sentinel in place of every secret, in comments too when it is long enough to look for."""
+    """Returns the text with the sentinel in place of every secret, and of long secrets in comments."""
     try:
         outline = Outline(raw)
     except Json5Error:
@@ -100,7 +100,7 @@ def redact_raw(raw: str, parsed: dict[str, Any]) -> str:
 
 
 def restored(incoming: Any, stored: Any, path: KeyPath = ()) -> Any:
-    """The incoming values with stored secrets in place of sentinels. Raises UnknownSecret where none is stored."""
+    """Returns the values with stored secrets in place of sentinels. It raises UnknownSecret where none is stored."""
     if incoming == SENTINEL:
         if isinstance(stored, str):
             return stored
@@ -119,7 +119,7 @@ def secret_paths(parsed: Any) -> Iterator[KeyPath]:
 
 
 def secret_values(parsed: Any) -> Iterator[tuple[KeyPath, str]]:
-    """Every secret written out in the values, with its place."""
+    """Yields every secret that is written out in the values, with its key path."""
     return _secrets(parsed, shape_of(Config), ())
 
 
@@ -169,7 +169,7 @@ def _replaced(value: Any, path: KeyPath, secret: set[KeyPath]) -> Any:
 
 
 def _partners(incoming: list[Any], stored: list[Any]) -> list[Any]:
-    """For each item the stored one it continues: the one with the same id, else the one at the same place."""
+    """Returns for each item the stored one with the same id, else the one at the same index."""
     by_id = {item["id"]: item for item in stored if isinstance(item, dict) and isinstance(item.get("id"), str)}
     partners: list[Any] = []
     for index, item in enumerate(incoming):
@@ -187,7 +187,7 @@ def _without(secrets: list[str], comment: str) -> str:
 
 
 def _hide_quoted_secrets(raw: str) -> str:
-    """For a text that cannot be parsed: hides what stands after a key with a secret's name."""
+    """Hides what follows a key with a secret's name, in a text that cannot be parsed."""
     pattern = re.compile(
         r"((?:token|password|passwd|secret|api[_-]?key)[\"']?\s*:\s*)(\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?)",
         re.IGNORECASE,

@@ -1,4 +1,4 @@
-"""What the schema says about a place in the configuration, in a form that can be walked."""
+"""The schema as a tree that can be walked: the type, the record, the items and the values of each key."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Shape(msgspec.Struct, frozen=True):
 
 class FieldShape(msgspec.Struct, frozen=True):
     name: str
-    """In Python."""
+    """The name in Python."""
     key: str
-    """In the file."""
+    """The key in the file."""
     shape: Shape
     required: bool
     default: Any
@@ -32,14 +32,14 @@ class FieldShape(msgspec.Struct, frozen=True):
 
 @functools.cache
 def fields_of(record: type[msgspec.Struct]) -> dict[str, FieldShape]:
-    """The fields by their key in the file, without the one that takes free keys."""
+    """Returns the fields by their key in the file, without the one that takes free keys."""
     hidden = catch_all(record)
     return {field.encode_name: _field(field) for field in msgspec.structs.fields(record) if field.name != hidden}
 
 
 @functools.cache
 def free_keys(record: type[msgspec.Struct]) -> FieldShape | None:
-    """The field that takes keys which are not fields, if the record has one."""
+    """Returns the field that takes the keys which are no fields, if the record has one."""
     hidden = catch_all(record)
     return next((_field(field) for field in msgspec.structs.fields(record) if field.name == hidden), None)
 
@@ -72,7 +72,7 @@ def shape_of(type_: Any) -> Shape:
 
 
 def plain(config: msgspec.Struct) -> dict[str, Any]:
-    """The record as the file would write it: unset keys left out, free keys in their place."""
+    """Returns the record as the file would have it: without unset keys, with free keys among the others."""
     data: dict[str, Any] = {}
     for field in msgspec.structs.fields(config):
         value = getattr(config, field.name)

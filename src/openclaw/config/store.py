@@ -43,7 +43,7 @@ _Mark: TypeAlias = tuple[int, int, int] | None
 Subscriber: TypeAlias = Callable[[Config, Config, list[str]], Awaitable[None] | None]
 ReloadAction: TypeAlias = Literal["none", "hot", "restart"]
 # fmt: off
-# Read at every use, so a change needs no action.
+# These sections are read at every use, so a change needs no action.
 _READ_LIVE = frozenset((
     "$schema", "acp", "agents", "approvals", "audio", "auth", "bindings", "branchSummary", "broadcast", "commands",
     "compaction", "logging", "media", "memory", "messages", "meta", "models", "retry", "secrets", "session", "skills",
@@ -80,23 +80,23 @@ class ConfigStore:
     def _use(self, snapshot: Snapshot) -> None:
         self._good = snapshot
         self.current: Config = snapshot.config
-        """The last configuration that was valid. A plain field: it is asked for twenty times in a turn."""
+        """The last configuration that was valid."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """The file as it was read last, valid or not."""
+        """The file as it was last read, valid or not."""
         return self._snapshot
 
     # Reading
 
     def load_or_create(self) -> Snapshot:
-        """Reads the file at the start of a process; makes it, or the Gateway's secret in it, when missing.
+        """Reads the file at the start of a process. It writes the file, or the Gateway's secret in it, when missing.
 
-        A file that is not valid is passed over in favour of the last one that was. Without such a one: ConfigInvalid.
+        The last good copy is used in place of a file that is not valid. Without a copy it raises ConfigInvalid.
         """
         before = self._signature([])
         snapshot = read_config(self.path, self._environ)
-        # An empty file is what a crash or a full disk leaves behind, not a wish for no configuration at all.
+        # A crash or a full disk leaves an empty file; it does not mean that every default is wanted.
         blank = snapshot.exists and not (snapshot.raw or "").strip()
         rescue = read_config(self._last_good_path, self._environ) if blank or not snapshot.valid else snapshot
         lost = blank and rescue.exists and rescue.valid
@@ -115,14 +115,14 @@ class ConfigStore:
         return snapshot
 
     async def reload(self) -> bool:
-        """Reads the file again and makes it effective. False when it is not valid: then nothing changes."""
+        """Reads the file again and makes it effective. It returns False, and changes nothing, when it is not valid."""
         async with self._reloading:
-            # Looked at before reading, so that a change in between is noticed later and not lost.
+            # Taken before the file is read, so that a change in between is noticed later.
             before = self._signature(self._snapshot.includes)
             snapshot = await asyncio.to_thread(read_config, self.path, self._environ)
             self._snapshot = snapshot
             self._seen = self._signature(snapshot.includes, before)
-            # A file that is gone or empty is one that is being replaced, not a wish for no configuration at all.
+            # A file that is gone or empty is being replaced; it does not mean that every default is wanted.
             if not snapshot.valid or not (snapshot.raw or "").strip():
                 self._report(snapshot, "the configuration in use stays")
                 return False
@@ -134,7 +134,7 @@ class ConfigStore:
             return True
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        """Calls back with (old, new, changed key paths) after every effective change. Returns how to stop that."""
+        """Calls back with (old, new, changed key paths) after every change. It returns a function that ends that."""
         self._subscribers.append(callback)
 
         def unsubscribe() -> None:
@@ -144,7 +144,7 @@ class ConfigStore:
         return unsubscribe
 
     async def watch(self) -> None:
-        """Reloads whenever the file, or one it includes, has changed and come to rest. Runs until cancelled."""
+        """Reloads when the file, or one it includes, has changed and then been quiet. It runs until it is cancelled."""
         while True:
             await self._clock.sleep(POLL_S)
             found = self._signature(self._snapshot.includes)
@@ -182,7 +182,7 @@ class ConfigStore:
             log.warning("cannot keep a copy of the good configuration: %s", error)
 
     def _report(self, snapshot: Snapshot, consequence: str) -> None:
-        """Once per state of the file, not at every look."""
+        """Logs what is wrong, once per state of the file."""
         state = (snapshot.hash, tuple(map(str, snapshot.issues)))
         if state == self._reported:
             return
@@ -191,7 +191,7 @@ class ConfigStore:
         log.warning("%s cannot be used, %s: %s", self.path, consequence, problems)
 
     def _signature(self, includes: list[str], known: dict[str, _Mark] | None = None) -> dict[str, _Mark]:
-        """What tells whether a file has changed, per file; ``known`` marks are taken over."""
+        """Returns per file a mark that tells whether it has changed. Marks in ``known`` are taken over."""
         marks: dict[str, _Mark] = {}
         for path in (self.path, *includes):
             if known and path in known:
@@ -236,7 +236,7 @@ class ConfigStore:
     # Writing
 
     def write_raw(self, raw: str, base_hash: str | None) -> Snapshot:
-        """Replaces the whole file. Sentinels in it are replaced by the secrets they stand for."""
+        """Replaces the whole file. Secrets take the place of their sentinels."""
 
         def change(before: Snapshot) -> str:
             self._check_base(before, base_hash)
@@ -245,7 +245,7 @@ class ConfigStore:
         return self._write(change)
 
     def merge_patch(self, patch: dict[str, Any], base_hash: str | None) -> Snapshot:
-        """Merges as RFC 7386 says: null removes, objects merge, everything else replaces."""
+        """Merges a patch as RFC 7386 says: null removes, objects merge, everything else replaces."""
 
         def change(before: Snapshot) -> str:
             self._check_base(before, base_hash)
@@ -264,7 +264,7 @@ class ConfigStore:
         return self._write(change, repair=True)
 
     def unset_path(self, path: str | Sequence[str | int]) -> Snapshot:
-        """Removes one key. KeyError when the file does not have it."""
+        """Removes one key. It raises KeyError when the file does not have it."""
         where = parse_path(path) if isinstance(path, str) else tuple(path)
 
         def change(before: Snapshot) -> str:
@@ -289,9 +289,9 @@ class ConfigStore:
             raise ConfigConflict("config changed since last load; read the configuration again and repeat the change")
 
     def _write(self, change: Callable[[Snapshot], str], repair: bool = False) -> Snapshot:
-        """One change, from what is on disk now to something valid on disk, or nothing at all.
+        """Makes one change to the file on disk, if the result is valid.
 
-        ``repair``: a file that is not valid may also become one with fewer faults, so that they can be mended in turn.
+        With ``repair``, a file that is not valid may also get fewer faults, so that they can be mended one by one.
         """
         with self._writing, exclusive(self.path):
             before = read_config(self.path, self._environ)
@@ -308,7 +308,7 @@ class ConfigStore:
 
 
 def reload_action(changed_paths: Iterable[str]) -> ReloadAction:
-    """The strongest action any of the changes needs. A key nobody knows needs a restart."""
+    """Returns the strongest action that any of the changes needs. An unknown key needs a restart."""
     actions = {_action(path) for path in changed_paths}
     return "restart" if "restart" in actions else "hot" if "hot" in actions else "none"
 
@@ -325,7 +325,7 @@ def _action(path: str) -> ReloadAction:
 
 
 def changed_paths(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Key paths whose values differ, deepest objects first named; a list counts as one value."""
+    """Returns the key paths whose values differ. A list counts as one value."""
     return [format_path(path) for path in _changes(old, new, ())]
 
 
@@ -339,9 +339,9 @@ def _changes(old: Any, new: Any, path: KeyPath) -> list[KeyPath]:
 
 
 def write_private(path: str, text: str) -> None:
-    """Replaces the file atomically; on disk when this returns; readable by its owner only."""
+    """Replaces the file atomically. It is synced to disk when this returns, and readable by its owner only."""
     target = Path(path)
-    # A link (dotfiles kept elsewhere) stays a link: what it points to is replaced.
+    # A link stays a link, and the file it points to is replaced: dotfiles may be kept elsewhere.
     target = target.resolve() if target.is_symlink() else target
     make_private_dir(str(target.parent))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
@@ -359,7 +359,7 @@ def write_private(path: str, text: str) -> None:
 
 
 def keep_backups(path: str) -> None:
-    """``.bak`` is what the file is now; older ones move to ``.bak.1`` … ``.bak.4``."""
+    """Copies the file to ``.bak``, after the older copies have moved to ``.bak.1`` … ``.bak.4``."""
     current = Path(path)
     try:
         data = current.read_bytes()
@@ -374,7 +374,7 @@ def keep_backups(path: str) -> None:
 
 @contextlib.contextmanager
 def exclusive(path: str) -> Generator[None]:
-    """Keeps other processes that write this configuration out, without a lock file of its own."""
+    """Keeps other processes from writing this configuration, by a lock on its folder."""
     folder = make_private_dir(str(Path(path).parent))
     try:
         import fcntl
@@ -407,9 +407,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 class Derived:
-    """A reload makes a new ``Config`` object, and nothing that came from the old one is handed out again.
+    """Keeps values that were worked out from a configuration until a reload replaces the ``Config`` object.
 
-    What a turn asks for again and again (its tools, its workspace) took a tenth of the turn to work out.
+    A turn needs some of them many times (its tools, its workspace); making them anew took a tenth of the turn.
     """
 
     def __init__(self) -> None:

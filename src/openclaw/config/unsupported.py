@@ -175,18 +175,6 @@ def unsupported_keys(values: dict[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     return _found(values, _tree(), ())
 
 
-def is_unsupported(path: str) -> bool:
-    """Whether a key path, written as in the table, is covered by it."""
-    node = _tree()
-    for segment in _segments(path):
-        if segment not in node:
-            return False
-        node = node[segment]
-        if _REASON in node:
-            return True
-    return False
-
-
 @functools.cache
 def _tree() -> _Tree:
     root: _Tree = {}

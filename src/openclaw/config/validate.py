@@ -1,6 +1,6 @@
-"""Checks a configuration against the schema: every finding with its place, not just the first.
+"""Checks a configuration against the schema and its rules, and reports every finding with its place.
 
-What is wrong is left out of the result, so that one bad key does not hide the findings behind it.
+Wrong values are left out of the result, so that one bad key does not hide the findings behind it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from openclaw.clock import named_zone
 from openclaw.config.durations import duration_ms
 from openclaw.config.keypath import KeyPath, format_path, get_path
 from openclaw.config.schema import Config
@@ -59,7 +60,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report:
-    """Collects findings while the configuration is read. Bounded: a hostile file must not fill the memory."""
+    """Collects findings while the configuration is read. It is bounded, because a file may be hostile."""
 
     LIMIT = 100
 
@@ -73,7 +74,7 @@ class Report:
             self.issues.append((path, message))
 
     def mistake(self, path: KeyPath, message: str) -> None:
-        """Wrong, and not worth refusing to start for: refused when somebody writes it, a warning when it is there."""
+        """Reports a value that is a warning when the file has it, and refused when a change would add it."""
         self.warn(path, message)
         if len(self.mistakes) < self.LIMIT:
             self.mistakes.append((path, message))
@@ -92,7 +93,7 @@ class ConfigConflict(ConfigError):
 
 
 class ConfigInvalid(ConfigError):
-    """The configuration, as it is or as it would become, is not valid."""
+    """The configuration is not valid, or would not be after the change."""
 
     def __init__(self, issues: list[Issue]) -> None:
         super().__init__("invalid config: " + "; ".join(map(str, issues[:5])))
@@ -104,7 +105,7 @@ def located(path: KeyPath, message: str, line: int | None = None, file: str | No
 
 
 def checked(value: Any, shape: Shape, path: KeyPath, report: Report) -> Any:
-    """The value without what is wrong in it; UNSET when nothing is left."""
+    """Returns the value without what is wrong in it; UNSET when nothing is left."""
     if isinstance(value, dict) and shape.record:
         return _checked_record(value, shape.record, path, report)
     if isinstance(value, dict) and shape.values:
@@ -173,7 +174,7 @@ def _folded(key: str) -> str:
 
 
 def expected(type_: Any) -> str:
-    """The type in words."""
+    """Describes a type in words."""
     origin, args = typing.get_origin(type_), typing.get_args(type_)
     if origin is typing.Annotated:
         return _constrained(args[0], args[1:])
@@ -204,7 +205,7 @@ def _constrained(base: Any, metas: tuple[Any, ...]) -> str:
 
 
 def _seen(value: Any, shape: Shape) -> str:
-    """What stands there instead. Never the value of a secret."""
+    """Describes the value that was found. It never shows a secret."""
     match value:
         case bool():
             return str(value).lower()
@@ -223,7 +224,7 @@ def _seen(value: Any, shape: Shape) -> str:
 
 
 def check_rules(values: dict[str, Any], config: Config, report: Report) -> None:
-    """``values`` is what was written (its types not to be trusted), ``config`` what was right in it."""
+    """Checks rules between keys. ``values`` is what was written, of any type; ``config`` is what was right."""
     agents = _list(values, "agents", "list")
     owners: list[KeyPath] = [("agents", "list", index) for index in range(len(agents))]
     _agent_ids(agents, report)
@@ -292,20 +293,11 @@ def _zones(values: dict[str, Any], owners: list[KeyPath], report: Report) -> Non
     ]
     for path, words in places:
         value = get_path(values, path)
-        if isinstance(value, str) and value.strip().lower() not in ("", *words) and not _is_zone(value.strip()):
+        if isinstance(value, str) and value.strip().lower() not in ("", *words) and named_zone(value.strip()) is None:
             others = f"{', '.join(words)} or " if words else ""
             report.mistake(
                 path, f'"{value}" is not a time zone; write {others}an IANA name such as Europe/Madrid{_like(value)}'
             )
-
-
-def _is_zone(name: str) -> bool:
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        return bool(ZoneInfo(name))
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return False
 
 
 def _like(name: str) -> str:
@@ -351,7 +343,7 @@ def _channels(values: dict[str, Any], report: Report) -> None:
 
 
 def _known_policies(path: KeyPath, own: dict[str, Any], report: Report) -> None:
-    """For channels without a schema; at run time a policy that nobody knows shuts the channel."""
+    """Checks the policies of channels without a schema. At run time an unknown policy shuts the channel."""
     for key, allowed in (
         (("dmPolicy",), get_args(DmPolicy)),
         (("dm", "policy"), get_args(DmPolicy)),

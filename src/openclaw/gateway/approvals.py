@@ -28,7 +28,12 @@ def watch_approvals(gateway: Gateway, approvals: Approvals) -> None:
         _tell_chat(gateway, approval, "asked", question_text(approval))
 
     def decided(approval: Approval, by: str | None) -> None:
-        payload = {"id": approval.id, "decision": approval.decision, "resolvedBy": by, "ts": gateway.clock.now_ms()}
+        payload = {
+            "id": approval.id,
+            "decision": approval.decision,
+            "resolvedBy": by,
+            "ts": gateway.runtime.clock.now_ms(),
+        }
         gateway.broadcaster.publish("exec.approval.resolved", payload, drop_if_slow=True)
 
     def expired(approval: Approval) -> None:
@@ -61,7 +66,7 @@ def question_text(approval: Approval) -> str:
 def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> None:
     """Where the run that asks was started from, unless the configuration keeps it to the clients."""
     record = gateway.dispatcher.find(approval.run_id) if approval.run_id else None
-    shown = gateway.config.current.approvals.get("exec", {})
+    shown = gateway.runtime.config.current.approvals.get("exec", {})
     if record is not None and not (isinstance(shown, dict) and shown.get("enabled") is False):
         gateway.spawn(notice(gateway, record, f"approval-{approval.id}-{what}", text))
 
@@ -105,11 +110,11 @@ def wake(gateway: Gateway, run_id: str, text: str) -> None:
 
 async def _wake(gateway: Gateway, run_id: str, text: str, own_id: str) -> None:
     """A turn about something that ended: in the session of the run that began it, answered where that run was."""
-    row = await gateway.ledger.by_run(run_id)
+    row = await gateway.runtime.ledger.by_run(run_id)
     if row is None:
         return
     zone = gateway.user_zone()
-    moment = datetime.fromtimestamp(gateway.clock.now_ms() / 1000, zone).astimezone(zone)
+    moment = datetime.fromtimestamp(gateway.runtime.clock.now_ms() / 1000, zone).astimezone(zone)
     incoming = Incoming(
         run_id=own_id,
         agent_id=row.agent_id,

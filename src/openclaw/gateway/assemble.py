@@ -7,25 +7,60 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from openclaw.agent.extensions import load_extensions
-from openclaw.agent.ground import Grounds
-from openclaw.agent.memory_flush import watch_compactions
+from openclaw.agent.abort import Deadlines
+from openclaw.agent.compaction.memory_flush import watch_compactions
+from openclaw.agent.hooks import Hooks, load_extensions
+from openclaw.agent.prompt.report import ReportStore
+from openclaw.agent.prompt.system_prompt import PromptCache
+from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
+from openclaw.agent.spend.spend import Spending
+from openclaw.agent.window.hygiene import Hygiene
+from openclaw.agent.window.tokens import Scales
 from openclaw.channels.registry import channel_kinds
 from openclaw.clock import Clock
-from openclaw.config.agents import agent_ids, default_agent_id, main_key
+from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
-from openclaw.config.store import ConfigStore
+from openclaw.config.store import ConfigStore, Derived
 from openclaw.gateway import spoken
 from openclaw.gateway.approvals import wake, watch_approvals
+from openclaw.gateway.auth.devices import Devices
+from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
 from openclaw.gateway.channel_run import ChannelRun
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.metrics import Metered
+from openclaw.gateway.health import DiskCheck, Health, build_health
+from openclaw.gateway.http import monitoring, openai_chat, openai_responses, rpc, tools_invoke
+from openclaw.gateway.loop_fairness import LoopFairness
+from openclaw.gateway.methods import (
+    agent,
+    agents,
+    channels,
+    chat,
+    context,
+    devices,
+    exec_approvals,
+    memory,
+    messages,
+    send,
+    skills,
+    system,
+    transcripts,
+    usage,
+)
+from openclaw.gateway.methods import config as config_methods
+from openclaw.gateway.methods import sessions as sessions_methods
+from openclaw.gateway.metrics import LoopLag, MeteredRun, Metrics
 from openclaw.gateway.receive import Reception
-from openclaw.gateway.server.registry import load_methods
+from openclaw.gateway.restart import Restart
+from openclaw.gateway.server.broadcast import Broadcaster
+from openclaw.gateway.server.presence import Presence
+from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.server.run_events import RunStream
+from openclaw.gateway.system_events import SystemEvents
+from openclaw.inbound.pairing import PairingStore
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
 from openclaw.models.base import ModelError
@@ -34,8 +69,10 @@ from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.detect import FoundServer, find_servers
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import is_delivered
+from openclaw.outbound.visible import visible_text
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.run_index import Observer, RunRecord
+from openclaw.sessions.search import SearchIndex
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
@@ -46,12 +83,32 @@ from openclaw.tools.process_registry import ProcessRegistry
 
 log = logging.getLogger("openclaw.gateway")
 
+METHOD_FAMILIES = (
+    agent,
+    agents,
+    chat,
+    config_methods,
+    context,
+    devices,
+    system,
+    exec_approvals,
+    memory,
+    messages,
+    channels,
+    send,
+    skills,
+    transcripts,
+    sessions_methods,
+    usage,
+)
+"""``hello-ok`` lists the methods that are not part of protocol v3 in this order."""
+HTTP_MODULES = (monitoring, openai_chat, openai_responses, rpc, tools_invoke)
+
 
 async def open_gateway(
     state_dir: str, config: ConfigStore, clock: Clock, environ: Mapping[str, str] = os.environ
 ) -> Gateway:
     """Opens the stores and wires the parts. Nothing listens yet and nothing runs."""
-    load_methods()
     current = config.current
     await _migrate(state_dir, current, clock)
     sessions = await FileSessionStore.open(
@@ -59,49 +116,45 @@ async def open_gateway(
     )
     found = await _servers_here(current, environ, state_dir)
 
-    def catalogue(config: Config) -> Catalogue:
-        return Catalogue(config, environ, found=found, state_dir=state_dir)
+    keys = Keys(environ, state_dir=state_dir, clock=clock)
+    questions = ApprovalJournal(state_dir)
+    await questions.load()
+    metrics, loop_fairness = Metrics(), LoopFairness()
 
-    gateway = Gateway(
-        state_dir=state_dir,
-        config=config,
+    def count_failure(error: ModelError) -> None:
+        metrics.model_errors[error.kind] += 1
+
+    model_calls = ModelCalls(
+        keys, lambda: config.current, clock, state_dir, take_turn=loop_fairness.enter, failed=count_failure
+    )
+    runtime = Runtime(
+        state_dir=Path(state_dir),
         clock=clock,
+        config=config,
         sessions=sessions,
         transcripts=FileTranscriptStore(state_dir, clock=clock, store_path=sessions.path),
         ledger=await FileLedger.open(state_dir, clock=clock),
         blobs=FileBlobStore(state_dir),
-        catalogue=catalogue(current),
-        make_catalogue=catalogue,
-        environ=environ,
-    )
-    keys = Keys(environ, state_dir=state_dir, clock=clock)
-
-    def count_failure(error: ModelError) -> None:
-        gateway.meter.model_errors[error.kind] += 1
-
-    gateway.model_calls = ModelCalls(
-        keys, lambda: config.current, clock, state_dir, take_turn=gateway.turnstile.enter, failed=count_failure
-    )
-    questions = ApprovalJournal(state_dir)
-    await questions.load()
-    gateway.runtime = Runtime(
-        state_dir=Path(state_dir),
-        clock=clock,
-        config=config,
-        sessions=gateway.sessions,
-        transcripts=gateway.transcripts,
-        ledger=gateway.ledger,
-        blobs=gateway.blobs,
-        catalogue=lambda: gateway.catalogue,
+        catalogue=CurrentCatalogue(config, environ, found, state_dir),
         processes=ProcessRegistry(),
-        notes=gateway.system_events,
-        call_model=gateway.model_calls.call,
-        grounds=Grounds(state_dir, clock),
+        notes=SystemEvents(clock, lambda: user_zone(config.current)),
+        call_model=model_calls.call,
+        snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=lambda run_id, text: wake(gateway, run_id, text),
-        memories=AgentMemories(Path(state_dir), clock, Embedders(gateway.model_calls.http, keys, environ)),
+        memories=AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ)),
+        hooks=Hooks(),
+        derived=Derived(),
+        prompts=PromptCache(),
+        reports=ReportStore(),
+        scales=Scales(),
+        hygiene=Hygiene(),
+        spending=Spending(),
+        deadlines=Deadlines(),
     )
+    gateway = build_gateway(runtime, metrics, loop_fairness, environ)
+    gateway.model_calls = model_calls
     assert gateway.runtime.approvals is not None
     watch_approvals(gateway, gateway.runtime.approvals)
     watch_compactions(gateway.runtime)
@@ -113,12 +166,64 @@ async def open_gateway(
         config=config,
         clock=clock,
         state_dir=state_dir,
-        ledger=gateway.ledger,
-        blobs=gateway.blobs,
+        ledger=runtime.ledger,
+        blobs=runtime.blobs,
         receive=gateway.reception.receive,
         notice=gateway.reception.notice,
     )
     return gateway
+
+
+def build_gateway(
+    runtime: Runtime, metrics: Metrics, loop_fairness: LoopFairness, environ: Mapping[str, str]
+) -> Gateway:
+    """The parts that serve clients, without runs and channels."""
+    clock, state_dir = runtime.clock, str(runtime.state_dir)
+    broadcaster, disk = Broadcaster(), DiskCheck(state_dir, clock)
+
+    def publish_health(health: dict[str, Any]) -> None:
+        broadcaster.publish("health", health, state_version=gateway.state_version())
+
+    gateway = Gateway(
+        runtime=runtime,
+        environ=environ,
+        methods=MethodTable(*(family.methods for family in METHOD_FAMILIES)),
+        routes=[route for module in HTTP_MODULES for route in module.ROUTES],
+        broadcaster=broadcaster,
+        presence=Presence(clock),
+        devices=Devices(state_dir, clock),
+        pairing=PairingStore(state_dir, clock),
+        health=Health(clock, disk, lambda: build_health(gateway), publish_health),
+        disk=disk,
+        auth_limiter=FailedAuthLimiter(clock),
+        restart=Restart(state_dir, clock),
+        metrics=metrics,
+        loop_lag=LoopLag(clock),
+        loop_fairness=loop_fairness,
+        search=SearchIndex(state_dir, visible_text),
+    )
+    return gateway
+
+
+class CurrentCatalogue:
+    """The models of the current configuration. It is made anew when the configuration has changed."""
+
+    def __init__(
+        self, config: ConfigStore, environ: Mapping[str, str], found: list[FoundServer], state_dir: str
+    ) -> None:
+        self._config = config
+        self._environ = environ
+        self._found = found
+        self._state_dir = state_dir
+        self._made_from: Config | None = None
+        self._catalogue: Catalogue | None = None
+
+    def __call__(self) -> Catalogue:
+        config = self._config.current
+        if self._catalogue is None or self._made_from is not config:
+            self._made_from = config
+            self._catalogue = Catalogue(config, self._environ, found=self._found, state_dir=self._state_dir)
+        return self._catalogue
 
 
 async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
@@ -148,15 +253,15 @@ async def _servers_here(config: Config, environ: Mapping[str, str], state_dir: s
 
 def observe(gateway: Gateway, record: RunRecord) -> Observer:
     def verbose() -> str:
-        return record.verbose or gateway.config.current.agents.defaults.verbose_default or "off"
+        return record.verbose or gateway.runtime.config.current.agents.defaults.verbose_default or "off"
 
     def notice(name: str, text: str) -> None:
         gateway.spawn(spoken.notice(gateway, record, name, text))
 
-    shown: Observer = RunStream(record, gateway.broadcaster, gateway.clock, verbose, notice=notice)
+    shown: Observer = RunStream(record, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
     if gateway.channel_services is not None and is_delivered(record.row.route):
-        shown = ChannelRun(record, shown, gateway.channel_services, gateway.config.current)
-    return Metered(record, shown, gateway.meter)
+        shown = ChannelRun(record, shown, gateway.channel_services, gateway.runtime.config.current)
+    return MeteredRun(record, shown, gateway.metrics)
 
 
 async def close_gateway(gateway: Gateway) -> None:
@@ -171,6 +276,6 @@ async def close_gateway(gateway: Gateway) -> None:
     await gateway.runtime.processes.close()
     await gateway.runtime.memories.close()
     await gateway.model_calls.close()
-    await gateway.transcripts.close()
-    await gateway.sessions.close()
-    await gateway.ledger.close()
+    await gateway.runtime.transcripts.close()
+    await gateway.runtime.sessions.close()
+    await gateway.runtime.ledger.close()

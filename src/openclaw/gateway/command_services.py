@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from openclaw.agent.abort import AbortReason
-from openclaw.agent.budget import Limit, budget_of, family_of, is_limited, limits, spent_so_far
-from openclaw.agent.context_report import session_report
-from openclaw.agent.spend import FileSpend, Totals, total_of
+from openclaw.agent.prepare import session_report
+from openclaw.agent.spend.budget import Limit, budget_of, family_of, is_limited, limits, spent_so_far
+from openclaw.agent.spend.spend import FileSpend, Totals, total_of
 from openclaw.clock import Clock
 from openclaw.config.keypath import MISSING, KeyPathError, get_path, parse_path
 from openclaw.config.schema import Config
@@ -55,15 +54,15 @@ class GatewayCommands:
 
     @property
     def clock(self) -> Clock:
-        return self._gateway.clock
+        return self._gateway.runtime.clock
 
     @property
     def config(self) -> Config:
-        return self._gateway.config.current
+        return self._gateway.runtime.config.current
 
     @property
     def catalogue(self) -> Catalogue:
-        return self._gateway.catalogue
+        return self._gateway.runtime.catalogue()
 
     @property
     def compactions(self) -> Compactions:
@@ -72,7 +71,7 @@ class GatewayCommands:
     # The session
 
     async def entry(self, session: SessionRef) -> SessionEntry | None:
-        return await self._gateway.sessions.get(session.agent_id, session.key)
+        return await self._gateway.runtime.sessions.get(session.agent_id, session.key)
 
     async def patch_session(self, session: SessionRef, changes: dict[str, Any]) -> None:
         now = self.clock.now_ms()
@@ -86,7 +85,7 @@ class GatewayCommands:
                     fields[name] = value
             return SessionEntry(**fields)  # type: ignore[typeddict-item]
 
-        await self._gateway.sessions.update(session.agent_id, session.key, change)
+        await self._gateway.runtime.sessions.update(session.agent_id, session.key, change)
 
     async def use_session(self, facts: Facts) -> str | None:
         gateway, session = self._gateway, facts.session
@@ -118,12 +117,12 @@ class GatewayCommands:
         return (await take_up(self._gateway, _target(session), wanted)).marker_text
 
     def note(self, session: SessionRef, text: str) -> None:
-        self._gateway.system_events.add(session.key, text)
+        self._gateway.runtime.notes.add(session.key, text)
 
     # Runs
 
     async def stop(self, session: SessionRef) -> Stopped:
-        stopped = self._gateway.dispatcher.abort(session.key, reason=AbortReason.STOP)
+        stopped = self._gateway.dispatcher.abort(session.key, reason="stop")
         if stopped and await self.entry(session) is not None:
             await self.patch_session(session, {"abortedLastRun": True})
         return Stopped(stopped)
@@ -137,13 +136,13 @@ class GatewayCommands:
     async def drop_waiting(self, session: SessionRef, run_id: str) -> bool:
         if run_id not in {record.run_id for record in self._gateway.dispatcher.waiting(session.key)}:
             return False
-        return bool(self._gateway.dispatcher.abort(session.key, run_id, AbortReason.REMOVED))
+        return bool(self._gateway.dispatcher.abort(session.key, run_id, "dropped from the queue by hand"))
 
     async def run_next(self, session: SessionRef, run_id: str) -> bool:
         return self._gateway.dispatcher.promote(session.key, run_id)
 
     async def why(self, session: SessionRef, ref: str | None) -> list[str]:
-        rows = await self._gateway.ledger.recent(session_key=session.key, limit=1 if ref is None else 200)
+        rows = await self._gateway.runtime.ledger.recent(session_key=session.key, limit=1 if ref is None else 200)
         wanted = [row for row in rows if ref is None or row.run_id.startswith(ref) or str(row.id) == ref]
         if not wanted:
             return []
@@ -158,7 +157,9 @@ class GatewayCommands:
         )
 
     async def auth_profiles(self, model: Model, agent_id: str) -> Sequence[str]:
-        stored = await stored_profiles(model, self.config, self._gateway.state_dir, agent_id, self.clock.now_ms())
+        stored = await stored_profiles(
+            model, self.config, str(self._gateway.runtime.state_dir), agent_id, self.clock.now_ms()
+        )
         return [profile.id for profile in stored]
 
     def decide(self, ref: str, decision: Decision, by: str) -> str:
@@ -179,7 +180,7 @@ class GatewayCommands:
             return []
         target, entry = _target(session), await self.entry(session)
         path = spend_view.transcript_path(self._gateway, target, entry)
-        home = Path(sessions_dir(self._gateway.state_dir, session.agent_id))
+        home = Path(sessions_dir(self._gateway.runtime.state_dir, session.agent_id))
         runtime = self._gateway.runtime
         spent = await spent_so_far(runtime, path or home / "none.jsonl", await family_of(runtime, session.key))
         return limits(budget, spent)
@@ -221,7 +222,7 @@ class GatewayCommands:
     # The Gateway
 
     async def read_config(self, path: str | None) -> Any:
-        shown = redacted(self._gateway.config.snapshot.parsed)
+        shown = redacted(self._gateway.runtime.config.snapshot.parsed)
         if path is None:
             return shown
         try:
@@ -233,10 +234,10 @@ class GatewayCommands:
         return found
 
     async def write_config(self, path: str, value: Any) -> None:
-        await self._change_config(lambda: self._gateway.config.set_path(path, value))
+        await self._change_config(lambda: self._gateway.runtime.config.set_path(path, value))
 
     async def remove_config(self, path: str) -> None:
-        await self._change_config(lambda: self._gateway.config.unset_path(path))
+        await self._change_config(lambda: self._gateway.runtime.config.unset_path(path))
 
     async def _change_config(self, change: Any) -> None:
         try:
@@ -245,7 +246,7 @@ class GatewayCommands:
             raise ValueError(str(error)) from None
         except KeyError as error:
             raise ValueError(f"Config path not found: {error.args[0]}") from None
-        await self._gateway.config.reload()
+        await self._gateway.runtime.config.reload()
 
     async def restart(self, reason: str) -> None:
         self._gateway.restart.schedule(reason)

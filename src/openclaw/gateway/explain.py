@@ -40,14 +40,14 @@ class Life(msgspec.Struct, frozen=True):
 
 
 async def life_of(gateway: Gateway, row: LedgerRow) -> Life:
-    ledger = gateway.ledger
+    ledger = gateway.runtime.ledger
     # Asked together they share one trip to the ledger's thread.
     parts = await asyncio.gather(ledger.story(row.id), ledger.tool_calls(row.id), ledger.outbox_of(row.id))
     return Life(row, *parts)
 
 
 def story_of(gateway: Gateway, life: Life) -> list[str]:
-    now, zone = gateway.clock.now_ms(), gateway.user_zone()
+    now, zone = gateway.runtime.clock.now_ms(), gateway.user_zone()
     record = gateway.dispatcher.find(life.row.run_id)
     disk = record.disk if record is not None and life.row.ended_at is None else None
     return tell(life.row, life.changes, life.tool_calls, life.outbox, now, zone, disk)
@@ -77,10 +77,10 @@ async def why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
 
 
 async def _exact(gateway: Gateway, name: str) -> LedgerRow | None:
-    row = await gateway.ledger.by_run(_PUBLIC.sub("", name))
+    row = await gateway.runtime.ledger.by_run(_PUBLIC.sub("", name))
     number = name.removeprefix("#")
     if row is None and number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER:
-        row = await gateway.ledger.get(int(number))
+        row = await gateway.runtime.ledger.get(int(number))
     return row
 
 
@@ -88,12 +88,12 @@ async def _by_platform_id(gateway: Gateway, name: str) -> LedgerRow | None:
     """Among the latest messages, the one (or the one made of several) that its channel calls so."""
     if not name:
         return None
-    rows = await gateway.ledger.recent(limit=EARLIER_LOOKED_AT)
+    rows = await gateway.runtime.ledger.recent(limit=EARLIER_LOOKED_AT)
     return next((row for row in rows if name in row.body.message_ids), None)
 
 
 async def _by_prefix(gateway: Gateway, name: str) -> LedgerRow:
-    rows = await gateway.ledger.runs_beginning(name, 6) if name else []
+    rows = await gateway.runtime.ledger.runs_beginning(name, 6) if name else []
     if not rows:
         raise MethodError(
             f'Nothing is known of "{_shown(name)}": it is no message, run, session or label. '
@@ -114,7 +114,7 @@ async def _answering(gateway: Gateway, row: LedgerRow) -> LedgerRow | None:
     found: LedgerRow | None = None
     for _ in range(LONGEST_CHAIN):
         by = answered_by(found or row)
-        following = await gateway.ledger.by_run(by) if by else None
+        following = await gateway.runtime.ledger.by_run(by) if by else None
         if following is None:
             break
         found = following
@@ -130,21 +130,21 @@ async def _session(gateway: Gateway, name: str) -> dict[str, Any] | None:
         return None
     found = await find_row(gateway, name)
     if found is not None:
-        rows = await gateway.ledger.recent(session_key=found.key, limit=LAST_MESSAGES)
+        rows = await gateway.runtime.ledger.recent(session_key=found.key, limit=LAST_MESSAGES)
         return _session_answer(gateway, found.key, found.entry["sessionId"], rows)
     if (key := await _key_of_earlier(gateway, name)) is not None:
-        rows = await gateway.ledger.recent(session_key=key, limit=EARLIER_LOOKED_AT)
+        rows = await gateway.runtime.ledger.recent(session_key=key, limit=EARLIER_LOOKED_AT)
         rows = [row for row in rows if row.session_id == name][:LAST_MESSAGES]
         return _session_answer(gateway, key, name, rows)
     if key_problem(name):
         return None
     deleted = target_of(gateway, name).key
-    rows = await gateway.ledger.recent(session_key=deleted, limit=LAST_MESSAGES)
+    rows = await gateway.runtime.ledger.recent(session_key=deleted, limit=LAST_MESSAGES)
     return _session_answer(gateway, deleted, rows[0].session_id, rows) if rows else None
 
 
 async def _key_of_earlier(gateway: Gateway, session_id: str) -> str | None:
-    for row in await gateway.sessions.rows():
+    for row in await gateway.runtime.sessions.rows():
         if any(previous.session_id == session_id for previous in previous_sessions(row.entry)):
             return row.key
     return None
@@ -152,7 +152,7 @@ async def _key_of_earlier(gateway: Gateway, session_id: str) -> str | None:
 
 def _session_answer(gateway: Gateway, key: str, session_id: str, rows: list[LedgerRow]) -> dict[str, Any]:
     """Oldest first, as one reads."""
-    now, zone = gateway.clock.now_ms(), gateway.user_zone()
+    now, zone = gateway.runtime.clock.now_ms(), gateway.user_zone()
     oldest_first = rows[::-1]
     story = [summary(row, text_of(row), now, zone) for row in oldest_first]
     return {

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,17 @@ log = logging.getLogger("openclaw.gateway.health")
 class Health:
     """The last health object, its version, and the one refresh that may be under way."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(
+        self,
+        clock: Clock,
+        disk: DiskCheck,
+        build: Callable[[], Awaitable[dict[str, Any]]],
+        publish: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._clock = clock
+        self._disk = disk
+        self._build = build
+        self._publish = publish
         self.cached: dict[str, Any] | None = None
         self.version = 1
         self._refreshing: asyncio.Task[dict[str, Any]] | None = None
@@ -43,12 +53,12 @@ class Health:
     async def current(self, *, probe: bool = False) -> dict[str, Any]:
         """Counted now: it costs less than a stale number would. Everyone is told when the last time is a while ago."""
         if probe:
-            problem = await self._gateway.disk.problem()
+            problem = await self._disk.problem()
             return {**await self.refresh(), **({"ok": False, "problem": problem} if problem else {})}
         cached = self.cached
-        if cached is None or self._gateway.clock.now_ms() - cached["ts"] >= MAX_AGE_MS:
+        if cached is None or self._clock.now_ms() - cached["ts"] >= MAX_AGE_MS:
             return await self.refresh()
-        return await build_health(self._gateway)
+        return await self._build()
 
     async def refresh(self) -> dict[str, Any]:
         return await asyncio.shield(self.refresh_soon())
@@ -61,9 +71,9 @@ class Health:
         return self._refreshing
 
     async def _refresh(self) -> dict[str, Any]:
-        self.cached = await build_health(self._gateway)
+        self.cached = await self._build()
         self.version += 1
-        self._gateway.broadcaster.publish("health", self.cached, state_version=self._gateway.state_version())
+        self._publish(self.cached)
         return self.cached
 
     def stop(self) -> None:
@@ -77,8 +87,8 @@ def _log_failure(task: asyncio.Task[dict[str, Any]]) -> None:
 
 
 async def build_health(gateway: Gateway) -> dict[str, Any]:
-    config = gateway.config.current
-    began, now = gateway.clock.monotonic(), gateway.clock.now_ms()
+    config = gateway.runtime.config.current
+    began, now = gateway.runtime.clock.monotonic(), gateway.runtime.clock.now_ms()
     default = default_agent_id(config)
     channels = by_channel(gateway.channel_services.channels if gateway.channel_services else None)
     agents: list[dict[str, Any]] = []
@@ -95,7 +105,7 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
     return {
         "ok": True,
         "ts": now,
-        "durationMs": int((gateway.clock.monotonic() - began) * 1000),
+        "durationMs": int((gateway.runtime.clock.monotonic() - began) * 1000),
         "channels": {name: summary_of(accounts) for name, accounts in channels.items()},
         "channelOrder": list(channels),
         "channelLabels": {name: accounts[0].kind.label for name, accounts in channels.items()},
@@ -127,7 +137,7 @@ async def session_summary(gateway: Gateway, agent_id: str, now: int) -> dict[str
         }
         for row in listed.rows
     ]
-    return {"path": gateway.sessions.path(agent_id), "count": listed.total, "recent": recent}
+    return {"path": gateway.runtime.sessions.path(agent_id), "count": listed.total, "recent": recent}
 
 
 FRESH_S = 1.0

@@ -30,7 +30,7 @@ async def within_reach(gateway: Gateway, inbound: Inbound, agent_id: str) -> Inb
     """The message, its files named by where the agent finds them. Pictures are shown to the model instead."""
     if not any(_is_for_tools(media) for media in inbound.media):
         return inbound
-    workspace = workspace_dir(gateway.config.current, gateway.state_dir, agent_id)
+    workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     media = [await _placed(gateway, one, workspace) if _is_for_tools(one) else one for one in inbound.media]
     return msgspec.structs.replace(inbound, media=tuple(media))
 

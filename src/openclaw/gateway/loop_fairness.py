@@ -8,7 +8,7 @@ from collections import deque
 MOST_PER_PASS = 8
 
 
-class Turnstile:
+class LoopFairness:
     """Lets some tasks through in each pass of the loop, in the order they came.
 
     A hundred answers that arrive at the same moment would otherwise be handled in one pass, a millisecond each, and no

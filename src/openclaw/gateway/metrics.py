@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from openclaw.clock import Clock
 from openclaw.events import AssistantEnded, Event
 from openclaw.messages import Usage
-from openclaw.runs.outcome import ending_of
+from openclaw.runs.outcome import end_of
 from openclaw.runs.run_index import Observer, RunRecord
 
 TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -33,7 +33,7 @@ class Histogram:
         return sum(self.counts)
 
 
-class Meter:
+class Metrics:
     def __init__(self) -> None:
         self.messages: Counter[str] = Counter()
         """By how they ended."""
@@ -49,35 +49,35 @@ class Meter:
         self.tokens["cache_write"] += usage.cache_write
 
 
-class Metered:
+class MeteredRun:
     """Counts a run on its way to whoever shows it."""
 
-    def __init__(self, record: RunRecord, inner: Observer, meter: Meter) -> None:
+    def __init__(self, record: RunRecord, inner: Observer, metrics: Metrics) -> None:
         self._record = record
         self._inner = inner
-        self._meter = meter
+        self._metrics = metrics
 
     def started(self) -> None:
         self._inner.started()
 
     def event(self, event: Event) -> None:
         if isinstance(event, AssistantEnded):
-            self._meter.spent(event.message.usage)
+            self._metrics.spent(event.message.usage)
         self._inner.event(event)
 
     def aborted(self, reason: str) -> None:
         self._inner.aborted(reason)
 
     def absorbed(self, by: str) -> None:
-        self._meter.messages["superseded"] += 1
+        self._metrics.messages["superseded"] += 1
         self._inner.absorbed(by)
 
     def finished(self) -> None:
         record = self._record
         if record.result is not None:
-            self._meter.messages[ending_of(record.result).state] += 1
+            self._metrics.messages[end_of(record.result)[0]] += 1
         if record.started_at is not None and record.ended_at is not None:
-            self._meter.turns.add((record.ended_at - record.started_at) / 1000)
+            self._metrics.turns.add((record.ended_at - record.started_at) / 1000)
         self._inner.finished()
 
 
@@ -87,11 +87,11 @@ WINDOW = 1200
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
-class StallMonitor:
+class LoopLag:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=WINDOW)
-        self.lag = Histogram(LAG_SECONDS)
+        self.histogram = Histogram(LAG_SECONDS)
         """Everything since the start, in seconds."""
         self.worst = 0.0
 
@@ -103,7 +103,7 @@ class StallMonitor:
 
     def note(self, lag_s: float) -> None:
         self._recent.append(lag_s)
-        self.lag.add(lag_s)
+        self.histogram.add(lag_s)
         self.worst = max(self.worst, lag_s)
 
     def percentile(self, share: float) -> float:

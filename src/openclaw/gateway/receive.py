@@ -52,12 +52,12 @@ class Reception:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._dedupe = Dedupe(gateway.ledger)
+        self._dedupe = Dedupe(gateway.runtime.ledger)
         self._history = PendingHistory()
         self._commands = GatewayCommands(gateway)
         self._debouncer = Debouncer(
             self._deliver,
-            clock=gateway.clock,
+            clock=gateway.runtime.clock,
             window_ms=self._window,
             is_control=is_control_message,
             on_error=self._report,
@@ -78,7 +78,7 @@ class Reception:
                 pass
         if self._window(inbound) > 0:
             # It may wait for more words, so it is written down first; a restart hands on what still waited.
-            await self._gateway.ledger.hold(_held_key(inbound), msgspec.json.encode(inbound))
+            await self._gateway.runtime.ledger.hold(_held_key(inbound), msgspec.json.encode(inbound))
             self._debouncer.add(inbound)
             return True
         handed_on = self._debouncer.add(inbound)
@@ -88,21 +88,21 @@ class Reception:
 
     async def notice(self, inbound: Inbound) -> None:
         """Something to know at the next turn, e.g. a reaction."""
-        config = self._gateway.config.current
+        config = self._gateway.runtime.config.current
         settings = self._settings(inbound)
         allowed = await self._gateway.pairing.allowed(inbound.channel)
         if not isinstance(decide_access(inbound, settings, allowed), Drop | Pair):
-            self._gateway.system_events.add(resolve_route(config, inbound).session_key, inbound.text)
+            self._gateway.runtime.notes.add(resolve_route(config, inbound).session_key, inbound.text)
 
     async def recover(self) -> int:
         """Hands on what was waiting for more words when the last Gateway ended; what it had handed on is skipped."""
-        held = await self._gateway.ledger.held()
+        held = await self._gateway.runtime.ledger.held()
         for key, message in held:
             try:
                 await self._deliver([msgspec.json.decode(message, type=Inbound)])
             except msgspec.MsgspecError as error:
                 log.error("a message that was kept aside cannot be read and is given up: %s", error)
-            await self._gateway.ledger.let_go([key])
+            await self._gateway.runtime.ledger.let_go([key])
         return len(held)
 
     async def close(self) -> None:
@@ -110,12 +110,12 @@ class Reception:
         await self._debouncer.close()
 
     def _settings(self, inbound: Inbound) -> ChannelSettings:
-        config, channel, account = self._gateway.config.current, inbound.channel, inbound.account_id
+        config, channel, account = self._gateway.runtime.config.current, inbound.channel, inbound.account_id
         key = ("channel settings", channel, account)
         return self._gateway.runtime.derived.of(config, key, lambda: channel_settings(config, channel, account))
 
     def _window(self, inbound: Inbound) -> int:
-        return debounce_ms(self._gateway.config.current.messages.inbound, inbound.channel)
+        return debounce_ms(self._gateway.runtime.config.current.messages.inbound, inbound.channel)
 
     def _report(self, error: Exception, items: list[Inbound]) -> None:
         ids = ", ".join(item.message_id for item in items)
@@ -125,7 +125,7 @@ class Reception:
         asked = await self._gateway.pairing.ask(inbound.channel, sender_id, {"name": inbound.sender.name})
         if asked is None or not asked.new:
             return
-        resolved = resolve_route(self._gateway.config.current, inbound)
+        resolved = resolve_route(self._gateway.runtime.config.current, inbound)
         text = pairing_reply(inbound.channel, sender_id, asked.code)
         await self._say(inbound, resolved, text, (), "a stranger asked to be let in")
 
@@ -135,32 +135,32 @@ class Reception:
         new = [(item, key) for item in items if await self._dedupe.take(key := dedupe_key_of(item))]
         if not new:
             if self._window(items[0]) > 0:
-                await self._gateway.ledger.let_go([_held_key(item) for item in items])
+                await self._gateway.runtime.ledger.let_go([_held_key(item) for item in items])
             return
         keys = tuple(key for _, key in new if key is not None)
         try:
             inbound = merged([item for item, _ in new])
-            config = self._gateway.config.current
+            config = self._gateway.runtime.config.current
             written = False
             for resolved in broadcast_routes(config, inbound) or [resolve_route(config, inbound)]:
                 written |= await self._take(inbound, resolved, keys)
             for key in () if written else keys:
                 await self._dedupe.keep(key)
             if self._window(inbound) > 0:
-                await self._gateway.ledger.let_go([_held_key(item) for item in items])
+                await self._gateway.runtime.ledger.let_go([_held_key(item) for item in items])
         finally:
             for key in keys:
                 self._dedupe.release(key)
 
     async def _take(self, inbound: Inbound, resolved: Resolved, keys: tuple[str, ...]) -> bool:
         """Whether the keys are on disk now, together with what became of the message."""
-        gateway, config = self._gateway, self._gateway.config.current
+        gateway, config = self._gateway, self._gateway.runtime.config.current
         settings = self._settings(inbound)
         standing = sender_standing(inbound, settings, await gateway.pairing.allowed(inbound.channel), config.commands)
         patterns = mention_patterns(config, resolved.agent_id)
         group = inbound.peer.kind != "direct"
         listening = Listening(group=group, channel=inbound.channel, mentions=patterns)
-        before = await gateway.sessions.get(resolved.agent_id, resolved.session_key)
+        before = await gateway.runtime.sessions.get(resolved.agent_id, resolved.session_key)
         addressed = gate(
             inbound,
             patterns,
@@ -189,7 +189,7 @@ class Reception:
         return True
 
     def _denied(self, inbound: Inbound, resolved: Resolved, entry: SessionEntry | None) -> bool:
-        policy = self._gateway.config.current.session.send_policy
+        policy = self._gateway.runtime.config.current.session.send_policy
         rules, default = (policy.rules, policy.default) if policy else ((), None)
         kind = inbound.peer.kind
         return (
@@ -205,7 +205,7 @@ class Reception:
         outcome: Continue,
         keys: tuple[str, ...],
     ) -> None:
-        gateway, config = self._gateway, self._gateway.config.current
+        gateway, config = self._gateway, self._gateway.runtime.config.current
         entry, rotation = await self._session(inbound, resolved)
         if rotation is not None:
             await self._say(inbound, resolved, rotation.marker_text, (), "a new session began")
@@ -253,7 +253,7 @@ class Reception:
             resolved.agent_id,
             resolved.session_key,
             facts,
-            gateway.clock.now_ms(),
+            gateway.runtime.clock.now_ms(),
             busy=lambda: gateway.dispatcher.occupied(resolved.session_key),
         )
 
@@ -263,7 +263,7 @@ class Reception:
         base = outcome.text
         if not outcome.greeting:
             said = msgspec.structs.replace(inbound, text=outcome.text)
-            options = envelope_options(self._gateway.config.current)
+            options = envelope_options(self._gateway.runtime.config.current)
             base = make_bodies(said, options, previous_ms=entry.get("updatedAt"), history=pending).body
         new = rotation is not None or not entry.get("systemSent")
         return assemble_prompt(

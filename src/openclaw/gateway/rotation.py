@@ -31,7 +31,7 @@ async def start_over(gateway: Gateway, target: Target, reason: Reason = "reset",
     await stop_runs(gateway, target, AbortReason.RESET)
 
     async def work() -> Rotation:
-        now = gateway.clock.now_ms()
+        now = gateway.runtime.clock.now_ms()
         return await rotate(gateway.runtime, target.agent_id, target.key, reason, now, why=why)
 
     rotation = await gateway.dispatcher.exclusively(target.key, work)
@@ -45,7 +45,7 @@ async def take_up(gateway: Gateway, target: Target, wanted: str | int | Previous
         raise NotResumable("A message of this session is being answered. Wait for it or send /stop, then try again.")
 
     async def work() -> Rotation:
-        return await resume(gateway.runtime, target.agent_id, target.key, wanted, gateway.clock.now_ms())
+        return await resume(gateway.runtime, target.agent_id, target.key, wanted, gateway.runtime.clock.now_ms())
 
     rotation = await gateway.dispatcher.exclusively(target.key, work)
     announce(gateway, target, rotation)
@@ -93,9 +93,12 @@ def earlier_transcripts(target: Target, entry: SessionEntry) -> list[TranscriptR
 async def unlisted_session(gateway: Gateway, target: Target, session_id: str) -> PreviousSession | None:
     """A transcript of this agent that no key has or remembers, e.g. one that fell off the end of a list."""
     ref = TranscriptRef(agent_id=target.agent_id, session_id=session_id)
-    if gateway.transcripts.locate(ref) is None or await gateway.sessions.find_session_id(session_id) is not None:
+    if (
+        gateway.runtime.transcripts.locate(ref) is None
+        or await gateway.runtime.sessions.find_session_id(session_id) is not None
+    ):
         return None
-    for row in await gateway.sessions.rows():
+    for row in await gateway.runtime.sessions.rows():
         if any(previous.session_id == session_id for previous in previous_sessions(row.entry)):
             return None
     return PreviousSession(session_id=session_id)

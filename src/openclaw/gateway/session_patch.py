@@ -134,7 +134,7 @@ def _set_thinking(entry: dict[str, Any], value: Setting, target: Target, gateway
     model = _model_of(entry, target, gateway)
     if level == "xhigh" and model is not None and level not in supported_levels(model):
         raise MethodError(f'thinkingLevel "xhigh" is not available with {model.ref} (use off|minimal|low|medium|high)')
-    default = gateway.config.current.agents.defaults.thinking_default
+    default = gateway.runtime.config.current.agents.defaults.thinking_default
     if level == "off" and (model is None or level_unless_set(model, default) == "off"):
         entry.pop("thinkingLevel", None)
     else:
@@ -146,8 +146,8 @@ def _model_of(entry: dict[str, Any], target: Target, gateway: Gateway) -> Model 
     chosen, provider = entry.get("modelOverride"), entry.get("providerOverride")
     try:
         if chosen:
-            return gateway.catalogue.resolve(f"{provider}/{chosen}" if provider else str(chosen))
-        return gateway.catalogue.default_for(gateway.config.current, target.agent_id)
+            return gateway.runtime.catalogue().resolve(f"{provider}/{chosen}" if provider else str(chosen))
+        return gateway.runtime.catalogue().default_for(gateway.runtime.config.current, target.agent_id)
     except UnknownModel:
         return None
 
@@ -192,8 +192,8 @@ def _set_model(entry: dict[str, Any], value: Setting, target: Target, gateway: G
     if not text:
         raise MethodError("invalid model: empty")
     try:
-        model = gateway.catalogue.resolve(text)
-        default = gateway.catalogue.default_for(gateway.config.current, target.agent_id)
+        model = gateway.runtime.catalogue().resolve(text)
+        default = gateway.runtime.catalogue().default_for(gateway.runtime.config.current, target.agent_id)
     except UnknownModel as unknown:
         raise MethodError(f"invalid model: {unknown}") from None
     if model.ref != default.ref:
@@ -204,7 +204,7 @@ def resolved_model(entry: SessionEntry, agent_id: str, gateway: Gateway) -> dict
     if entry.get("modelOverride"):
         return {"modelProvider": entry.get("providerOverride"), "model": entry.get("modelOverride")}
     try:
-        model = gateway.catalogue.default_for(gateway.config.current, agent_id)
+        model = gateway.runtime.catalogue().default_for(gateway.runtime.config.current, agent_id)
     except UnknownModel:
         return {"modelProvider": None, "model": None}
     return {"modelProvider": model.provider, "model": model.id}

@@ -89,9 +89,9 @@ def row_view(row: SessionRow, defaults: dict[str, Any]) -> dict[str, Any]:
 
 def model_defaults(gateway: Gateway, agent_id: str | None = None) -> dict[str, Any]:
     """The model a session without a choice of its own would use; nulls when none can be resolved."""
-    config = gateway.config.current
+    config = gateway.runtime.config.current
     try:
-        model = gateway.catalogue.default_for(config, agent_id or default_agent_id(config))
+        model = gateway.runtime.catalogue().default_for(config, agent_id or default_agent_id(config))
     except UnknownModel:
         return {"modelProvider": None, "model": None, "contextTokens": None}
     return {"modelProvider": model.provider, "model": model.id, "contextTokens": model.context_window}
@@ -105,10 +105,10 @@ class Listed(NamedTuple):
 
 async def most_recent(gateway: Gateway, agent_id: str, limit: int) -> Listed:
     """The newest sessions of an agent, reserved keys left out. A long store is not walked through."""
-    rows = await gateway.sessions.rows(agent_id)
-    shared = gateway.config.current.session.scope == "global"
+    rows = await gateway.runtime.sessions.rows(agent_id)
+    shared = gateway.runtime.config.current.session.scope == "global"
     hidden = [key for key in RESERVED_KEYS if key != "global" or not shared]
-    held_back = [key for key in hidden if await gateway.sessions.get(agent_id, key) is not None]
+    held_back = [key for key in hidden if await gateway.runtime.sessions.get(agent_id, key) is not None]
     shown = matching(rows, include_global=shared, include_unknown=False)
     return Listed(list(islice(shown, limit)), len(rows) - len(held_back))
 
@@ -132,13 +132,13 @@ def search_text(row: SessionRow) -> str:
 
 async def last_messages(gateway: Gateway, row: SessionRow, limit: int) -> list[Message]:
     ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
-    return [message for entry in await gateway.transcripts.tail(ref, limit) if (message := message_of(entry))]
+    return [message for entry in await gateway.runtime.transcripts.tail(ref, limit) if (message := message_of(entry))]
 
 
 async def first_messages(gateway: Gateway, row: SessionRow) -> list[Message]:
     """What a session began with, for its name; none when its file is compressed or begins with something very long."""
     ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
-    path = gateway.transcripts.locate(ref)
+    path = gateway.runtime.transcripts.locate(ref)
     if path is None or not path.endswith(".jsonl"):
         return []
     lines = await asyncio.to_thread(_head, path)

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from openclaw.agent.latency import Latency, together
-from openclaw.agent.spend import Activity, Days, FileSpend, PriceOf, Totals, daily_totals, total_of
+from openclaw.agent.spend.spend import (
+    Activity,
+    Days,
+    FileSpend,
+    Latency,
+    PriceOf,
+    Totals,
+    daily_totals,
+    together,
+    total_of,
+)
 from openclaw.gateway.targets import Target, transcript_ref
 from openclaw.models.base import Price
 from openclaw.models.catalogue import UnknownModel
@@ -27,7 +36,7 @@ DAY_MS = 86_400_000
 
 def prices(gateway: Gateway) -> PriceOf:
     """Each model is looked up once; what the catalogue does not know has no price."""
-    catalogue, known = gateway.catalogue, dict[tuple[str, str], Price | None]()
+    catalogue, known = gateway.runtime.catalogue(), dict[tuple[str, str], Price | None]()
 
     def price_of(provider: str, model: str) -> Price | None:
         if (provider, model) not in known:
@@ -54,8 +63,8 @@ def begins_ms(days: Days) -> int:
 
 def folders(gateway: Gateway, agent_id: str | None = None) -> list[Path]:
     agents = [agent_id] if agent_id else gateway.agent_ids()
-    found = [Path(sessions_dir(gateway.state_dir, agent)) for agent in agents]
-    return list(dict.fromkeys([*found, *(Path(gateway.sessions.path(agent)).parent for agent in agents)]))
+    found = [Path(sessions_dir(gateway.runtime.state_dir, agent)) for agent in agents]
+    return list(dict.fromkeys([*found, *(Path(gateway.runtime.sessions.path(agent)).parent for agent in agents)]))
 
 
 async def of_session(
@@ -69,7 +78,7 @@ async def of_session(
 
 
 def transcript_path(gateway: Gateway, target: Target, entry: SessionEntry | None) -> Path | None:
-    found = gateway.transcripts.locate(transcript_ref(target, entry)) if entry else None
+    found = gateway.runtime.transcripts.locate(transcript_ref(target, entry)) if entry else None
     return Path(found) if found else None
 
 

@@ -40,9 +40,9 @@ class Said(msgspec.Struct, kw_only=True):
 async def say(gateway: Gateway, said: Said) -> bool:
     """Writes message and answer down together, then tells everyone. False: this message was answered before."""
     target = said.target
-    entry = await gateway.sessions.get(target.agent_id, target.key)
+    entry = await gateway.runtime.sessions.get(target.agent_id, target.key)
     if entry is None and said.text:
-        now = gateway.clock.now_ms()
+        now = gateway.runtime.clock.now_ms()
         entry, _ = await ensure_fresh(gateway.runtime, target.agent_id, target.key, MessageFacts(), now)
     accept = Accept(
         run_id=said.run_id,
@@ -58,10 +58,10 @@ async def say(gateway: Gateway, said: Said) -> bool:
     text = (said.text or "").strip()
     parts = []
     if text and is_delivered(said.route):
-        limits = limits_for(gateway.config.current, said.route["channel"], said.route.get("accountId"))
+        limits = limits_for(gateway.runtime.config.current, said.route["channel"], said.route.get("accountId"))
         parts = parts_for(said.route, [text], limits)
     # In one step: a command that was accepted but has no end would be taken for a prompt after a crash.
-    _, new = await gateway.ledger.post(
+    _, new = await gateway.runtime.ledger.post(
         accept,
         parts,
         state="answered" if text else "silent",
@@ -80,7 +80,7 @@ async def notice(gateway: Gateway, record: RunRecord, run_id: str, text: str) ->
     """A line beside a run, not kept in the transcript: told to open chats and to the run's channel."""
     row = record.row
     if is_delivered(row.route):
-        limits = limits_for(gateway.config.current, row.route["channel"], row.route.get("accountId"))
+        limits = limits_for(gateway.runtime.config.current, row.route["channel"], row.route.get("accountId"))
         accept = Accept(
             run_id=run_id,
             dedupe_key=f"notice|{run_id}",
@@ -91,10 +91,10 @@ async def notice(gateway: Gateway, record: RunRecord, run_id: str, text: str) ->
             route=row.route,
             body=MessageBody(prompt=text),
         )
-        await gateway.ledger.post(accept, parts_for(row.route, [text], limits))
+        await gateway.runtime.ledger.post(accept, parts_for(row.route, [text], limits))
         if gateway.channel_services is not None:
             gateway.channel_services.delivery.wake()
-    message = msgspec.to_builtins(injected_message(text, gateway.clock.now_ms()))
+    message = msgspec.to_builtins(injected_message(text, gateway.runtime.clock.now_ms()))
     head = {"runId": run_id, "sessionKey": shown_key(row.session_key), "seq": 1, "state": "final"}
     gateway.broadcaster.publish("chat", {**head, "message": message})
 
@@ -105,17 +105,17 @@ async def show(gateway: Gateway, target: Target, run_id: str, text: str) -> None
     if not text:
         gateway.broadcaster.publish("chat", payload)
         return
-    message = injected_message(text, gateway.clock.now_ms())
+    message = injected_message(text, gateway.runtime.clock.now_ms())
     gateway.broadcaster.publish("chat", {**payload, "message": msgspec.to_builtins(message)})
     gateway.spawn(_keep(gateway, target, run_id, message))
 
 
 async def _keep(gateway: Gateway, target: Target, run_id: str, message: Any) -> None:
     async def append() -> None:
-        entry = await gateway.sessions.get(target.agent_id, target.key)
+        entry = await gateway.runtime.sessions.get(target.agent_id, target.key)
         if entry is None:
             return
-        transcript = await gateway.transcripts.open(
+        transcript = await gateway.runtime.transcripts.open(
             transcript_ref(target, entry), cwd=home_of(gateway.runtime, target.agent_id)
         )
         assert transcript is not None

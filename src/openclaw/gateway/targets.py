@@ -30,7 +30,7 @@ def target_of(gateway: Gateway, key: str, agent_id: str | None = None) -> Target
     """
     if len(key) > LONGEST_KEY:
         raise MethodError(f"invalid session key: {key_problem(key)}")
-    config = gateway.config.current
+    config = gateway.runtime.config.current
     return _target(key, agent_id or default_agent_id(config), main_key(config), config.session.scope)
 
 
@@ -44,14 +44,14 @@ def _target(key: str, default_agent: str, main_key: str, scope: str) -> Target:
 
 def require_configured(gateway: Gateway, target: Target) -> None:
     """A message for an agent nobody configured is a slip of the pen, once any agents are configured."""
-    config = gateway.config.current
+    config = gateway.runtime.config.current
     if config.agents.list and target.agent_id not in gateway.agent_ids():
         known = ", ".join(gateway.agent_ids())
         raise MethodError(f'unknown agent id "{target.agent_id}" in the session key; there are: {known}')
 
 
 async def entry_of(gateway: Gateway, target: Target) -> SessionEntry | None:
-    return await gateway.sessions.get(target.agent_id, target.key)
+    return await gateway.runtime.sessions.get(target.agent_id, target.key)
 
 
 def transcript_ref(target: Target, entry: SessionEntry) -> TranscriptRef:
@@ -65,7 +65,7 @@ def require_agent(gateway: Gateway, agent_id: str) -> None:
 
 
 def check_send_policy(gateway: Gateway, target: Target, entry: SessionEntry | None, channel: str | None = None) -> None:
-    policy = gateway.config.current.session.send_policy
+    policy = gateway.runtime.config.current.session.send_policy
     rules = policy.rules if policy else ()
     default = policy.default if policy else None
     if send_decision(target.key, entry, rules, default, channel=channel) == "deny":
@@ -79,8 +79,8 @@ async def find_row(gateway: Gateway, text: str) -> SessionRow | None:
         entry = await entry_of(gateway, target)
         if entry is not None:
             return SessionRow(target.agent_id, target.key, entry)
-    found = await gateway.sessions.find_session_id(text.strip())
+    found = await gateway.runtime.sessions.find_session_id(text.strip())
     if found is not None:
         return found
-    labelled = [row for row in await gateway.sessions.rows() if row.entry.get("label") == text.strip()]
+    labelled = [row for row in await gateway.runtime.sessions.rows() if row.entry.get("label") == text.strip()]
     return labelled[0] if len(labelled) == 1 else None

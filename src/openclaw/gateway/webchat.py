@@ -44,7 +44,7 @@ async def hear(
 def operator_may_elevate(gateway: Gateway, target: Target) -> bool:
     """Whoever calls with the Gateway's secret counts as a sender of its own chat."""
     facts = Facts(session=SessionRef(target.agent_id, target.key), channel="webchat")
-    return elevated.allowed(gateway.config.current, facts)
+    return elevated.allowed(gateway.runtime.config.current, facts)
 
 
 async def fresh_session(gateway: Gateway, target: Target) -> SessionEntry:
@@ -54,7 +54,7 @@ async def fresh_session(gateway: Gateway, target: Target) -> SessionEntry:
         target.agent_id,
         target.key,
         MessageFacts(channel="webchat"),
-        gateway.clock.now_ms(),
+        gateway.runtime.clock.now_ms(),
         busy=lambda: gateway.dispatcher.occupied(target.key),
     )
     if rotation is not None:

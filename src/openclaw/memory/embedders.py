@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from openclaw.config.schema import Config, MemorySearch
-from openclaw.config.schema.base import SecretRef
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.models.base import Model, ModelError
 from openclaw.models.http import ModelHttp, WireRequest
@@ -33,6 +32,8 @@ class EmbeddingFailed(Exception):
 
 
 class Embedder(Protocol):
+    """Turns texts into vectors."""
+
     provider: str
     model: str
     batch_texts: int
@@ -157,15 +158,11 @@ class Embedders:
         own = settings.remote.api_key
         if own is None:
             return await self._keys.resolve_key(model, config, agent_id=agent_id)
-        return await _secret(own, self._environ)
-
-
-async def _secret(own: str | SecretRef, environ: Mapping[str, str]) -> str:
-    what = "agents.defaults.memorySearch.remote.apiKey"
-    try:
-        return await asyncio.to_thread(resolve_secret, own, environ, what) or ""
-    except SecretUnavailable as error:
-        raise ModelError(str(error), kind="auth") from None
+        try:
+            what = "agents.defaults.memorySearch.remote.apiKey"
+            return await asyncio.to_thread(resolve_secret, own, self._environ, what) or ""
+        except SecretUnavailable as error:
+            raise ModelError(str(error), kind="auth") from None
 
 
 def _model_path(settings: MemorySearch) -> Path | None:
@@ -210,6 +207,8 @@ class _GeminiAnswer(msgspec.Struct):
 
 
 class _HttpEmbedder:
+    """Calls an embedding server. The key is looked up at every call."""
+
     batch_texts = BATCH_TEXTS
 
     def __init__(
@@ -288,6 +287,8 @@ IDLE_S = 120.0
 
 
 class GgufEmbedder:
+    """Embeddings from a model file, in a process of its own that ends when it is idle."""
+
     provider = "local"
     batch_texts = 16
 
@@ -367,6 +368,12 @@ def word_vectors_folder() -> Path | None:
 
 
 class WordVectors:
+    """Embeddings without a server: the mean of the vectors of a text's tokens.
+
+    The table of vectors and the tokenizer are data files of the package ``wordllama`` (the ``memory`` extra). The code
+    of the package is not imported.
+    """
+
     provider = "local"
     model = "wordllama-256"
     batch_texts = 256

@@ -104,7 +104,8 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     if current[-1]["role"] == "assistant":
         current.append({"role": "user", "content": [{"type": "text", "text": convert.CONTINUE}]})
     marker = _cache_marker(model)
-    _mark_last_user_block(current, marker)
+    last = current[-1]["content"]
+    last[-1] = _marked(last[-1], marker)
     body: dict[str, Any] = {"model": model.id, "messages": [*finished, *current], "stream": True}
     if system := _system(request, marker):
         body["system"] = system
@@ -246,11 +247,6 @@ def _cache_marker(model: Model) -> dict[str, str] | None:
 
 def _marked(block: dict[str, Any], marker: dict[str, str] | None) -> dict[str, Any]:
     return {**block, "cache_control": marker} if marker else block
-
-
-def _mark_last_user_block(messages: list[dict[str, Any]], marker: dict[str, str] | None) -> None:
-    content = messages[-1]["content"]
-    content[-1] = _marked(content[-1], marker)
 
 
 def _add_tools(body: dict[str, Any], request: ModelRequest, marker: dict[str, str] | None) -> None:

@@ -171,7 +171,9 @@ class Catalogue:
         seen: set[str] = set()
         builtin = () if self._config.models.mode == "replace" else builtin_models(self._config, self._environ)
         configured = configured_models(self._config, self._environ)
-        for model in (*configured, *self._running_here(), *builtin, self._embedded()):
+        window = context_length(weights_path(self._state_dir))
+        embedded = local_model(context_window=min(window or LOCAL_WINDOW, LOCAL_WINDOW))
+        for model in (*configured, *self._running_here(), *builtin, embedded):
             if model.ref.lower() not in seen:
                 seen.add(model.ref.lower())
                 yield self._capped(model)
@@ -183,10 +185,6 @@ class Catalogue:
 
         for server in self._found:
             yield from catalogue_models(server)
-
-    def _embedded(self) -> Model:
-        window = context_length(weights_path(self._state_dir))
-        return local_model(context_window=min(window or LOCAL_WINDOW, LOCAL_WINDOW))
 
     def _by_bare_id(self, text: str) -> Model:
         same = [model for model in self._models.values() if model.id.lower() == text.lower()]
@@ -319,7 +317,7 @@ def _with_overrides(base: Model, row: ModelConfig, *, inherits: bool) -> Model:
         input=tuple(row.input) if "input" in given or not inherits else base.input,
         context_window=window,
         max_tokens=row.max_tokens or (base.max_tokens if inherits else min(DEFAULT_MAX_TOKENS, window)),
-        cost=_price(row.cost) if row.cost is not None else base.cost or free,
+        cost=msgspec.convert(row.cost, Price, from_attributes=True) if row.cost is not None else base.cost or free,
         headers={**base.headers, **row.headers},
         compat={**base.compat, **row.compat},
         tools=row.tools and base.api != "local",
@@ -355,7 +353,3 @@ def _given_fields(row: ModelConfig) -> set[str]:
     """The fields that the config sets. A value equal to the default counts as not set."""
     blank = type(row)(id=row.id)
     return {name for name in row.__struct_fields__ if getattr(row, name) != getattr(blank, name)}
-
-
-def _price(cost: Any) -> Price:
-    return Price(input=cost.input, output=cost.output, cache_read=cost.cache_read, cache_write=cost.cache_write)

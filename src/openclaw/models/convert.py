@@ -62,7 +62,12 @@ def transform(messages: list[Message], model: Model, ids: UniqueIds) -> list[Mes
                     converted = _assistant_block(block, same)
                     if isinstance(converted, ToolCall):
                         new_ids.append(ids.take(converted.id, same))
-                        converted = _renamed_call(converted, new_ids[-1], same)
+                        converted = ToolCall(
+                            id=new_ids[-1],
+                            name=legal_name(converted.name),
+                            arguments=converted.arguments,
+                            thought_signature=converted.thought_signature if same else None,
+                        )
                     if converted is not None:
                         blocks.append(converted)
                 if blocks:
@@ -197,15 +202,6 @@ def _assistant_block(block: AssistantBlock, same: bool) -> AssistantBlock | None
             return block if same or block.text_signature is None else TextBlock(text=block.text)
         case ToolCall():
             return block
-
-
-def _renamed_call(call: ToolCall, new_id: str, same: bool) -> ToolCall:
-    return ToolCall(
-        id=new_id,
-        name=legal_name(call.name),
-        arguments=call.arguments,
-        thought_signature=call.thought_signature if same else None,
-    )
 
 
 class UniqueIds:

@@ -86,7 +86,8 @@ class Keys:
         source = find_source(model, provider, self._environ)
         if source.kind in ("missing", "unneeded") and model.api != "local":
             # Stored profiles count only when config and environment have no key, so most calls read no file.
-            profiles = await self._profiles(model, config, agent_id)
+            if self._state_dir is not None:
+                profiles = await stored_profiles(model, config, self._state_dir, agent_id, self._clock.now_ms())
             source = find_source(model, provider, self._environ, profiles)
         return _checked(await self._read(source, model, provider, profiles), source, model.provider)
 
@@ -102,11 +103,6 @@ class Keys:
         if found.expires_ms is not None and found.expires_ms <= self._clock.now_ms():
             raise MissingKey(f'The credential "{found.id}" has expired; renew it, {back}.')
         return found
-
-    async def _profiles(self, model: Model, config: Config, agent_id: str) -> list[Profile]:
-        if self._state_dir is None:
-            return []
-        return await stored_profiles(model, config, self._state_dir, agent_id, self._clock.now_ms())
 
     async def _read(
         self, source: KeySource, model: Model, provider: ProviderConfig | None, profiles: Sequence[Profile]
@@ -227,7 +223,8 @@ def profiles_path(config: Config, state_dir: str, agent_id: str) -> str:
 def read_profiles(path: str) -> list[Profile]:
     """The stored credentials; the last one that worked comes first. Empty when the file is missing or unreadable."""
     try:
-        data = msgspec.json.decode(_read_small(Path(path)))
+        with Path(path).open(encoding="utf-8", errors="replace") as file:
+            data = msgspec.json.decode(file.read(MAX_PROFILES_CHARS))
     except (OSError, msgspec.MsgspecError):
         return []
     if not isinstance(data, dict) or not isinstance(data.get("profiles"), dict):
@@ -308,11 +305,6 @@ def _how_to_set(model: Model) -> str:
     names = [name for name in env_names(model.provider) if "OAUTH" not in name]
     variable = f"set the environment variable {' or '.join(names)}, or " if names else "set "
     return f"No API key for {model.provider}: {variable}models.providers.{model.provider}.apiKey in the config."
-
-
-def _read_small(path: Path) -> str:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.read(MAX_PROFILES_CHARS)
 
 
 def _everyone_can_read(name: str) -> bool:

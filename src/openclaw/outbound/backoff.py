@@ -1,4 +1,4 @@
-"""How long to wait before the next try. Pure: chance comes in as an argument."""
+"""Computes how long to wait before the next attempt."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 import msgspec
 
 Chance = Callable[[], float]
-"""Gives a number in [0, 1)."""
+"""Returns a random number in [0, 1)."""
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """Growing delays with some jitter, so that many who lost the same server do not return together."""
+    """Growing delays with jitter, so that clients of one server do not all reconnect at the same moment."""
 
     initial_s: float
     max_s: float
@@ -20,13 +20,16 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
     def delay_s(self, attempt: int, chance: Chance) -> float:
         """``attempt`` counts from 1."""
-        # Large attempts would overflow a float long after the limit is reached.
+        # The exponent is bounded, because a large one would overflow a float.
         grown = self.initial_s * self.factor ** min(max(attempt, 1) - 1, 64)
         return min(self.max_s, grown + grown * self.jitter * chance())
 
 
 def retry_delay_s(policy: Backoff, attempt: int, retry_after_s: float | None, chance: Chance) -> float:
-    """A request's next try: what the server asked for wins, within the policy's bounds; jitter goes both ways."""
+    """The delay before a request is repeated: what the server asks for, or else a growing delay.
+
+    It stays within the policy's bounds, and its jitter can lengthen or shorten it.
+    """
     if retry_after_s is not None:
         wanted = max(retry_after_s, policy.initial_s)
     else:

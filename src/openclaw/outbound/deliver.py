@@ -1,9 +1,9 @@
-"""The outbox worker: what runs left to deliver reaches its channel, in order, at least once and knowingly at most once.
+"""The outbox worker: delivers the parts that runs left in the outbox to their channels, in order.
 
-A part is marked ``sending`` on disk before it is handed to a channel, so that after a crash it is known which parts may
-have arrived. Those are sent again under the channel's idempotency key where it has one, which makes them arrive once.
-Where not, a reply that comes twice is better than one that never comes: they are sent again, marked as possible
-duplicates, but not for ever.
+A part is marked ``sending`` on disk before it is handed to a channel. So after a crash it is known which parts may have
+arrived. Such a part is sent again. A channel with idempotency keys drops the second copy. On other channels the part is
+marked as a possible duplicate, because a reply that comes twice is better than none, and it is sent again only a few
+times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.clock import Clock
+from openclaw.clock import Clock, wait_within
 from openclaw.outbound.backoff import Backoff, Chance, retry_delay_s
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt, outgoing_message
 from openclaw.storage import faults
@@ -27,16 +27,16 @@ log = logging.getLogger("openclaw.outbound")
 
 EXPIRY_MS = 24 * 3600 * 1000
 MAX_ATTEMPTS = 10
-"""Tries the platform answered; one that cannot be reached is waited for until the part expires."""
+"""Attempts that the platform answered. An unreachable platform is waited for until the part expires."""
 PARALLEL_PER_CHANNEL = 4
-"""Conversations of one channel served at the same time: a slow channel cannot use up everyone's places."""
+"""Conversations that one channel serves at the same time."""
 BATCH = 500
 FOR_EVER = 1 << 62
 IDLE_S = 30.0
 SETTLE_S = 5.0
 RETRY = Backoff(initial_s=1.0, max_s=300.0, jitter=0.1)
 MAX_DOUBTS = 3
-"""Sends of one part that may have arrived, on a channel that cannot tell; it is not sent once more after these."""
+"""How often a part may be sent without knowing whether it arrived. After that it is given up."""
 
 RouteKey: TypeAlias = tuple[str, str, str, str]
 Outcome: TypeAlias = Literal["sent", "dead", "later"]
@@ -44,10 +44,10 @@ OutboxState: TypeAlias = Literal["pending", "sending", "sent", "dead"]
 
 
 class Outlet(Protocol):
-    """The channels, as the worker sees them."""
+    """What the worker needs from the channels."""
 
     def ready(self, channel: str, route: dict[str, Any]) -> bool:
-        """Whether a send has a chance now; if not, the part waits without using up a try."""
+        """Whether the channel can send now. If not, the part waits and no attempt is counted."""
         ...
 
     def idempotent(self, channel: str) -> bool:
@@ -69,7 +69,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def route_key(row: OutboxRow) -> RouteKey:
-    """Parts with the same key are delivered one after the other."""
+    """The conversation of a part. Parts of one conversation are delivered one after the other."""
     route = row.route
     return row.channel, str(route.get("accountId") or ""), str(route.get("to") or ""), str(route.get("threadId") or "")
 
@@ -96,21 +96,23 @@ class Delivery:
         self._woken = asyncio.Event()
         self._busy: dict[RouteKey, asyncio.Task[None]] = {}
         self._held: dict[RouteKey, int] = {}
-        """Conversations whose first part waits for another try, and until when: what comes later waits behind it."""
+        """Conversations whose first part waits for another attempt, and until when. Their later parts wait as well."""
         self._waiters: dict[int, set[asyncio.Event]] = {}
         self._wall_ahead_ms = clock.now_ms() - clock.monotonic() * 1000
 
     def _now(self) -> int:
-        """The time of day as it was at the start, and what has passed since: a wall clock that is set later neither
-        holds a part back nor makes it old."""
+        """The time of the wall clock at the start plus the time since.
+
+        Setting the wall clock later has no effect on it.
+        """
         return int(self._clock.monotonic() * 1000 + self._wall_ahead_ms)
 
     def _is_too_old(self, row: OutboxRow) -> bool:
-        # The row carries the wall clock's time; if that was set back meanwhile, its own reckoning counts.
+        # The row has the time of the wall clock. If that was set back meanwhile, the wall clock counts.
         return min(self._now(), self._clock.now_ms()) - row.created_at >= self._expiry_ms
 
     def wake(self) -> None:
-        """Something was put into the outbox, or a channel came up."""
+        """Makes the worker look at the outbox now, after a new part or when a channel has connected."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -124,10 +126,10 @@ class Delivery:
             except Exception:
                 log.exception("the outbox could not be read; trying again")
                 wait_s = RETRY.initial_s
-            await self._wait(wait_s)
+            await wait_within(self._woken, wait_s, self._clock)
 
     async def stop(self, timeout_s: float = SETTLE_S) -> None:
-        """Lets what is on the wire finish; whatever does not is in doubt after the next start."""
+        """Waits for sends under way and cancels those that take too long. They are in doubt after the next start."""
         tasks = list(self._busy.values())
         if not tasks:
             return
@@ -137,7 +139,7 @@ class Delivery:
         await asyncio.gather(*pending, return_exceptions=True)
 
     async def deliver_due(self) -> None:
-        """Starts the delivery of every conversation that has something due and is not being served."""
+        """Starts the delivery of every conversation that has a due part and is not being served."""
         now = self._now()
         rows = await self._ledger.outbox_due(now, BATCH)
         by_route: dict[RouteKey, list[OutboxRow]] = {}
@@ -156,7 +158,7 @@ class Delivery:
                 await self._wait_for_channel(waiting, full=len(rows) == BATCH)
 
     async def wait(self, ledger_id: int, timeout_s: float) -> list[OutboxRow]:
-        """A message's parts once all have come to an end, or as they are when the time is over."""
+        """Waits until all parts of a message have ended or the time is over, and returns the parts."""
         changed = asyncio.Event()
         waiters = self._waiters.setdefault(ledger_id, set())
         waiters.add(changed)
@@ -199,7 +201,7 @@ class Delivery:
                     continue
                 outcome = await self._deliver(row)
             except Exception:
-                # Not the channel's failure, which has its own type, but ours: try this conversation again later.
+                # This is our own failure, since channels raise SendFailed. The conversation is tried again later.
                 log.exception("part %s of %s could not be handled", row.part, row.run_id)
                 await self._put_back(row)
                 return
@@ -330,13 +332,3 @@ class Delivery:
         rows = await self._ledger.outbox_due(now + int(IDLE_S * 1000), BATCH)
         later = [row.next_at for row in rows if row.next_at > now]
         return (min(later) - now) / 1000 if later else IDLE_S
-
-    async def _wait(self, seconds: float) -> None:
-        timer = asyncio.ensure_future(self._clock.sleep(seconds))
-        woken = asyncio.ensure_future(self._woken.wait())
-        try:
-            await asyncio.wait({timer, woken}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            # Not awaited: a cancellation of ours that came in meanwhile would look like theirs and be lost.
-            timer.cancel()
-            woken.cancel()

@@ -307,16 +307,13 @@ def _leading_thoughts(text: str, thinking: bool, *, cut: bool) -> tuple[list[str
         if not thinking and (opening is None or opening[1] or opening[2].lower() == "final"):
             return thoughts, rest
         begin = opening.end() if opening else 0
-        closing = next((tag for tag in _TAG.finditer(rest, begin) if _ends_thought(tag)), None)
+        tags = _TAG.finditer(rest, begin)
+        closing = next((tag for tag in tags if tag[1] == "/" and tag[2].lower() != "final"), None)
         if closing is None:
             return ([*thoughts, rest[begin:].strip()], "") if thinking or cut else (thoughts, rest)
         thoughts.append(rest[begin : closing.start()].strip())
         rest = rest[closing.end() :].lstrip()
         thinking = False
-
-
-def _ends_thought(tag: re.Match[str]) -> bool:
-    return tag[1] == "/" and tag[2].lower() != "final"
 
 
 def reasoning_message(reasoning: str) -> str:

@@ -11,16 +11,23 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
-from openclaw.agent.branch_summary import go_back
-from openclaw.agent.compaction import Job, NothingToDo, Outcome, compact, tokens_now
-from openclaw.agent.compaction_cut import history_limit, should_compact
-from openclaw.agent.compaction_undo import preview, undo
+from openclaw.agent.compaction.compaction import (
+    CompactionJob,
+    CompactionOutcome,
+    NothingToDo,
+    compact,
+    history_limit,
+    settings_for,
+    should_compact,
+    summary_model,
+    tokens_now,
+)
+from openclaw.agent.compaction.pins import Pin, add_pin, pins_of, remove_pin
+from openclaw.agent.compaction.undo import go_back, preview, undo
 from openclaw.agent.hooks import Reason
-from openclaw.agent.make_room import settings_for, summary_model
-from openclaw.agent.pins import Pin, add_pin, pins_of, remove_pin
-from openclaw.agent.preparation import Preparation, prepare
+from openclaw.agent.prepare import Prepared, prepare
 from openclaw.agent.runtime import Runtime, Turn
-from openclaw.agent.tokens import context_tokens
+from openclaw.agent.window.tokens import context_tokens
 from openclaw.events import Event
 from openclaw.messages import AssistantMessage
 from openclaw.models.base import ModelError
@@ -70,14 +77,14 @@ class Compactions:
     def __init__(self, runtime: Runtime, exclusively: Exclusively) -> None:
         self._runtime = runtime
         self._exclusively = exclusively
-        self._tasks: dict[str, asyncio.Task[Outcome]] = {}
+        self._tasks: dict[str, asyncio.Task[CompactionOutcome]] = {}
         self._pause = CoolDown()
         self._warned: set[str] = set()
 
     # After a run
 
     def after_run(
-        self, turn: Turn, prepared: Preparation, final: AssistantMessage | None, emit: Callable[[Event], None]
+        self, turn: Turn, prepared: Prepared, final: AssistantMessage | None, emit: Callable[[Event], None]
     ) -> None:
         """Begins a compaction if the window has filled up. Returns at once."""
         used = context_tokens(final.usage) if final is not None else 0
@@ -92,24 +99,24 @@ class Compactions:
             return
         self._start(key, self._if_due(turn, prepared, emit))
 
-    async def _if_due(self, turn: Turn, prepared: Preparation, emit: Callable[[Event], None]) -> Outcome:
+    async def _if_due(self, turn: Turn, prepared: Prepared, emit: Callable[[Event], None]) -> CompactionOutcome:
         transcript = await self._open(turn.agent_id, turn.session_key)
         if transcript is None or transcript.session_id != turn.session_id:
-            return Outcome(status="skipped", reason="the session is gone")
+            return CompactionOutcome(status="skipped", reason="the session is gone")
         job = self._job(turn, prepared, transcript, "threshold", emit)
         context = transcript.context()
         last = next((m for m in reversed(context.messages) if isinstance(m, AssistantMessage)), None)
         if not job.settings.enabled or last is None or last.stop_reason in ("error", "aborted"):
-            return Outcome(status="skipped")
+            return CompactionOutcome(status="skipped")
         settings = job.settings
         full = should_compact(tokens_now(context), settings.window, settings.reserve)
         if not full and not prepared.view.shortened:
-            return Outcome(status="skipped")
+            return CompactionOutcome(status="skipped")
         outcome = await compact(job)
         self._note(turn.session_key, outcome, settings.limit)
         return outcome
 
-    def _note(self, key: str, outcome: Outcome, limit: int) -> None:
+    def _note(self, key: str, outcome: CompactionOutcome, limit: int) -> None:
         now = self._runtime.clock.now_ms()
         if outcome.status == "compacted" and outcome.tokens_after <= limit:
             self._pause.succeeded(key)
@@ -120,15 +127,15 @@ class Compactions:
 
     async def compact_now(
         self, agent_id: str, session_key: str, instructions: str = "", emit: Callable[[Event], None] | None = None
-    ) -> Outcome:
+    ) -> CompactionOutcome:
         """``/compact``. Runs of the session are not stopped for it."""
         if session_key in self._tasks:
-            return Outcome(status="skipped", reason=BUSY)
+            return CompactionOutcome(status="skipped", reason=BUSY)
 
-        async def work() -> Outcome:
+        async def work() -> CompactionOutcome:
             job = await self._job_for(agent_id, session_key, "manual", emit)
             if job is None:
-                return Outcome(status="skipped", reason="there is no conversation yet")
+                return CompactionOutcome(status="skipped", reason="there is no conversation yet")
             job.instructions = instructions.strip()
             return await compact(job)
 
@@ -137,9 +144,9 @@ class Compactions:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            return Outcome(status="failed", reason="Compaction cancelled")
+            return CompactionOutcome(status="failed", reason="Compaction cancelled")
         except ModelError as problem:
-            return Outcome(status="failed", reason=str(problem))
+            return CompactionOutcome(status="failed", reason=str(problem))
         if outcome.status == "compacted":
             self._pause.succeeded(session_key)
         return outcome
@@ -198,8 +205,8 @@ class Compactions:
 
     # Plumbing
 
-    def _start(self, key: str, work: Awaitable[Outcome]) -> asyncio.Task[Outcome]:
-        async def settle() -> Outcome:
+    def _start(self, key: str, work: Awaitable[CompactionOutcome]) -> asyncio.Task[CompactionOutcome]:
+        async def settle() -> CompactionOutcome:
             try:
                 return await work
             except (asyncio.CancelledError, ModelError):
@@ -207,9 +214,9 @@ class Compactions:
             except Exception as error:
                 log.exception("compaction of %s failed", key)
                 self._pause.failed(key, self._runtime.clock.now_ms())
-                return Outcome(status="failed", reason=f"something went wrong inside the Gateway: {error}")
+                return CompactionOutcome(status="failed", reason=f"something went wrong inside the Gateway: {error}")
 
-        def ended(task: asyncio.Task[Outcome]) -> None:
+        def ended(task: asyncio.Task[CompactionOutcome]) -> None:
             if self._tasks.get(key) is task:
                 del self._tasks[key]
             if not task.cancelled():
@@ -223,15 +230,15 @@ class Compactions:
     def _job(
         self,
         turn: Turn,
-        prepared: Preparation,
+        prepared: Prepared,
         transcript: Transcript,
         reason: Reason,
         emit: Callable[[Event], None] | None,
-    ) -> Job:
+    ) -> CompactionJob:
         async def exclusively(work: Callable[[], Awaitable[Any]]) -> Any:
             return await self._exclusively(turn.session_key, work)
 
-        job = Job(
+        job = CompactionJob(
             runtime=self._runtime,
             agent_id=turn.agent_id,
             session_key=turn.session_key,
@@ -248,7 +255,7 @@ class Compactions:
 
     async def _job_for(
         self, agent_id: str, key: str, reason: Reason, emit: Callable[[Event], None] | None = None
-    ) -> Job | None:
+    ) -> CompactionJob | None:
         transcript = await self._open(agent_id, key)
         if transcript is None:
             return None

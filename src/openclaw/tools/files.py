@@ -370,30 +370,27 @@ def locate(text: str, old: str) -> TextSpan | NotFound | Ambiguous:
     lines = _without(text, [match.span() for match in re.finditer(r"\r(?=\n)", text)])
     old = old.replace("\r\n", "\n")
     found = _find(lines.text, old)
-    located = _locate_fuzzily(lines, old) if isinstance(found, NotFound) else found
-    if isinstance(found, TextSpan):
-        located = _span(lines, found)
-    return _with_whole_line_end(text, located) if isinstance(located, TextSpan) else located
-
-
-def _with_whole_line_end(text: str, span: TextSpan) -> TextSpan:
-    """Includes the ``\\r`` before a passage that begins with the ``\\n`` of the same line end."""
-    cut = text.startswith("\n", span.start) and span.start > 0 and text[span.start - 1] == "\r"
-    return TextSpan(span.start - 1, span.end) if cut else span
+    if isinstance(found, NotFound):
+        found = _locate_fuzzily(lines, old)
+    elif isinstance(found, TextSpan):
+        found = _span(lines, found)
+    if (
+        isinstance(found, TextSpan)
+        and text.startswith("\n", found.start)
+        and text[found.start - 1 : found.start] == "\r"
+    ):
+        # The passage begins with the end of a line, so it includes the whole line end.
+        return TextSpan(found.start - 1, found.end)
+    return found
 
 
 def replace(text: str, span: TextSpan, new: str) -> str:
     """Puts ``new`` in place of the span, with the line ends of the file."""
     new = new.replace("\r\n", "\n")
-    if uses_crlf(text):
+    first_line, newline, _ = text.partition("\n")
+    if newline and first_line.endswith("\r"):
         new = new.replace("\n", "\r\n")
     return text[: span.start] + new + text[span.end :]
-
-
-def uses_crlf(text: str) -> bool:
-    """Whether the first line of the text ends with CRLF."""
-    newline = text.find("\n")
-    return newline > 0 and text[newline - 1] == "\r"
 
 
 def _locate_fuzzily(lines: _View, old: str) -> TextSpan | NotFound | Ambiguous:
@@ -459,7 +456,10 @@ def describe_change(old: str, new: str, span: TextSpan) -> Diff:
     width = len(str(max(len(old_lines), len(new_lines))))
     rows = [f" {number + 1:>{width}} {old_lines[number]}" for number in range(max(0, first - CONTEXT_LINES), first)]
     first_changed = 0
-    for tag, a, b, c, d in _operations(before, after):
+    operations: Sequence[tuple[str, int, int, int, int]] = [("replace", 0, len(before), 0, len(after))]
+    if len(before) + len(after) <= MAX_DIFF_LINES:
+        operations = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    for tag, a, b, c, d in operations:
         if tag == "equal":
             rows += [f" {first + number + 1:>{width}} {before[number]}" for number in range(a, b)]
             continue
@@ -473,12 +473,6 @@ def describe_change(old: str, new: str, span: TextSpan) -> Diff:
     if len(rows) > MAX_DIFF_LINES:
         rows = [*rows[:MAX_DIFF_LINES], f" {'':>{width}} ... {len(rows) - MAX_DIFF_LINES} more lines"]
     return Diff("\n".join(rows), first_changed or first + 1)
-
-
-def _operations(before: list[str], after: list[str]) -> Sequence[tuple[str, int, int, int, int]]:
-    if len(before) + len(after) > MAX_DIFF_LINES:
-        return [("replace", 0, len(before), 0, len(after))]
-    return difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
 
 
 def _split(text: str) -> list[str]:

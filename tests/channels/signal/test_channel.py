@@ -91,6 +91,18 @@ def config(signal: dict[str, Any]) -> Any:
     return loaded.config
 
 
+def manager(state: Path, wanted: Any, receiver: Receiver, clock: Any = None, **more: Any) -> ChannelManager:
+    return ChannelManager(
+        kinds=channel_kinds(),
+        config=lambda: wanted,
+        clock=clock or QuickClock(),
+        state_dir=str(state),
+        blobs=FileBlobStore(str(state)),
+        receive=receiver.receive,
+        **more,
+    )
+
+
 @asynccontextmanager
 async def running(
     state: Path, daemon: SignalDaemon | None = None, receiver: Receiver | None = None, **settings: Any
@@ -100,15 +112,7 @@ async def running(
     own = daemon is None
     daemon = daemon or await SignalDaemon(ME).start()
     wanted = config({"account": ME, "httpUrl": daemon.url, **settings})
-    channels = ChannelManager(
-        kinds=channel_kinds(),
-        config=lambda: wanted,
-        clock=QuickClock(),
-        state_dir=str(state),
-        blobs=blobs,
-        receive=receiver.receive,
-        notice=receiver.notice,
-    )
+    channels = manager(state, wanted, receiver, notice=receiver.notice)
     await channels.start()
     try:
         await daemon.connected()
@@ -360,14 +364,7 @@ async def test_a_daemon_that_is_not_there_was_not_reached(tmp_path: Path) -> Non
 
 async def test_an_account_the_daemon_does_not_know_is_told(tmp_path: Path) -> None:
     async with SignalDaemon("+15550000009") as daemon:
-        channels = ChannelManager(
-            kinds=channel_kinds(),
-            config=lambda: config({"account": ME, "httpUrl": daemon.url}),
-            clock=QuickClock(),
-            state_dir=str(tmp_path),
-            blobs=FileBlobStore(str(tmp_path)),
-            receive=Receiver().receive,
-        )
+        channels = manager(tmp_path, config({"account": ME, "httpUrl": daemon.url}), Receiver())
         await channels.start()
         (account,) = channels.accounts()
         async with asyncio.timeout(10):
@@ -388,14 +385,7 @@ async def test_two_accounts_answer_through_the_one_that_heard(tmp_path: Path) ->
     async with SignalDaemon(ME, second) as daemon:
         receiver = Receiver()
         wanted = config({"httpUrl": daemon.url, "accounts": {"home": {"account": ME}, "work": {"account": second}}})
-        channels = ChannelManager(
-            kinds=channel_kinds(),
-            config=lambda: wanted,
-            clock=QuickClock(),
-            state_dir=str(tmp_path),
-            blobs=FileBlobStore(str(tmp_path)),
-            receive=receiver.receive,
-        )
+        channels = manager(tmp_path, wanted, receiver)
         await channels.start()
         await daemon.connected(2)
         await daemon.deliver(daemon.message("to work"), account=second)
@@ -428,15 +418,7 @@ async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, 
     }
     wanted = config(settings)
     up = asyncio.Event()
-    channels = ChannelManager(
-        kinds=channel_kinds(),
-        config=lambda: wanted,
-        clock=SystemClock(),
-        state_dir=str(tmp_path),
-        blobs=FileBlobStore(str(tmp_path)),
-        receive=Receiver().receive,
-        on_connected=up.set,
-    )
+    channels = manager(tmp_path, wanted, Receiver(), SystemClock(), on_connected=up.set)
     await channels.start()
     async with asyncio.timeout(20):
         await up.wait()
@@ -449,14 +431,7 @@ async def test_the_daemon_is_started_and_ended_with_the_channel(tmp_path: Path, 
 
 async def test_a_program_that_is_not_installed_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
     wanted = config({"account": ME, "cliPath": str(tmp_path / "no-such-cli")})
-    channels = ChannelManager(
-        kinds=channel_kinds(),
-        config=lambda: wanted,
-        clock=SystemClock(),
-        state_dir=str(tmp_path),
-        blobs=FileBlobStore(str(tmp_path)),
-        receive=Receiver().receive,
-    )
+    channels = manager(tmp_path, wanted, Receiver(), SystemClock())
     await channels.start()
     (account,) = channels.accounts()
     assert account.task is not None

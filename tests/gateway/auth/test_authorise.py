@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openclaw.gateway.assemble import METHOD_FAMILIES
 from openclaw.gateway.auth.authorise import ACCESS, access_of, refusal
-from openclaw.gateway.server.registry import ADVERTISED, MethodError, find, load_methods, method
+from openclaw.gateway.server.registry import ADVERTISED, MethodError, MethodTable
 from tests.gateway.support import Running
 
 SCOPES = ["operator.admin", "operator.read", "operator.write", "operator.pairing", "operator.approvals"]
@@ -66,7 +67,7 @@ def test_no_mixture_of_lesser_scopes_opens_an_admin_method(scopes: set[str], nam
 
 
 def test_every_registered_method_of_the_protocol_keeps_its_access() -> None:
-    load_methods()
+    methods = MethodTable(*(family.methods for family in METHOD_FAMILIES))
 
     class Anyone:
         role = "operator"
@@ -76,7 +77,7 @@ def test_every_registered_method_of_the_protocol_keeps_its_access() -> None:
         if name == "connect":
             continue
         with pytest.raises(MethodError) as caught:
-            find(Anyone(), name)  # type: ignore[arg-type]
+            methods.find(Anyone(), name)  # type: ignore[arg-type]
         access = ACCESS.get(name, "admin")
         expected = "unauthorized role: operator" if access == "node" else f"missing scope: operator.{access}"
         assert str(caught.value) == expected
@@ -84,4 +85,4 @@ def test_every_registered_method_of_the_protocol_keeps_its_access() -> None:
 
 def test_a_method_cannot_be_registered_with_another_access_than_the_protocols() -> None:
     with pytest.raises(ValueError, match="access read in protocol v3"):
-        method("health", access="write")(lambda _call: None)  # type: ignore[arg-type,return-value]
+        MethodTable().add("health", access="write")

@@ -107,14 +107,14 @@ async def test_a_local_device_needs_no_nonce_and_is_paired_at_once(running: Runn
         auth = answer["payload"]["auth"]
         assert re.fullmatch("[0-9a-f]{32}", auth["deviceToken"])
         assert (auth["role"], auth["scopes"]) == ("operator", ["operator.read"])
-    paired = json.loads((Path(running.gateway.state_dir) / "devices/paired.json").read_text())
+    paired = json.loads((Path(running.gateway.runtime.state_dir) / "devices/paired.json").read_text())
     assert paired[device.id]["publicKey"] == device.public_key
 
 
 async def test_device_files_are_for_their_owner_only(running: Running) -> None:
     async with running.socket() as socket:
         await socket.call("connect", Device().connect())
-    folder = Path(running.gateway.state_dir) / "devices"
+    folder = Path(running.gateway.runtime.state_dir) / "devices"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
 

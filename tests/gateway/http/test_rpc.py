@@ -2,25 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from openclaw.gateway.server import registry
 from openclaw.gateway.server.registry import Call
 from tests.gateway.support import TOKEN, Running, running_gateway, with_token
 from tests.support.clock import HeldClock
 
 
-@pytest.fixture(autouse=True)
-def run_methods() -> Iterator[None]:
-    """Methods that behave as ``agent`` and ``chat.send`` do, without a model."""
-    registry.load_methods()
-    before = dict(registry._methods)
+@pytest.fixture
+def running(running: Running) -> Running:
+    """A Gateway with methods that behave as ``agent`` and ``chat.send`` do, without a model."""
+    methods = running.gateway.methods
 
-    @registry.method("test.agent")
+    @methods.add("test.agent")
     async def agent(call: Call) -> Any:
         run_id = call.params["idempotencyKey"]
         call.respond({"runId": run_id, "status": "accepted"})
@@ -30,7 +27,7 @@ def run_methods() -> Iterator[None]:
         call.gateway.broadcaster.send_to([call.client.conn_id], "agent", {"runId": run_id, "stream": "tool"})
         return {"runId": run_id, "status": "ok"}
 
-    @registry.method("test.chat")
+    @methods.add("test.chat")
     async def chat(call: Call) -> Any:
         run_id = call.params["idempotencyKey"]
         call.client.finish_after(run_id)
@@ -43,9 +40,7 @@ def run_methods() -> Iterator[None]:
         call.gateway.spawn(later())
         return {"runId": run_id, "status": "started"}
 
-    yield
-    registry._methods.clear()
-    registry._methods.update(before)
+    return running
 
 
 async def stream(running: Running, body: dict[str, Any]) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ async def test_a_token_survives_a_get_and_set_round_trip(running: Running) -> No
     shown = await payload(running, "config.get")
     answer = await payload(running, "config.set", {"raw": shown["raw"], "baseHash": shown["hash"]})
     assert answer["ok"] is True
-    assert running.gateway.config.current.gateway.auth.token == TOKEN
+    assert running.gateway.runtime.config.current.gateway.auth.token == TOKEN
     assert (await running.rpc("health"))[0] == 200
 
 
@@ -64,12 +64,12 @@ async def test_set_needs_the_hash_of_what_was_read(running: Running) -> None:
     [('{"gateway":{"port":"many"}}', "gateway.port"), ("{oops", ""), ("[]", "")],
 )
 async def test_what_is_not_valid_is_refused_with_its_issues(running: Running, raw: str, path: str) -> None:
-    before = Path(running.gateway.config.path).read_text()
+    before = Path(running.gateway.runtime.config.path).read_text()
     base = (await payload(running, "config.get"))["hash"]
     refused = await error(running, "config.set", {"raw": raw, "baseHash": base})
     assert refused["message"] == "invalid config"
     assert refused["details"]["issues"][0]["path"] == path
-    assert Path(running.gateway.config.path).read_text() == before
+    assert Path(running.gateway.runtime.config.path).read_text() == before
 
 
 async def test_a_sentinel_where_no_secret_is_stored_is_refused(running: Running) -> None:
@@ -82,11 +82,11 @@ async def test_a_patch_of_a_live_section_takes_effect_without_a_restart(running:
     base = (await payload(running, "config.get"))["hash"]
     raw = json.dumps({"agents": {"defaults": {"timeoutSeconds": 77}}})
     answer = await payload(running, "config.patch", {"raw": raw, "baseHash": base})
-    assert running.gateway.config.current.agents.defaults.timeout_seconds == 77
+    assert running.gateway.runtime.config.current.agents.defaults.timeout_seconds == 77
     assert set(answer["restart"]) == {"ok", "pid", "signal", "delayMs", "reason", "mode"}
     assert (answer["restart"]["mode"], answer["restart"]["delayMs"]) == ("hot", 0)
     assert not running.gateway.restart.requested.is_set()
-    assert TOKEN in Path(running.gateway.config.path).read_text()
+    assert TOKEN in Path(running.gateway.runtime.config.path).read_text()
 
 
 async def test_a_patch_merges_and_null_deletes(running: Running) -> None:
@@ -119,7 +119,7 @@ async def test_a_patch_of_the_gateway_section_schedules_a_restart_and_leaves_a_n
             clock.advance(1)
             await running.rpc("health")
     async with running_gateway(tmp_path) as again:
-        assert again.gateway.system_events.peek("agent:main:main") == ["new port"]
+        assert again.gateway.runtime.notes.peek("agent:main:main") == ["new port"]
         assert await Restart(str(tmp_path), clock).take_note() is None
 
 

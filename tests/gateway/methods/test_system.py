@@ -18,8 +18,8 @@ async def payload(running: Running, method: str, params: Any = None) -> Any:
 
 
 async def remember(running: Running, key: str, **entry: Any) -> None:
-    fields: SessionEntry = {"sessionId": f"id-{key[-4:]}", "updatedAt": running.gateway.clock.now_ms(), **entry}  # type: ignore[typeddict-item]
-    await running.gateway.sessions.update("main", key, lambda _old: fields)
+    fields: SessionEntry = {"sessionId": f"id-{key[-4:]}", "updatedAt": running.gateway.runtime.clock.now_ms(), **entry}  # type: ignore[typeddict-item]
+    await running.gateway.runtime.sessions.update("main", key, lambda _old: fields)
 
 
 async def test_health_lists_recent_sessions_of_each_agent(running: Running) -> None:
@@ -81,7 +81,7 @@ async def test_a_list_of_sessions_names_every_store_the_default_agents_first(tmp
 
 async def test_an_agent_without_a_name_is_the_assistant_until_it_writes_one_down(running: Running) -> None:
     assert await payload(running, "agent.identity.get") == {"agentId": "main", "name": "Assistant", "avatar": "A"}
-    workspace = Path(running.gateway.state_dir) / "workspace"
+    workspace = Path(running.gateway.runtime.state_dir) / "workspace"
     workspace.mkdir()
     (workspace / "IDENTITY.md").write_text("# Who\n- **Name:** Clawd\n- **Emoji:** 🦞\n- **Avatar:** _(not yet)_\n")
     identity = await payload(running, "agent.identity.get")

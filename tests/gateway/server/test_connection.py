@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openclaw.gateway.server import connection, registry
+from openclaw.gateway.server import connection
 from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
 from openclaw.gateway.server.params import Params
 from openclaw.gateway.server.registry import Call, MethodError
@@ -17,46 +16,41 @@ from tests.gateway.support import Running
 
 
 @pytest.fixture
-def extra_methods() -> AsyncIterator[None]:
-    """Methods of this file, taken out again afterwards."""
-    registry.load_methods()
-    before = dict(registry._methods)
+def extra_methods(running: Running) -> None:
+    """Methods of this file."""
+    methods = running.gateway.methods
 
     class Wait(Params):
         name: str
 
     gates: dict[str, asyncio.Event] = {}
 
-    @registry.method("test.boom")
+    @methods.add("test.boom")
     async def boom(_call: Call) -> Any:
         raise RuntimeError("a bug")
 
-    @registry.method("test.twice")
+    @methods.add("test.twice")
     async def twice(call: Call) -> Any:
         call.respond({"status": "accepted"})
         return {"status": "ok"}
 
-    @registry.method("test.fail")
+    @methods.add("test.fail")
     async def fail(_call: Call) -> Any:
         raise MethodError("no luck", code="UNAVAILABLE", details={"why": 1}, payload={"runId": "x"}, retryable=True)
 
-    @registry.method("test.wait", Wait)
+    @methods.add("test.wait", Wait)
     async def wait(call: Call) -> Any:
         await gates.setdefault(call.params.name, asyncio.Event()).wait()
         return call.params.name
 
-    @registry.method("test.open", Wait)
+    @methods.add("test.open", Wait)
     async def open_gate(call: Call) -> Any:
         gates.setdefault(call.params.name, asyncio.Event()).set()
         return None
 
-    @registry.method("test.large")
+    @methods.add("test.large")
     async def large(_call: Call) -> Any:
         return "x" * (3 * 1024 * 1024)
-
-    yield  # type: ignore[misc]
-    registry._methods.clear()
-    registry._methods.update(before)
 
 
 async def test_garbage_is_ignored_and_a_bad_request_is_answered(running: Running) -> None:
@@ -217,7 +211,7 @@ async def test_what_a_client_asked_for_is_done_although_it_leaves(running: Runni
         await socket.send({"type": "req", "id": "1", "method": "system-event", "params": {"text": "noted"}})
     while running.gateway.broadcaster.clients:
         await running.rpc("health")
-    assert running.gateway.system_events.peek("agent:main:main") == ["noted"]
+    assert running.gateway.runtime.notes.peek("agent:main:main") == ["noted"]
 
 
 @pytest.mark.usefixtures("extra_methods")

@@ -183,7 +183,7 @@ async def test_a_close_reason_is_cut_to_what_a_close_frame_may_carry(running: Ru
 async def test_secrets_of_the_environment_count_when_the_file_has_none(tmp_path: Path) -> None:
     (tmp_path / "openclaw.json").write_text(json.dumps({"gateway": {"mode": "local", "auth": {"mode": "token"}}}))
     async with running_gateway(tmp_path) as running:
-        generated = running.gateway.config.current.gateway.auth.token
+        generated = running.gateway.runtime.config.current.gateway.auth.token
         assert generated
         async with running.client(token=generated) as socket:
             assert socket.hello["protocol"] == 3

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from openclaw.agent.budget import Limit
+from openclaw.agent.spend.budget import Limit
 from openclaw.config.keypath import MISSING, get_path, parse_path
 from openclaw.config.load import build
 from openclaw.inbound.commands.context import (

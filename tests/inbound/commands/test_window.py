@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw.agent.budget import Limit
+from openclaw.agent.spend.budget import Limit
 from openclaw.inbound.commands.context import Handled
-from tests.agent.test_context_report import report
+from tests.agent.prompt.test_report import report
 from tests.inbound.commands.desk import Desk
 
 

@@ -22,7 +22,7 @@ class HttpRefusal(msgspec.Struct, frozen=True, kw_only=True):
 
 def page_refusal(gateway: Gateway, peer: Peer) -> HttpRefusal | None:
     """Refuses names that are not ours (DNS rebinding) and pages of other origins."""
-    allowed = gateway.config.current.gateway.control_ui.allowed_origins
+    allowed = gateway.runtime.config.current.gateway.control_ui.allowed_origins
     if refused := host_refusal(peer, allowed):
         return HttpRefusal(status=403, message=refused)
     if peer.origin is not None and (refused := origin_refusal(peer, allowed)):

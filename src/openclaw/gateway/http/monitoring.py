@@ -35,26 +35,28 @@ async def metrics(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web
 
 
 async def render(gateway: Gateway) -> str:
-    meter, stalls, dispatcher = gateway.meter, gateway.stalls, gateway.dispatcher
+    counted, lag, dispatcher = gateway.metrics, gateway.loop_lag, gateway.dispatcher
     page = Page()
     page.gauge("openclaw_info", "The version that runs.", 1, {"version": __version__})
     page.gauge("openclaw_uptime_seconds", "Since the Gateway started.", _uptime(gateway))
     ready = gateway.ready and not await gateway.disk.problem()
     page.gauge("openclaw_ready", "1 when traffic may be sent here.", int(ready))
-    ended = {state: meter.messages[state] for state in sorted(END_STATES)}
+    ended = {state: counted.messages[state] for state in sorted(END_STATES)}
     page.counters("openclaw_messages_total", "Messages that ended, by how.", "state", ended)
     page.gauge("openclaw_runs_active", "Runs under way.", dispatcher.busy())
     page.gauge("openclaw_runs_queued", "Messages waiting behind a run of their session.", dispatcher.queued())
-    page.histogram("openclaw_turn_duration_seconds", "From a run's start to its end.", meter.turns)
-    tokens = {kind: meter.tokens[kind] for kind in TOKEN_KINDS}
+    page.histogram("openclaw_turn_duration_seconds", "From a run's start to its end.", counted.turns)
+    tokens = {kind: counted.tokens[kind] for kind in TOKEN_KINDS}
     page.counters("openclaw_tokens_total", "Tokens of model calls, by kind.", "kind", tokens)
-    page.counters("openclaw_model_errors_total", "Model calls that failed, by kind.", "kind", meter.model_errors)
+    page.counters("openclaw_model_errors_total", "Model calls that failed, by kind.", "kind", counted.model_errors)
     page.gauge("openclaw_clients", "Connected clients.", len(gateway.broadcaster.clients))
-    page.gauge("openclaw_outbox_depth", "Parts of answers not delivered yet.", await gateway.ledger.outbox_depth())
-    page.histogram("openclaw_event_loop_lag_seconds", "How late the event loop woke.", stalls.lag)
-    shares = {"0.5": stalls.percentile(0.5), "0.99": stalls.percentile(0.99)}
+    page.gauge(
+        "openclaw_outbox_depth", "Parts of answers not delivered yet.", await gateway.runtime.ledger.outbox_depth()
+    )
+    page.histogram("openclaw_event_loop_lag_seconds", "How late the event loop woke.", lag.histogram)
+    shares = {"0.5": lag.percentile(0.5), "0.99": lag.percentile(0.99)}
     page.gauges("openclaw_event_loop_lag_recent_seconds", "The same over the last minute.", "quantile", shares)
-    page.gauge("openclaw_event_loop_lag_worst_seconds", "The worst since the start.", stalls.worst)
+    page.gauge("openclaw_event_loop_lag_worst_seconds", "The worst since the start.", lag.worst)
     page.gauge("process_resident_memory_bytes", "Memory in use.", resident_bytes())
     page.counter("process_cpu_seconds_total", "Processor time used.", time.process_time())
     return page.text()
@@ -114,7 +116,7 @@ def number(value: float) -> str:
 
 
 def _uptime(gateway: Gateway) -> float:
-    return max(0, gateway.clock.now_ms() - gateway.started_at) / 1000
+    return max(0, gateway.runtime.clock.now_ms() - gateway.started_at) / 1000
 
 
 def resident_bytes() -> int:

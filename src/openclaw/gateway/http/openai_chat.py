@@ -89,7 +89,7 @@ class ChatBody(msgspec.Struct):
 
 
 async def create(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
-    endpoint = gateway.config.current.gateway.http.endpoints.chat_completions
+    endpoint = gateway.runtime.config.current.gateway.http.endpoints.chat_completions
     try:
         if not endpoint.enabled:
             hint = "enable it with gateway.http.endpoints.chatCompletions.enabled"
@@ -103,7 +103,7 @@ async def create(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
         following = await openai_run.start(gateway, ask, seat, images)
     except Refused as refused:
         return refused.response()
-    answer = _Answer(f"chatcmpl_{ask.run_id}", gateway.clock.now_ms() // 1000, body)
+    answer = _Answer(f"chatcmpl_{ask.run_id}", gateway.runtime.clock.now_ms() // 1000, body)
     try:
         if body.stream:
             return await _stream(request, following, answer)
@@ -282,14 +282,14 @@ def _usage_field(usage: Usage | None) -> dict[str, Any]:
 
 async def models(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
     """The agents, under the names a request may call them by."""
-    endpoints = gateway.config.current.gateway.http.endpoints
+    endpoints = gateway.runtime.config.current.gateway.http.endpoints
     try:
         if not endpoints.chat_completions.enabled and not endpoints.responses.enabled:
             raise Refused(f"no such endpoint: {request.path}", status=404)
         admit(gateway, request, peer)
     except Refused as refused:
         return refused.response()
-    names = ["openclaw", *(f"openclaw:{agent_id}" for agent_id in agent_ids(gateway.config.current))]
+    names = ["openclaw", *(f"openclaw:{agent_id}" for agent_id in agent_ids(gateway.runtime.config.current))]
     created = gateway.started_at // 1000
     rows = [{"id": name, "object": "model", "created": created, "owned_by": "openclaw"} for name in names]
     asked = request.path.removeprefix("/v1/models").strip("/")

@@ -117,7 +117,7 @@ def named_agent(gateway: Gateway, request: web.BaseRequest, model: str) -> str:
     if named:
         return normalize_agent_id(named)
     match = _MODEL_AGENT.fullmatch(model.strip())
-    return normalize_agent_id(match[1]) if match else default_agent_id(gateway.config.current)
+    return normalize_agent_id(match[1]) if match else default_agent_id(gateway.runtime.config.current)
 
 
 async def explicit_target(

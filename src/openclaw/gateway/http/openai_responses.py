@@ -60,7 +60,7 @@ class ResponsesBody(msgspec.Struct):
 
 
 async def create(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
-    endpoint = gateway.config.current.gateway.http.endpoints.responses
+    endpoint = gateway.runtime.config.current.gateway.http.endpoints.responses
     try:
         if not endpoint.enabled:
             hint = "enable it with gateway.http.endpoints.responses.enabled"
@@ -76,7 +76,7 @@ async def create(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
         return refused.response()
     reply = Reply(
         id=_ID + ask.run_id,
-        created_at=gateway.clock.now_ms() // 1000,
+        created_at=gateway.runtime.clock.now_ms() // 1000,
         model=body.model,
         tools=body.tools or [],
         tool_choice=body.tool_choice or "auto",

@@ -80,7 +80,7 @@ class Seat(msgspec.Struct, kw_only=True):
 
 async def find_seat(gateway: Gateway, ask: Ask, explicit: Target | None) -> Seat:
     """The named session; else the one whose calls or answer this conversation continues; else a new one."""
-    now = gateway.clock.now_ms()
+    now = gateway.runtime.clock.now_ms()
     try:
         if explicit is not None:
             await fresh_session(gateway, explicit)
@@ -88,7 +88,7 @@ async def find_seat(gateway: Gateway, ask: Ask, explicit: Target | None) -> Seat
             return Seat(target=explicit, prompt=compose(ask.said, known, now))
         runs = [*([ask.previous_run] if ask.previous_run else []), *runs_named(ask.said)]
         for run_id in runs[:MAX_NAMED_RUNS]:
-            row = await gateway.ledger.by_run(run_id)
+            row = await gateway.runtime.ledger.by_run(run_id)
             if row is None or row.agent_id != ask.agent_id or row.source != ask.source:
                 continue
             target = Target(row.agent_id, row.session_key)
@@ -113,7 +113,7 @@ async def _newest(gateway: Gateway, target: Target) -> list[Message]:
     entry = await entry_of(gateway, target)
     if entry is None:
         return []
-    entries = await gateway.transcripts.tail(transcript_ref(target, entry), KNOWN_ENTRIES)
+    entries = await gateway.runtime.transcripts.tail(transcript_ref(target, entry), KNOWN_ENTRIES)
     raws = [_line.decode(entry.raw).message for entry in entries if entry.type == "message"]
     return [message for raw in raws if (message := decode_message(raw)) is not None]
 
@@ -273,7 +273,7 @@ class Following:
         record, row = self._record, self._row
         if record is None:
             assert row is not None
-            return await self._stored_ending(await self._gateway.ledger.by_run(row.run_id) or row)
+            return await self._stored_ending(await self._gateway.runtime.ledger.by_run(row.run_id) or row)
         result = record.result
         if record.state != "ok" or result is None:
             return Ending(error=_why(record), usage=self._usage)
@@ -311,7 +311,7 @@ def _why(record: RunRecord) -> str:
 async def _answers_of(gateway: Gateway, row: LedgerRow) -> list[AssistantMessage]:
     """What the model said in a run: its entries have ids that follow from the run's."""
     ref = TranscriptRef(agent_id=row.agent_id, session_id=row.session_id)
-    transcript = await gateway.transcripts.open(ref, create=False)
+    transcript = await gateway.runtime.transcripts.open(ref, create=False)
     answers: list[AssistantMessage] = []
     step = 0
     while transcript is not None and (entry := await transcript.entry(entry_id(row.run_id, step))) is not None:

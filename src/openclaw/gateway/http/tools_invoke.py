@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from openclaw.agent.exec_wish import exec_wish
-from openclaw.agent.preparation import choose_model
-from openclaw.agent.toolset import tools_for
+from openclaw.agent.prepare import choose_model, exec_wish
+from openclaw.agent.run_settings import tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.openai_common import Refused, admit, json_response, read_json
@@ -70,7 +69,7 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
 
 async def _tool(gateway: Gateway, target: Target, name: str) -> Tool | None:
     """The tool, if the session's agent may use it and it is offered over HTTP."""
-    config = gateway.config.current
+    config = gateway.runtime.config.current
     entry = await entry_of(gateway, target) or SessionEntry(sessionId="")
     try:
         model = choose_model(entry, config, target.agent_id, gateway.runtime)
@@ -79,7 +78,7 @@ async def _tool(gateway: Gateway, target: Target, name: str) -> Tool | None:
         return None
     # Whether the model can call tools matters to models only.
     model = msgspec.structs.replace(model, tools=True)
-    workspace = workspace_dir(config, gateway.state_dir, target.agent_id)
+    workspace = workspace_dir(config, gateway.runtime.state_dir, target.agent_id)
     await asyncio.to_thread(make_private_dir, str(workspace))
     tools = tools_for(target.agent_id, model, workspace, config, gateway.runtime)
     offered = allowed_tools([tool.spec.name for tool in tools], [ToolFilter(deny=tuple(config.gateway.tools.deny))])
@@ -98,16 +97,16 @@ async def _run(gateway: Gateway, target: Target, tool: Tool, arguments: dict[str
 
     async def wish() -> ExecOverrides | None:
         said = {"elevatedAllowed": operator_may_elevate(gateway, target)}
-        default = gateway.config.current.agents.defaults.elevated_default
+        default = gateway.runtime.config.current.agents.defaults.elevated_default
         return exec_wish(said, await entry_of(gateway, target), default)
 
     context = ToolContext(
         agent_id=target.agent_id,
         session_key=target.key,
-        workspace=workspace_dir(gateway.config.current, gateway.state_dir, target.agent_id),
+        workspace=workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, target.agent_id),
         run_id=run_id,
         call_id=run_id,
-        notify=lambda text: gateway.system_events.add(target.key, text),
+        notify=lambda text: gateway.runtime.notes.add(target.key, text),
         exec=wish,
     )
     try:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from openclaw.agent.result import RunResult
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.spoken import Said, say, show
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_agent, target_of
 from openclaw.gateway.webchat import fresh_session, hear, may_be_command, operator_may_elevate
@@ -29,6 +29,8 @@ from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_subagent
 from openclaw.storage.base import LedgerRow
+
+methods = MethodTable()
 
 KNOWN_CHANNELS = frozenset(
     {"whatsapp", "telegram", "discord", "slack", "signal", "imessage", "webchat", "last", "internal", "matrix", "irc"}
@@ -61,7 +63,7 @@ class AgentParams(Params):
     spawned_by: str | None = None
 
 
-@method("agent", AgentParams)
+@methods.add("agent", AgentParams)
 async def agent(call: Call) -> Any:
     params: AgentParams = call.params
     _check_channel(params)
@@ -137,8 +139,8 @@ async def _take_in(
 def _prompt(call: Call, outcome: Continue, entry: SessionEntry) -> str:
     if outcome.greeting:
         return outcome.text
-    zone = call.gateway.config.current.agents.defaults.user_timezone
-    prompt = stamped(outcome.text, call.gateway.clock.now_ms(), zone)
+    zone = call.gateway.runtime.config.current.agents.defaults.user_timezone
+    prompt = stamped(outcome.text, call.gateway.runtime.clock.now_ms(), zone)
     return f"{ABORT_NOTE}\n\n{prompt}" if entry.get("abortedLastRun") else prompt
 
 
@@ -151,13 +153,15 @@ def _written_by_hand(params: AgentParams) -> bool:
 async def _known(call: Call, params: AgentParams) -> bool:
     """A command is carried out before it is written down, so that one sent again has to be noticed here."""
     run_id = params.idempotency_key
-    return call.gateway.dispatcher.find(run_id) is not None or await call.gateway.ledger.by_run(run_id) is not None
+    return (
+        call.gateway.dispatcher.find(run_id) is not None or await call.gateway.runtime.ledger.by_run(run_id) is not None
+    )
 
 
 async def _obeyed(call: Call, params: AgentParams, target: Target, outcome: Handled) -> dict[str, Any]:
     """A command needs no model; its answer has the shape of any other."""
     gateway, run_id = call.gateway, params.idempotency_key
-    began = gateway.clock.now_ms()
+    began = gateway.runtime.clock.now_ms()
     call.respond({"runId": run_id, "status": "accepted", "acceptedAt": began})
     reply = outcome.reply if outcome.later is None else await outcome.later
     said = Said(
@@ -171,7 +175,7 @@ async def _obeyed(call: Call, params: AgentParams, target: Target, outcome: Hand
     await say(gateway, said)
     entry = await entry_of(gateway, target)
     meta = {
-        "durationMs": gateway.clock.now_ms() - began,
+        "durationMs": gateway.runtime.clock.now_ms() - began,
         "agentMeta": {"sessionId": entry["sessionId"] if entry else None},
         "aborted": False,
     }
@@ -197,12 +201,12 @@ async def _target(call: Call, params: AgentParams) -> Target:
             raise MethodError(f'agent "{agent_id}" does not match session key agent "{target.agent_id}"')
         return target
     if params.session_id:
-        found = await gateway.sessions.find_session_id(params.session_id)
+        found = await gateway.runtime.sessions.find_session_id(params.session_id)
         if found is None:
             raise MethodError(f"No session found: {params.session_id}")
         return Target(found.agent_id, found.key)
     if agent_id is not None:
-        return target_of(gateway, main_session_key(gateway.config.current, agent_id), agent_id)
+        return target_of(gateway, main_session_key(gateway.runtime.config.current, agent_id), agent_id)
     return target_of(gateway, "main")
 
 
@@ -254,7 +258,7 @@ async def _final(call: Call, submission: Submission) -> Any:
         return _result(record)
     row = submission.row
     await call.gateway.dispatcher.wait(row.run_id, 24 * 3600)
-    return _stored_result(await call.gateway.ledger.by_run(row.run_id) or row)
+    return _stored_result(await call.gateway.runtime.ledger.by_run(row.run_id) or row)
 
 
 def _result(record: RunRecord) -> dict[str, Any]:
@@ -324,7 +328,7 @@ class AgentWait(Params):
     timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 30_000
 
 
-@method("agent.wait", AgentWait)
+@methods.add("agent.wait", AgentWait)
 async def wait(call: Call) -> Any:
     params: AgentWait = call.params
     outcome = await call.gateway.dispatcher.wait(params.run_id, params.timeout_ms / 1000)

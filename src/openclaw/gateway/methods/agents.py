@@ -11,19 +11,21 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.agent.bootstrap import BOOTSTRAP_FILES
+from openclaw.agent.prompt.workspace_files import BOOTSTRAP_FILES
 from openclaw.clock import iso_utc
 from openclaw.config.agents import agent_config, agent_ids, default_agent_id, main_key, workspace_dir
 from openclaw.config.schema.agents import BindingMatch
 from openclaw.config.validate import ConfigInvalid
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.session_rows import model_defaults
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
 from openclaw.sessions.keys import agent_of
 from openclaw.tools.base import ToolError
 from openclaw.tools.opener import PathOpener
+
+methods = MethodTable()
 
 DEFAULT_NAME = "Assistant"
 DEFAULT_AVATAR = "A"
@@ -41,9 +43,9 @@ class IdentityGet(Params):
     session_key: str | None = None
 
 
-@method("agents.list", AgentsList)
+@methods.add("agents.list", AgentsList)
 async def list_agents(call: Call) -> Any:
-    config = call.gateway.config.current
+    config = call.gateway.runtime.config.current
     agents: list[dict[str, Any]] = []
     for agent_id in agent_ids(config):
         listed = agent_config(config, agent_id)
@@ -62,14 +64,16 @@ async def list_agents(call: Call) -> Any:
 
 
 def _details(gateway: Gateway, agent_id: str) -> dict[str, Any]:
-    config = gateway.config.current
+    config = gateway.runtime.config.current
     listed = agent_config(config, agent_id)
     given = listed.agent_dir if listed is not None else None
     bound = [one.match for one in config.bindings if normalize_agent_id(one.agent_id) == agent_id]
     chosen = model_defaults(gateway, agent_id)
     return {
-        "workspace": str(workspace_dir(config, gateway.state_dir, agent_id)),
-        "agentDir": str(Path(given).expanduser() if given else Path(agent_dir(gateway.state_dir, agent_id), "agent")),
+        "workspace": str(workspace_dir(config, gateway.runtime.state_dir, agent_id)),
+        "agentDir": str(
+            Path(given).expanduser() if given else Path(agent_dir(gateway.runtime.state_dir, agent_id), "agent")
+        ),
         "model": f"{chosen['modelProvider']}/{chosen['model']}" if chosen["model"] else None,
         "bindings": len(bound),
         "routes": [_route(match) for match in bound],
@@ -84,13 +88,13 @@ def _route(match: BindingMatch) -> str:
     return " ".join([where, *narrower])
 
 
-@method("agent.identity.get", IdentityGet)
+@methods.add("agent.identity.get", IdentityGet)
 async def identity(call: Call) -> Any:
     """The Control UI's own setting first, then the agent's, then what the agent wrote in its IDENTITY.md."""
-    config = call.gateway.config.current
+    config = call.gateway.runtime.config.current
     agent_id = _agent_meant(call)
     listed = agent_config(config, agent_id)
-    workspace = workspace_dir(config, call.gateway.state_dir, agent_id)
+    workspace = workspace_dir(config, call.gateway.runtime.state_dir, agent_id)
     written = await asyncio.to_thread(read_identity, workspace / "IDENTITY.md")
     configured = _given(listed.identity) if listed is not None else {}
     assistant = config.ui.assistant
@@ -107,7 +111,7 @@ async def identity(call: Call) -> Any:
 
 def _agent_meant(call: Call) -> str:
     params: IdentityGet = call.params
-    default = default_agent_id(call.gateway.config.current)
+    default = default_agent_id(call.gateway.runtime.config.current)
     named = normalize_agent_id(params.agent_id) if params.agent_id else None
     of_key = agent_of(call.gateway.canonical_key(params.session_key), default_agent=default)
     if named and params.session_key and named != of_key:
@@ -150,14 +154,14 @@ class AgentsCreate(Params):
     model: NonEmpty | None = None
 
 
-@method("agents.create", AgentsCreate)
+@methods.add("agents.create", AgentsCreate)
 async def create(call: Call) -> Any:
     params: AgentsCreate = call.params
     gateway = call.gateway
     agent_id = normalize_agent_id(params.name)
     if agent_id == RESERVED:
         raise MethodError('"main" is reserved')
-    config = gateway.config.current
+    config = gateway.runtime.config.current
     if agent_id in agent_ids(config):
         raise MethodError(f'agent "{agent_id}" already exists')
     fields: dict[str, Any] = {"id": agent_id, "name": params.name.strip()}
@@ -172,7 +176,7 @@ async def create(call: Call) -> Any:
     # The first entry of a list is the default agent: the one there was must stay that.
     listed = listed or [{"id": default_agent_id(config)}]
     await _write(gateway, {"agents": {"list": [*listed, fields]}})
-    workspace = workspace_dir(gateway.config.current, gateway.state_dir, agent_id)
+    workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     await asyncio.to_thread(_introduce, workspace, params)
     return {"ok": True, "agentId": agent_id, "name": params.name.strip(), "workspace": str(workspace)}
 
@@ -197,7 +201,7 @@ class AgentsUpdate(Params):
     avatar: NonEmpty | None = None
 
 
-@method("agents.update", AgentsUpdate)
+@methods.add("agents.update", AgentsUpdate)
 async def update(call: Call) -> Any:
     params: AgentsUpdate = call.params
     gateway = call.gateway
@@ -222,7 +226,7 @@ class AgentsDelete(Params):
     delete_files: bool = True
 
 
-@method("agents.delete", AgentsDelete)
+@methods.add("agents.delete", AgentsDelete)
 async def delete(call: Call) -> Any:
     """Takes an agent out of the configuration; its files go to the trash folder, from where they can be fetched."""
     params: AgentsDelete = call.params
@@ -230,23 +234,27 @@ async def delete(call: Call) -> Any:
     agent_id = _known(gateway, params.agent_id)
     if agent_id == RESERVED:
         raise MethodError('"main" cannot be deleted')
-    parsed = gateway.config.snapshot.parsed
+    parsed = gateway.runtime.config.snapshot.parsed
     listed = [entry for entry in _listed(gateway) if normalize_agent_id(str(entry.get("id"))) != agent_id]
     bindings: list[Any] = list(parsed.get("bindings") or [])
     kept = [one for one in bindings if normalize_agent_id(str(one.get("agentId"))) != agent_id]
-    workspace = workspace_dir(gateway.config.current, gateway.state_dir, agent_id)
+    workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     await _write(gateway, {"agents": {"list": listed}, **({"bindings": kept} if kept != bindings else {})})
     if params.delete_files:
-        stamp = iso_utc(gateway.clock.now_ms()).replace(":", "-")
-        trash = Path(gateway.state_dir) / "trash" / f"{agent_id}-{stamp}"
-        own = [path for path in (workspace, Path(agent_dir(gateway.state_dir, agent_id))) if _is_ours(gateway, path)]
+        stamp = iso_utc(gateway.runtime.clock.now_ms()).replace(":", "-")
+        trash = Path(gateway.runtime.state_dir) / "trash" / f"{agent_id}-{stamp}"
+        own = [
+            path
+            for path in (workspace, Path(agent_dir(gateway.runtime.state_dir, agent_id)))
+            if _is_ours(gateway, path)
+        ]
         await asyncio.to_thread(_throw_away, own, trash)
     return {"ok": True, "agentId": agent_id, "removedBindings": len(bindings) - len(kept)}
 
 
 def _is_ours(gateway: Gateway, path: Path) -> bool:
     """Only folders inside the state directory are moved; a project folder used as a workspace is left alone."""
-    state = os.path.realpath(gateway.state_dir)
+    state = os.path.realpath(gateway.runtime.state_dir)
     return os.path.realpath(path).startswith(state + os.sep)
 
 
@@ -265,7 +273,7 @@ class AgentsBind(Params):
     peer_id: NonEmpty | None = None
 
 
-@method("agents.bind", AgentsBind, access="admin")
+@methods.add("agents.bind", AgentsBind, access="admin")
 async def bind(call: Call) -> Any:
     """Messages of this channel (account, chat) go to this agent."""
     params: AgentsBind = call.params
@@ -277,7 +285,7 @@ async def bind(call: Call) -> Any:
     if params.peer_id:
         match["peer"] = {"kind": params.peer_kind or "direct", "id": params.peer_id}
     binding = {"agentId": agent_id, "match": match}
-    bindings: list[Any] = list(gateway.config.snapshot.parsed.get("bindings") or [])
+    bindings: list[Any] = list(gateway.runtime.config.snapshot.parsed.get("bindings") or [])
     if binding in bindings:
         return {"ok": True, "agentId": agent_id, "binding": binding, "added": False}
     await _write(gateway, {"bindings": [*bindings, binding]})
@@ -286,18 +294,18 @@ async def bind(call: Call) -> Any:
 
 def _known(gateway: Gateway, name: str) -> str:
     agent_id = normalize_agent_id(name)
-    if agent_id not in agent_ids(gateway.config.current):
+    if agent_id not in agent_ids(gateway.runtime.config.current):
         raise MethodError(f'unknown agent id "{agent_id}"')
     return agent_id
 
 
 def _listed(gateway: Gateway) -> list[dict[str, Any]]:
-    agents = gateway.config.snapshot.parsed.get("agents") or {}
+    agents = gateway.runtime.config.snapshot.parsed.get("agents") or {}
     return [dict(entry) for entry in agents.get("list") or [] if isinstance(entry, dict)]
 
 
 async def _write(gateway: Gateway, patch: dict[str, Any]) -> None:
-    store = gateway.config
+    store = gateway.runtime.config
     try:
         await asyncio.to_thread(store.merge_patch, msgspec.to_builtins(patch), store.snapshot.hash)
     except ConfigInvalid as invalid:
@@ -325,7 +333,7 @@ class FilesSet(Params):
     content: Annotated[str, msgspec.Meta(max_length=MAX_FILE_BYTES)]
 
 
-@method("agents.files.list", FilesList)
+@methods.add("agents.files.list", FilesList)
 async def list_files(call: Call) -> Any:
     agent_id, workspace = _workspace(call)
     files = await asyncio.to_thread(lambda: [_file_view(workspace / name) for name in FILES])
@@ -333,7 +341,7 @@ async def list_files(call: Call) -> Any:
     return {"agentId": agent_id, "workspace": str(workspace), "files": shown}
 
 
-@method("agents.files.get", FilesGet)
+@methods.add("agents.files.get", FilesGet)
 async def get_file(call: Call) -> Any:
     agent_id, workspace = _workspace(call)
     name = _file_name(call.params.name)
@@ -343,7 +351,7 @@ async def get_file(call: Call) -> Any:
     return {"agentId": agent_id, "workspace": str(workspace), "file": view}
 
 
-@method("agents.files.set", FilesSet)
+@methods.add("agents.files.set", FilesSet)
 async def set_file(call: Call) -> Any:
     agent_id, workspace = _workspace(call)
     name = _file_name(call.params.name)
@@ -353,11 +361,11 @@ async def set_file(call: Call) -> Any:
 
 
 def _workspace(call: Call) -> tuple[str, Path]:
-    config = call.gateway.config.current
+    config = call.gateway.runtime.config.current
     agent_id = normalize_agent_id(call.params.agent_id)
     if agent_id not in agent_ids(config):
         raise MethodError(f'unknown agent id "{agent_id}"')
-    return agent_id, workspace_dir(config, call.gateway.state_dir, agent_id)
+    return agent_id, workspace_dir(config, call.gateway.runtime.state_dir, agent_id)
 
 
 def _file_name(name: str) -> str:

@@ -12,7 +12,9 @@ from openclaw.channels.manager import RunningAccount
 from openclaw.gateway.channel_services import by_channel, summary_of
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+
+methods = MethodTable()
 
 
 class ChannelsStatus(Params):
@@ -25,7 +27,7 @@ class ChannelsLogout(Params):
     account_id: str | None = None
 
 
-@method("channels.status", ChannelsStatus)
+@methods.add("channels.status", ChannelsStatus)
 async def channels_status(call: Call) -> Any:
     """The configured channels and their accounts; the Gateway's own web chat is not one."""
     params: ChannelsStatus = call.params
@@ -39,7 +41,7 @@ async def channels_status(call: Call) -> Any:
         views = await asyncio.gather(*(_account_view(call, one, params.probe, timeout_s) for one in running))
         accounts[name] = list(views)
     return {
-        "ts": gateway.clock.now_ms(),
+        "ts": gateway.runtime.clock.now_ms(),
         "channelOrder": list(grouped),
         "channelLabels": labels,
         "channelDetailLabels": labels,
@@ -48,7 +50,7 @@ async def channels_status(call: Call) -> Any:
         "channels": {name: summary_of(running) for name, running in grouped.items()},
         "channelAccounts": accounts,
         "channelDefaultAccountId": {
-            name: running[0].kind.default_account(gateway.config.current) for name, running in grouped.items()
+            name: running[0].kind.default_account(gateway.runtime.config.current) for name, running in grouped.items()
         },
     }
 
@@ -58,10 +60,10 @@ async def _account_view(call: Call, running: RunningAccount, probe: bool, timeou
     if not probe or services is None or not running.account.enabled:
         return view
     probed = await services.channels.probe(running, timeout_s)
-    return {**view, "probe": probed, "lastProbeAt": call.gateway.clock.now_ms()}
+    return {**view, "probe": probed, "lastProbeAt": call.gateway.runtime.clock.now_ms()}
 
 
-@method("channels.logout", ChannelsLogout)
+@methods.add("channels.logout", ChannelsLogout)
 async def channels_logout(call: Call) -> Any:
     params: ChannelsLogout = call.params
     services = call.gateway.channel_services
@@ -85,14 +87,14 @@ class PairingApprove(Params):
     notify: bool = False
 
 
-@method("pairing.list", PairingList, access="pairing")
+@methods.add("pairing.list", PairingList, access="pairing")
 async def list_pairing(call: Call) -> Any:
     """Requests that have not expired, of one channel or of all, oldest first."""
     waiting = await call.gateway.pairing.pending(call.params.channel)
     return {"requests": [{"channel": channel, **msgspec.to_builtins(request)} for channel, request in waiting]}
 
 
-@method("pairing.approve", PairingApprove, access="pairing")
+@methods.add("pairing.approve", PairingApprove, access="pairing")
 async def approve_pairing(call: Call) -> Any:
     """Lets the sender of the code in; with ``notify`` also tells them so on their channel."""
     params: PairingApprove = call.params

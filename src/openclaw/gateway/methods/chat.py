@@ -9,7 +9,7 @@ import msgspec
 
 from openclaw.agent.abort import AbortReason
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.spoken import Said, say, show
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_configured, target_of, transcript_ref
 from openclaw.gateway.views.history import injected_message, read_history
@@ -30,6 +30,8 @@ from openclaw.storage.base import END_STATES
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+
+methods = MethodTable()
 
 WEBCHAT_FIELDS: dict[str, Any] = {
     "chatType": "direct",
@@ -58,7 +60,7 @@ class ChatSend(Params):
     timeout_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-@method("chat.send", ChatSend)
+@methods.add("chat.send", ChatSend)
 async def send(call: Call) -> Any:
     params: ChatSend = call.params
     gateway = call.gateway
@@ -106,7 +108,7 @@ async def _repeated(call: Call, params: ChatSend) -> dict[str, Any] | None:
     record = call.gateway.dispatcher.find(run_id)
     row = record.row if record else None
     if row is None and may_be_command(params.message):
-        row = await call.gateway.ledger.by_run(run_id)
+        row = await call.gateway.runtime.ledger.by_run(run_id)
     if row is None:
         return None
     submission = Submission(row, False, False, record)
@@ -141,8 +143,8 @@ async def _new(
     entry = await fresh_session(gateway, target)
     prompt = outcome.text
     if not outcome.greeting:
-        zone = gateway.config.current.agents.defaults.user_timezone
-        prompt = f"{stamped(prompt, gateway.clock.now_ms(), zone)}\n[message_id: {run_id}]"
+        zone = gateway.runtime.config.current.agents.defaults.user_timezone
+        prompt = f"{stamped(prompt, gateway.runtime.clock.now_ms(), zone)}\n[message_id: {run_id}]"
         if entry.get("abortedLastRun"):
             prompt = f"{ABORT_NOTE}\n\n{prompt}"
     submission = await take_in(
@@ -208,7 +210,7 @@ class ChatAbort(Params):
     run_id: NonEmpty | None = None
 
 
-@method("chat.abort", ChatAbort)
+@methods.add("chat.abort", ChatAbort)
 async def abort(call: Call) -> Any:
     params: ChatAbort = call.params
     target = target_of(call.gateway, params.session_key)
@@ -220,7 +222,7 @@ async def abort(call: Call) -> Any:
     stopped = call.gateway.dispatcher.abort(target.key, params.run_id, AbortReason.RPC)
     if stopped:
         # At once, and not when the run has unwound: the next message may be here before that.
-        await call.gateway.sessions.update(target.agent_id, target.key, _noted_as_aborted, durable=False)
+        await call.gateway.runtime.sessions.update(target.agent_id, target.key, _noted_as_aborted, durable=False)
     return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
 
 
@@ -237,7 +239,7 @@ class ChatHistory(Params):
     """``messages``: the public shape (text, tool_use, tool_result); otherwise the stored one."""
 
 
-@method("chat.history", ChatHistory)
+@methods.add("chat.history", ChatHistory)
 async def history(call: Call) -> Any:
     params: ChatHistory = call.params
     target = target_of(call.gateway, params.session_key)
@@ -246,7 +248,7 @@ async def history(call: Call) -> Any:
     if entry is None:
         return {**answer, "messages": []}
     answer["sessionId"] = entry["sessionId"]
-    entries = await call.gateway.transcripts.tail(transcript_ref(target, entry), params.limit)
+    entries = await call.gateway.runtime.transcripts.tail(transcript_ref(target, entry), params.limit)
     reasoning = entry.get("reasoningLevel") in ("on", "stream")
     answer["messages"] = read_history(entries, public=params.format == "messages", with_reasoning=reasoning)
     levels = {name: entry.get(name) for name in ("thinkingLevel", "verboseLevel") if entry.get(name)}
@@ -259,7 +261,7 @@ class ChatInject(Params):
     label: Annotated[str, msgspec.Meta(max_length=100)] | None = None
 
 
-@method("chat.inject", ChatInject)
+@methods.add("chat.inject", ChatInject)
 async def inject(call: Call) -> Any:
     """An assistant message that no model wrote, e.g. a note from another program."""
     params: ChatInject = call.params
@@ -269,10 +271,10 @@ async def inject(call: Call) -> Any:
     if entry is None:
         raise MethodError("session not found")
     text = f"[{params.label}]\n\n{params.message}" if params.label else params.message
-    message = injected_message(text, gateway.clock.now_ms())
+    message = injected_message(text, gateway.runtime.clock.now_ms())
 
     async def append() -> str:
-        transcript = await gateway.transcripts.open(
+        transcript = await gateway.runtime.transcripts.open(
             transcript_ref(target, entry), cwd=home_of(gateway.runtime, target.agent_id)
         )
         assert transcript is not None

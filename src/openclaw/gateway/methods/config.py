@@ -17,7 +17,9 @@ from openclaw.config.store import changed_paths, reload_action
 from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid
 from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+
+methods = MethodTable()
 
 
 class NoParams(Params):
@@ -37,9 +39,9 @@ class ConfigChange(Params):
     restart_delay_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
-@method("config.get", NoParams)
+@methods.add("config.get", NoParams)
 async def get(call: Call) -> Any:
-    store = call.gateway.config
+    store = call.gateway.runtime.config
     await store.reload()
     return await asyncio.to_thread(snapshot_view, store.snapshot)
 
@@ -66,49 +68,49 @@ def _issue(issue: Any) -> dict[str, Any]:
     return {**shown, "line": issue.line} if issue.line else shown
 
 
-@method("config.schema", NoParams)
+@methods.add("config.schema", NoParams)
 async def schema(call: Call) -> Any:
     from openclaw.config.jsonschema import config_schema, ui_hints
 
     answer = await asyncio.to_thread(lambda: {"schema": config_schema(), "uiHints": ui_hints()})
-    return {**answer, "version": __version__, "generatedAt": iso_utc(call.gateway.clock.now_ms())}
+    return {**answer, "version": __version__, "generatedAt": iso_utc(call.gateway.runtime.clock.now_ms())}
 
 
-@method("config.set", ConfigSet)
+@methods.add("config.set", ConfigSet)
 async def set_config(call: Call) -> Any:
     params: ConfigSet = call.params
-    store = call.gateway.config
+    store = call.gateway.runtime.config
     written = await _write(lambda: store.write_raw(params.raw, params.base_hash))
     await store.reload()
     return {"ok": True, "path": written.path, "config": _shown(written)}
 
 
-@method("config.patch", ConfigChange)
+@methods.add("config.patch", ConfigChange)
 async def patch(call: Call) -> Any:
     params: ConfigChange = call.params
     change = _object_in(params.raw)
-    return await _change(call, lambda: call.gateway.config.merge_patch(change, params.base_hash))
+    return await _change(call, lambda: call.gateway.runtime.config.merge_patch(change, params.base_hash))
 
 
-@method("config.apply", ConfigChange)
+@methods.add("config.apply", ConfigChange)
 async def apply(call: Call) -> Any:
     params: ConfigChange = call.params
-    return await _change(call, lambda: call.gateway.config.write_raw(params.raw, params.base_hash))
+    return await _change(call, lambda: call.gateway.runtime.config.write_raw(params.raw, params.base_hash))
 
 
 async def _change(call: Call, write: Callable[[], Snapshot]) -> dict[str, Any]:
     """Writes, makes the change effective, and restarts only when something changed that cannot be applied live."""
     params: ConfigChange = call.params
     gateway = call.gateway
-    before = gateway.config.snapshot
+    before = gateway.runtime.config.snapshot
     written = await _write(write)
     changed = changed_paths(before.resolved, written.resolved)
-    await gateway.config.reload()
+    await gateway.runtime.config.reload()
     answer: dict[str, Any] = {"ok": True, "path": written.path, "config": _shown(written)}
     reason = call.method
     if reload_action(changed) != "restart":
         return {**answer, "restart": Restart.report(reason, 0, "hot"), "sentinel": None}
-    note: dict[str, Any] = {"kind": call.method.replace(".", "-"), "status": "ok", "ts": gateway.clock.now_ms()}
+    note: dict[str, Any] = {"kind": call.method.replace(".", "-"), "status": "ok", "ts": gateway.runtime.clock.now_ms()}
     if params.session_key:
         note["sessionKey"] = params.session_key
     note |= {"message": params.note, "stats": {"mode": call.method, "root": written.path}}

@@ -7,17 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from openclaw.agent.context_story import NotedRun, PhraseSearch, differences, preview, role_of, words_of
-from openclaw.agent.prompt_parts import cut_files, prompt_parts
-from openclaw.agent.request_log import Rebuilt, read_record, rebuild
+from openclaw.agent.prompt.system_prompt import cut_files, prompt_parts
+from openclaw.agent.request_log import (
+    NotedRun,
+    PhraseSearch,
+    RebuiltRequest,
+    differences,
+    preview,
+    read_record,
+    rebuild,
+    role_of,
+    words_of,
+)
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.targets import Target, entry_of, find_row, target_of
 from openclaw.models.calls import wire_body
 from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+
+methods = MethodTable()
 
 MOST_RUNS = 500
 NOT_NOTED = "Nothing was noted of what run {run} was sent: it called no model, or is older than these notes."
@@ -35,7 +46,7 @@ class ContextGet(Params):
     """Also the JSON text that was sent to the provider, byte for byte."""
 
 
-@method("context.get", ContextGet, access="admin")
+@methods.add("context.get", ContextGet, access="admin")
 async def get(call: Call) -> Any:
     params: ContextGet = call.params
     run = (
@@ -45,7 +56,7 @@ async def get(call: Call) -> Any:
     if params.call is not None and params.call > calls:
         raise MethodError(f"run {run.run_id} has {calls} noted model calls, not {params.call}")
     number = params.call or calls
-    rebuilt = await rebuild(run.record, run.transcript, call.gateway.blobs, number - 1)
+    rebuilt = await rebuild(run.record, run.transcript, call.gateway.runtime.blobs, number - 1)
     view = {"runId": run.run_id, "call": number, "calls": calls + run.record.left_out, **_view(rebuilt)}
     view["since"] = await _since(call.gateway, run, rebuilt)
     if params.wire:
@@ -55,20 +66,20 @@ async def get(call: Call) -> Any:
     return {**view, "request": _request(rebuilt)} if params.full else view
 
 
-async def _since(gateway: Gateway, run: NotedRun, rebuilt: Rebuilt) -> dict[str, Any] | None:
+async def _since(gateway: Gateway, run: NotedRun, rebuilt: RebuiltRequest) -> dict[str, Any] | None:
     """What changed since the run before it in the same chat; None for the first."""
-    rows = await gateway.ledger.recent(session_key=run.session_key, limit=MOST_RUNS)
+    rows = await gateway.runtime.ledger.recent(session_key=run.session_key, limit=MOST_RUNS)
     earlier = next((rows[place + 1 :] for place, row in enumerate(rows) if row.run_id == run.run_id), [])
     opened: dict[str, Transcript | None] = {run.record.session_id: run.transcript}
     for row in earlier:
         before = await _noted(gateway, row, opened)
         if before is not None:
-            old = await rebuild(before.record, before.transcript, gateway.blobs)
+            old = await rebuild(before.record, before.transcript, gateway.runtime.blobs)
             return {"runId": before.run_id, "changes": differences(old, rebuilt)}
     return None
 
 
-def _view(rebuilt: Rebuilt) -> dict[str, Any]:
+def _view(rebuilt: RebuiltRequest) -> dict[str, Any]:
     record, call = rebuilt.record, rebuilt.call
     return {
         "at": call.at,
@@ -104,7 +115,7 @@ def _view(rebuilt: Rebuilt) -> dict[str, Any]:
     }
 
 
-def _request(rebuilt: Rebuilt) -> dict[str, Any]:
+def _request(rebuilt: RebuiltRequest) -> dict[str, Any]:
     return {
         "system": rebuilt.system,
         "systemSuffix": rebuilt.record.suffix,
@@ -119,7 +130,7 @@ class ContextDiff(Params):
     b: NonEmpty | None = None
 
 
-@method("context.diff", ContextDiff, access="admin")
+@methods.add("context.diff", ContextDiff, access="admin")
 async def diff(call: Call) -> Any:
     """Between two runs; without names, between the session's last two."""
     params: ContextDiff = call.params
@@ -133,7 +144,7 @@ async def diff(call: Call) -> Any:
         if len(runs) < 2:
             raise MethodError("There is only one run so far; nothing to compare it with")
         before, after = runs[1], runs[0]
-    old, new = [await rebuild(run.record, run.transcript, gateway.blobs) for run in (before, after)]
+    old, new = [await rebuild(run.record, run.transcript, gateway.runtime.blobs) for run in (before, after)]
     sizes = [
         {"runId": run.run_id, "at": run.at, "messages": len(each.messages)}
         for run, each in ((before, old), (after, new))
@@ -152,12 +163,12 @@ class ContextFind(Params):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_RUNS)] = 200
 
 
-@method("context.find", ContextFind, access="admin")
+@methods.add("context.find", ContextFind, access="admin")
 async def find(call: Call) -> Any:
     """Among the session's last runs: when the phrase came into the model's view, and when and why it left."""
     params: ContextFind = call.params
     runs = await _last_runs(call.gateway, params.key, params.limit)
-    search = PhraseSearch(params.phrase, call.gateway.blobs)
+    search = PhraseSearch(params.phrase, call.gateway.runtime.blobs)
     sightings = await search.sightings(runs[::-1])
     now = await search.where(runs[0])
     return {"runs": len(runs), "sightings": sightings, "inViewNow": bool(now), "where": now}
@@ -167,14 +178,14 @@ async def find(call: Call) -> Any:
 
 
 async def _run(gateway: Gateway, ref: str) -> NotedRun:
-    row = await gateway.ledger.by_run(ref)
+    row = await gateway.runtime.ledger.by_run(ref)
     if row is None:
-        rows = await gateway.ledger.runs_beginning(ref, 2)
+        rows = await gateway.runtime.ledger.runs_beginning(ref, 2)
         if len(rows) != 1:
             raise MethodError(f"{'Several runs begin' if rows else 'No run begins'} with {ref!r}")
         row = rows[0]
     if row.state == "superseded" and (by := (row.result or {}).get("answeredBy")):
-        row = await gateway.ledger.by_run(by) or row
+        row = await gateway.runtime.ledger.by_run(by) or row
     noted = await _noted(gateway, row, {})
     if noted is None:
         raise MethodError(NOT_NOTED.format(run=row.run_id))
@@ -187,7 +198,7 @@ async def _last_runs(gateway: Gateway, key: str, count: int) -> list[NotedRun]:
     key = session.key if session else target_of(gateway, key).key
     opened: dict[str, Transcript | None] = {}
     found: list[NotedRun] = []
-    for row in await gateway.ledger.recent(session_key=key, limit=MOST_RUNS):
+    for row in await gateway.runtime.ledger.recent(session_key=key, limit=MOST_RUNS):
         noted = await _noted(gateway, row, opened)
         if noted is not None:
             found.append(noted)
@@ -199,7 +210,7 @@ async def _last_runs(gateway: Gateway, key: str, count: int) -> list[NotedRun]:
 
 
 async def _noted(gateway: Gateway, row: LedgerRow, opened: dict[str, Transcript | None]) -> NotedRun | None:
-    record = await read_record((row.result or {}).get("request"), gateway.blobs)
+    record = await read_record((row.result or {}).get("request"), gateway.runtime.blobs)
     if record is None or not record.calls:
         return None
     session_id = record.session_id
@@ -207,7 +218,7 @@ async def _noted(gateway: Gateway, row: LedgerRow, opened: dict[str, Transcript 
         entry = await entry_of(gateway, Target(row.agent_id, row.session_key))
         file = entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None
         ref = TranscriptRef(agent_id=row.agent_id, session_id=session_id, file=file)
-        opened[session_id] = await gateway.transcripts.open(ref, create=False)
+        opened[session_id] = await gateway.runtime.transcripts.open(ref, create=False)
     return NotedRun(
         run_id=row.run_id,
         session_key=row.session_key,

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from openclaw.gateway.auth.devices import summary
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+
+methods = MethodTable()
 
 Role = Literal["operator", "node"]
 
@@ -30,13 +32,13 @@ class TokenRevoke(Params):
     role: Role
 
 
-@method("device.pair.list", NoParams)
+@methods.add("device.pair.list", NoParams)
 async def list_devices(call: Call) -> Any:
     await call.gateway.devices.load()
     return call.gateway.devices.listing()
 
 
-@method("device.pair.approve", PairRequest)
+@methods.add("device.pair.approve", PairRequest)
 async def approve(call: Call) -> Any:
     request_id: str = call.params.request_id
     device = await call.gateway.devices.approve(request_id)
@@ -46,7 +48,7 @@ async def approve(call: Call) -> Any:
     return {"requestId": request_id, "device": summary(device)}
 
 
-@method("device.pair.reject", PairRequest)
+@methods.add("device.pair.reject", PairRequest)
 async def reject(call: Call) -> Any:
     request = await call.gateway.devices.reject(call.params.request_id)
     if request is None:
@@ -55,7 +57,7 @@ async def reject(call: Call) -> Any:
     return {"requestId": request["requestId"], "deviceId": request["deviceId"]}
 
 
-@method("device.token.rotate", TokenRotate)
+@methods.add("device.token.rotate", TokenRotate)
 async def rotate(call: Call) -> Any:
     params: TokenRotate = call.params
     token = await call.gateway.devices.rotate_token(params.device_id, params.role, params.scopes)
@@ -65,7 +67,7 @@ async def rotate(call: Call) -> Any:
     return {**answer, "scopes": token["scopes"], "rotatedAtMs": token.get("rotatedAtMs") or token["createdAtMs"]}
 
 
-@method("device.token.revoke", TokenRevoke)
+@methods.add("device.token.revoke", TokenRevoke)
 async def revoke(call: Call) -> Any:
     params: TokenRevoke = call.params
     token = await call.gateway.devices.revoke_token(params.device_id, params.role)

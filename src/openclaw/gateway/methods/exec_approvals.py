@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.tools.exec.approvals import (
     TIMEOUT_MS,
     ApprovalRequest,
@@ -17,6 +17,8 @@ from openclaw.tools.exec.approvals import (
     Decision,
     UnknownApproval,
 )
+
+methods = MethodTable()
 
 
 class RequestParams(Params):
@@ -32,7 +34,7 @@ class RequestParams(Params):
     timeout_ms: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-@method("exec.approval.request", RequestParams)
+@methods.add("exec.approval.request", RequestParams)
 async def request(call: Call) -> Any:
     """Answers when somebody has decided, or nobody did in time (``decision`` is then null)."""
     params: RequestParams = call.params
@@ -66,7 +68,7 @@ class ResolveParams(Params):
     decision: NonEmpty
 
 
-@method("exec.approval.resolve", ResolveParams)
+@methods.add("exec.approval.resolve", ResolveParams)
 async def resolve(call: Call) -> Any:
     params: ResolveParams = call.params
     try:
@@ -85,7 +87,7 @@ class GetParams(Params):
     pass
 
 
-@method("exec.approvals.get", GetParams)
+@methods.add("exec.approvals.get", GetParams)
 async def get(call: Call) -> Any:
     try:
         return (await _rules(call).snapshot()).view()
@@ -98,7 +100,7 @@ class SetParams(Params):
     base_hash: NonEmpty | None = None
 
 
-@method("exec.approvals.set", SetParams)
+@methods.add("exec.approvals.set", SetParams)
 async def set_rules(call: Call) -> Any:
     params: SetParams = call.params
     try:

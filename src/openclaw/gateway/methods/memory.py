@@ -12,7 +12,7 @@ import msgspec
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
 from openclaw.config.schema import MemorySearch
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.targets import require_agent
 from openclaw.memory.embedders import EmbeddingFailed
 from openclaw.memory.files import memory_files
@@ -21,6 +21,8 @@ from openclaw.tools.memory import MOST_RESULTS, facts_of, result_of
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+
+methods = MethodTable()
 
 
 class Notes(msgspec.Struct, frozen=True):
@@ -31,12 +33,12 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 def notes_of(gateway: Gateway, agent_id: str | None) -> Notes:
-    config = gateway.config.current
+    config = gateway.runtime.config.current
     chosen = agent_id or default_agent_id(config)
     require_agent(gateway, chosen)
     agent = agent_config(config, chosen)
     settings = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
-    workspace = workspace_dir(config, gateway.state_dir, chosen)
+    workspace = workspace_dir(config, gateway.runtime.state_dir, chosen)
     return Notes(chosen, workspace, settings, gateway.runtime.memories.of(chosen, workspace, settings, config))
 
 
@@ -46,7 +48,7 @@ class MemoryStatus(Params):
     """Ask the embedder for one vector to see whether it works."""
 
 
-@method("memory.status", MemoryStatus, access="read")
+@methods.add("memory.status", MemoryStatus, access="read")
 async def status(call: Call) -> Any:
     params: MemoryStatus = call.params
     notes = notes_of(call.gateway, params.agent_id)
@@ -76,7 +78,7 @@ class MemoryIndexParams(Params):
     """Make it anew."""
 
 
-@method("memory.index", MemoryIndexParams, access="write")
+@methods.add("memory.index", MemoryIndexParams, access="write")
 async def index(call: Call) -> Any:
     params: MemoryIndexParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
@@ -93,7 +95,7 @@ class MemorySearchParams(Params):
     min_score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
 
-@method("memory.search", MemorySearchParams, access="read")
+@methods.add("memory.search", MemorySearchParams, access="read")
 async def search(call: Call) -> Any:
     params: MemorySearchParams = call.params
     notes = notes_of(call.gateway, params.agent_id)

@@ -8,9 +8,11 @@ import msgspec
 
 from openclaw.gateway import explain
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.targets import target_of
 from openclaw.storage.base import MessageState
+
+methods = MethodTable()
 
 
 class MessagesList(Params):
@@ -19,13 +21,13 @@ class MessagesList(Params):
     limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
 
 
-@method("messages.list", MessagesList, access="read")
+@methods.add("messages.list", MessagesList, access="read")
 async def list_messages(call: Call) -> Any:
     """Newest first."""
     params: MessagesList = call.params
     key = None if params.session_key is None else target_of(call.gateway, params.session_key).key
-    rows = await call.gateway.ledger.recent(session_key=key, state=params.state, limit=params.limit)
-    return {"ts": call.gateway.clock.now_ms(), "messages": [explain.row_facts(row) for row in rows]}
+    rows = await call.gateway.runtime.ledger.recent(session_key=key, state=params.state, limit=params.limit)
+    return {"ts": call.gateway.runtime.clock.now_ms(), "messages": [explain.row_facts(row) for row in rows]}
 
 
 class MessagesGet(Params):
@@ -33,10 +35,10 @@ class MessagesGet(Params):
     run_id: NonEmpty | None = None
 
 
-@method("messages.get", MessagesGet, access="read")
+@methods.add("messages.get", MessagesGet, access="read")
 async def get(call: Call) -> Any:
     params: MessagesGet = call.params
-    ledger = call.gateway.ledger
+    ledger = call.gateway.runtime.ledger
     if params.run_id is not None and params.id is None:
         row = await ledger.by_run(params.run_id)
     elif params.id is not None and params.run_id is None:
@@ -53,7 +55,7 @@ class MessagesWhy(Params):
     """A ledger id, a run id or its beginning, a session key, a session id or a label."""
 
 
-@method("messages.why", MessagesWhy, access="read")
+@methods.add("messages.why", MessagesWhy, access="read")
 async def why(call: Call) -> Any:
     found = await explain.why(call.gateway, call.params.ref)
-    return {"ts": call.gateway.clock.now_ms(), "ref": call.params.ref, **found}
+    return {"ts": call.gateway.runtime.clock.now_ms(), "ref": call.params.ref, **found}

@@ -14,7 +14,7 @@ from openclaw.channels.manager import RunningAccount
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.targets import Target, check_send_policy, entry_of, target_of, transcript_ref
 from openclaw.gateway.views.history import injected_message
 from openclaw.inbound.message import Inbound, Route, Sender
@@ -28,6 +28,8 @@ from openclaw.storage.base import Accept, LedgerRow, MessageBody, OutboxRow
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+
+methods = MethodTable()
 
 WAIT_S = 30.0
 MAX_MEDIA = 10
@@ -46,12 +48,12 @@ class SendParams(Params):
     session_key: str | None = None
 
 
-@method("send", SendParams)
+@methods.add("send", SendParams)
 async def send(call: Call) -> Any:
     """Written down before it is sent: after a crash it still goes out, and the same key never sends twice."""
     params: SendParams = call.params
     gateway = call.gateway
-    known = await gateway.ledger.by_run(params.idempotency_key)
+    known = await gateway.runtime.ledger.by_run(params.idempotency_key)
     if known is not None and known.source == "send":
         return await _outcome(gateway, _services(gateway, known.route.get("channel")), known)
     services, running = _account(gateway, params)
@@ -61,7 +63,7 @@ async def send(call: Call) -> Any:
     media = await _media(gateway, params)
     if not params.message.strip() and not media:
         raise MethodError("message or mediaUrl required")
-    limits = limits_for(gateway.config.current, running.kind.id, running.account.id)
+    limits = limits_for(gateway.runtime.config.current, running.kind.id, running.account.id)
     stored_route = msgspec.to_builtins(route)
     accept = Accept(
         run_id=params.idempotency_key,
@@ -73,7 +75,7 @@ async def send(call: Call) -> Any:
         route=stored_route,
         body=MessageBody(text=params.message),
     )
-    row, new = await gateway.ledger.post(accept, parts_for(stored_route, [params.message], limits, media))
+    row, new = await gateway.runtime.ledger.post(accept, parts_for(stored_route, [params.message], limits, media))
     services.delivery.wake()
     answer = await _outcome(gateway, services, row)
     if new:
@@ -115,7 +117,7 @@ def _session(gateway: Gateway, running: RunningAccount, params: SendParams) -> T
         sender=Sender(id=peer.id),
         to=params.to,
     )
-    resolved = resolve_route(gateway.config.current, heard)
+    resolved = resolve_route(gateway.runtime.config.current, heard)
     return Target(resolved.agent_id, resolved.session_key)
 
 
@@ -132,7 +134,7 @@ async def _media(gateway: Gateway, params: SendParams) -> list[MediaRef]:
             raise MethodError(f"mediaUrl {address[:200]} was not fetched: {refused}") from None
         name = urlsplit(address).path.rpartition("/")[2] or None
         mime = mimetypes.guess_type(name or "")[0] or "application/octet-stream"
-        media.append(MediaRef(blob=await gateway.blobs.put(data), mime_type=mime, file_name=name))
+        media.append(MediaRef(blob=await gateway.runtime.blobs.put(data), mime_type=mime, file_name=name))
     return media
 
 
@@ -157,15 +159,15 @@ def _message_id(row: LedgerRow, parts: list[OutboxRow]) -> str:
 
 async def _mirror(gateway: Gateway, target: Target, text: str, run_id: str) -> None:
     """The agent should know what went out in its name."""
-    now = gateway.clock.now_ms()
+    now = gateway.runtime.clock.now_ms()
 
     def change(entry: SessionEntry | None) -> SessionEntry:
         return entry or SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=now)
 
     async def append() -> str:
-        entry = await gateway.sessions.update(target.agent_id, target.key, change)
+        entry = await gateway.runtime.sessions.update(target.agent_id, target.key, change)
         assert entry is not None
-        transcript = await gateway.transcripts.open(
+        transcript = await gateway.runtime.transcripts.open(
             transcript_ref(target, entry), cwd=home_of(gateway.runtime, target.agent_id)
         )
         assert transcript is not None

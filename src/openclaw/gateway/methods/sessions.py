@@ -18,7 +18,7 @@ from openclaw.gateway.rotation import (
     wanted_session,
 )
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.session_patch import SessionsPatch, apply_patch, resolved_model
 from openclaw.gateway.targets import Target, entry_of, target_of, transcript_ref
 from openclaw.paths import normalize_agent_id
@@ -27,6 +27,8 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
 from openclaw.sessions.resume import NotResumable
 from openclaw.storage.base import SessionRow, Transcript
+
+methods = MethodTable()
 
 
 class SessionsList(Params):
@@ -42,7 +44,7 @@ class SessionsList(Params):
     search: str | None = None
 
 
-@method("sessions.list", SessionsList)
+@methods.add("sessions.list", SessionsList)
 async def list_sessions(call: Call) -> Any:
     params: SessionsList = call.params
     gateway = call.gateway
@@ -54,7 +56,7 @@ async def list_sessions(call: Call) -> Any:
             await _look_inside(call, params, row, view)
     paths = _store_paths(call, params.agent_id)
     return {
-        "ts": gateway.clock.now_ms(),
+        "ts": gateway.runtime.clock.now_ms(),
         "path": paths[0] if len(paths) == 1 else "(multiple)",
         "paths": paths,
         "count": len(views),
@@ -67,11 +69,11 @@ async def _selected(call: Call, params: SessionsList) -> AsyncIterator[SessionRo
     """Newest first; stops as soon as enough rows are found, so that a long store costs nothing."""
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
     needle = (params.search or "").strip().lower()
-    since = call.gateway.clock.now_ms() - params.active_minutes * 60_000 if params.active_minutes else None
+    since = call.gateway.runtime.clock.now_ms() - params.active_minutes * 60_000 if params.active_minutes else None
     found = 0
     rows = session_rows.matching(
-        await call.gateway.sessions.rows(agent_id),
-        include_global=bool(params.include_global) or call.gateway.config.current.session.scope == "global",
+        await call.gateway.runtime.sessions.rows(agent_id),
+        include_global=bool(params.include_global) or call.gateway.runtime.config.current.session.scope == "global",
         include_unknown=bool(params.include_unknown),
     )
     for row in rows:
@@ -93,8 +95,8 @@ def _store_paths(call: Call, agent_id: str | None) -> list[str]:
     """The default agent's first."""
     gateway = call.gateway
     if agent_id:
-        return [gateway.sessions.path(normalize_agent_id(agent_id))]
-    return list(dict.fromkeys(gateway.sessions.path(agent) for agent in gateway.agent_ids()))
+        return [gateway.runtime.sessions.path(normalize_agent_id(agent_id))]
+    return list(dict.fromkeys(gateway.runtime.sessions.path(agent) for agent in gateway.agent_ids()))
 
 
 async def _look_inside(call: Call, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
@@ -114,12 +116,12 @@ class SessionsPreview(Params):
     max_chars: Annotated[int, msgspec.Meta(ge=20)] = 240
 
 
-@method("sessions.preview", SessionsPreview)
+@methods.add("sessions.preview", SessionsPreview)
 async def preview(call: Call) -> Any:
     params: SessionsPreview = call.params
     limit, max_chars = min(params.limit, 50), min(params.max_chars, 2000)
     previews = [await _preview_of(call, key, limit, max_chars) for key in params.keys[:64]]
-    return {"ts": call.gateway.clock.now_ms(), "previews": previews}
+    return {"ts": call.gateway.runtime.clock.now_ms(), "previews": previews}
 
 
 async def _preview_of(call: Call, key: str, limit: int, max_chars: int) -> dict[str, Any]:
@@ -146,7 +148,7 @@ class SessionsResolve(Params):
     include_unknown: bool | None = None
 
 
-@method("sessions.resolve", SessionsResolve)
+@methods.add("sessions.resolve", SessionsResolve)
 async def resolve(call: Call) -> Any:
     params: SessionsResolve = call.params
     given = [value.strip() for value in (params.key, params.session_id, params.label) if value and value.strip()]
@@ -163,7 +165,7 @@ async def resolve(call: Call) -> Any:
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
     rows = [
         row
-        for row in await call.gateway.sessions.rows(agent_id)
+        for row in await call.gateway.runtime.sessions.rows(agent_id)
         if not params.spawned_by or row.entry.get("spawnedBy") == params.spawned_by
     ]
     if params.session_id:
@@ -180,21 +182,21 @@ async def resolve(call: Call) -> Any:
     return {"ok": True, "key": shown_key(labelled[0].key)}
 
 
-@method("sessions.patch", SessionsPatch)
+@methods.add("sessions.patch", SessionsPatch)
 async def patch(call: Call) -> Any:
     params: SessionsPatch = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
     if params.label and await _label_taken(call, target, params.label.strip()):
         raise MethodError(f"label already in use: {params.label.strip()}")
-    now = gateway.clock.now_ms()
-    entry = await gateway.sessions.update(
+    now = gateway.runtime.clock.now_ms()
+    entry = await gateway.runtime.sessions.update(
         target.agent_id, target.key, lambda entry: apply_patch(entry, params, target, gateway, now)
     )
     assert entry is not None
     return {
         "ok": True,
-        "path": gateway.sessions.path(target.agent_id),
+        "path": gateway.runtime.sessions.path(target.agent_id),
         "key": shown_key(target.key),
         "entry": entry,
         "resolved": resolved_model(entry, target.agent_id, gateway),
@@ -202,7 +204,7 @@ async def patch(call: Call) -> Any:
 
 
 async def _label_taken(call: Call, target: Target, label: str) -> bool:
-    rows = await call.gateway.sessions.rows(target.agent_id)
+    rows = await call.gateway.runtime.sessions.rows(target.agent_id)
     return any(row.entry.get("label") == label and row.key != target.key for row in rows)
 
 
@@ -214,7 +216,7 @@ class SessionKey(Params):
     key: NonEmpty
 
 
-@method("sessions.reset", SessionKey)
+@methods.add("sessions.reset", SessionKey)
 async def reset(call: Call) -> Any:
     """A new session id for the key. What is running is stopped first; the old transcript stays where it is."""
     gateway = call.gateway
@@ -226,7 +228,7 @@ async def reset(call: Call) -> Any:
     def change(entry: SessionEntry | None) -> SessionEntry | None:
         return SessionEntry(**{**entry, **levels}) if entry is not None else None  # type: ignore[typeddict-item]
 
-    entry = await gateway.sessions.update(target.agent_id, target.key, change)
+    entry = await gateway.runtime.sessions.update(target.agent_id, target.key, change)
     return {"ok": True, "key": shown_key(target.key), "entry": entry}
 
 
@@ -235,7 +237,7 @@ class SessionsDelete(Params):
     delete_transcript: bool = True
 
 
-@method("sessions.delete", SessionsDelete)
+@methods.add("sessions.delete", SessionsDelete)
 async def delete(call: Call) -> Any:
     params: SessionsDelete = call.params
     gateway = call.gateway
@@ -248,12 +250,12 @@ async def delete(call: Call) -> Any:
         entry = await entry_of(gateway, target)
         if entry is None:
             return None
-        await gateway.sessions.update(target.agent_id, target.key, lambda _: None)
+        await gateway.runtime.sessions.update(target.agent_id, target.key, lambda _: None)
         refs = [transcript_ref(target, entry), *earlier_transcripts(target, entry)]
         if params.delete_transcript:
-            return [path for ref in refs for path in await gateway.transcripts.archive(ref, "deleted")]
+            return [path for ref in refs for path in await gateway.runtime.transcripts.archive(ref, "deleted")]
         for ref in refs:
-            await gateway.transcripts.forget(ref.session_id)
+            await gateway.runtime.transcripts.forget(ref.session_id)
         return []
 
     archived = await gateway.dispatcher.exclusively(target.key, remove)
@@ -265,7 +267,7 @@ class SessionsCompact(Params):
     max_lines: Positive = 400
 
 
-@method("sessions.compact", SessionsCompact)
+@methods.add("sessions.compact", SessionsCompact)
 async def compact(call: Call) -> Any:
     """Keeps the last lines of a transcript. The whole file stays beside it, and the header is never lost."""
     params: SessionsCompact = call.params
@@ -276,14 +278,14 @@ async def compact(call: Call) -> Any:
     if entry is None:
         return {**answer, "reason": "no sessionId"}
     ref = transcript_ref(target, entry)
-    if gateway.transcripts.locate(ref) is None:
+    if gateway.runtime.transcripts.locate(ref) is None:
         return {**answer, "reason": "no transcript"}
     shortened = await gateway.dispatcher.exclusively(
-        target.key, lambda: gateway.transcripts.shorten(ref, params.max_lines)
+        target.key, lambda: gateway.runtime.transcripts.shorten(ref, params.max_lines)
     )
     if shortened.archived is None:
         return {**answer, "kept": shortened.kept}
-    await gateway.sessions.update(target.agent_id, target.key, _without_counters)
+    await gateway.runtime.sessions.update(target.agent_id, target.key, _without_counters)
     return {**answer, "compacted": True, "archived": shortened.archived, "kept": shortened.kept}
 
 
@@ -298,11 +300,11 @@ class SessionsArchived(Params):
     key: NonEmpty
 
 
-@method("sessions.archived", SessionsArchived, access="read")
+@methods.add("sessions.archived", SessionsArchived, access="read")
 async def archived(call: Call) -> Any:
     target = target_of(call.gateway, call.params.key)
     entry = await entry_of(call.gateway, target)
-    answer: dict[str, Any] = {"ts": call.gateway.clock.now_ms(), "key": shown_key(target.key)}
+    answer: dict[str, Any] = {"ts": call.gateway.runtime.clock.now_ms(), "key": shown_key(target.key)}
     answer["sessionId"] = entry["sessionId"] if entry else None
     return {**answer, "sessions": await earlier_sessions(call.gateway, target)}
 
@@ -315,7 +317,7 @@ class SessionsResume(Params):
     """1 is the newest; without either, the newest."""
 
 
-@method("sessions.resume", SessionsResume, access="admin")
+@methods.add("sessions.resume", SessionsResume, access="admin")
 async def resume(call: Call) -> Any:
     params: SessionsResume = call.params
     if params.session_id is not None and params.index is not None:
@@ -342,7 +344,7 @@ class SessionsTree(Params):
     key: NonEmpty
 
 
-@method("sessions.tree", SessionsTree, access="read")
+@methods.add("sessions.tree", SessionsTree, access="read")
 async def tree(call: Call) -> Any:
     """Every entry with its parent, in the order written; ``leafId`` is where the next message goes."""
     target = target_of(call.gateway, call.params.key)
@@ -368,7 +370,7 @@ class SessionsBranch(Params):
     """Tell the agent in a few words what happened on the branch that is left."""
 
 
-@method("sessions.branch", SessionsBranch, access="admin")
+@methods.add("sessions.branch", SessionsBranch, access="admin")
 async def branch(call: Call) -> Any:
     params: SessionsBranch = call.params
     target = target_of(call.gateway, params.key)
@@ -391,7 +393,7 @@ class SessionsLabel(Params):
     """Absent or empty: the entry loses its name."""
 
 
-@method("sessions.label", SessionsLabel, access="admin")
+@methods.add("sessions.label", SessionsLabel, access="admin")
 async def label(call: Call) -> Any:
     params: SessionsLabel = call.params
     target = target_of(call.gateway, params.key)
@@ -409,7 +411,7 @@ async def _transcript(call: Call, target: Target) -> Transcript:
     entry = await entry_of(call.gateway, target)
     transcript = None
     if entry is not None:
-        transcript = await call.gateway.transcripts.open(transcript_ref(target, entry), create=False)
+        transcript = await call.gateway.runtime.transcripts.open(transcript_ref(target, entry), create=False)
     if transcript is None:
         raise MethodError(f"No session found: {target.key}")
     return transcript

@@ -6,40 +6,43 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from openclaw.agent.skill_file import Needs
-from openclaw.agent.skill_gate import BUNDLED, Verdict
-from openclaw.agent.skills import find_skills, judged_skills, managed_dir, places
+from openclaw.agent.skills.library import BUNDLED, SkillVerdict, find_skills, judged_skills, managed_dir, skill_folders
+from openclaw.agent.skills.skill_file import SkillNeeds
 from openclaw.config.agents import agent_ids, default_agent_id, workspace_dir
 from openclaw.config.secrets import redacted
 from openclaw.config.validate import ConfigInvalid
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.paths import normalize_agent_id
+
+methods = MethodTable()
 
 
 class SkillsStatus(Params):
     agent_id: str | None = None
 
 
-@method("skills.status", SkillsStatus)
+@methods.add("skills.status", SkillsStatus)
 async def status(call: Call) -> Any:
     params: SkillsStatus = call.params
     gateway = call.gateway
-    config = gateway.config.current
+    config = gateway.runtime.config.current
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else default_agent_id(config)
     if agent_id not in agent_ids(config):
         raise MethodError(f'unknown agent id "{params.agent_id}"; agents.list names the agents there are')
-    verdicts, problems = await asyncio.to_thread(judged_skills, config, gateway.state_dir, agent_id, gateway.environ)
+    verdicts, problems = await asyncio.to_thread(
+        judged_skills, config, str(gateway.runtime.state_dir), agent_id, gateway.environ
+    )
     return {
-        "workspaceDir": str(workspace_dir(config, gateway.state_dir, agent_id)),
-        "managedSkillsDir": str(managed_dir(gateway.state_dir)),
+        "workspaceDir": str(workspace_dir(config, gateway.runtime.state_dir, agent_id)),
+        "managedSkillsDir": str(managed_dir(str(gateway.runtime.state_dir))),
         "skills": [skill_row(verdict) for verdict in verdicts],
         "problems": [{"path": problem.path, "reason": problem.reason} for problem in problems],
     }
 
 
-def skill_row(verdict: Verdict) -> dict[str, Any]:
+def skill_row(verdict: SkillVerdict) -> dict[str, Any]:
     skill = verdict.skill
     row: dict[str, Any] = {
         "name": skill.name,
@@ -65,7 +68,7 @@ def skill_row(verdict: Verdict) -> dict[str, Any]:
     return {**row, **{name: value for name, value in given.items() if value}}
 
 
-def _needs(needs: Needs) -> dict[str, list[str]]:
+def _needs(needs: SkillNeeds) -> dict[str, list[str]]:
     return {
         "bins": list(needs.bins),
         "anyBins": list(needs.any_bins),
@@ -84,7 +87,7 @@ class SkillsUpdate(Params):
     """Added to what is there; an empty value removes the variable."""
 
 
-@method("skills.update", SkillsUpdate)
+@methods.add("skills.update", SkillsUpdate)
 async def update(call: Call) -> Any:
     params: SkillsUpdate = call.params
     key = params.skill_key.strip()
@@ -100,7 +103,7 @@ async def update(call: Call) -> Any:
         change["env"] = {name.strip(): value.strip() or None for name, value in params.env.items() if name.strip()}
     if change:
         await _write(call.gateway, {"skills": {"entries": {key: change}}})
-    parsed: Any = call.gateway.config.snapshot.parsed
+    parsed: Any = call.gateway.runtime.config.snapshot.parsed
     shown: Any = redacted(parsed)
     for name in ("skills", "entries", key):
         shown = shown.get(name) or {}
@@ -108,13 +111,15 @@ async def update(call: Call) -> Any:
 
 
 def _keys(gateway: Gateway) -> set[str]:
-    config = gateway.config.current
-    every = [find_skills(places(config, gateway.state_dir, agent)).skills for agent in agent_ids(config)]
+    config = gateway.runtime.config.current
+    every = [
+        find_skills(skill_folders(config, str(gateway.runtime.state_dir), agent)).skills for agent in agent_ids(config)
+    ]
     return {skill.key for skills in every for skill in skills} | set(config.skills.entries)
 
 
 async def _write(gateway: Gateway, patch: dict[str, Any]) -> None:
-    store = gateway.config
+    store = gateway.runtime.config
     try:
         await asyncio.to_thread(store.merge_patch, patch, store.snapshot.hash)
     except ConfigInvalid as invalid:
@@ -127,14 +132,14 @@ class SkillsBins(Params):
     pass
 
 
-@method("skills.bins", SkillsBins)
+@methods.add("skills.bins", SkillsBins)
 async def skills_bins(call: Call) -> Any:
     """Programs that the agents' skills ask for, whether installed here or not."""
     gateway = call.gateway
-    config = gateway.config.current
+    config = gateway.runtime.config.current
     bins: set[str] = set()
     for agent_id in agent_ids(config):
-        library = await asyncio.to_thread(find_skills, places(config, gateway.state_dir, agent_id))
+        library = await asyncio.to_thread(find_skills, skill_folders(config, str(gateway.runtime.state_dir), agent_id))
         for skill in library.skills:
             bins.update(skill.needs.bins, skill.needs.any_bins)
     return {"bins": sorted(bins)}

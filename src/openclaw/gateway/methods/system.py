@@ -14,13 +14,15 @@ from openclaw.config.agents import default_agent_id
 from openclaw.gateway.channel_services import summary_lines
 from openclaw.gateway.health import heartbeat_summary
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.server.replay import LET_GO, Resumption, catch_up, resume
 from openclaw.gateway.session_rows import list_kind, model_defaults, most_recent, row_view
 from openclaw.logs import DAILY_NAME, log_path
 from openclaw.models.catalogue import public_row
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import SessionRow
+
+methods = MethodTable()
 
 RECENT_ROWS = 10
 
@@ -33,15 +35,15 @@ class StatusParams(Params):
     pass
 
 
-@method("health", HealthParams)
+@methods.add("health", HealthParams)
 async def health(call: Call) -> Any:
     return await call.gateway.health.current(probe=call.params.probe)
 
 
-@method("status", StatusParams)
+@methods.add("status", StatusParams)
 async def status(call: Call) -> Any:
     gateway = call.gateway
-    config = gateway.config.current
+    config = gateway.runtime.config.current
     agents: list[dict[str, Any]] = []
     by_agent: list[dict[str, Any]] = []
     everything: list[dict[str, Any]] = []
@@ -51,9 +53,14 @@ async def status(call: Call) -> Any:
         agents.append({"agentId": agent_id, **{name: beat[name] for name in ("enabled", "every", "everyMs")}})
         listed = await most_recent(gateway, agent_id, RECENT_ROWS)
         defaults = model_defaults(gateway, agent_id)
-        recent = [status_row(row, defaults, gateway.clock.now_ms()) for row in listed.rows]
+        recent = [status_row(row, defaults, gateway.runtime.clock.now_ms()) for row in listed.rows]
         by_agent.append(
-            {"agentId": agent_id, "path": gateway.sessions.path(agent_id), "count": listed.total, "recent": recent}
+            {
+                "agentId": agent_id,
+                "path": gateway.runtime.sessions.path(agent_id),
+                "count": listed.total,
+                "recent": recent,
+            }
         )
         everything += recent
         count += listed.total
@@ -63,7 +70,7 @@ async def status(call: Call) -> Any:
         "runtimeVersion": __version__,
         "heartbeat": {"defaultAgentId": default_agent_id(config), "agents": agents},
         "channelSummary": summary_lines(gateway.channel_services.channels if gateway.channel_services else None),
-        "queuedSystemEvents": gateway.system_events.peek(gateway.main_session_key()),
+        "queuedSystemEvents": gateway.runtime.notes.peek(gateway.main_session_key()),
         "sessions": {
             "paths": [agent["path"] for agent in by_agent],
             "count": count,
@@ -155,12 +162,12 @@ _FACTS = {
 }
 
 
-@method("system-presence", NoParams)
+@methods.add("system-presence", NoParams)
 async def presence(call: Call) -> Any:
     return call.gateway.presence.listing()
 
 
-@method("system-event", SystemEvent)
+@methods.add("system-event", SystemEvent)
 async def system_event(call: Call) -> Any:
     """A line in the form machines announce themselves with is presence; others wait for a session's next run."""
     params: SystemEvent = call.params
@@ -170,12 +177,12 @@ async def system_event(call: Call) -> Any:
     gateway = call.gateway
     facts = {wire: getattr(params, name) for wire, name in _FACTS.items()}
     if not gateway.presence.announce(text, facts):
-        gateway.system_events.add(gateway.canonical_key(params.session_key), text)
-    gateway.tell_presence()
+        gateway.runtime.notes.add(gateway.canonical_key(params.session_key), text)
+    gateway.publish_presence()
     return {"ok": True}
 
 
-@method("last-heartbeat", NoParams)
+@methods.add("last-heartbeat", NoParams)
 async def last_heartbeat(call: Call) -> Any:
     """None has run: heartbeats are not part of this version."""
     return None
@@ -187,10 +194,10 @@ class LogsTail(Params):
     max_bytes: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 250_000
 
 
-@method("logs.tail", LogsTail)
+@methods.add("logs.tail", LogsTail)
 async def tail(call: Call) -> Any:
     params: LogsTail = call.params
-    path = log_path(call.gateway.state_dir, call.gateway.config.current.logging.file)
+    path = log_path(call.gateway.runtime.state_dir, call.gateway.runtime.config.current.logging.file)
     return await asyncio.to_thread(read_tail, path, params.cursor, params.limit, params.max_bytes)
 
 
@@ -246,7 +253,7 @@ class EventsReplay(Params):
     """From the ``hello-ok`` of the connection that number came from. Without it a restart may go unnoticed."""
 
 
-@method("events.replay", EventsReplay, access="read")
+@methods.add("events.replay", EventsReplay, access="read")
 async def replay(call: Call) -> Any:
     """Every broadcast after that number, then the answer. ``gap``: some are gone, and the client must look afresh."""
     params: EventsReplay = call.params
@@ -262,9 +269,9 @@ async def replay(call: Call) -> Any:
     return resumption.view(broadcaster, sent or 0)
 
 
-@method("models.list", NoParams)
+@methods.add("models.list", NoParams)
 async def list_models(call: Call) -> Any:
     """All models; ``available`` says whether one could be called now."""
-    catalogue = call.gateway.catalogue
+    catalogue = call.gateway.runtime.catalogue()
     usable = {model.ref for model in catalogue.available()}
     return {"models": [{**public_row(model), "available": model.ref in usable} for model in catalogue.all()]}

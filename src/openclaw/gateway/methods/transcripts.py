@@ -12,7 +12,7 @@ import msgspec
 
 from openclaw.clock import iso_utc
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
 from openclaw.gateway.views.history import as_people_see_it, joined_parts
 from openclaw.sessions.archive import compress_old
@@ -34,6 +34,8 @@ from openclaw.storage.files.disk import atomic_replace
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
+methods = MethodTable()
+
 
 class SessionsSearch(Params):
     query: NonEmpty
@@ -45,7 +47,7 @@ class SessionsSearch(Params):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_RESULTS)] = 20
 
 
-@method("sessions.search", SessionsSearch, access="read")
+@methods.add("sessions.search", SessionsSearch, access="read")
 async def search(call: Call) -> Any:
     params: SessionsSearch = call.params
     gateway = call.gateway
@@ -66,13 +68,13 @@ async def search(call: Call) -> Any:
     )
     keys = await _keys(gateway)
     results = [_with_key(found, keys) for found in answer.results]
-    return {"ts": gateway.clock.now_ms(), "results": results, "complete": answer.complete}
+    return {"ts": gateway.runtime.clock.now_ms(), "results": results, "complete": answer.complete}
 
 
 async def _keys(gateway: Gateway) -> dict[str, str]:
     """By session id, current ones and earlier ones."""
     keys: dict[str, str] = {}
-    for row in await gateway.sessions.rows():
+    for row in await gateway.runtime.sessions.rows():
         keys[row.entry["sessionId"]] = shown_key(shown_key(row.key))
         for previous in previous_sessions(row.entry):
             keys.setdefault(previous.session_id, shown_key(row.key))
@@ -93,13 +95,13 @@ class SessionsExport(Params):
     cursor: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-@method("sessions.export", SessionsExport, access="read")
+@methods.add("sessions.export", SessionsExport, access="read")
 async def export(call: Call) -> Any:
     params: SessionsExport = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
     ref = await _transcript(gateway, target, params.session_id)
-    where = gateway.transcripts.locate(ref)
+    where = gateway.runtime.transcripts.locate(ref)
     if where is None:
         raise MethodError(f"session {ref.session_id} of {target.key} has no transcript")
     if params.format == "raw":
@@ -125,7 +127,7 @@ async def _transcript(gateway: Gateway, target: Target, session_id: str | None) 
 
 
 async def _public_page(gateway: Gateway, ref: TranscriptRef, start: int) -> tuple[list[Any], int | None]:
-    transcript = await gateway.transcripts.open(ref, create=False)
+    transcript = await gateway.runtime.transcripts.open(ref, create=False)
     entries = await transcript.path_entries() if transcript is not None else []
     said = [entry for entry in entries if entry.type == "message"]
     shown = partial(as_people_see_it, with_reasoning=False)
@@ -139,7 +141,7 @@ class SessionsImport(Params):
     """Of an export, in either format."""
 
 
-@method("sessions.import", SessionsImport, access="admin")
+@methods.add("sessions.import", SessionsImport, access="admin")
 async def import_(call: Call) -> Any:
     params: SessionsImport = call.params
     gateway = call.gateway
@@ -160,20 +162,20 @@ async def import_(call: Call) -> Any:
 
 async def _bring_in(gateway: Gateway, target: Target, lines: list[str]) -> str:
     """The transcript first: an entry is made only once it has something to show."""
-    session_id, now = str(uuid.uuid4()), gateway.clock.now_ms()
+    session_id, now = str(uuid.uuid4()), gateway.runtime.clock.now_ms()
     ref = TranscriptRef(agent_id=target.agent_id, session_id=session_id)
     if is_transcript(lines):
         data = await asyncio.to_thread(imported_lines, lines, session_id, iso_utc(now))
-        await asyncio.to_thread(atomic_replace, Path(gateway.transcripts.default_path(ref)), data)
+        await asyncio.to_thread(atomic_replace, Path(gateway.runtime.transcripts.default_path(ref)), data)
     else:
         messages = await asyncio.to_thread(imported_messages, lines, now)
-        transcript = await gateway.transcripts.open(ref, cwd=home_of(gateway.runtime, target.agent_id))
+        transcript = await gateway.runtime.transcripts.open(ref, cwd=home_of(gateway.runtime, target.agent_id))
         assert transcript is not None
         for message in messages:
             await transcript.append({"type": "message", "message": message})
         await transcript.sync()
     made = SessionEntry(sessionId=session_id, updatedAt=now)
-    await gateway.sessions.update(target.agent_id, target.key, lambda _: made)
+    await gateway.runtime.sessions.update(target.agent_id, target.key, lambda _: made)
     return session_id
 
 
@@ -182,13 +184,17 @@ class SessionsArchive(Params):
     """Instead of ``session.archive.afterDays``."""
 
 
-@method("sessions.archive", SessionsArchive, access="admin")
+@methods.add("sessions.archive", SessionsArchive, access="admin")
 async def archive(call: Call) -> Any:
     """Compresses old transcripts now rather than in the next hour."""
     gateway = call.gateway
     days = call.params.after_days
     done = await compress_old(
-        gateway.transcripts, gateway.agent_ids(), gateway.config.current, gateway.clock.now_ms(), days
+        gateway.runtime.transcripts,
+        gateway.agent_ids(),
+        gateway.runtime.config.current,
+        gateway.runtime.clock.now_ms(),
+        days,
     )
     answer: dict[str, Any] = {"ok": not done.problems, "compressed": done.files, "problems": done.problems[:50]}
     return {**answer, "bytesBefore": done.bytes_before, "bytesAfter": done.bytes_after}

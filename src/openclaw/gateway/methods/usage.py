@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from openclaw.agent.kept_reports import stored_report
-from openclaw.agent.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
+from openclaw.agent.prompt.report import stored_report
+from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
 from openclaw.gateway import spend_view
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import Call, MethodError, method
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.session_rows import message_of, model_defaults, preview_role, preview_text, row_view, shortened
 from openclaw.gateway.targets import Target, find_row, transcript_ref
 from openclaw.messages import AssistantMessage
@@ -23,6 +23,8 @@ from openclaw.storage.base import SessionRow
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+
+methods = MethodTable()
 
 MOST_POINTS = 200
 LOG_CHARS = 2000
@@ -46,7 +48,7 @@ class SessionsUsage(Params):
     include_context_weight: bool | None = None
 
 
-@method("sessions.usage", SessionsUsage)
+@methods.add("sessions.usage", SessionsUsage)
 async def sessions_usage(call: Call) -> Any:
     params: SessionsUsage = call.params
     gateway = call.gateway
@@ -62,11 +64,11 @@ async def sessions_usage(call: Call) -> Any:
 
     answer = await gateway.runtime.spending.reckon(view, places, 0 if params.key else spend_view.begins_ms(days))
     await _complete(gateway, answer["sessions"], {owner.session_id: owner for owner in owners.values()}, params)
-    return {"updatedAt": gateway.clock.now_ms(), "startDate": days.first, "endDate": days.last, **answer}
+    return {"updatedAt": gateway.runtime.clock.now_ms(), "startDate": days.first, "endDate": days.last, **answer}
 
 
 async def _owners(gateway: Gateway, key: str | None) -> dict[Path, Owner]:
-    rows = [await _row(gateway, key)] if key else list(await gateway.sessions.rows())
+    rows = [await _row(gateway, key)] if key else list(await gateway.runtime.sessions.rows())
     owners: dict[Path, Owner] = {}
     for row in rows:
         path = spend_view.transcript_path(gateway, Target(row.agent_id, row.key), row.entry)
@@ -157,12 +159,12 @@ async def _complete(
             if value := entry.get(name):
                 session[name] = value
         if params.include_context_weight:
-            session["contextWeight"] = await stored_report(entry, gateway.blobs)
+            session["contextWeight"] = await stored_report(entry, gateway.runtime.blobs)
 
 
 def _days(gateway: Gateway, start: str | None, end: str | None, *, zone_is_utc: bool, count: int = 30) -> Days:
     zone = UTC if zone_is_utc else gateway.user_zone()
-    usual = spend_view.last_days(gateway.clock.now_ms(), count, zone)
+    usual = spend_view.last_days(gateway.runtime.clock.now_ms(), count, zone)
     first, last = _date("startDate", start) or usual.first, _date("endDate", end) or usual.last
     if first > last:
         raise MethodError(f"startDate {first} is after endDate {last}")
@@ -182,7 +184,7 @@ class OneSession(Params):
     key: NonEmpty
 
 
-@method("sessions.usage.timeseries", OneSession)
+@methods.add("sessions.usage.timeseries", OneSession)
 async def timeseries(call: Call) -> Any:
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
@@ -197,14 +199,14 @@ class UsageLogs(Params):
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 200
 
 
-@method("sessions.usage.logs", UsageLogs)
+@methods.add("sessions.usage.logs", UsageLogs)
 async def logs(call: Call) -> Any:
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
     ref = transcript_ref(Target(row.agent_id, row.key), row.entry)
     price_of = spend_view.prices(gateway)
     views: list[dict[str, Any]] = []
-    for entry in await gateway.transcripts.tail(ref, call.params.limit):
+    for entry in await gateway.runtime.transcripts.tail(ref, call.params.limit):
         message = message_of(entry)
         if message is None:
             continue
@@ -225,7 +227,7 @@ class UsageCost(Params):
     end_date: str | None = None
 
 
-@method("usage.cost", UsageCost)
+@methods.add("usage.cost", UsageCost)
 async def usage_cost(call: Call) -> Any:
     """Of all agents, in days of the user's zone."""
     params: UsageCost = call.params
@@ -242,14 +244,14 @@ async def usage_cost(call: Call) -> Any:
 
     answer = await gateway.runtime.spending.reckon(view, spend_view.folders(gateway), spend_view.begins_ms(days))
     count = (date.fromisoformat(days.last) - date.fromisoformat(days.first)).days + 1
-    return {"updatedAt": gateway.clock.now_ms(), "days": count, **answer}
+    return {"updatedAt": gateway.runtime.clock.now_ms(), "days": count, **answer}
 
 
 class UsageStatus(Params):
     pass
 
 
-@method("usage.status", UsageStatus)
+@methods.add("usage.status", UsageStatus)
 async def usage_status(call: Call) -> Any:
     """Quotas as providers report them; none of ours does."""
-    return {"updatedAt": call.gateway.clock.now_ms(), "providers": []}
+    return {"updatedAt": call.gateway.runtime.clock.now_ms(), "providers": []}

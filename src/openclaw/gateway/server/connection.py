@@ -164,7 +164,7 @@ class Connection:
         if transport is None:
             return ws
         sink = WebSocketSink(ws, transport, writer)
-        challenge = {"nonce": self._nonce, "ts": self._gateway.clock.now_ms()}
+        challenge = {"nonce": self._nonce, "ts": self._gateway.runtime.clock.now_ms()}
         sink.write_now(sink.pack(frames.encode_event("connect.challenge", challenge)))
         client = await self._shake_hands(ws, sink)
         if client is not None:
@@ -264,16 +264,16 @@ class Connection:
             self._gateway.spawn(self._answer(client, request))
 
     async def _answer(self, client: Client, request: frames.Request) -> None:
-        began = self._gateway.clock.monotonic()
+        began = self._gateway.runtime.clock.monotonic()
         try:
-            await self._gateway.turnstile.enter()
+            await self._gateway.loop_fairness.enter()
             answer = await registry.answer(self._gateway, client, request.id, request.method, request.params)
             await client.send_answer(answer.frame)
         finally:
             if self._in_flight == MAX_CALLS_IN_FLIGHT:
                 self._room.set()
             self._in_flight -= 1
-        took_ms = int((self._gateway.clock.monotonic() - began) * 1000)
+        took_ms = int((self._gateway.runtime.clock.monotonic() - began) * 1000)
         _log_call(client, request, answer, took_ms)
 
 

@@ -21,7 +21,7 @@ from openclaw.gateway.auth.shared_auth import SharedSecret, check, is_control_ui
 from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES, ClientInfo
 from openclaw.gateway.server.frames import MAX_FRAME_BYTES, PROTOCOL_VERSION, Text
 from openclaw.gateway.server.params import Params
-from openclaw.gateway.server.registry import EVENTS, advertised
+from openclaw.gateway.server.registry import EVENTS
 from openclaw.gateway.server.replay import Resumption
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str
     asked = tuple(connect.scopes or ())
     scopes = asked or (("operator.admin",) if role == "operator" else ())
     client = connect.client
-    allowed = gateway.config.current.gateway.control_ui.allowed_origins
+    allowed = gateway.runtime.config.current.gateway.control_ui.allowed_origins
     is_page = is_control_ui(client.id) or is_webchat(client.id, client.mode)
     if is_page and (refused := origin_refusal(peer, allowed)):
         hint = "open the Control UI from this Gateway or add its origin to gateway.controlUi.allowedOrigins"
@@ -203,12 +203,12 @@ class _Attempt:
     @property
     def pairing_is_bypassed(self) -> bool:
         """Flags for a Control UI that cannot have a device key (no secure context)."""
-        flags = self.gateway.config.current.gateway.control_ui
+        flags = self.gateway.runtime.config.current.gateway.control_ui
         bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
         return bypass and is_control_ui(self.connect.client.id) and self.verdict.ok
 
     def without_device(self) -> None:
-        flags = self.gateway.config.current.gateway.control_ui
+        flags = self.gateway.runtime.config.current.gateway.control_ui
         bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
         if is_control_ui(self.connect.client.id) and not bypass:
             raise Refused("control ui requires HTTPS or localhost (secure context)")
@@ -222,7 +222,7 @@ class _Attempt:
         raw = raw_public_key(device.public_key)
         if raw is None or device_id(raw) != device.id:
             raise Refused("device identity mismatch")
-        if abs(self.gateway.clock.now_ms() - device.signed_at) > MAX_SKEW_MS:
+        if abs(self.gateway.runtime.clock.now_ms() - device.signed_at) > MAX_SKEW_MS:
             raise Refused("device signature expired")
         if device.nonce is None and not self.peer.is_local:
             raise Refused("device nonce required")
@@ -289,7 +289,7 @@ def hello_ok(
         "type": "hello-ok",
         "protocol": PROTOCOL_VERSION,
         "server": {"version": __version__, "host": socket.gethostname(), "connId": conn_id, **_events(gateway)},
-        "features": {"methods": advertised(), "events": list(EVENTS)},
+        "features": {"methods": gateway.methods.advertised(), "events": list(EVENTS)},
         "snapshot": _snapshot(gateway),
     }
     if resumption is not None:
@@ -314,8 +314,8 @@ def _snapshot(gateway: Gateway) -> dict[str, Any]:
         "presence": gateway.presence.listing(),
         "health": gateway.health.cached or {},
         "stateVersion": gateway.state_version(),
-        "uptimeMs": gateway.clock.now_ms() - gateway.started_at,
-        "configPath": gateway.config_path,
-        "stateDir": gateway.state_dir,
+        "uptimeMs": gateway.runtime.clock.now_ms() - gateway.started_at,
+        "configPath": gateway.runtime.config.snapshot.path,
+        "stateDir": str(gateway.runtime.state_dir),
         "sessionDefaults": gateway.session_defaults(),
     }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
-import pkgutil
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -93,61 +91,59 @@ class Method(msgspec.Struct, frozen=True):
     handler: Handler
 
 
-_methods: dict[str, Method] = {}
+class MethodTable:
+    """Methods by name. Each family module fills a table of its own; the Gateway has one that unites them."""
 
+    def __init__(self, *families: MethodTable) -> None:
+        self._methods: dict[str, Method] = {}
+        for family in families:
+            for found in family._methods.values():
+                self._add(found)
 
-def method(name: str, params: type[Any] | None = None, access: Access | None = None) -> Callable[[H], H]:
-    """Registers the function that answers ``name``.
+    def add(self, name: str, params: type[Any] | None = None, access: Access | None = None) -> Callable[[H], H]:
+        """Decorates the function that answers ``name``.
 
-    ``params`` is the record its parameters decode into; without one the handler gets plain values. ``access`` may be
-    left out for names of protocol v3, whose access is fixed.
-    """
-
-    def register(handler: H) -> H:
+        ``params`` is the record its parameters decode into; without one the handler gets plain values. ``access`` may
+        be left out for names of protocol v3, whose access is fixed.
+        """
         fixed = access_of(name)
         if access is not None and name in ADVERTISED and fixed != access:
             raise ValueError(f"method {name} has access {fixed} in protocol v3, not {access}")
-        if name in _methods and _methods[name].handler is not handler:
-            raise ValueError(f"method {name} is registered twice")
-        _methods[name] = Method(name, params, access or access_of(name), handler)
-        return handler
 
-    return register
+        def register(handler: H) -> H:
+            self._add(Method(name, params, access or fixed, handler))
+            return handler
 
+        return register
 
-def load_methods() -> None:
-    """Imports every module of ``gateway/methods``, which registers what they answer."""
-    from openclaw.gateway import methods
+    def _add(self, method: Method) -> None:
+        if method.name in self._methods:
+            raise ValueError(f"method {method.name} is registered twice")
+        self._methods[method.name] = method
 
-    for module in pkgutil.iter_modules(methods.__path__):
-        importlib.import_module(f"{methods.__name__}.{module.name}")
+    def advertised(self) -> list[str]:
+        """What ``hello-ok`` lists: the names of protocol v3 first, then ours."""
+        return [*ADVERTISED, *(name for name in self._methods if name not in ADVERTISED)]
 
-
-def advertised() -> list[str]:
-    """What ``hello-ok`` lists: the names of protocol v3 first, then ours."""
-    own = [name for name in _methods if name not in ADVERTISED]
-    return [*ADVERTISED, *own]
-
-
-def find(client: Client, name: str) -> Method:
-    """The method, once the caller is known to be allowed to call it. Raises ``MethodError``."""
-    if name == "connect":
-        raise MethodError("connect is only valid as the first request")
-    found = _methods.get(name)
-    access = found.access if found else access_of(name)
-    if refused := refusal(client.role, client.scopes, access):
-        raise MethodError(refused)
-    if found:
-        return found
-    shown = name if len(name) <= 80 else name[:80] + "…"
-    if name in ADVERTISED:
-        raise MethodError(f"{shown} is not available in this version", code="UNAVAILABLE")
-    raise MethodError(f"unknown method: {shown}")
+    def find(self, client: Client, name: str) -> Method:
+        """The method, once the caller is known to be allowed to call it. Raises ``MethodError``."""
+        if name == "connect":
+            raise MethodError("connect is only valid as the first request")
+        found = self._methods.get(name)
+        access = found.access if found else access_of(name)
+        if refused := refusal(client.role, client.scopes, access):
+            raise MethodError(refused)
+        if found:
+            return found
+        shown = name if len(name) <= 80 else name[:80] + "…"
+        if name in ADVERTISED:
+            raise MethodError(f"{shown} is not available in this version", code="UNAVAILABLE")
+        raise MethodError(f"unknown method: {shown}")
 
 
 def open_call(gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes) -> tuple[Method, Call]:
     """Authorises the call and decodes its parameters. Raises ``MethodError``."""
-    found = find(client, name)
+    found = gateway.methods.find(client, name)
     try:
         if found.params is not None:
             params = decode_params(name, raw, found.params)

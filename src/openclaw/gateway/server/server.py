@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import importlib
 import ipaddress
 import logging
-import pkgutil
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -39,30 +37,12 @@ class StartRefused(Exception):
     """Listening would not be safe; the text says what to change."""
 
 
-def load_routes() -> list[Route]:
-    """The ``ROUTES`` of every module in ``gateway/http``."""
-    from openclaw.gateway import http
-
-    routes: list[Route] = []
-    for module in pkgutil.iter_modules(http.__path__):
-        loaded = importlib.import_module(f"{http.__name__}.{module.name}")
-        routes += getattr(loaded, "ROUTES", [])
-    return routes
-
-
 class Server:
-    """Listens for a Gateway. ``http_routes`` come before those found in ``gateway/http``."""
+    """Listens for a Gateway, serves WebSockets and the Gateway's HTTP routes."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        *,
-        http_routes: Iterable[Route] = (),
-        handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
-    ) -> None:
+    def __init__(self, gateway: Gateway, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S) -> None:
         self.gateway = gateway
         self.port = 0
-        self.http_routes: list[Route] = [*http_routes, *load_routes()]
         self._handshake_timeout_s = handshake_timeout_s
         self._listeners: list[asyncio.Server] = []
         self._web: web.Server | None = None
@@ -94,11 +74,13 @@ class Server:
         return f"http://{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{self.port}"
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        peer = peer_of(request.remote or "", request.headers, self.gateway.config.current.gateway.trusted_proxies)
+        peer = peer_of(
+            request.remote or "", request.headers, self.gateway.runtime.config.current.gateway.trusted_proxies
+        )
         if request.headers.get("upgrade", "").lower().strip() == "websocket":
             return await self._handle_websocket(request, peer)
         allowed: list[str] = []
-        for verb, path, handler in self.http_routes:
+        for verb, path, handler in self.gateway.routes:
             if path == request.path or (path.endswith("*") and request.path.startswith(path[:-1])):
                 if verb == request.method:
                     return await self._answer(handler, request, peer)
@@ -165,11 +147,10 @@ async def serve(
     host: str,
     port: int,
     *,
-    http_routes: Iterable[Route] = (),
     handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
 ) -> Server:
     """A listening server for this Gateway."""
-    server = Server(gateway, http_routes=http_routes, handshake_timeout_s=handshake_timeout_s)
+    server = Server(gateway, handshake_timeout_s=handshake_timeout_s)
     await server.start(host, port)
     return server
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from openclaw.agent.compaction import NothingToDo, Outcome
-from openclaw.agent.pins import Pin, PinRefused
+from openclaw.agent.compaction.compaction import CompactionOutcome, NothingToDo
+from openclaw.agent.compaction.pins import Pin, PinRefused
 from openclaw.inbound.commands.context import CommandContext, handles
 from openclaw.inbound.commands.figures import percent, shortened, token_count
 from openclaw.inbound.commands.registry import Command, add
@@ -55,7 +55,7 @@ async def _undo(context: CommandContext) -> str:
     return f"⏪ Compaction taken back: the messages are there again. • {await _fullness(context)}"
 
 
-def compacted_line(outcome: Outcome, fullness: str) -> str:
+def compacted_line(outcome: CompactionOutcome, fullness: str) -> str:
     match outcome.status:
         case "compacted" if outcome.tokens_after and outcome.tokens_after <= outcome.tokens_before:
             label = f"Compacted ({token_count(outcome.tokens_before)} → {token_count(outcome.tokens_after)})"

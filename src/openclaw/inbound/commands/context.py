@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.agent.budget import Limit
+from openclaw.agent.spend.budget import Limit
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.inbound.command_text import Listening

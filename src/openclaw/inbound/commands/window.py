@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openclaw.agent.context_report import context_detail, context_help, context_json, context_list
+from openclaw.agent.prompt.report import context_detail, context_help, context_json, context_list
 from openclaw.inbound.commands.context import CommandContext, handles
 from openclaw.inbound.commands.registry import Command, add
 from openclaw.models.base import ModelError

@@ -1,0 +1,200 @@
+"""``agents.defaults.models["provider/model"].params``: what a person wants of every request to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from openclaw.agent.runtime import Runtime
+from openclaw.agent.skills.library import skill_folders
+from openclaw.agent.spend.budget import budget_of, is_limited
+from openclaw.agent.window.tokens import Scale
+from openclaw.config.agents import agent_config, main_key, sandbox_config, workspace_dir
+from openclaw.config.schema import Config
+from openclaw.config.schema.tools import AgentTools, ExecConfig, Tools
+from openclaw.messages import ThinkingLevel
+from openclaw.models.base import Model
+from openclaw.models.retry import RetrySettings
+from openclaw.models.thinking import level_unless_set
+from openclaw.outbound.visible import visible_text
+from openclaw.paths import sessions_dir
+from openclaw.sessions.search import SearchIndex
+from openclaw.tools.base import Tool
+from openclaw.tools.exec.settings import ExecSettings
+from openclaw.tools.memory import memory_tools
+from openclaw.tools.policy import ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile
+
+_RETENTION = ("none", "short", "long")
+_OLD_RETENTION = {"5m": "short", "1h": "long"}
+
+
+class ModelParams(msgspec.Struct, frozen=True):
+    temperature: float | None = None
+    max_tokens: int | None = None
+    cache_retention: str | None = None
+    """``none``, ``short`` or ``long``; also told as ``cacheControlTtl`` of ``5m`` or ``1h``."""
+
+
+NONE = ModelParams()
+
+
+def params_of(config: Config, model: Model) -> ModelParams:
+    """Values of the wrong kind count as not given."""
+    use = config.agents.defaults.models.get(model.ref)
+    if use is None or not use.params:
+        return NONE
+    given = use.params
+    temperature: Any = given.get("temperature")
+    max_tokens: Any = given.get("maxTokens")
+    retention: Any = given.get("cacheRetention") or _OLD_RETENTION.get(str(given.get("cacheControlTtl")))
+    return ModelParams(
+        temperature=float(temperature) if type(temperature) in (int, float) else None,
+        max_tokens=max_tokens if type(max_tokens) is int and max_tokens > 0 else None,
+        cache_retention=retention if retention in _RETENTION else None,
+    )
+
+
+def with_retention(model: Model, params: ModelParams) -> Model:
+    if params.cache_retention is None:
+        return model
+    return msgspec.structs.replace(model, compat={**model.compat, "cacheRetention": params.cache_retention})
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    workspace: Path
+    cwd: str
+    """The same, as transcripts name it."""
+    main_key: str
+    sandboxes: bool
+    """Tools of some of its sessions, or of all, are to run in a sandbox."""
+    retry: RetrySettings
+    limited: bool
+    """It has a budget that can be used up."""
+
+
+def agent_settings(agent_id: str, runtime: Runtime) -> AgentSettings:
+    config = runtime.config.current
+    return runtime.derived.of(config, ("terms", agent_id), lambda: _terms(config, agent_id, str(runtime.state_dir)))
+
+
+def _terms(config: Config, agent_id: str, state_dir: str) -> AgentSettings:
+    workspace = workspace_dir(config, state_dir, agent_id)
+    return AgentSettings(
+        workspace=workspace,
+        cwd=str(workspace),
+        main_key=main_key(config),
+        sandboxes=sandbox_config(config, agent_id).mode != "off",
+        retry=RetrySettings(
+            enabled=config.retry.enabled,
+            max_retries=config.retry.max_retries,
+            base_delay_ms=config.retry.base_delay_ms,
+            max_delay_ms=config.retry.max_delay_ms,
+        ),
+        limited=is_limited(budget_of(config, agent_id)),
+    )
+
+
+def tools_for(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime) -> list[Tool]:
+    """None at all for models that cannot call tools. The same list from turn to turn: they keep nothing of a run."""
+    if not model.tools:
+        return []
+    key = ("tools", agent_id, model.provider, model.id)
+    return runtime.derived.of(config, key, lambda: _make(agent_id, model, workspace, config, runtime))
+
+
+def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime) -> list[Tool]:
+    agent = agent_config(config, agent_id)
+    own = agent.tools if agent else None
+    policies = [*_policies(config.tools, model), *(_policies(own, model) if own else ())]
+    fs = own.fs if own and own.fs else config.tools.fs
+    exec_config = own.exec if own and own.exec else config.tools.exec
+    exec_settings = msgspec.convert(_given(exec_config), ExecSettings, strict=False)
+    exec_settings.allow_background = bool(allowed_tools(["process"], policies))
+    skills = [place.folder for place in skill_folders(config, str(runtime.state_dir), agent_id)]
+    roots = [runtime.state_dir / "blobs", *skills]
+    settings = ToolSettings(confine=fs.workspace_only, extra_roots=roots, exec=exec_settings)
+    tools = built_in_tools(
+        workspace=workspace,
+        settings=settings,
+        processes=runtime.processes,
+        rules=runtime.approval_rules,
+        approvals=runtime.approvals,
+    )
+    search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
+    said = partial(
+        _said_before, SearchIndex(str(runtime.state_dir), visible_text), _transcript_folders(agent_id, runtime)
+    )
+    notes = runtime.memories.of(agent_id, workspace, search, config)
+    tools += memory_tools(notes, workspace, search, config.memory.citations, said)
+    names = set(allowed_tools([tool.spec.name for tool in tools], policies))
+    return [tool for tool in tools if tool.spec.name in names]
+
+
+def _given(config: ExecConfig) -> dict[str, Any]:
+    """What was said; keys left open keep the tool's own defaults."""
+    return {name: value for name, value in msgspec.to_builtins(config).items() if value is not None}
+
+
+def _transcript_folders(agent_id: str, runtime: Runtime) -> dict[str, list[Path]]:
+    beside_store = Path(runtime.sessions.path(agent_id)).parent
+    return {agent_id: list(dict.fromkeys([beside_store, Path(sessions_dir(str(runtime.state_dir), agent_id))]))}
+
+
+def _said_before(index: SearchIndex, folders: dict[str, list[Path]], query: str, limit: int) -> list[dict[str, Any]]:
+    return [msgspec.to_builtins(found) for found in index.search(query, folders, limit=limit).results]
+
+
+def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolFilter]:
+    """In their order: the profile, the provider's own, then allow and deny."""
+    if section.profile:
+        yield profile(section.profile, section.also_allow)
+    for name in (model.provider, model.ref):
+        by_provider = section.by_provider.get(name)
+        if by_provider is None:
+            continue
+        if by_provider.profile:
+            yield profile(by_provider.profile, by_provider.also_allow)
+        yield ToolFilter(allow=tuple(by_provider.allow), deny=tuple(by_provider.deny))
+    yield ToolFilter(allow=tuple(section.allow), deny=tuple(section.deny))
+
+
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    chosen: Model
+    """As the catalogue has it."""
+    model: Model
+    """With what the configuration wants of it."""
+    params: ModelParams
+    terms: AgentSettings
+    tools: list[Tool]
+    """Never mutate it."""
+    thinking: ThinkingLevel
+    """Of sessions without a level of their own."""
+    scale: Scale
+
+
+def run_settings_of(agent_id: str, chosen: Model, config: Config, runtime: Runtime) -> RunSettings:
+    def make() -> RunSettings:
+        return _outfit(agent_id, chosen, config, runtime)
+
+    key = ("outfit", agent_id, chosen.provider, chosen.id, chosen.auth_profile)
+    known = runtime.derived.of(config, key, make)
+    # A catalogue can change without the configuration, when another server is found.
+    return known if known.chosen is chosen or known.chosen == chosen else make()
+
+
+def _outfit(agent_id: str, chosen: Model, config: Config, runtime: Runtime) -> RunSettings:
+    params, terms = params_of(config, chosen), agent_settings(agent_id, runtime)
+    model = with_retention(chosen, params)
+    return RunSettings(
+        chosen=chosen,
+        model=model,
+        params=params,
+        terms=terms,
+        tools=tools_for(agent_id, model, terms.workspace, config, runtime),
+        thinking=level_unless_set(model, config.agents.defaults.thinking_default),
+        scale=runtime.scales.of(model),
+    )

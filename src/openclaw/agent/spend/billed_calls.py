@@ -1,0 +1,95 @@
+"""Model calls beside the conversation, for summaries and notes: within the budget, and on the session's bill.
+
+What such a call used is written to the transcript as an entry the model never sees, also when its answer was of no use:
+every sum is taken from the transcripts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from openclaw.agent.run_settings import agent_settings
+from openclaw.agent.runtime import Runtime
+from openclaw.agent.spend.budget import check_budget
+from openclaw.agent.spend.spend import BILL
+from openclaw.messages import AssistantMessage, Usage
+from openclaw.models.base import Heard, ModelRequest
+from openclaw.storage.base import Transcript
+
+log = logging.getLogger("openclaw.agents.spend")
+
+
+def nothing_yet() -> Usage | None:
+    return None
+
+
+class RunBill(msgspec.Struct, frozen=True):
+    """Of the run that waits for the work: what it has used so far, and where more is noted."""
+
+    spend: Callable[[Usage], None] = lambda usage: None
+    spent: Callable[[], Usage | None] = nothing_yet
+
+
+NO_BILL = RunBill()
+
+
+class BilledCalls:
+    """Of one piece of work in one session. ``keep`` False: the caller stores the answers themselves."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        agent_id: str,
+        session_key: str,
+        transcript: Transcript,
+        purpose: str,
+        *,
+        keep: bool = True,
+        purse: RunBill = NO_BILL,
+    ) -> None:
+        self._runtime = runtime
+        self._agent_id = agent_id
+        self._session_key = session_key
+        self._transcript = transcript
+        self._purpose = purpose
+        self._keep = keep
+        self._purse = purse
+        self._unwritten: list[AssistantMessage] = []
+
+    async def ask(self, request: ModelRequest, heard: Heard = lambda event: None) -> AssistantMessage:
+        runtime, agent_id = self._runtime, self._agent_id
+        if agent_settings(agent_id, runtime).limited:
+            path = Path(self._transcript.path)
+            await check_budget(runtime, agent_id, self._session_key, path, self._purse.spent())
+        message = await runtime.call_model(request, agent_id, heard)
+        await self._note(message)
+        return message
+
+    async def write_down(self) -> None:
+        """The bill of answers that are not in the transcript."""
+        while self._unwritten:
+            message = self._unwritten.pop(0)
+            data = {
+                "purpose": self._purpose,
+                "provider": message.provider,
+                "model": message.model,
+                "timestamp": message.timestamp or self._runtime.clock.now_ms(),
+                "usage": message.usage,
+            }
+            try:
+                await self._transcript.append({"type": "custom", "customType": BILL, "data": data})
+            except OSError as error:
+                log.warning("what a %s of %s used is not counted: %s", self._purpose, self._session_key, error)
+
+    async def _note(self, message: AssistantMessage) -> None:
+        usage = message.usage
+        if not (usage.total_tokens or usage.input or usage.output):
+            return
+        self._purse.spend(usage)
+        self._unwritten.append(message)
+        if self._keep:
+            await self.write_down()

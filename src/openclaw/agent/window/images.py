@@ -1,0 +1,229 @@
+"""Pictures as providers take them: the right type, not too large, whole. Each is worked on once and remembered.
+
+Decoding and scaling are slow, and a request is built without waiting; so pictures are seen to when they enter a run's
+context (``prepare``, in a thread), and building the request only looks them up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, cast
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from openclaw.messages import ImageBlock, Message, TextBlock, UserBlock, UserMessage, user_text
+from openclaw.tools.base import ToolError
+from openclaw.tools.files import ReadTool
+from openclaw.tools.images import MAX_SIDE, MAX_SOURCE_BYTES, ImageProblem, fit_image, sniff_image
+from openclaw.tools.opener import PathOpener
+
+if TYPE_CHECKING:
+    from openclaw.agent.prepare import Prepared
+
+MOST_KEPT = 4096
+MOST_KEPT_BYTES = 64 * 1024 * 1024
+MOST_IMAGES = 50
+MOST_IMAGE_BYTES = 16 * 1024 * 1024
+"""Of one request, as base64; the vendors' limits for a whole request begin at 32 MB."""
+IMAGES_STEP = 10
+BYTES_STEP = 4 * 1024 * 1024
+"""Old pictures leave in steps and not one by one: between two steps the beginning of the prompt stays the same."""
+OLDER_IMAGE = "(an older image, left out to keep the request small)"
+
+_Key: TypeAlias = tuple[int, int, str, int]
+
+
+class ImageCache:
+    """What became of each picture, by its content. Bounded; may be used from several threads."""
+
+    def __init__(self, most_bytes: int = MOST_KEPT_BYTES) -> None:
+        self._known: OrderedDict[_Key, UserBlock | None] = OrderedDict()
+        self._lock = threading.Lock()
+        self._most_bytes = most_bytes
+        self.kept_bytes = 0
+
+    async def prepare(self, messages: Iterable[Message], max_side: int = MAX_SIDE) -> None:
+        blocks = [block for message in messages for block in images_of(message)]
+        if blocks:
+            await asyncio.to_thread(self._learn, blocks, max_side)
+
+    def shown(self, block: ImageBlock, max_side: int = MAX_SIDE) -> UserBlock:
+        """The picture to send: itself, a smaller one, or a sentence instead. Slow for one that was not prepared."""
+        key = _key(block, max_side)
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key] or block
+        return self._fit(block, key, max_side) or block
+
+    def _learn(self, blocks: list[ImageBlock], max_side: int) -> None:
+        for block in blocks:
+            self.shown(block, max_side)
+
+    def _fit(self, block: ImageBlock, key: _Key, max_side: int) -> UserBlock | None:
+        fitted = fitted_image(block, max_side)
+        kept = None if fitted is block else fitted
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = kept
+                self.kept_bytes += _size(kept)
+            while len(self._known) > MOST_KEPT or (self.kept_bytes > self._most_bytes and len(self._known) > 1):
+                _, oldest = self._known.popitem(last=False)
+                self.kept_bytes -= _size(oldest)
+        return kept
+
+
+def fitted_image(block: ImageBlock, max_side: int = MAX_SIDE) -> UserBlock:
+    """The same block when nothing is wrong with it. Blocking."""
+    try:
+        data = base64.b64decode("".join(block.data.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return _left_out("its data is damaged")
+    if not data:
+        return _left_out("it is empty")
+    # By content: a picture under a wrong label is refused, and labels of other programs are often wrong.
+    mime_type = sniff_image(data)
+    if mime_type is None:
+        return _left_out(f"{block.mime_type or 'its type'} is not supported")
+    try:
+        fitted = fit_image(data, mime_type, max_side).block
+    except ImageProblem as problem:
+        return _left_out(str(problem))
+    return block if fitted == block else fitted
+
+
+def _left_out(why: str) -> TextBlock:
+    return TextBlock(text=f"(image left out: {why})")
+
+
+def _key(block: ImageBlock, max_side: int) -> _Key:
+    # Python keeps a string's hash with it (and seeds it in secret): asking again costs nothing, however long it is.
+    return hash(block.data), len(block.data), block.mime_type, max_side
+
+
+def _size(block: UserBlock | None) -> int:
+    return len(block.data) if isinstance(block, ImageBlock) else 0
+
+
+def has_images(message: Message) -> bool:
+    return not isinstance(message.content, str) and ImageBlock in map(type, message.content)
+
+
+def images_of(message: Message) -> list[ImageBlock]:
+    return [block for block in message.content if isinstance(block, ImageBlock)] if has_images(message) else []
+
+
+def replace_images(message: Message, change: Callable[[ImageBlock], UserBlock]) -> Message:
+    """The message itself when no picture changed."""
+    if not has_images(message):
+        return message
+    content = cast("list[UserBlock]", message.content)
+    changed = [change(block) if isinstance(block, ImageBlock) else block for block in content]
+    if all(new is old for new, old in zip(changed, content, strict=True)):
+        return message
+    return msgspec.structs.replace(message, content=changed)
+
+
+def newest_images(messages: list[Message]) -> list[Message]:
+    """At most ``MOST_IMAGES`` pictures of ``MOST_IMAGE_BYTES``: of more, the oldest become a sentence."""
+    sizes = [len(block.data) for message in messages for block in images_of(message)]
+    surplus = _steps(len(sizes) - MOST_IMAGES, IMAGES_STEP)
+    excess = _steps(sum(sizes) - MOST_IMAGE_BYTES, BYTES_STEP)
+    dropped = 0
+    while dropped < len(sizes) and (dropped < surplus or sum(sizes[:dropped]) < excess):
+        dropped += 1
+    if not dropped:
+        return messages
+    left = iter(range(len(sizes)))
+    return [
+        replace_images(message, lambda block: TextBlock(text=OLDER_IMAGE) if next(left) < dropped else block)
+        for message in messages
+    ]
+
+
+def _steps(amount: int, step: int) -> int:
+    return max(0, -(-amount // step) * step)
+
+
+MOST_PICTURES = 10
+"""Of one message; the agent can still read the others."""
+LONGEST_TEXT = 200_000
+OPERATORS = ("webchat", "agent")
+"""Doors behind which is whoever runs the Gateway."""
+_ENDING = r"\.(?:png|jpe?g|gif|webp)"
+_ANY = re.compile(_ENDING, re.IGNORECASE)
+_START = r"(?:file://|(?:~|\.{1,2})?/(?!/))"
+_PATH = re.compile(
+    # A note of an attachment, whose path may hold blanks.
+    rf"\[media attached(?: \d+/\d+)?: (?P<note>{_START}[^\n\]|]{{1,1000}}?{_ENDING})(?=[\s\]|(])"
+    # In quotes.
+    rf"|(?P<quote>[\"'`])(?P<quoted>{_START}[^\n\"'`]{{1,1000}}?{_ENDING})(?P=quote)"
+    # As a word of its own.
+    rf"|(?<![\w/.:~@-])(?P<word>{_START}[^\s\"'`()\[\]<>|]{{1,1000}}?{_ENDING})(?![\w/-]|\.\w)",
+    re.IGNORECASE,
+)
+
+
+def named_pictures(text: str) -> list[str]:
+    """Paths of pictures on this machine, in the order of the text, each once."""
+    if len(text) > LONGEST_TEXT or _ANY.search(text) is None:
+        return []
+    found = [_as_path(match["note"] or match["quoted"] or match["word"]) for match in _PATH.finditer(text)]
+    return list(dict.fromkeys(path for path in found if path))[:MOST_PICTURES]
+
+
+def _as_path(written: str) -> str:
+    if not written.lower().startswith("file:"):
+        return "" if "://" in written else written
+    parts = urlsplit(written)
+    return unquote(parts.path) if parts.netloc in ("", "localhost") else ""
+
+
+async def with_pictures(message: UserMessage, prepared: Prepared | None, source: str = "") -> UserMessage:
+    """For a model that sees. What it saw is then in the transcript, and the same in every later turn."""
+    if prepared is None or "image" not in prepared.model.input:
+        return message
+    read = prepared.tools.get("read")
+    if not isinstance(read, ReadTool):
+        return message
+    own = source in OPERATORS
+    return await with_named_pictures(message, PathOpener(prepared.workspace, confine=False) if own else read.opener)
+
+
+async def with_named_pictures(message: UserMessage, opener: PathOpener) -> UserMessage:
+    """The message itself when it names none."""
+    paths = named_pictures(user_text(message))
+    if not paths:
+        return message
+    blocks: list[UserBlock] = (
+        [TextBlock(text=message.content)] if isinstance(message.content, str) else list(message.content)
+    )
+    there = {block.data for block in blocks if isinstance(block, ImageBlock)}
+    loaded = await asyncio.to_thread(_load, paths, opener, there)
+    return msgspec.structs.replace(message, content=[*blocks, *loaded]) if loaded else message
+
+
+def _load(paths: Sequence[str], opener: PathOpener, there: set[str]) -> list[ImageBlock]:
+    """``there``: what came attached is not shown a second time for its path."""
+    loaded: list[ImageBlock] = []
+    for path in paths:
+        try:
+            with opener.open_read(path) as file:
+                data = file.read(MAX_SOURCE_BYTES + 1)
+            mime_type = sniff_image(data)
+            if mime_type is None or base64.b64encode(data).decode() in there:
+                continue
+            block = fit_image(data, mime_type).block
+        except (ToolError, ImageProblem, OSError):
+            continue
+        if block.data not in there:
+            there.add(block.data)
+            loaded.append(block)
+    return loaded

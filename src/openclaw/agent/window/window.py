@@ -1,0 +1,459 @@
+"""Old tool results leave the prompt of one run; the transcript is never touched."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+
+from openclaw.agent.window.tokens import (
+    CHARS_PER_TOKEN,
+    GrowingSum,
+    PromptBudget,
+    Scale,
+    is_measured,
+    prompt_budget,
+    prompt_tokens,
+    reported_prompt,
+    u16len,
+)
+from openclaw.clock import Clock
+from openclaw.config.durations import duration_ms
+from openclaw.config.schema.agents import ContextPruning, PruningTools
+from openclaw.messages import (
+    AssistantMessage,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ToolCall,
+    ToolResultMessage,
+    UserBlock,
+    UserMessage,
+)
+from openclaw.models.base import Model
+
+DEFAULT_TTL_MS = 300_000
+IMAGE_CHARS = 8000
+CLEARED = "[Old tool result content cleared]"
+
+
+def is_pruned(settings: ContextPruning, model: Model) -> bool:
+    """Unset, it is on where a cache expires by time."""
+    return settings.mode != "off" if settings.mode is not None else has_cache(model)
+
+
+def effective(settings: ContextPruning, model: Model) -> ContextPruning:
+    """With the mode and age filled in: where nobody asked for it, it is patient."""
+    if settings.mode is not None:
+        return settings if settings.ttl is not None else msgspec.structs.replace(settings, ttl="5m")
+    mode = "cache-ttl" if is_pruned(settings, model) else "off"
+    return msgspec.structs.replace(settings, mode=mode, ttl="1h" if settings.ttl is None else settings.ttl)
+
+
+def ttl_ms(value: str | int) -> int:
+    """Minutes unless a unit is given; what cannot be read counts as five minutes, 0 switches pruning off."""
+    try:
+        return duration_ms(value, "m")
+    except ValueError:
+        return DEFAULT_TTL_MS
+
+
+def has_cache(model: Model) -> bool:
+    """Providers whose prompt cache expires by time."""
+    return model.provider == "anthropic" or (model.provider == "openrouter" and model.id.startswith("anthropic/"))
+
+
+def last_touch(messages: Sequence[Message], model: Model) -> int | None:
+    """When the model's prompt cache was last filled: its last answer. None: it never answered here."""
+    for message in reversed(messages):
+        if isinstance(message, AssistantMessage) and is_measured(message):
+            return message.timestamp if (message.provider, message.model) == (model.provider, model.id) else None
+    return None
+
+
+class Pruner:
+    """Decides once per run whether the cache has expired, and then keeps to what it took out.
+
+    A prompt that lost a result at the first call and got it back at the second would miss the cache twice.
+    """
+
+    def __init__(self, settings: ContextPruning, model: Model, touched_ms: int | None) -> None:
+        self._settings = settings
+        self._window = model.context_window
+        self._due_from = _due_from(settings, model, touched_ms)
+        self._replaced: dict[str, ToolResultMessage] = {}
+        self._decided = False
+
+    @property
+    def count(self) -> int:
+        """How many results were taken out or shortened."""
+        return len(self._replaced)
+
+    def apply(self, messages: list[Message], now_ms: int) -> list[Message]:
+        if self._due_from is None:
+            return messages
+        if self._settings.mode == "always" or (not self._decided and now_ms >= self._due_from):
+            pruned = prune(messages, self._settings, self._window)
+            for before, after in zip(messages, pruned, strict=True):
+                if after is not before and isinstance(after, ToolResultMessage):
+                    self._replaced[after.tool_call_id] = after
+        self._decided = True
+        if not self._replaced:
+            return messages
+        return [
+            self._replaced.get(message.tool_call_id, message) if isinstance(message, ToolResultMessage) else message
+            for message in messages
+        ]
+
+
+def _due_from(settings: ContextPruning, model: Model, touched_ms: int | None) -> int | None:
+    """The moment from which pruning is due; None: never in this run."""
+    if settings.mode == "always":
+        return 0
+    ttl = ttl_ms(settings.ttl if settings.ttl is not None else DEFAULT_TTL_MS // 60_000)
+    if settings.mode == "off" or touched_ms is None or ttl <= 0 or not has_cache(model):
+        return None
+    return touched_ms + ttl
+
+
+def prune(messages: list[Message], settings: ContextPruning, window: int) -> list[Message]:
+    """Trims old results, then clears them, as far as the fullness of the window asks for. Pure.
+
+    Returns the same list when nothing has to go.
+    """
+    char_window = window * CHARS_PER_TOKEN
+    cutoff = _cutoff(messages, settings.keep_last_assistants)
+    start = next((place for place, message in enumerate(messages) if isinstance(message, UserMessage)), None)
+    if cutoff is None or start is None or char_window <= 0:
+        return messages
+    total = sum(_chars(message) for message in messages)
+    if total / char_window < settings.soft_trim_ratio:
+        return messages
+    result = list(messages)
+    prunable: list[int] = []
+    for place in range(start, cutoff):
+        message = messages[place]
+        if not isinstance(message, ToolResultMessage) or not may_prune(message, settings.tools):
+            continue
+        prunable.append(place)
+        trimmed = soft_trim(message, settings)
+        if trimmed is not message:
+            total += _chars(trimmed) - _chars(message)
+            result[place] = trimmed
+    if settings.hard_clear.enabled and total / char_window >= settings.hard_clear_ratio:
+        _clear(result, prunable, total, char_window, settings)
+    return result if any(new is not old for new, old in zip(result, messages, strict=True)) else messages
+
+
+def _clear(result: list[Message], places: list[int], total: int, char_window: int, settings: ContextPruning) -> None:
+    if sum(_chars(result[place]) for place in places) < settings.min_prunable_tool_chars:
+        return
+    placeholder = settings.hard_clear.placeholder.strip() or CLEARED
+    for place in places:
+        if total / char_window < settings.hard_clear_ratio:
+            return
+        message = result[place]
+        assert isinstance(message, ToolResultMessage)
+        cleared = msgspec.structs.replace(message, content=[TextBlock(text=placeholder)])
+        total += _chars(cleared) - _chars(message)
+        result[place] = cleared
+
+
+def _cutoff(messages: Sequence[Message], keep_last: int) -> int | None:
+    """Results from here on are kept. None: there are too few answers to prune anything."""
+    if keep_last <= 0:
+        return len(messages)
+    for place in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[place], AssistantMessage):
+            keep_last -= 1
+            if keep_last == 0:
+                return place
+    return None
+
+
+def soft_trim(message: ToolResultMessage, settings: ContextPruning) -> ToolResultMessage:
+    head, tail = settings.soft_trim.head_chars, settings.soft_trim.tail_chars
+    text = message.text
+    length = u16len(text)
+    if length <= settings.soft_trim.max_chars or head + tail >= length:
+        return message
+    return msgspec.structs.replace(message, content=[TextBlock(text=trimmed_text(text, head, tail))])
+
+
+def trimmed_text(text: str, head: int, tail: int) -> str:
+    note = f"[Tool result trimmed: kept first {head} chars and last {tail} chars of {u16len(text)} chars.]"
+    return f"{text[:head]}\n...\n{text[len(text) - tail :]}\n\n{note}"
+
+
+def may_prune(message: ToolResultMessage, tools: PruningTools) -> bool:
+    if any(isinstance(block, ImageBlock) for block in message.content):
+        return False
+    name = message.tool_name.lower()
+    if any(_matches(name, pattern) for pattern in tools.deny):
+        return False
+    return not tools.allow or any(_matches(name, pattern) for pattern in tools.allow)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern.strip().lower().replace("[", "[[]").replace("?", "[?]"))
+
+
+def _chars(message: Message) -> int:
+    match message:
+        case UserMessage(content=str() as text):
+            return u16len(text)
+        case AssistantMessage():
+            return sum(_assistant_chars(block) for block in message.content)
+        case _:
+            blocks = [block for block in message.content if not isinstance(block, str)]
+            return sum(u16len(block.text) if isinstance(block, TextBlock) else IMAGE_CHARS for block in blocks)
+
+
+def _assistant_chars(block: object) -> int:
+    match block:
+        case TextBlock(text=text):
+            return u16len(text)
+        case ToolCall():
+            return u16len(msgspec.json.encode(block.arguments).decode())
+        case _:
+            return u16len(getattr(block, "thinking", ""))
+
+
+SMALLEST_ROOM = 128
+"""Estimated tokens for messages below which no sensible conversation is possible."""
+RECENT = 4
+"""Messages at the end whose tool output is shortened only when the older output was not enough."""
+MOST_SHORTENED = 4
+"""Beyond this many times the room whole turns are left out at once: a word of each would help nobody."""
+TEXT_CHARS = (8000, 2000, 500)
+OUTPUT_CHARS = (3000, 400)
+LEFT_OUT = "[… {count} characters left out here: the conversation is larger than the model's window …]"
+FORGOTTEN = "[Earlier messages of this conversation were left out: together they are larger than the model's window.]"
+
+
+class DoesNotFit(Exception):
+    """The fixed part of the prompt leaves no room; the text is for the person."""
+
+
+def check_room(budget: PromptBudget) -> None:
+    if budget.room >= SMALLEST_ROOM:
+        return
+    fixed = round(budget.overhead * budget.scale)
+    raise DoesNotFit(
+        f"The prompt does not fit: instructions, workspace files and tools alone take about {fixed} tokens of the "
+        f"model's window of {budget.window}. Shorten the workspace files, allow fewer tools (tools.allow), or choose "
+        "a model with a larger window (/model)."
+    )
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    messages: list[Message]
+    shortened: int
+    """Messages that were shortened or left out."""
+
+
+def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = None) -> Fitted:
+    """The same list when it fits. Pure; raises nothing: ``check_room`` is asked before the run.
+
+    ``estimated``: the messages' ``prompt_tokens``, where they are known.
+    """
+    room = max(budget.room, SMALLEST_ROOM)
+    if (prompt_tokens(messages) if estimated is None else estimated) <= room:
+        return Fitted(messages, 0)
+    result = list(messages)
+    if prompt_tokens(result) > room * MOST_SHORTENED:
+        result = _newest_turns(result, room * MOST_SHORTENED)
+    for shorten in _rungs(result):
+        if prompt_tokens(result) <= room:
+            break
+        shorten(room)
+    if prompt_tokens(result) > room:
+        result = _newest_turns(result, room)
+    kept = {id(message) for message in result}
+    return Fitted(result, sum(1 for message in messages if id(message) not in kept))
+
+
+def _rungs(result: list[Message]) -> Iterator[Callable[[int], None]]:
+    """One step after the other, each only as far as it is needed."""
+    last_user = max((n for n, m in enumerate(result) if isinstance(m, UserMessage)), default=-1)
+    old = range(len(result) - RECENT)
+    everything = range(len(result))
+    for places in (old, everything):
+        for chars in OUTPUT_CHARS:
+            yield lambda room, places=places, chars=chars: _shorten(result, places, chars, room, _is_output)
+    for chars in TEXT_CHARS:
+        others = [place for place in everything if place != last_user]
+        yield lambda room, others=others, chars=chars: _shorten(result, others, chars, room, _is_any)
+    if last_user >= 0:
+        yield lambda room: _shorten_to_room(result, last_user, room)
+
+
+def _is_output(message: Message) -> bool:
+    return isinstance(message, ToolResultMessage)
+
+
+def _is_any(message: Message) -> bool:
+    return True
+
+
+def _shorten(
+    result: list[Message], places: Sequence[int], chars: int, room: int, applies: Callable[[Message], bool]
+) -> None:
+    over = prompt_tokens(result) - room
+    for place in places:
+        if over <= 0:
+            return
+        message = result[place]
+        if applies(message) and (shorter := shortened(message, chars)) is not message:
+            over -= prompt_tokens([message]) - prompt_tokens([shorter])
+            result[place] = shorter
+
+
+def _shorten_to_room(result: list[Message], place: int, room: int) -> None:
+    """One message larger than everything else: it gets half of the room, however little that is."""
+    others = prompt_tokens(result) - prompt_tokens([result[place]])
+    share = max(room - others, room // 2)
+    result[place] = shortened(result[place], max(200, share * CHARS_PER_TOKEN - 200), drop_images=True)
+
+
+def _newest_turns(result: list[Message], room: int) -> list[Message]:
+    """Leaves out whole turns from the beginning; a summary at the very beginning stays if it can."""
+    note = UserMessage(content=[TextBlock(text=FORGOTTEN)])
+    starts = [place for place, message in enumerate(result) if isinstance(message, UserMessage)]
+    first = result[:1] if starts[:1] == [0] else []
+    from_here = list(accumulate((prompt_tokens([message]) for message in reversed(result)), initial=0))[::-1]
+    for head in ([*first, note], [note]):
+        left = room - prompt_tokens(head)
+        start = next((place for place in starts[1:] if from_here[place] <= left), None)
+        if start is not None:
+            return [*head, *result[start:]]
+    return _newest_messages(result, room, note)
+
+
+def _newest_messages(result: list[Message], room: int, note: UserMessage) -> list[Message]:
+    """A single turn that is too long: its question, and as many of its last steps as there is room for."""
+    last_user = max((n for n, m in enumerate(result) if isinstance(m, UserMessage)), default=0)
+    question = shortened(result[last_user], max(200, room), drop_images=True) if result else note
+    left, start = room - prompt_tokens([question]), len(result)
+    for place in range(len(result) - 1, last_user, -1):
+        left -= prompt_tokens([result[place]])
+        if left < 0:
+            break
+        if isinstance(result[place], AssistantMessage):
+            start = place
+    return [question, *result[start:]]
+
+
+def shortened(message: Message, chars: int, *, drop_images: bool = False) -> Message:
+    """At most about ``chars`` of text, from the beginning and the end; the message itself when it is short enough."""
+    match message:
+        case UserMessage(content=str() as text):
+            return message if len(text) <= chars else msgspec.structs.replace(message, content=cut_text(text, chars))
+        case AssistantMessage():
+            if all(len(block.text) <= chars for block in message.content if isinstance(block, TextBlock)):
+                return message
+            # Signed blocks belong to the exact text: they go when it changes.
+            blocks = [
+                TextBlock(text=cut_text(block.text, chars)) if isinstance(block, TextBlock) else block
+                for block in message.content
+            ]
+            return msgspec.structs.replace(message, content=blocks)
+        case _:
+            blocks = [block for block in message.content if not isinstance(block, str)]
+            cut = [_cut_block(block, chars, drop_images) for block in blocks]
+            same = all(new is old for new, old in zip(cut, blocks, strict=True))
+            return message if same else msgspec.structs.replace(message, content=cut)
+
+
+def _cut_block(block: UserBlock, chars: int, drop_images: bool) -> UserBlock:
+    if isinstance(block, ImageBlock):
+        return TextBlock(text="[an image, left out for want of room]") if drop_images else block
+    return block if len(block.text) <= chars else TextBlock(text=cut_text(block.text, chars))
+
+
+def cut_text(text: str, chars: int) -> str:
+    if len(text) <= chars:
+        return text
+    head = chars * 2 // 3
+    tail = chars - head
+    return f"{text[:head]}\n{LEFT_OUT.format(count=len(text) - chars)}\n{text[-tail:]}"
+
+
+class PromptWindow:
+    """Made for one run, asked before each of its model calls. Nothing here reaches the transcript."""
+
+    def __init__(
+        self,
+        model: Model,
+        overhead: int,
+        scale: Scale,
+        clock: Clock,
+        *,
+        pruning: ContextPruning,
+        wanted_output: int | None = None,
+    ) -> None:
+        self._model = model
+        self._overhead = overhead
+        self._scale = scale
+        self._clock = clock
+        self._wanted_output = wanted_output
+        self._estimated = 0
+        """Of the last prompt as it was sent."""
+        self._budget: PromptBudget | None = None
+        self._pruning = pruning
+        self.pruner: Pruner | None = None
+        self._all, self._shown = GrowingSum(), GrowingSum()
+        self.shortened = 0
+        """Messages that had to be shortened or left out at the last call: more than the window holds was said."""
+
+    @property
+    def budget(self) -> PromptBudget:
+        """Worked out again when another call has taught something about the estimate."""
+        scale = self._scale.value
+        if self._budget is None or self._budget.scale != scale:
+            self._budget = prompt_budget(self._model, self._overhead, scale, self._wanted_output)
+        return self._budget
+
+    def check_room(self) -> None:
+        """Raises ``DoesNotFit`` when no conversation of any length could be sent."""
+        check_room(self.budget)
+
+    def remember(self, memo: dict[Any, Any]) -> None:
+        """Counts from where an earlier run of the same branch stopped counting."""
+        self._all, self._shown = memo.setdefault("tokens", (self._all, self._shown))
+
+    def begin(self, messages: list[Message]) -> None:
+        """With what the run finds said already: whether the provider's cache has expired is decided from it."""
+        if is_pruned(self._pruning, self._model):
+            settings = effective(self._pruning, self._model)
+            self.pruner = Pruner(settings, self._model, last_touch(messages, self._model))
+
+    def fits(self, messages: list[Message]) -> bool:
+        """Whether these can be sent as they are. False as well when nothing could be."""
+        return self._all.of(messages) <= self.budget.room >= SMALLEST_ROOM
+
+    def of(self, messages: list[Message]) -> list[Message]:
+        if self.pruner is not None:
+            messages = self.pruner.apply(messages, self._clock.now_ms())
+        # Most often what is shown is what was said, and has been counted as that.
+        estimated = self._all.further(messages)
+        if estimated is None:
+            estimated = self._shown.of(messages)
+        self.shortened, budget = 0, self.budget
+        if estimated > budget.room:
+            fitted = fit(messages, budget, estimated)
+            messages, self.shortened, estimated = fitted.messages, fitted.shortened, prompt_tokens(fitted.messages)
+        self._estimated = self._overhead + estimated
+        return messages
+
+    def learn(self, answer: AssistantMessage) -> None:
+        """Compares what was sent with what the provider counted."""
+        if answer.stop_reason not in ("error", "aborted"):
+            self._scale.learn(self._estimated, reported_prompt(answer.usage))
+
+    def was_too_large(self) -> None:
+        """The provider refused what was thought to fit."""
+        self._scale.too_large(self._estimated, self._model.context_window)

@@ -1,0 +1,63 @@
+"""How texts are shortened and times are worded, wherever a person or a model reads them.
+
+The command line imports this file, so it imports nothing itself.
+"""
+
+
+def clipped(text: str, limit: int) -> str:
+    """Cuts a text to ``limit`` characters, of which the last is an ellipsis."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def shortened(text: str, limit: int = 80) -> str:
+    """Puts a text on one line and cuts it to ``limit`` characters, without a blank before the ellipsis."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def age(ms: float | None) -> str:
+    """``just now``, ``16m ago``, ``5h ago``, ``3d ago``; ``unknown`` when there is none."""
+    if ms is None:
+        return "unknown"
+    minutes = int(ms // 60_000)
+    if minutes < 1:
+        return "just now"
+    if minutes < 60:
+        return f"{minutes}m ago"
+    hours = minutes // 60
+    return f"{hours}h ago" if hours < 48 else f"{hours // 24}d ago"
+
+
+def duration(ms: int) -> str:
+    """``450 ms``, ``3.2 s``, ``41 s``, ``5 min 3 s``, ``2 h 5 min``, ``3 d 4 h``. A clock set back shows as nothing."""
+    ms = max(0, ms)
+    if ms < 1_000:
+        return f"{ms} ms"
+    if ms < 10_000:
+        return f"{ms // 100 / 10:g} s"
+    seconds = ms // 1_000
+    for size, name, small, small_name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            rest = seconds % size // small
+            return f"{seconds // size} {name} {rest} {small_name}" if rest else f"{seconds // size} {name}"
+    return f"{seconds} s"
+
+
+def rough_duration(ms: int) -> str:
+    """``41 s``, ``5 min``, ``2 h``: one unit, rounded down."""
+    seconds = max(0, ms) // 1000
+    if seconds < 60:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 3600 else f"{seconds // 3600} h"
+
+
+def short_duration(ms: int) -> str:
+    """``41s``, ``5m03s``, ``2h05m``."""
+    seconds = max(0, ms) // 1000
+    if seconds < 60:
+        return f"{seconds}s"
+    minutes, seconds = divmod(seconds, 60)
+    if minutes < 60:
+        return f"{minutes}m{seconds:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m"

@@ -1,0 +1,142 @@
+"""What a summary must not lose."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openclaw.agent.compaction.check import (
+    CARRIED_HEADING,
+    Need,
+    fault_of,
+    lost,
+    lost_too_much,
+    marks_in,
+    mended,
+    needs_of,
+)
+from openclaw.messages import TextBlock, UserMessage
+from tests.agent.scripted import says
+
+
+def user(text: str) -> UserMessage:
+    return UserMessage(content=[TextBlock(text=text)])
+
+
+@pytest.mark.parametrize(
+    ("text", "marks"),
+    [
+        ("see https://example.org/a?b=1.", ("https://example.org/a?b=1",)),
+        ("write to mia@example.org", ("mia@example.org",)),
+        ("ticket OPS-1182 and #77", ("OPS-1182", "#77")),
+        ("in src/app/main.py and ~/notes/list", ("src/app/main.py", "~/notes/list")),
+        ("commit 9f2c1ab", ("9f2c1ab",)),
+        ("host 10.0.0.7:8443", ("10.0.0.7:8443",)),
+        ("on 2026-11-15", ("2026-11-15",)),
+        ("call +49 170 1234567", ("+49 170 1234567",)),
+        ("code 44719-B, plate M4X77", ("44719-B", "M4X77")),
+        ("nothing of the kind here, and/or there", ()),
+        ("a 3-day trip, Version 2, A4, e-mail", ()),
+        ("plain facade words decade", ()),
+    ],
+)
+def test_names_a_person_will_need_again_are_found(text: str, marks: tuple[str, ...]) -> None:
+    assert marks_in(text) == marks
+
+
+def test_lines_with_names_tasks_and_decisions_are_needed_and_small_talk_is_not() -> None:
+    said = [
+        user(
+            "[Sun 2026-11-15 10:00 UTC] Hello there, nice weather.\n[message_id: 0b0e7e0c-1111-4222-8333-444455556666]"
+        ),
+        user("The key is AK-4471.\n```\nsecret.py 10.0.0.1\n```"),
+        says("- [ ] order the wood\nSome prose about main.py"),
+        says("Decision: we keep the old roof."),
+    ]
+    assert [need.text for need in needs_of("", said)] == [
+        "The key is AK-4471.",
+        "order the wood",
+        "Decision: we keep the old roof.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("My dog is a terrier called Pixel.", True),
+        ("The project's code name is Aurora.", True),
+        ("The meeting is on Thursday at 14:30.", True),
+        ("I am allergic to nuts.", True),
+        ("Fact 7: the blue lamp hangs in the attic.", True),
+        ("The rent costs 950 euros.", True),
+        ("What is my code name?", False),
+        ("Tell me a story about a fox.", False),
+        ("Thanks, that is fine.", False),
+    ],
+)
+def test_what_people_say_of_themselves_and_their_things_is_needed(text: str, needed: bool) -> None:
+    assert [need.text for need in needs_of("", [user(text)])] == ([text] if needed else [])
+
+
+def test_a_fact_before_or_after_a_long_paste_on_the_same_line_is_needed() -> None:
+    long = "The vault opens with BLUE-77. " + "word " * 3000 + ". My cat is called Minka."
+    assert [need.text for need in needs_of("", [user(long)])] == [
+        "The vault opens with BLUE-77.",
+        "My cat is called Minka.",
+    ]
+
+
+def test_what_a_summary_held_is_needed_in_the_next_one_except_what_is_done() -> None:
+    before = (
+        "## Progress\n### Done\n- [x] OPS-1 closed\n### In Progress\n- [ ] paint the door\n## Key Decisions\n"
+        f"- **Roof**: stays\n## Critical Context\n- prose only\n- host 10.0.0.7\n\n{CARRIED_HEADING}\n- a carried line"
+    )
+    assert [need.text for need in needs_of(before, [])] == [
+        "paint the door",
+        "**Roof**: stays",
+        "host 10.0.0.7",
+        "a carried line",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "empty"),
+        ("  \n", "empty"),
+        ("Summary", None),
+        ("word " * 500, "not shorter"),
+        ("word " * 200, "too long"),
+        ("A fair summary of what was said.", None),
+    ],
+)
+def test_a_text_that_is_no_summary_is_refused_with_its_fault(text: str, fault: str | None) -> None:
+    found = fault_of(text, replaced_tokens=600, most_tokens=100)
+    assert found is None if fault is None else fault in (found or "")
+
+
+def test_a_name_alone_does_not_keep_what_was_said_about_it() -> None:
+    need = Need("The alarm code AK-4471 belongs to the garden house.", ("AK-4471",))
+    assert lost("There was something with AK-4471.", [need]) == [need]
+    assert not lost("The garden house has alarm code AK-4471, which belongs to it.", [need])
+
+
+def test_a_summary_that_lost_a_line_or_two_is_mended_rather_than_refused() -> None:
+    needs = [Need(f"line number {n} about something") for n in range(10)]
+    assert not lost_too_much(needs[:2], needs)
+    assert lost_too_much(needs[:8], needs)
+
+
+@given(st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=80), max_size=20))
+def test_a_mended_summary_has_lost_nothing_when_there_is_room(lines: list[str]) -> None:
+    needs = [Need(line.strip()) for line in lines if line.strip()]
+    text = mended("The summary.", lost("The summary.", needs), 10_000)
+    assert not lost(text, needs)
+
+
+def test_the_newest_lines_are_carried_when_there_is_not_room_for_all() -> None:
+    text = mended("The summary.", [Need(f"line {n} " + "x" * 40) for n in range(50)], 400)
+    assert "line 49" in text
+    assert "line 0 " not in text
+    assert "older lines are only in the transcript" in text

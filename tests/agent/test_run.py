@@ -1,0 +1,169 @@
+"""One run on real stores: what it asks the model, what it leaves in the transcript, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.agent.abort import AbortSignal
+from openclaw.agent.result import RunResult
+from openclaw.agent.run import AgentRun
+from openclaw.events import Event
+from openclaw.gateway.gateway import Gateway
+from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMessage, UserMessage, user_text
+from openclaw.models.base import ModelError
+from openclaw.runs.lane import RunInbox
+from openclaw.runs.run_index import RunRecord
+from openclaw.runs.turn import turn_of
+from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.base import Accept, MessageBody, TranscriptRef
+from tests.support.clock import HeldClock
+from tests.support.gateway_in_process import gateway_parts
+from tests.support.scripted_model import Answer, ScriptedModel
+
+KEY = "agent:main:main"
+SESSION_ID = "11111111-1111-4111-8111-111111111111"
+
+
+class Session:
+    """One session, whose messages are run here without a dispatcher."""
+
+    def __init__(self, gateway: Gateway, model: ScriptedModel, clock: HeldClock) -> None:
+        self.gateway = gateway
+        self.model = model
+        self.clock = clock
+        self.abort = AbortSignal()
+        self.events: list[Event] = []
+
+    async def run(self, prompt: str, *, run_id: str = "r", give_up: str | None = None, **body: Any) -> RunResult:
+        message = Accept(
+            run_id=run_id,
+            dedupe_key=f"webchat|{run_id}",
+            agent_id="main",
+            session_key=KEY,
+            session_id=SESSION_ID,
+            source="webchat",
+            route={"channel": "webchat"},
+            body=MessageBody(prompt=prompt, **body),
+        )
+        row, _ = await self.gateway.runtime.ledger.accept(message)
+        runtime = self.gateway.runtime
+        run = AgentRun(
+            await turn_of(RunRecord(row), runtime),
+            runtime,
+            abort=self.abort,
+            inbox=RunInbox(),
+            emit=self.events.append,
+        )
+        return await (run.execute() if give_up is None else run.give_up(give_up))
+
+    async def messages(self) -> list[Message]:
+        found = await self.gateway.runtime.transcripts.open(TranscriptRef(agent_id="main", session_id=SESSION_ID))
+        assert found is not None
+        return list(found.context().messages)
+
+
+@pytest.fixture
+async def session(tmp_path: Path) -> AsyncGenerator[Session]:
+    model, clock = ScriptedModel(), HeldClock()
+    async with gateway_parts(tmp_path / "state", model, clock=clock) as gateway:
+        begun = SessionEntry(sessionId=SESSION_ID, updatedAt=clock.now_ms())
+        await gateway.runtime.sessions.update("main", KEY, lambda _: begun)
+        yield Session(gateway, model, clock)
+
+
+async def test_an_answer_is_in_the_transcript_and_accounted_for(session: Session) -> None:
+    session.model.queue("Hello.")
+    result = await session.run("hi")
+    assert (result.outcome, result.texts, result.model) == ("ok", ["Hello."], "mock-1")
+    assert result.spent is not None and result.spent.total_tokens == 110
+    user, answer = await session.messages()
+    assert isinstance(user, UserMessage) and user_text(user) == "hi"
+    assert isinstance(answer, AssistantMessage) and answer.text == "Hello."
+    entry = await session.gateway.runtime.sessions.get("main", KEY)
+    assert entry is not None and entry["totalTokens"] == 100
+
+
+async def test_the_next_run_sees_the_one_before(session: Session) -> None:
+    await session.run("first", run_id="one")
+    await session.run("second", run_id="two")
+    assert session.model.prompts() == ["first", "second"]
+    assert session.model.requests[0].system == session.model.requests[1].system, "the cached part has changed"
+
+
+async def test_each_message_is_stored_before_the_model_is_asked_again(session: Session) -> None:
+    hold = asyncio.Event()
+    session.model.queue(
+        Answer("looking", calls=[ToolCall(id="c1", name="read", arguments={"path": "missing.txt"})]),
+        Answer("It is not there.", hold=hold),
+    )
+    running = asyncio.create_task(session.run("look"))
+    await session.model.asked(2)
+    kinds = [type(message) for message in await session.messages()]
+    assert kinds == [UserMessage, AssistantMessage, ToolResultMessage]
+    hold.set()
+    assert (await running).texts == ["looking", "It is not there."]
+    (call,) = await session.gateway.runtime.ledger.tool_calls(1)
+    assert (call.name, call.ok) == ("read", False)
+
+
+async def test_what_the_message_asks_for_counts_for_its_run(session: Session) -> None:
+    await session.run("hi", max_tokens=77, extra_system_prompt="Speak like a pirate.")
+    request = session.model.requests[0]
+    assert request.max_tokens == 77
+    assert "Speak like a pirate." in request.system + request.system_suffix
+
+
+async def test_a_model_that_is_overloaded_is_asked_again_after_a_pause(session: Session) -> None:
+    session.model.queue(Answer(error=ModelError("Overloaded", kind="overloaded", retryable=True)), "at last")
+    running = asyncio.create_task(session.run("hi"))
+    await session.model.asked(1)
+    while len(session.model.requests) < 2:
+        session.clock.advance(1)
+        await asyncio.sleep(0.001)
+    assert (await running).texts == ["at last"]
+
+
+async def test_a_model_that_refuses_ends_the_run_and_keeps_the_message(session: Session) -> None:
+    session.model.queue(Answer(error=ModelError("the key was revoked", kind="auth")))
+    result = await session.run("hi")
+    assert result.outcome == "error" and "the key was revoked" in (result.error or "")
+    assert user_text((await session.messages())[0]) == "hi"  # type: ignore[arg-type]
+
+
+async def test_a_model_nobody_knows_is_named_and_nothing_is_asked(session: Session) -> None:
+    result = await session.run("hi", model="nowhere/ghost")
+    assert result.outcome == "error" and "ghost" in (result.error or "")
+    assert not session.model.requests
+
+
+async def test_a_run_that_is_stopped_keeps_what_was_said(session: Session) -> None:
+    session.model.held("half of it")
+    running = asyncio.create_task(session.run("hi"))
+    await session.model.asked(1)
+    await asyncio.sleep(0.01)
+    session.abort.abort("rpc")
+    result = await running
+    assert (result.outcome, result.final and result.final.text) == ("aborted", "half ")
+
+
+async def test_giving_up_tells_why_without_asking_a_model(session: Session) -> None:
+    result = await session.run("hi", give_up="The Gateway stopped three times while it worked on this.")
+    assert result.outcome == "error" and not session.model.requests
+    user, answer = await session.messages()
+    assert user_text(user) == "hi"  # type: ignore[arg-type]
+    assert isinstance(answer, AssistantMessage) and "three times" in (answer.error_message or "")
+
+
+async def test_a_run_taken_up_again_after_its_answer_was_stored_asks_nothing(session: Session) -> None:
+    session.model.queue("Hello.")
+    await session.run("hi")
+    await session.gateway.runtime.ledger.advance(1, "running", session_id=SESSION_ID)
+    again = await session.run("hi")
+    assert (again.outcome, again.texts) == ("ok", ["Hello."])
+    assert len(session.model.requests) == 1
+    assert len(await session.messages()) == 2

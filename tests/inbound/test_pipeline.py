@@ -1,0 +1,241 @@
+"""Every step of a message's way in, on real stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw.gateway.gateway import Gateway
+from openclaw.storage.base import LedgerRow
+from tests.support.clock import HeldClock
+from tests.support.gateway_in_process import gateway_parts
+from tests.support.loopback_channel import Loopback
+from tests.support.scripted_model import ScriptedModel
+
+KEY = "agent:main:main"
+DAY_S = 24 * 3600
+
+
+class Place:
+    """A channel whose people write to a Gateway, the model behind it, and the clock of both."""
+
+    def __init__(self, gateway: Gateway, people: Loopback, model: ScriptedModel, clock: HeldClock) -> None:
+        self.gateway = gateway
+        self.people = people
+        self.model = model
+        self.clock = clock
+
+    async def rows(self) -> list[LedgerRow]:
+        """The messages that were accepted, oldest first."""
+        return list(reversed(await self.gateway.runtime.ledger.recent()))
+
+    async def texts(self, count: int) -> list[str]:
+        """What people got, once that many messages have come."""
+        return [one.text for one in await self.people.got(count)]
+
+    async def session_id(self) -> str:
+        entry = await self.gateway.runtime.sessions.get("main", KEY)
+        assert entry is not None
+        return entry["sessionId"]
+
+
+@asynccontextmanager
+async def place(state: Path, section: dict[str, Any], **config: Any) -> AsyncGenerator[Place]:
+    people, model, clock = Loopback(), ScriptedModel(), HeldClock()
+    channels = {people.id: section}
+    async with gateway_parts(state, model, clock=clock, channel=people, channels=channels, **config) as gateway:
+        assert gateway.channel_services is not None
+        await gateway.channel_services.start()
+        await people.until(lambda: bool(people.lives))
+        yield Place(gateway, people, model, clock)
+
+
+@pytest.fixture
+async def known(tmp_path: Path) -> AsyncGenerator[Place]:
+    """Ann and Bob may write; Ann owns the agent."""
+    commands = {"ownerAllowFrom": ["loopback:ann"]}
+    async with place(tmp_path / "state", {"allowFrom": ["ann", "bob"]}, commands=commands) as made:
+        yield made
+
+
+async def settle() -> None:
+    """Lets everything that can go on without the clock go on."""
+    await asyncio.sleep(0.03)
+
+
+# Access
+
+
+async def test_a_stranger_gets_a_code_once_and_their_words_are_not_kept(tmp_path: Path) -> None:
+    async with place(tmp_path / "state", {}) as at:
+        for text in ("let me in", "hello?"):
+            await at.people.say(text, sender="eve")
+        await settle()
+        (offered,) = at.people.delivered
+        assert "pairing" in offered.text.lower()
+        kept = repr(await at.rows())
+        assert "let me in" not in kept and "hello?" not in kept
+        assert not at.model.requests
+
+
+async def test_where_strangers_are_not_wanted_they_hear_nothing(tmp_path: Path) -> None:
+    async with place(tmp_path / "state", {"dmPolicy": "allowlist", "allowFrom": ["ann"]}) as at:
+        await at.people.say("let me in", sender="eve")
+        await settle()
+        assert not at.people.delivered and not await at.rows()
+        await at.people.say("hi", sender="ann")
+        assert await at.texts(1) == ["ok"]
+
+
+# Dedupe and debounce
+
+
+async def test_a_message_that_comes_twice_is_taken_once(known: Place) -> None:
+    await known.people.say("hi", message_id="m1")
+    await known.people.got(1)
+    await known.people.redeliver()
+    await known.people.say("more")
+    await known.people.got(2)
+    assert [row.body.message_ids for row in await known.rows()] == [["m1"], ["m2"]]
+    assert len(known.model.requests) == 2
+
+
+async def test_words_in_quick_succession_are_one_message_after_the_pause(tmp_path: Path) -> None:
+    inbound = {"messages": {"inbound": {"byChannel": {"loopback": 1000}}}}
+    async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **inbound) as at:
+        await at.people.say("first")
+        at.clock.advance(0.9)
+        await settle()
+        await at.people.say("second")
+        at.clock.advance(0.9)
+        await settle()
+        assert not await at.rows(), "she has not paused long enough"
+        at.clock.advance(0.2)
+        await at.people.got(1)
+        (row,) = await at.rows()
+        assert row.body.message_ids == ["m1", "m2"]
+        assert "first\nsecond" in at.model.prompts()[-1]
+
+
+async def test_a_command_does_not_wait_for_more_words(tmp_path: Path) -> None:
+    inbound = {"messages": {"inbound": {"byChannel": {"loopback": 60_000}}}}
+    async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **inbound) as at:
+        await at.people.say("/status")
+        assert "mock/mock-1" in (await at.texts(1))[0]
+
+
+# Gate
+
+
+async def test_in_a_group_what_is_not_meant_for_the_agent_is_context_for_what_is(tmp_path: Path) -> None:
+    section = {"groupPolicy": "open", "allowFrom": ["ann"]}
+    mention = {"messages": {"groupChat": {"mentionPatterns": ["@?clawd"]}}}
+    async with place(tmp_path / "state", section, **mention) as at:
+        await at.people.say("lunch at noon?", group="g1", sender="bob")
+        await settle()
+        assert not await at.rows() and not at.model.requests
+        await at.people.say("clawd, what do you say?", group="g1")
+        await at.people.got(1)
+        asked = at.model.prompts()[-1]
+        assert asked.index("lunch at noon?") < asked.index("what do you say?")
+        (row,) = await at.rows()
+        assert row.session_key == "agent:main:loopback:group:g1"
+        assert at.people.delivered[0].to == "group:g1"
+
+
+# Commands
+
+
+async def test_a_command_is_answered_without_a_model(known: Place) -> None:
+    await known.people.say("/status")
+    assert "mock/mock-1" in (await known.texts(1))[0]
+    assert not known.model.requests
+
+
+async def test_a_command_that_only_the_owner_may_give_is_met_with_silence(known: Place) -> None:
+    await known.people.say("/send off", sender="bob")
+    await known.people.say("/send off", sender="ann")
+    assert await known.texts(1) == ["⚙️ Send policy set to off."]
+    await settle()
+    assert len(known.people.delivered) == 1
+
+
+async def test_a_directive_inside_a_message_counts_for_it_and_is_not_read_by_the_model(known: Place) -> None:
+    await known.people.say("/think:high how deep is the sea?")
+    await known.people.got(1)
+    assert "/think" not in known.model.prompts()[-1] and "how deep is the sea?" in known.model.prompts()[-1]
+    (row,) = await known.rows()
+    assert row.body.thinking == "high"
+
+
+async def test_stop_ends_the_run_and_is_no_message(known: Place) -> None:
+    known.model.held()
+    await known.people.say("think long")
+    await known.model.asked(1)
+    await known.people.say("stop")
+    assert await known.texts(1) == ["⚙️ Agent was aborted."]
+    assert len(known.model.requests) == 1
+
+
+# Send policy, reset, accept
+
+
+async def test_a_session_that_may_not_be_answered_ends_its_message_in_silence(known: Place) -> None:
+    await known.people.say("/send off")
+    await known.people.got(1)
+    await known.people.say("hello")
+    await settle()
+    assert (await known.rows())[-1].state == "silent"
+    assert not known.model.requests
+
+
+async def test_a_new_session_begins_when_it_is_asked_for(known: Place) -> None:
+    await known.people.say("remember me")
+    await known.people.got(1)
+    before = await known.session_id()
+    await known.people.say("/new who am I?")
+    await known.people.got(2)
+    assert await known.session_id() != before
+    assert "remember me" not in repr(known.model.requests[-1].messages)
+
+
+async def test_the_first_message_after_the_daily_reset_begins_a_new_session(tmp_path: Path) -> None:
+    daily = {"session": {"reset": {"mode": "daily", "atHour": 4}}}
+    async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **daily) as at:
+        await at.people.say("remember me")
+        await at.people.got(1)
+        before = await at.session_id()
+        await at.people.say("still there?")
+        await at.people.got(2)
+        assert await at.session_id() == before
+        at.clock.advance(DAY_S)
+        await at.people.say("and now?")
+        await at.model.asked(3)
+        assert await at.session_id() != before
+        assert "remember me" not in repr(at.model.requests[-1].messages)
+
+
+async def test_an_accepted_message_says_where_its_answer_goes_and_what_it_was_made_of(known: Place) -> None:
+    known.model.queue("Hi Ann.")
+    await known.people.say("hello", message_id="m9")
+    assert await known.texts(1) == ["Hi Ann."]
+    (row,) = await known.rows()
+    assert (row.session_key, row.source, row.body.message_ids) == (KEY, "loopback", ["m9"])
+    assert (row.route["channel"], row.route["to"], row.route["accountId"]) == ("loopback", "loopback:ann", "default")
+    assert "hello" in (row.body.prompt or "")
+
+
+async def test_people_with_sessions_of_their_own_do_not_read_each_other(tmp_path: Path) -> None:
+    own = {"session": {"dmScope": "per-channel-peer"}}
+    async with place(tmp_path / "state", {"allowFrom": ["ann", "bob"]}, **own) as at:
+        await at.people.say("the code is heron", sender="ann")
+        await at.people.got(1)
+        await at.people.say("what is the code?", sender="bob")
+        await at.people.got(2)
+        assert "heron" not in repr(at.model.requests[-1].messages)
+        assert [one.to for one in at.people.delivered] == ["loopback:ann", "loopback:bob"]
