@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Protocol
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 
 class Clock(Protocol):
@@ -56,8 +55,13 @@ def _iso_seconds(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
-def named_zone(name: str | None) -> ZoneInfo | None:
+def named_zone(name: str | None) -> tzinfo | None:
     """The time zone with an IANA name; None when there is no name or no such zone."""
+    if name == "UTC":  # also where the machine has no time zone data
+        return UTC
+    # A large import that the start does not need.
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
     try:
         return ZoneInfo(name) if name else None
     except (ZoneInfoNotFoundError, ValueError, OSError):

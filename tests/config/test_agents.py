@@ -76,3 +76,11 @@ def test_models_of_an_agent(default: Any, own: Any, primary: str | None, fallbac
 def test_aliases_are_looked_up_in_lower_case() -> None:
     made = config(agents={"defaults": {"models": {"p/a": {"alias": "Opus"}, "p/b": {}, "p/c": {"alias": "opus"}}}})
     assert agents.model_aliases(made) == {"opus": "p/a"}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"), [(None, None), ("Europe/Madrid", "Europe/Madrid"), ("UTC", "UTC"), ("Mars/Base", None)]
+)
+def test_the_users_zone_is_the_configured_one_or_the_machines(written: str | None, expected: str | None) -> None:
+    zone = agents.user_zone(config(agents={"defaults": {"userTimezone": written} if written else {}}))
+    assert (str(zone) if zone else None) == expected

@@ -19,7 +19,7 @@ from openclaw.models.keys import (
     Profile,
     env_names,
     find_source,
-    is_loopback,
+    is_local_url,
     read_profiles,
 )
 
@@ -181,7 +181,7 @@ async def test_a_key_with_characters_no_key_has_is_refused_without_showing_it(ba
     ],
 )
 async def test_a_server_on_this_machine_needs_no_key(url: str, here: bool) -> None:
-    assert is_loopback(url) is here
+    assert is_local_url(url) is here
     model = Model(provider="vllm-here", id="m", base_url=url)
     if here:
         assert await key_of(config(), model=model) == ""

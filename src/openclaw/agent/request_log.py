@@ -29,6 +29,7 @@ from openclaw.messages import (
 from openclaw.models.base import Model, ModelRequest
 from openclaw.sessions.tree import message_of
 from openclaw.storage.base import BlobStore, Context, Transcript
+from openclaw.text import clipped
 
 MOST_CALLS = 64
 """Of a longer run the first and the latest calls are noted."""
@@ -337,8 +338,7 @@ def role_of(message: Message) -> str:
 
 
 def preview(message: Message) -> str:
-    line = " ".join(words_of(message).split())
-    return line if len(line) <= PREVIEW else line[: PREVIEW - 1] + "…"
+    return clipped(" ".join(words_of(message).split()), PREVIEW)
 
 
 # What changed

@@ -15,7 +15,7 @@ import msgspec
 
 from openclaw.messages import ThinkingLevel
 from openclaw.models.base import Model, ModelError
-from openclaw.models.keys import is_loopback
+from openclaw.models.keys import is_local_url
 
 OPENAI_BASE_URL = "https://api.openai.com/v1"
 _MISTRAL_MODELS = ("mistral", "mixtral", "codestral", "pixtral", "devstral", "ministral", "magistral")
@@ -117,7 +117,7 @@ def _guess(model: Model) -> Quirks:
     mistral_model = any(name in model_id for name in _MISTRAL_MODELS)
     zai = served_by("zai", "z.ai")
     xai = served_by("xai", "x.ai")
-    local = provider in _LOCAL_PROVIDERS or is_loopback(model.base_url) or host == "0.0.0.0"
+    local = provider in _LOCAL_PROVIDERS or is_local_url(model.base_url) or host == "0.0.0.0"
     picky = (
         local or mistral or zai or xai or served_by("cerebras", "cerebras.ai") or served_by("deepseek", "deepseek.com")
         or served_by("chutes", "chutes.ai") or provider == "opencode"

@@ -12,7 +12,7 @@ import msgspec
 
 from openclaw.models.base import Model, Price
 from openclaw.models.catalogue_data import PROVIDERS
-from openclaw.models.keys import is_loopback
+from openclaw.models.keys import is_local_url
 
 PROBE_S = 0.3
 MAX_MODELS = 50
@@ -54,7 +54,7 @@ async def find_servers(
     asked = [
         (provider, url)
         for provider, url in (candidates(environ) if addresses is None else addresses)
-        if is_loopback(url)
+        if is_local_url(url)
     ]
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=False, auto_decompress=False) as session:
@@ -194,4 +194,4 @@ def _ollama_address(host: str) -> str | None:
     if name in ("0.0.0.0", "::"):  # an address to listen on, not one to call
         name = "127.0.0.1"
     url = f"{parts.scheme}://{f'[{name}]' if ':' in name else name}:{port}/v1"
-    return url if is_loopback(url) else None
+    return url if is_local_url(url) else None

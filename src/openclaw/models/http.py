@@ -13,7 +13,7 @@ import msgspec
 
 from openclaw.models.base import ErrorKind, Model, ModelError, StreamEvent
 from openclaw.models.errors import redact, status_error
-from openclaw.models.keys import is_loopback
+from openclaw.models.keys import is_local_url
 from openclaw.models.message_builder import ReplyStream, encode_body
 from openclaw.models.sse import SseParser, SseTooLarge
 
@@ -198,7 +198,7 @@ def idle_timeout_s(model: Model) -> float:
 
 def proxy_for(url: str) -> str | None:
     """The environment's proxy. Servers on this machine are never reached through it: a proxy could not reach them."""
-    if is_loopback(url):
+    if is_local_url(url):
         return None
     try:
         parts = urlsplit(url)

@@ -6,7 +6,6 @@ Keys are never logged and never part of an error's text.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import re
 import stat
@@ -22,6 +21,7 @@ from openclaw import paths
 from openclaw.clock import Clock, SystemClock
 from openclaw.models.base import Model, ModelError
 from openclaw.models.catalogue_data import PROVIDER_ALIASES, PROVIDERS
+from openclaw.net import is_loopback
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config, ProviderConfig, SecretRef
@@ -172,7 +172,7 @@ def find_source(
     for profile in profiles:
         if profile.provider == model.provider:
             return KeySource("profile", profile.id)
-    return KeySource("unneeded") if is_loopback(model.base_url) else KeySource("missing")
+    return KeySource("unneeded") if is_local_url(model.base_url) else KeySource("missing")
 
 
 def env_names(provider: str) -> tuple[str, ...]:
@@ -198,18 +198,13 @@ def provider_config(config: Config, provider: str) -> ProviderConfig | None:
 
 
 @lru_cache(maxsize=256)
-def is_loopback(url: str) -> bool:
-    """Whether the address is this machine."""
+def is_local_url(url: str) -> bool:
+    """Whether the address is this machine: such servers need no key."""
     try:
         host = urlsplit(url).hostname or ""
     except ValueError:
         return False
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return host.endswith(".localhost") or is_loopback(host)
 
 
 def profiles_path(config: Config, state_dir: str, agent_id: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from openclaw.clock import wait_within
 from openclaw.messages import ToolSpec
+from openclaw.text import clipped, short_duration
 from openclaw.tools.base import ToolContext, ToolResult, text_result
 from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
 from openclaw.tools.shell import TAIL_CHARS
@@ -81,7 +82,7 @@ class ProcessTool:
         sessions = self._processes.list(scope)
         now = self._processes.clock.now_ms()
         lines = [
-            f"{session.id} {session.status:<9} {_duration((session.ended_at or now) - session.started_at)} :: "
+            f"{session.id} {session.status:<9} {short_duration((session.ended_at or now) - session.started_at)} :: "
             f"{_name(session)}"
             for session in sessions
         ]
@@ -216,19 +217,7 @@ def _ending(session: ProcessSession) -> str:
 
 
 def _name(session: ProcessSession) -> str:
-    name = " ".join(session.command.split())
-    return name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
-
-
-def _duration(milliseconds: int) -> str:
-    seconds = max(0, milliseconds) // 1000
-    if seconds < 60:
-        return f"{seconds}s"
-    minutes, seconds = divmod(seconds, 60)
-    if minutes < 60:
-        return f"{minutes}m{seconds:02d}s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m"
+    return clipped(" ".join(session.command.split()), _NAME_CHARS)
 
 
 # The bytes that a terminal sends for a key

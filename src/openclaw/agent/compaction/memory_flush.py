@@ -11,10 +11,9 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
@@ -26,6 +25,7 @@ from openclaw.agent.prompt.system_prompt import SystemPrompt
 from openclaw.agent.recorder import stored_result
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.agent.spend.billed_calls import NO_BILL, BilledCalls, RunBill
+from openclaw.clock import named_zone
 from openclaw.config.agents import sandbox_config, wants_sandbox
 from openclaw.config.schema import Config, MemoryFlush
 from openclaw.events import AssistantEnded, Event, RunEnded, ToolEnded
@@ -83,7 +83,7 @@ def workspace_closed(config: Config, agent_id: str, session_key: str, workspace:
 
 def texts(settings: MemoryFlush, now_ms: int, zone_name: str | None) -> tuple[str, str]:
     """The turn's words and its addition to the system prompt, with today's date where the person is."""
-    now = datetime.fromtimestamp(now_ms / 1000, _zone(zone_name))
+    now = datetime.fromtimestamp(now_ms / 1000, named_zone(zone_name))
     prompt = settings.prompt.strip() or PROMPT
     date = f"{now:%Y-%m-%d}"
     prompt = prompt.replace("{date}", date).replace("YYYY-MM-DD", date)
@@ -93,14 +93,6 @@ def texts(settings: MemoryFlush, now_ms: int, zone_name: str | None) -> tuple[st
 
 def _may_be_silent(text: str) -> str:
     return text if NO_REPLY in text else f"{text}\n\n{SILENT_HINT}"
-
-
-def _zone(name: str | None) -> tzinfo | None:
-    """None is the machine's own."""
-    try:
-        return ZoneInfo(name) if name and name != "UTC" else (UTC if name else None)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return None
 
 
 # The two occasions

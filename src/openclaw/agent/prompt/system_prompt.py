@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
@@ -26,6 +25,7 @@ from openclaw.agent.prompt.report import shared_report
 from openclaw.agent.prompt.sections import PROJECT_CONTEXT
 from openclaw.agent.prompt.workspace_files import FIRST_RUN_FILE, BootstrapFile
 from openclaw.agent.window.tokens import overhead_tokens
+from openclaw.clock import named_zone
 from openclaw.messages import ToolSpec
 from openclaw.models.compat import reasons_in_tags
 from openclaw.outbound.reasoning import Framing
@@ -195,19 +195,12 @@ def _time(facts: PromptFacts, now_ms: int) -> str:
         "## Current Date & Time",
         f"UTC: {moment:%A %Y-%m-%d %H:%M} (at the last quarter hour; messages carry their own time)",
     ]
-    zone = _zone(facts.user_timezone) if facts.user_timezone else None
+    zone = named_zone(facts.user_timezone)
     if zone is not None:
         local = moment.astimezone(zone)
         clock = f"{local:%I:%M %p}".lstrip("0") if facts.time_format == "12" else f"{local:%H:%M}"
         lines += [f"Time zone: {facts.user_timezone}", f"Local time: {local:%A %Y-%m-%d} {clock}"]
     return "\n".join(lines)
-
-
-def _zone(name: str) -> ZoneInfo | None:
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return None
 
 
 _AFTER_FILES = ("## Silent Replies", "## Heartbeats")

@@ -11,6 +11,8 @@ from xml.sax.saxutils import escape
 import msgspec
 import pyjson5
 
+from openclaw.text import clipped
+
 HEADER_LINE = "---"
 MAX_HEADER_LINES = 400
 _DEEPEST = 12
@@ -183,8 +185,7 @@ def parse_skill(text: str, *, path: str, folder: str, source: str) -> Skill:
     description = " ".join(str(header.get("description") or "").split())
     if not description:
         raise BadSkill("the header has no description; say in one sentence when the skill is to be used")
-    if len(description) > MAX_DESCRIPTION:
-        description = f"{description[: MAX_DESCRIPTION - 1]}…"
+    description = clipped(description, MAX_DESCRIPTION)
     own = _own_metadata(header.get("metadata"))
     requires = _mapping(own.get("requires"))
     return Skill(

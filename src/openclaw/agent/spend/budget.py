@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, total_of
-from openclaw.config.agents import agent_config
+from openclaw.config.agents import agent_config, user_zone
 from openclaw.config.schema import Budget, Config
 from openclaw.messages import Usage
 from openclaw.models.base import ModelError, Price
@@ -95,14 +94,6 @@ def refusal(found: list[Limit]) -> str | None:
 
 
 # Looking
-
-
-def user_zone(config: Config) -> tzinfo | None:
-    name = config.agents.defaults.user_timezone
-    try:
-        return ZoneInfo(name) if name else None
-    except (ZoneInfoNotFoundError, ValueError):
-        return None
 
 
 def today(now_ms: int, zone: tzinfo | None) -> Days:

@@ -1,62 +1,27 @@
-"""The one schema: every key of ``openclaw.json``, its type, its default and its documentation.
+"""The schema of ``openclaw.json``: every key with its type, its default and its documentation.
 
-It reads, validates, and is the source of the JSON Schema. Sections we do not act on yet are open maps, so that an
-existing file opens without complaint.
+Reading, validation and the JSON Schema are made from it. Keys that nothing acts on yet are listed in
+``config/unsupported.py``.
 """
 
 from msgspec import field
 
 from openclaw.config.schema.agents import (
-    AgentCompaction,
     AgentConfig,
-    AgentDefaults,
     Agents,
-    AgentSubagents,
     Binding,
-    BindingMatch,
-    BindingPeer,
-    BlockChunk,
-    BlockCoalesce,
     Budget,
     ContextPruning,
-    Heartbeat,
-    HumanDelay,
-    Identity,
     MemoryFlush,
     MemorySearch,
     ModelChoice,
     ModelSetting,
-    ModelUse,
-    Sandbox,
-    SubagentDefaults,
 )
-from openclaw.config.schema.base import OpenMap, Record, Secret, SecretRef, Sensitive
-from openclaw.config.schema.channels import (
-    ChannelDefaults,
-    Channels,
-    DmPolicy,
-    GroupPolicy,
-    HeartbeatVisibility,
-    SignalAccount,
-    SignalConfig,
-    SignalGroup,
-)
-from openclaw.config.schema.gateway import ControlUi, Gateway, GatewayAuth, GatewayReload, GatewayRemote, GatewayTls
-from openclaw.config.schema.messages import (
-    GroupChat,
-    InboundDebounce,
-    Messages,
-    Queue,
-    QueueDrop,
-    QueueMode,
-    ResetByType,
-    SendMatch,
-    SendPolicy,
-    SendRule,
-    Session,
-    SessionReset,
-)
-from openclaw.config.schema.models import Auth, AuthProfile, ModelApi, ModelConfig, ModelCost, Models, ProviderConfig
+from openclaw.config.schema.base import OpenMap, Record, SecretRef
+from openclaw.config.schema.channels import Channels
+from openclaw.config.schema.gateway import Gateway
+from openclaw.config.schema.messages import Messages, Session
+from openclaw.config.schema.models import Auth, ModelConfig, Models, ProviderConfig
 from openclaw.config.schema.system import (
     BranchSummary,
     Broadcast,
@@ -69,14 +34,11 @@ from openclaw.config.schema.system import (
     Discovery,
     Env,
     FileMeta,
-    HookMapping,
     Hooks,
     Logging,
     Memory,
     Plugins,
     Retry,
-    ShellEnv,
-    SkillEntry,
     Skills,
     Talk,
     Ui,
@@ -84,7 +46,7 @@ from openclaw.config.schema.system import (
     Web,
     Wizard,
 )
-from openclaw.config.schema.tools import AgentTools, Elevated, ExecConfig, ProviderToolPolicy, ToolPolicy, Tools
+from openclaw.config.schema.tools import Tools
 
 
 class Config(Record):
@@ -173,96 +135,16 @@ class Config(Record):
 
 
 __all__ = [
-    "AgentCompaction",
     "AgentConfig",
-    "AgentDefaults",
-    "AgentSubagents",
-    "AgentTools",
-    "Agents",
-    "Auth",
-    "AuthProfile",
-    "Binding",
-    "BindingMatch",
-    "BindingPeer",
-    "BlockChunk",
-    "BlockCoalesce",
-    "BranchSummary",
-    "Broadcast",
-    "Browser",
     "Budget",
-    "CanvasHost",
-    "ChannelDefaults",
-    "Channels",
-    "Commands",
-    "Compaction",
     "Config",
     "ContextPruning",
-    "ControlUi",
-    "Cron",
-    "Diagnostics",
-    "Discovery",
-    "DmPolicy",
-    "Elevated",
-    "Env",
-    "ExecConfig",
-    "FileMeta",
-    "Gateway",
-    "GatewayAuth",
-    "GatewayReload",
-    "GatewayRemote",
-    "GatewayTls",
-    "GroupChat",
-    "GroupPolicy",
-    "Heartbeat",
-    "HeartbeatVisibility",
-    "HookMapping",
-    "Hooks",
-    "HumanDelay",
-    "Identity",
-    "InboundDebounce",
     "Logging",
-    "Memory",
     "MemoryFlush",
     "MemorySearch",
-    "Messages",
-    "ModelApi",
     "ModelChoice",
     "ModelConfig",
-    "ModelCost",
     "ModelSetting",
-    "ModelUse",
-    "Models",
-    "OpenMap",
-    "Plugins",
     "ProviderConfig",
-    "ProviderToolPolicy",
-    "Queue",
-    "QueueDrop",
-    "QueueMode",
-    "Record",
-    "ResetByType",
-    "Retry",
-    "Sandbox",
-    "Secret",
     "SecretRef",
-    "SendMatch",
-    "SendPolicy",
-    "SendRule",
-    "Sensitive",
-    "Session",
-    "SessionReset",
-    "ShellEnv",
-    "SignalAccount",
-    "SignalConfig",
-    "SignalGroup",
-    "SkillEntry",
-    "Skills",
-    "SubagentDefaults",
-    "Talk",
-    "ToolPolicy",
-    "Tools",
-    "Ui",
-    "Update",
-    "Web",
-    "Wizard",
 ]

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from openclaw.net import is_loopback
+
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _FORWARDED = ("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-real-ip", "forwarded")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -47,14 +49,6 @@ def plain_ip(text: str) -> str:
         return ""
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
-
-
-@lru_cache(maxsize=_KNOWN)
-def is_loopback_ip(ip: str) -> bool:
-    try:
-        return ipaddress.ip_address(ip).is_loopback
-    except ValueError:
-        return False
 
 
 @lru_cache(maxsize=_KNOWN)
@@ -95,7 +89,7 @@ def peer_of(socket_ip: str, headers: Mapping[str, str], trusted_proxies: Sequenc
     forwarded = any(name in headers for name in _FORWARDED)
     return Peer(
         ip=ip,
-        is_local=is_loopback_ip(ip) and local_name and (through_proxy or not forwarded),
+        is_local=is_loopback(ip) and local_name and (through_proxy or not forwarded),
         host=host,
         origin=headers.get("origin"),
         user_agent=headers.get("user-agent"),

@@ -27,6 +27,7 @@ from openclaw.messages import ImageBlock, UserBlock
 from openclaw.outbound.usage_text import with_footer
 from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.keys import shown_key
+from openclaw.text import clipped
 
 CHAT_DELTA_S = 0.150
 AGENT_DELTA_S = 0.040
@@ -318,8 +319,7 @@ def tool_meta(name: str, arguments: dict[str, Any]) -> str:
     for field in _META_FIELDS:
         value = arguments.get(field)
         if isinstance(value, str) and value.strip():
-            line = " ".join(value.split())
-            return line if len(line) <= META_LIMIT else line[: META_LIMIT - 1] + "…"
+            return clipped(" ".join(value.split()), META_LIMIT)
     return name
 
 

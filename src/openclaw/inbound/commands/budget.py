@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from openclaw.agent.spend.budget import OVERRIDE, Limit, end_of_day_ms, overridden, user_zone
+from openclaw.agent.spend.budget import OVERRIDE, Limit, end_of_day_ms, overridden
+from openclaw.config.agents import user_zone
 from openclaw.inbound.commands.context import CommandContext, handles
 from openclaw.inbound.commands.registry import Command, add
 
