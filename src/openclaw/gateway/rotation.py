@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from openclaw.agent.abort import AbortReason
 from openclaw.gateway import session_rows
 from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import Target, entry_of
@@ -12,7 +11,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
 from openclaw.sessions.reset import MARKER_TYPE, PreviousSession, Reason, Rotation, previous_sessions, rotate
 from openclaw.sessions.resume import NotResumable, choose, resume
-from openclaw.storage.base import SessionRow, TranscriptRef
+from openclaw.storage.base import AbortReason, SessionRow, TranscriptRef
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

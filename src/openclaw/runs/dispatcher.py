@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from openclaw.agent.abort import AbortReason
 from openclaw.agent.run import AgentRun, RunResult
 from openclaw.agent.runtime import Runtime, Turn
 from openclaw.events import Event, SteeringInjected
@@ -24,7 +23,17 @@ from openclaw.runs.run_index import Observer, RunIndex, RunRecord, WaitResult
 from openclaw.runs.turn import images_of, turn_of
 from openclaw.runs.why_text import abort_text
 from openclaw.storage import faults
-from openclaw.storage.base import NO_REASON, Accept, FirstStep, LedgerRow, Reason, ReasonCode, Transcript, Writing
+from openclaw.storage.base import (
+    NO_REASON,
+    AbortReason,
+    Accept,
+    FirstStep,
+    LedgerRow,
+    Reason,
+    ReasonCode,
+    Transcript,
+    Writing,
+)
 from openclaw.storage.disk_errors import DiskWait, until_written
 
 log = logging.getLogger("openclaw.runs")

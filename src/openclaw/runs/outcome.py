@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.abort import AbortReason
 from openclaw.agent.result import RunResult
 from openclaw.config.schema import Config
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.outbound.reply import failure_notice, is_delivered, parts_for
 from openclaw.runs.why_text import reason_text
-from openclaw.storage.base import NO_REASON, MessageState, OutboxPart, Reason, ReasonCode
+from openclaw.storage.base import NO_REASON, AbortReason, MessageState, OutboxPart, Reason, ReasonCode
 
 
 class Ending(msgspec.Struct, frozen=True):

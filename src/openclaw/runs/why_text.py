@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 
-from openclaw.agent.abort import AbortReason
 from openclaw.outbound.reply import is_delivered
 from openclaw.storage.base import (
     END_STATES,
+    AbortReason,
     DeliveryCode,
     LedgerRow,
     OutboxRow,

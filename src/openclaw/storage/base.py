@@ -280,6 +280,20 @@ class ReasonCode(StrEnum):
     """Something else (the words for it, for example the provider's own error)."""
 
 
+class AbortReason(StrEnum):
+    """Who stopped a run. Clients see these values."""
+
+    RPC = "rpc"
+    STOP = "stop"
+    RESET = "reset"
+    DELETE = "delete"
+    INTERRUPT = "interrupt"
+    """A newer message takes its place."""
+    TIMEOUT = "timeout"
+    REMOVED = "removed"
+    """A person took the message out of the queue."""
+
+
 class Reason(msgspec.Struct, frozen=True):
     """Why a message is in its state. ``runs/why_text.py`` puts it into words."""
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from openclaw.agent.abort import AbortReason
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.spoken import Said, say, show
@@ -26,7 +25,7 @@ from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
 from openclaw.sessions.reset import home_of
-from openclaw.storage.base import END_STATES
+from openclaw.storage.base import END_STATES, AbortReason
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

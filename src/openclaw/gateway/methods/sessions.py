@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.agent.abort import AbortReason
 from openclaw.gateway import session_rows
 from openclaw.gateway.rotation import (
     earlier_sessions,
@@ -26,7 +25,7 @@ from openclaw.runs.compactions import NothingToDo
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
 from openclaw.sessions.resume import NotResumable
-from openclaw.storage.base import SessionRow, Transcript
+from openclaw.storage.base import AbortReason, SessionRow, Transcript
 
 methods = MethodTable()
 
