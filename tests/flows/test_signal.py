@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, WireClient, model_config
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import WireClient, model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
 US, ANN, BOB, GROUP = "+15550000001", "+15550000042", "+15550000043", "Z3JvdXAtb25l"
 Start = Callable[..., AbstractAsyncContextManager[InProcessGateway]]
-Killable = Callable[..., AbstractAsyncContextManager[GatewayProcess]]
+Killable = Callable[..., AbstractAsyncContextManager[ForkedGateway]]
 
 
 @pytest.fixture
@@ -43,9 +44,9 @@ def start(tmp_path: Path, models: ModelServer, signal: SignalDaemon) -> Start:
 @pytest.fixture
 def start_process(tmp_path: Path, models: ModelServer, signal: SignalDaemon) -> Killable:
     @asynccontextmanager
-    async def gateway(more: dict[str, Any] | None = None, **channel: Any) -> AsyncIterator[GatewayProcess]:
+    async def gateway(more: dict[str, Any] | None = None, **channel: Any) -> AsyncIterator[ForkedGateway]:
         config = configuration(models, signal, more, channel)
-        async with GatewayProcess(tmp_path / "state", config) as process:
+        async with ForkedGateway(tmp_path / "state", config) as process:
             await signal.connected()
             yield process
 

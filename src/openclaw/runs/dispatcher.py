@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from openclaw.agent.prepare import load_images
 from openclaw.agent.run import AgentRun, RunResult
-from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.runtime import Runtime
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import TextBlock, UserMessage
 from openclaw.runs.admission import Admission, ConcurrencyLimits, Ticket
@@ -20,7 +21,6 @@ from openclaw.runs.outcome import Ending, abort_reason, ending_of, reply_parts
 from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, waiting_reason
 from openclaw.runs.recovery import crashes_of, how_to_go_on, in_order, is_too_old, put_down, queue_again, why_not
 from openclaw.runs.run_index import Observer, RunIndex, RunRecord, WaitResult
-from openclaw.runs.turn import images_of, turn_of
 from openclaw.runs.why_text import abort_text
 from openclaw.storage import faults
 from openclaw.storage.base import (
@@ -139,7 +139,10 @@ class Dispatcher:
 
     async def _steer(self, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
         try:
-            blocks = [TextBlock(text=record.row.body.prompt or ""), *await images_of(record.row, self._runtime)]
+            blocks = [
+                TextBlock(text=record.row.body.prompt or ""),
+                *await load_images(record.row.body, self._runtime.blobs),
+            ]
         except OSError:
             return False  # It is accepted: a run of its own will say what is wrong with its pictures.
         now = self._runtime.clock.now_ms()
@@ -365,14 +368,15 @@ class Dispatcher:
         if going_on == "close":
             await self._finish(record, RunResult(outcome="error", error=error, expired=record.expired))
             return
-        turn = await turn_of(record, self._runtime)
+        session_id = await self._session_of(record)
+        images = await load_images(record.row.body, self._runtime.blobs)
         record.inbox = RunInbox()
         record.begin(self._runtime.clock.now_ms())
         if record.recovered:
             # Counted before anything else happens: a message that brings the Gateway down must not do so for ever.
-            await self._kept(lambda: self._begun(record, turn), record.disk)
-        elif record.noted != "running" or turn.session_id != record.row.session_id:
-            self._later(self._begun(record, turn))
+            await self._kept(lambda: self._begun(record, session_id), record.disk)
+        elif record.noted != "running" or session_id != record.row.session_id:
+            self._later(self._begun(record, session_id))
         faults.point("run.start")
         observer.started()
 
@@ -384,8 +388,12 @@ class Dispatcher:
 
         try:
             run = AgentRun(
-                turn,
+                record.row,
                 self._runtime,
+                session_id=session_id,
+                images=images,
+                # A run that waited behind another one looks at the workspace that one left.
+                came=record.ticket.arrived_at if record.ticket is not None and not record.queued else None,
                 abort=record.abort,
                 inbox=record.inbox,
                 emit=emit,
@@ -400,10 +408,20 @@ class Dispatcher:
                 lane.add(left, left.queue, first=True)
         await self._finish(record, result, run.written)
         if run.prepared is not None and result.outcome == "ok":
-            self.compactions.after_run(turn, run.prepared, result.final, emit)
+            self.compactions.after_run(run.prepared, result.final, emit)
 
-    async def _begun(self, record: RunRecord, turn: Turn) -> None:
-        await self._runtime.ledger.advance(record.row.id, "running", session_id=turn.session_id)
+    async def _session_of(self, record: RunRecord) -> str:
+        """The id of the session the message runs in; takes over what is shown of the run. ValueError: it is damaged."""
+        row, body = record.row, record.row.body
+        if body.prompt is None:
+            raise ValueError("what was stored of this message is damaged; send it again")
+        entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
+        record.verbose = body.verbose or (entry.get("verboseLevel") if entry else None)
+        record.reasoning = body.reasoning or (entry.get("reasoningLevel") if entry else None) or "off"
+        return row.session_id if row.attempts or entry is None else entry.get("sessionId", row.session_id)
+
+    async def _begun(self, record: RunRecord, session_id: str) -> None:
+        await self._runtime.ledger.advance(record.row.id, "running", session_id=session_id)
 
     def _took_in(self, record: RunRecord, run_id: str) -> None:
         steered = self._index.get(run_id)

@@ -47,7 +47,7 @@ _Sign: TypeAlias = tuple[int, int, int] | None
 """Of a file or folder; None where there is none."""
 
 
-class View(msgspec.Struct, frozen=True):
+class Audience(msgspec.Struct, frozen=True):
     """Who will read what is found, which decides how much of it is shown."""
 
     window: int
@@ -100,10 +100,10 @@ class WorkspaceSnapshots:
     def __init__(self, state_dir: str, clock: Clock) -> None:
         self._state_dir = state_dir
         self._clock = clock
-        self._known: OrderedDict[tuple[str, View], _Cached] = OrderedDict()
+        self._known: OrderedDict[tuple[str, Audience], _Cached] = OrderedDict()
 
     async def of(
-        self, agent_id: str, config: Config, workspace: Path, view: View, asked_at: float | None = None
+        self, agent_id: str, config: Config, workspace: Path, view: Audience, asked_at: float | None = None
     ) -> WorkspaceSnapshot:
         """``asked_at``: on the event loop's clock; a look made after that will do. None: only one made now."""
         known, now = self._known.get((agent_id, view)), self._clock.monotonic()
@@ -116,7 +116,9 @@ class WorkspaceSnapshots:
             self._known.popitem(last=False)
         return found.ground
 
-    def _look(self, agent_id: str, config: Config, workspace: Path, view: View, now: float, moment: float) -> _Cached:
+    def _look(
+        self, agent_id: str, config: Config, workspace: Path, view: Audience, now: float, moment: float
+    ) -> _Cached:
         defaults = config.agents.defaults
         ready_workspace(workspace, seed=not defaults.skip_bootstrap)
         near, far = self._watched(agent_id, config, workspace)

@@ -49,7 +49,7 @@ class BilledCalls:
         purpose: str,
         *,
         keep: bool = True,
-        purse: RunBill = NO_BILL,
+        bill: RunBill = NO_BILL,
     ) -> None:
         self._runtime = runtime
         self._agent_id = agent_id
@@ -57,14 +57,14 @@ class BilledCalls:
         self._transcript = transcript
         self._purpose = purpose
         self._keep = keep
-        self._purse = purse
+        self._bill = bill
         self._unwritten: list[AssistantMessage] = []
 
     async def ask(self, request: ModelRequest, heard: Heard = lambda event: None) -> AssistantMessage:
         runtime, agent_id = self._runtime, self._agent_id
         if agent_settings(agent_id, runtime).limited:
             path = Path(self._transcript.path)
-            await check_budget(runtime, agent_id, self._session_key, path, self._purse.spent())
+            await check_budget(runtime, agent_id, self._session_key, path, self._bill.spent())
         message = await runtime.call_model(request, agent_id, heard)
         await self._note(message)
         return message
@@ -89,7 +89,7 @@ class BilledCalls:
         usage = message.usage
         if not (usage.total_tokens or usage.input or usage.output):
             return
-        self._purse.spend(usage)
+        self._bill.spend(usage)
         self._unwritten.append(message)
         if self._keep:
             await self.write_down()
