@@ -18,7 +18,7 @@ from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import MARKER_TYPE, MessageFacts, Rotation, ensure_fresh, home_of, transcript_ref
-from openclaw.storage.base import Accept, LedgerRow, MessageBody
+from openclaw.storage.base import Accept, LedgerRow, MessageBody, Reason, ReasonCode
 
 log = logging.getLogger("openclaw.inbound.notices")
 
@@ -72,7 +72,7 @@ class Notices:
             accept,
             [said],
             state="answered" if said else "silent",
-            reason=reason,
+            reason=Reason(ReasonCode.OTHER, reason),
             result={"text": said} if said else None,
         )
         if new:

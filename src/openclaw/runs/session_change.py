@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from openclaw.agent.runtime import Runtime
 from openclaw.outbound.preview import derived_title, first_messages, last_messages, preview_text, shortened
@@ -11,7 +11,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import PreviousSession, Reason, Rotation, previous_sessions, rotate
 from openclaw.sessions.resume import NotResumable, choose, resume
-from openclaw.storage.base import SessionRow, TranscriptRef
+from openclaw.storage.base import AbortReason, SessionRow, TranscriptRef
 
 SETTLE_S = 15.0
 
@@ -20,7 +20,7 @@ class StillActive(Exception):
     """The session's runs were stopped but have not ended yet."""
 
 
-async def stop_runs(dispatcher: Dispatcher, session: SessionRef, reason: Literal["reset", "delete"]) -> None:
+async def stop_runs(dispatcher: Dispatcher, session: SessionRef, reason: AbortReason) -> None:
     dispatcher.abort(session.key, reason=reason)
     if not await dispatcher.settle(session.key, SETTLE_S):
         raise StillActive(f"Session {session.key} is still active; try again in a moment.")
@@ -30,7 +30,7 @@ async def start_over(
     runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, reason: Reason = "reset", *, why: str = ""
 ) -> Rotation:
     """A new session id for the key. What runs and waits is stopped first: it belongs to the old one."""
-    await stop_runs(dispatcher, session, "reset")
+    await stop_runs(dispatcher, session, AbortReason.RESET)
 
     async def work() -> Rotation:
         return await rotate(runtime, session.agent_id, session.key, reason, runtime.clock.now_ms(), why=why)

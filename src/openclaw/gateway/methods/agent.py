@@ -21,6 +21,7 @@ from openclaw.outbound.reasoning import reasoning_message
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.run_index import RunRecord
+from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, is_subagent
 from openclaw.storage.base import LedgerRow, MessageBody
@@ -246,7 +247,7 @@ def _usage(usage: Any) -> dict[str, int]:
 def _stored_result(row: LedgerRow) -> dict[str, Any]:
     """What is known of a run that ended before this Gateway started or long ago."""
     if row.state in ("failed", "expired"):
-        _fail(row.run_id, row.reason or row.state)
+        _fail(row.run_id, reason_text(row.reason) or row.state)
     stored = row.result or {}
     text = stored.get("text")
     meta = {"agentMeta": {"sessionId": stored.get("sessionId")}, "aborted": row.state == "superseded"}

@@ -41,6 +41,7 @@ from openclaw.runs.why import life_of, story_of
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.typed_text import without_wrappers
+from openclaw.storage.base import AbortReason
 from openclaw.tools.exec.approvals import UnknownApproval
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class Services:
     # Runs
 
     async def stop(self, session: SessionRef) -> Stopped:
-        stopped = self._dispatcher.abort(session.key, reason="stop")
+        stopped = self._dispatcher.abort(session.key, reason=AbortReason.STOP)
         if stopped and await self.entry(session) is not None:
             await self.patch_session(session, {"abortedLastRun": True})
         return Stopped(stopped)
@@ -143,7 +144,7 @@ class Services:
     async def drop_waiting(self, session: SessionRef, run_id: str) -> bool:
         if run_id not in {record.run_id for record in self._dispatcher.waiting(session.key)}:
             return False
-        return bool(self._dispatcher.abort(session.key, run_id, "dropped from the queue by hand"))
+        return bool(self._dispatcher.abort(session.key, run_id, AbortReason.REMOVED))
 
     async def run_next(self, session: SessionRef, run_id: str) -> bool:
         return self._dispatcher.promote(session.key, run_id)
