@@ -8,7 +8,8 @@ import aiohttp
 import pytest
 
 from openclaw.gateway.server import server
-from openclaw.gateway.server.server import Server, StartRefused, bind_host, is_loopback, own_addresses
+from openclaw.gateway.server.server import Server, StartRefused, bind_host, own_addresses
+from openclaw.net import is_loopback
 from tests.gateway.support import Running, running_gateway
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 from openclaw.gateway.auth.origin import Peer, peer_of
 from openclaw.gateway.auth.shared_auth import start_problem
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
+from openclaw.net import is_loopback
 from openclaw.storage.disk_errors import in_words, is_disk_trouble, kind_of
 
 if TYPE_CHECKING:
@@ -175,15 +176,6 @@ def bind_host(bind: str, custom: str | None = None) -> str:
             return custom if custom and _is_ipv4(custom) else EVERYWHERE
         case _:
             return LOOPBACK
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def own_addresses() -> list[str]:
