@@ -29,22 +29,22 @@ class ThinkingDelta(msgspec.Struct, frozen=True):
 
 
 class Spoken(msgspec.Struct, frozen=True):
-    """What a person hears of an answer."""
+    """The text of an answer that people get."""
 
     text: str
     reply_to: str = ""
-    """The message it answers: ``current`` or an id; empty: the model did not say."""
+    """The message that it answers: ``current`` or an id. It is empty when the model named none."""
 
 
 class Silent(msgspec.Struct, frozen=True):
     """The model decided to say nothing."""
 
     token: str
-    """The word by which it said so."""
+    """The token with which the model said so."""
 
 
 class Unsaid(msgspec.Struct, frozen=True):
-    """There are no words in the answer, and no decision either."""
+    """The answer has no text, and the model did not decide to be silent."""
 
 
 Speech: TypeAlias = Spoken | Silent | Unsaid
@@ -55,7 +55,7 @@ class AssistantEnded(msgspec.Struct, frozen=True):
 
     message: AssistantMessage
     speech: Speech = Unsaid()
-    """Of an answer in several parts, what all of them say together."""
+    """The joined text of an answer that came in several parts."""
     continues: bool = False
     """Another message follows in its place: the rest of an answer that was cut, or a new attempt."""
 
@@ -65,7 +65,7 @@ class ContinuationAsked(msgspec.Struct, frozen=True):
 
     message: UserMessage
     part: int
-    """Of the answer, counted from 1: the one that was cut."""
+    """The number of the part that was cut, counted from 1."""
 
 
 class SteeringInjected(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class CompactionStarted(msgspec.Struct, frozen=True):
 class CompactionEnded(msgspec.Struct, frozen=True):
     reason: str
     entry_id: str | None
-    """The entry that was appended; None: nothing changed."""
+    """The entry that was appended; None when nothing changed."""
     will_retry: bool
     """The prompt that did not fit is sent again now."""
     error: str | None

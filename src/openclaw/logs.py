@@ -23,7 +23,7 @@ from openclaw.paths import make_private_dir
 
 KEEP_DAYS = 7
 MAX_FILE_BYTES = 100 * 1024 * 1024
-"""A file that reaches this is set aside as ``.1``, replacing an earlier one: a noisy day cannot fill the disk."""
+"""A file of this size is renamed to ``.1`` and replaces an earlier one, so that logs cannot fill the disk."""
 MAX_QUEUED = 10_000
 TRACE = 5
 LEVELS = {
@@ -58,7 +58,7 @@ class LogSettings(Protocol):
 
 
 def log_path(state_dir: str | Path, file: str | None, at: float | None = None) -> Path:
-    """Where lines of that moment (default: now) go."""
+    """The file for lines of that moment (default: now)."""
     if file:
         return Path(file).expanduser()
     day = time.strftime("%Y-%m-%d", time.localtime(at))
@@ -113,7 +113,7 @@ class DailyFile(logging.Handler):
         self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A disk that takes nothing costs the line, which the console has as well; the file says so afterwards."""
+        """Writes the record. When the disk refuses, the line is dropped and the file says so later."""
         try:
             fd = self._file_at(record.created)
             lines = [as_json(_lost_lines(self._lost, record))] if self._lost else []
@@ -179,7 +179,7 @@ def prune(folder: Path, *, today: str) -> None:
 
 
 class Console(logging.Handler):
-    """``<ISO> [subsystem] text``, one line per record: what a stranger named cannot forge a second one."""
+    """``<ISO> [subsystem] text``, one line for each record. Line breaks in a text cannot forge a second line."""
 
     def __init__(self, stream: TextIO, style: str) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ def console_line(record: logging.LogRecord) -> str:
 
 
 class BoundedQueue(logging.handlers.QueueHandler):
-    """Never waits: when the writer cannot keep up lines are dropped, counted, and the count is told."""
+    """Queues records and never waits. When the writer is too slow, records are dropped and counted."""
 
     def __init__(self, lines: queue.Queue[Any]) -> None:
         super().__init__(lines)
@@ -214,7 +214,7 @@ class BoundedQueue(logging.handlers.QueueHandler):
         self.dropped = 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Settles what the record says now; its arguments may change before the thread writes it."""
+        """Formats the record now, because its arguments may change before the thread writes it."""
         if record.exc_info and not record.exc_text:
             record.exc_text = logging.Formatter().formatException(record.exc_info)
         record.msg, record.args, record.exc_info = record.getMessage(), None, None
@@ -262,7 +262,7 @@ class Logs:
         return cls(handler, listener, file)
 
     def stop(self) -> None:
-        """Writes what is queued and lets go of the file."""
+        """Writes the queued records and closes the file."""
         logging.getLogger().removeHandler(self._handler)
         self._listener.stop()
         self._file.close()

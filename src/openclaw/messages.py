@@ -148,7 +148,7 @@ def decode_message(raw: bytes | msgspec.Raw) -> Message | None:
 
 
 def _decode_tolerantly(raw: bytes | msgspec.Raw) -> Message | None:
-    """Other software writes blocks and fields we do not know: keep what we understand of the message."""
+    """Keeps the known blocks and fields of a message that other software wrote."""
     try:
         data = msgspec.json.decode(raw)
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""Where things live. Standard library only and cheap to import: every command of the CLI needs it."""
+"""The folders and files of the state directory. Only the standard library is imported: every command needs this."""
 
 import os
 import re

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 MIN_SHOWN = 18
-"""A shorter secret is hidden whole; of a longer one the ends stay, so that two can be told apart."""
+"""A shorter secret is hidden whole. A longer one keeps its ends, so that two secrets can be told apart."""
 MASK = "***"
 
 _NAMES = r"(?:api|access|private|secret|auth|signing|encryption)[_-]?key|(?:[a-z]+[_-]?)?token|secret|passwd|password"
@@ -68,7 +68,7 @@ def _may_hold_secret(text: str) -> bool:
 
 @cache
 def _built_in() -> list[re.Pattern[str]]:
-    """Compiled when first needed: most commands of the CLI never log a secret."""
+    """The compiled patterns. They are compiled on first use, because most commands never need them."""
     return [_compiled(pattern) for pattern in _DEFAULTS]
 
 

@@ -1,14 +1,17 @@
-"""Long replies cut for a channel."""
+"""The limits of channels, and how longer texts are cut."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.outbound.limits import chunk_paragraphs, chunk_text, utf16_length
+from openclaw.config.load import parse_config
+from openclaw.outbound.limits import Limits, chunk_paragraphs, chunk_text, limits_for, utf16_length
 
 TEXTS = st.text(st.sampled_from("ab (()\n\t😀é漢x `") | st.characters(exclude_categories=["Cs"]), max_size=200)
 
@@ -59,3 +62,33 @@ def test_by_paragraph_each_paragraph_is_a_message(text: str, limit: int, chunks:
 def test_by_paragraph_nothing_is_lost_either(text: str, limit: int) -> None:
     joined = "".join(chunk_paragraphs(text, limit))
     assert re.sub(r"\s", "", joined) == re.sub(r"\s", "", text)
+
+
+def config(channels: dict[str, Any]) -> Any:
+    loaded = parse_config("openclaw.json", msgspec.json.encode({"channels": channels}).decode(), {})
+    assert loaded.valid, loaded.issues
+    return loaded.config
+
+
+@pytest.mark.parametrize(
+    ("channels", "channel", "account", "limits"),
+    [
+        ({}, "signal", None, Limits(4000)),
+        ({"signal": {"account": "+15550000001", "textChunkLimit": 100}}, "signal", None, Limits(100)),
+        (
+            {"signal": {"textChunkLimit": 100, "accounts": {"Work": {"textChunkLimit": 50, "chunkMode": "newline"}}}},
+            "signal",
+            "work",
+            Limits(50, "newline"),
+        ),
+        ({"signal": {"textChunkLimit": 100, "accounts": {"work": {}}}}, "signal", "work", Limits(100)),
+        ({"discord": {"textChunkLimit": 9000}}, "discord", None, Limits(2000)),
+        ({"telegram": {"textChunkLimit": -1}}, "telegram", None, Limits(4000)),
+        ({"irc": {"accounts": {"a": {"textChunkLimit": 300}}}}, "irc", "A", Limits(300)),
+        ({}, "unheard-of", None, Limits(4000)),
+    ],
+)
+def test_a_limit_is_the_accounts_then_the_channels_then_the_built_in_one(
+    channels: dict[str, Any], channel: str, account: str | None, limits: Limits
+) -> None:
+    assert limits_for(config(channels), channel, account) == limits

@@ -194,7 +194,7 @@ def run_timeout(turn: Turn, config: Config) -> float | None:
     return float(config.agents.defaults.timeout_seconds)
 
 
-def exec_wish(body: Mapping[str, Any], entry: SessionEntry | None, elevated_default: str) -> ExecOverrides | None:
+def exec_overrides(body: Mapping[str, Any], entry: SessionEntry | None, elevated_default: str) -> ExecOverrides | None:
     """The message's own words first, then the session's. None, as mostly: nobody said anything."""
     said: dict[str, str] = body.get("exec") or {}
     stored: Mapping[str, Any] = entry or {}

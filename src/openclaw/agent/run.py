@@ -24,7 +24,7 @@ from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
 from openclaw.agent.hooks import Reason
 from openclaw.agent.loop import LoopOptions, SteeringInbox, run_loop
-from openclaw.agent.prepare import Prepared, exec_wish, prepare
+from openclaw.agent.prepare import Prepared, exec_overrides, prepare
 from openclaw.agent.recorder import Minutes, RunEntries, entry_id, open_transcript
 from openclaw.agent.result import RunResult
 from openclaw.agent.run_settings import agent_settings
@@ -290,12 +290,12 @@ class AgentRun:
             update=update,
             notify=lambda text: self._runtime.notes.add(self._turn.session_key, text),
             wake=self._wake,
-            exec=self._exec_wish,
+            exec=self._exec_overrides,
         )
 
-    async def _exec_wish(self) -> ExecOverrides | None:
+    async def _exec_overrides(self) -> ExecOverrides | None:
         entry = await self._runtime.sessions.get(self._turn.agent_id, self._turn.session_key)
-        return exec_wish(self._turn.exec, entry, self._runtime.config.current.agents.defaults.elevated_default)
+        return exec_overrides(self._turn.exec, entry, self._runtime.config.current.agents.defaults.elevated_default)
 
     def _wake(self, text: str) -> None:
         if self._runtime.wake is not None:

@@ -1,4 +1,4 @@
-"""Putting a Gateway together: stores, models, runs, and the doors onto them."""
+"""Builds a Gateway: opens the stores, makes every part and gives each part what it needs."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ HTTP_MODULES = (monitoring, openai_chat, openai_responses, rpc, tools_invoke)
 async def open_gateway(
     state_dir: str, config: ConfigStore, clock: Clock, environ: Mapping[str, str] = os.environ
 ) -> Gateway:
-    """Opens the stores and wires the parts. Nothing listens yet and nothing runs."""
+    """Opens the stores and builds the parts. Nothing listens and nothing runs yet."""
     current = config.current
     await _migrate(state_dir, current, clock)
     sessions = await FileSessionStore.open(
@@ -206,7 +206,7 @@ def build_gateway(
 
 
 class CurrentCatalogue:
-    """The models of the current configuration. It is made anew when the configuration has changed."""
+    """Returns the models of the current configuration, made anew when the configuration has changed."""
 
     def __init__(
         self, config: ConfigStore, environ: Mapping[str, str], found: list[FoundServer], state_dir: str
@@ -242,7 +242,7 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
 
 
 async def _servers_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[FoundServer]:
-    """Model servers on this machine; looked for only when nothing else says which model to use."""
+    """The model servers on this machine. They are searched for only when the configuration names no model."""
     chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
         explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
@@ -265,7 +265,7 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
 
 
 async def close_gateway(gateway: Gateway) -> None:
-    """In the order of the flow: runs first, so that everything they still write finds its store open."""
+    """Closes the parts in the order of the flow: runs first, because they still write to the stores."""
     await gateway.reception.close()
     await gateway.dispatcher.stop()
     if gateway.channel_services is not None:

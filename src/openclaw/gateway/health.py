@@ -1,4 +1,4 @@
-"""The health of the whole: computed now and then, kept, and told to everyone."""
+"""The Gateway's health: it is computed regularly, cached, and published to all clients."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Health:
         self._refreshing: asyncio.Task[dict[str, Any]] | None = None
 
     async def current(self, *, probe: bool = False) -> dict[str, Any]:
-        """Counted now: it costs less than a stale number would. Everyone is told when the last time is a while ago."""
+        """The health computed now. It is also published when the last publication is a minute old."""
         if probe:
             problem = await self._disk.problem()
             return {**await self.refresh(), **({"ok": False, "problem": problem} if problem else {})}
@@ -64,7 +64,7 @@ class Health:
         return await asyncio.shield(self.refresh_soon())
 
     def refresh_soon(self) -> asyncio.Task[dict[str, Any]]:
-        """Starts a refresh unless one runs; many clients that connect together cause one."""
+        """Starts a refresh unless one runs, so that many clients that connect together cause one."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
             self._refreshing.add_done_callback(_log_failure)
@@ -117,7 +117,7 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
 
 
 def heartbeat_summary(config: Config, agent_id: str) -> dict[str, Any]:
-    """The heartbeat as configured. ``enabled`` is false: nothing in this version runs one."""
+    """The configured heartbeat. ``enabled`` is false because this version runs no heartbeats."""
     listed = agent_config(config, agent_id)
     beat = (listed.heartbeat if listed else None) or config.agents.defaults.heartbeat
     summary: dict[str, Any] = {"enabled": False, "every": str(beat.every), "everyMs": None}
@@ -141,10 +141,10 @@ async def session_summary(gateway: Gateway, agent_id: str, now: int) -> dict[str
 
 
 FRESH_S = 1.0
-"""So long an answer is good for everyone who asks: the probe needs no secret and must not be a way to wear the disk."""
+"""An answer is reused for this long. The probe needs no secret, so it must not be a way to wear out the disk."""
 PATIENCE_S = 5.0
 SIZE = 64 << 10
-"""A message needs some pages in several files; with less space than this one may be taken and the next refused."""
+"""The bytes written as a test. A message needs some pages in several files."""
 
 
 class DiskCheck:
@@ -155,7 +155,7 @@ class DiskCheck:
         self._trying: asyncio.Task[str] | None = None
 
     async def problem(self) -> str:
-        """What is wrong and what to do, in a sentence without paths; empty when a message could be written down."""
+        """What is wrong with the disk and what to do, without paths. It is empty when writes succeed."""
         if self._trying is None or (self._trying.done() and self._clock.monotonic() - self._at >= FRESH_S):
             self._trying = asyncio.create_task(self._try())
         done, _ = await asyncio.wait({self._trying}, timeout=PATIENCE_S)

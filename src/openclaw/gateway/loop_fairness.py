@@ -1,4 +1,4 @@
-"""A few at a time: what arrives together is worked off in several passes of the event loop."""
+"""Spreads work that arrives together over several passes of the event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LoopFairness:
         self._passed = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._in_line = False
-        """Somebody had to wait, and until all of them are through nobody may pass by."""
+        """True while tasks wait. New tasks then join the queue instead of passing it."""
 
     async def enter(self) -> None:
         if self._in_line or self._passed >= self._most:
@@ -43,5 +43,5 @@ class LoopFairness:
                 self._passed += 1
         self._in_line = self._passed > 0
         if self._in_line:
-            # After those just let through have run.
+            # The next pass begins after the tasks of this one have run.
             self._loop.call_soon(self._next_pass)

@@ -1,4 +1,4 @@
-"""The Gateway as a process: one per state directory, started, told to stop, restarted in place."""
+"""The Gateway process: one for each state directory. It starts, stops and restarts in place."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(
 
 
 def _put_own_command_on_path() -> None:
-    """The agent is told of ``openclaw``: its commands find it, also where a service was started without our folder."""
+    """Adds the folder of ``openclaw`` to PATH, because agents may run it and a service may lack the folder."""
     folder = Path(sys.executable).parent
     search_path = os.environ.get("PATH", os.defpath)
     if (folder / "openclaw").is_file() and shutil.which("openclaw", path=search_path) is None:
@@ -102,13 +102,13 @@ def _disk_refuses(error: OSError) -> int:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # Windows, or a build without it: the standard loop serves as well, only slower.
+    except ImportError:  # Without uvloop (on Windows) the standard loop is used; it is slower.
         return None
     return uvloop.new_event_loop
 
 
 async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
-    """One life of the Gateway; True when it ended to begin again."""
+    """Runs the Gateway once. Returns True when it is to start again."""
     clock = SystemClock()
     config = ConfigStore(config_path(), clock, os.environ)
     try:
@@ -175,7 +175,7 @@ def _collect_calmly() -> None:
 
 
 def given_secret(config: Config, options: Options) -> SharedSecret | None:
-    """What the command line says wins over the file; nothing said there is None."""
+    """The secret from the command line, which wins over the file. None when the command line has none."""
     if not (options.token or options.password or options.auth):
         return None
     stored = shared_secret(config, os.environ)
@@ -239,11 +239,11 @@ LOCK_NAME = "gateway.lock"
 
 
 class AlreadyRunning(Exception):
-    """Another process holds the state directory; the text names it."""
+    """Another process uses the state directory. The text names it."""
 
 
 class GatewayLock:
-    """Held from ``acquire`` until ``release`` or the end of the process. The file may stay: only the lock counts."""
+    """The lock on a state directory, held until ``release`` or the end of the process. The file itself may stay."""
 
     def __init__(self, state_dir: str, descriptor: int | None) -> None:
         self.path = Path(state_dir) / LOCK_NAME
@@ -264,7 +264,7 @@ class GatewayLock:
         return cls(state_dir, descriptor)
 
     def describe(self, *, started_at: int, port: int, config_path: str) -> None:
-        """Writes down who holds the lock, for the next one to try and for the command line."""
+        """Writes who holds the lock into the file, for other processes and for the command line."""
         if self._descriptor is None:
             return
         facts = {"pid": os.getpid(), "startedAt": started_at, "port": port, "configPath": config_path}

@@ -1,4 +1,4 @@
-"""What the Gateway counts of its own work, in fixed space, for ``/metrics``."""
+"""The Gateway's counters and the lag of its event loop, in fixed memory, for ``/metrics``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
-        """One per bound, and what lies beyond the last."""
+        """One count for each bound, and one for values beyond the last bound."""
         self.sum = 0.0
 
     def add(self, value: float) -> None:
@@ -36,10 +36,10 @@ class Histogram:
 class Metrics:
     def __init__(self) -> None:
         self.messages: Counter[str] = Counter()
-        """By how they ended."""
+        """Messages by their end state."""
         self.tokens: Counter[str] = Counter()
         self.model_errors: Counter[str] = Counter()
-        """By kind."""
+        """Failed model calls by the kind of error."""
         self.turns = Histogram(TURN_SECONDS)
 
     def spent(self, usage: Usage) -> None:
@@ -50,7 +50,7 @@ class Metrics:
 
 
 class MeteredRun:
-    """Counts a run on its way to whoever shows it."""
+    """Counts the events of a run and passes them on to the inner observer."""
 
     def __init__(self, record: RunRecord, inner: Observer, metrics: Metrics) -> None:
         self._record = record
@@ -83,7 +83,7 @@ class MeteredRun:
 
 INTERVAL_S = 0.05
 WINDOW = 1200
-"""Samples the percentiles are taken from: the last minute."""
+"""The number of samples for the percentiles: one minute."""
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
@@ -92,7 +92,7 @@ class LoopLag:
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=WINDOW)
         self.histogram = Histogram(LAG_SECONDS)
-        """Everything since the start, in seconds."""
+        """All samples since the start, in seconds."""
         self.worst = 0.0
 
     async def watch(self) -> None:
@@ -107,7 +107,7 @@ class LoopLag:
         self.worst = max(self.worst, lag_s)
 
     def percentile(self, share: float) -> float:
-        """Of the last minute, in seconds; 0 while there are no samples."""
+        """The percentile of the last minute in seconds; 0 without samples."""
         if not self._recent:
             return 0.0
         ordered = sorted(self._recent)

@@ -1,4 +1,4 @@
-"""A restart asked for from inside, and the note that survives it."""
+"""A restart that the Gateway schedules itself, and the note that it leaves for the next start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("openclaw.gateway.reload")
 
 
 class Restart:
-    """``requested`` is what the process waits for: set once a scheduled restart is due."""
+    """Schedules a restart. ``requested`` is set once it is due, and the process waits for it."""
 
     def __init__(self, state_dir: str, clock: Clock) -> None:
         self._clock = clock
@@ -57,7 +57,7 @@ class Restart:
         await asyncio.to_thread(write_private_json, self._path, {"version": 1, "payload": payload})
 
     async def take_note(self) -> dict[str, Any] | None:
-        """What the Gateway before this one left; read once."""
+        """The note of the process before this one. It is removed when it is read."""
         return await asyncio.to_thread(self._take)
 
     def _take(self) -> dict[str, Any] | None:

@@ -47,7 +47,7 @@ async def turn_of(record: RunRecord, runtime: Runtime) -> Turn:
 
 
 def exec_of(body: MessageBody) -> dict[str, Any]:
-    """What the message itself says about commands, under the names that ``exec_wish`` knows."""
+    """What the message itself says about commands, under the names that ``exec_overrides`` knows."""
     told = {"exec": body.exec, "elevated": body.elevated, "elevatedAllowed": body.elevated_allowed}
     return {name: value for name, value in told.items() if value}
 

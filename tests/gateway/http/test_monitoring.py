@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from openclaw.gateway.http.monitoring import Page, number
+from openclaw.gateway.http.monitoring import MetricsPage, number
 from openclaw.gateway.metrics import Histogram
 from tests.gateway.http.served import BEARER, Served
 
@@ -83,7 +83,7 @@ async def test_a_histogram_counts_upwards() -> None:
     histogram = Histogram((0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):
         histogram.add(value)
-    page = Page()
+    page = MetricsPage()
     page.histogram("x_seconds", "Help.", histogram)
     assert page.text().splitlines() == [
         "# HELP x_seconds Help.",
@@ -97,7 +97,7 @@ async def test_a_histogram_counts_upwards() -> None:
 
 
 async def test_labels_are_escaped() -> None:
-    page = Page()
+    page = MetricsPage()
     page.gauge("x", "Help.", 1, {"name": 'a"b\\c\nd'})
     assert page.text().splitlines()[-1] == 'x{name="a\\"b\\\\c\\nd"} 1'
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from openclaw.clock import SystemClock
 from openclaw.events import AssistantStarted, TextDelta
 from openclaw.gateway.server.broadcast import Broadcaster, Client
-from openclaw.gateway.server.replay import CHUNK_BYTES, Backlog, Kept, catch_up
+from openclaw.gateway.server.replay import CHUNK_BYTES, Backlog, KeptEvent, catch_up
 from openclaw.gateway.server.run_events import RunStream
 from openclaw.runs.run_index import RunRecord
 from openclaw.storage.base import LedgerRow, MessageBody
@@ -219,7 +219,7 @@ def test_the_backlog_is_bounded_and_never_hides_a_gap(
 ) -> None:
     backlog, newest = Backlog(max_frames, max_bytes), len(sizes)
     for seq, size in enumerate(sizes, start=1):
-        backlog.keep(Kept(seq, "chat", None, b"x" * size))
+        backlog.keep(KeptEvent(seq, "chat", None, b"x" * size))
     assert len(backlog) <= max_frames
     assert sum(len(kept.frame) for kept in backlog.after(0, 100)) <= max_bytes
     if backlog.covers(after, newest):

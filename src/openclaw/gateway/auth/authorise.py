@@ -1,4 +1,4 @@
-"""Who may call what: one table, one function, asked before a method is even looked up.
+"""Who may call which method: one table and one function, asked before a method is looked up.
 
 A name that is not in the table needs ``operator.admin``: forgetting to list a method closes it, never opens it.
 """

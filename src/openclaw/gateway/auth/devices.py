@@ -42,7 +42,7 @@ class Devices:
         self._changing = asyncio.Lock()
 
     async def load(self) -> None:
-        """Reads both files, once. Every change does this first: writing before reading would lose what was there."""
+        """Reads both files once. Every change reads first, because a write without it would lose the old records."""
         async with self._changing:
             await self._load()
 
@@ -70,7 +70,7 @@ class Devices:
         return role in _roles(record) and set(scopes) <= set(record.get("scopes") or [])
 
     async def request_pairing(self, device_id: str, public_key: str, facts: Record) -> tuple[Record, bool]:
-        """The device's pending request and whether it is new. ``facts``: what the client said of itself."""
+        """The device's pending request and whether it is new. ``facts`` is what the client says about itself."""
         async with self._changing:
             await self._load()
             self._forget_expired()
@@ -89,7 +89,7 @@ class Devices:
             return record, True
 
     async def approve(self, request_id: str) -> Record | None:
-        """The paired device; roles and scopes are merged with what it had, and it gets a fresh token."""
+        """Pairs the device and returns it. Roles and scopes are added to the earlier ones; the token is new."""
         async with self._changing:
             await self._load()
             self._forget_expired()
@@ -128,7 +128,7 @@ class Devices:
             return request
 
     async def refresh(self, device_id: str, facts: Record) -> None:
-        """What a known device says of itself now; written only when it changed."""
+        """Updates what a known device says about itself, and writes only when it changed."""
         async with self._changing:
             await self._load()
             record = self._paired.get(device_id)
@@ -218,7 +218,7 @@ class Devices:
 
 
 def summary(device: Record) -> Record:
-    """A device as it may be shown: tokens as facts, never as values."""
+    """A device without the values of its tokens, for listings."""
     shown = {key: value for key, value in device.items() if key != "tokens"}
     tokens = [{k: v for k, v in token.items() if k != "token"} for token in _tokens(device).values()]
     return {**shown, "tokens": tokens} if tokens else shown
@@ -247,7 +247,7 @@ def _number(record: Record, key: str) -> int:
 
 
 def _read_map(path: Path) -> dict[str, Record]:
-    """A map of records; a file that cannot be read is put aside rather than overwritten."""
+    """The records of a file. A file that cannot be read is renamed, not overwritten."""
     try:
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -264,7 +264,7 @@ def _read_map(path: Path) -> dict[str, Record]:
 
 
 def write_private_json(path: Path, value: Any) -> None:
-    """Replaces the file as a whole, readable by its owner only."""
+    """Replaces the file atomically. Only its owner can read it."""
     make_private_dir(str(path.parent))
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -334,7 +334,7 @@ def signed_text(
 
 
 def signature_is_valid(raw_key: bytes, text: str, signature: str) -> bool:
-    # Imported here: a Gateway that no device talks to need not pay for it.
+    # The import is here because most Gateways have no devices and the library is large.
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

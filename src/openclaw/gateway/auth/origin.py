@@ -1,4 +1,4 @@
-"""Where a request really comes from: its address, whether it is this very machine, and which web page sent it.
+"""The origin of a request: its address, whether it is this machine, and which web page sent it.
 
 Loopback is not trust: a page in a browser, or a reverse proxy, also connects from 127.0.0.1. Only a loopback peer that
 names a loopback host and forwards nobody is local.
@@ -20,7 +20,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _FORWARDED = ("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-real-ip", "forwarded")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _KNOWN = 64
-"""Texts whose meaning is remembered: nearly every request comes from the same address to the same host."""
+"""The size of the caches. Nearly all requests come from the same address to the same host."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The Gateway's own secret: a token or a password, and the check of what a client presents."""
+"""The Gateway's shared secret: a token or a password, its check, and the limit on wrong attempts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Mode: TypeAlias = Literal["token", "password"]
 MIN_EXPOSED_SECRET = 16
-"""Characters a secret needs before the Gateway listens beyond this machine."""
+"""The characters that a secret needs before the Gateway listens beyond this machine."""
 _PLACEHOLDERS = frozenset(
     """undefined|null|none|nan|true|false|token|password|secret|changeme|change-me|change_me|example|test|your-token|
     your_token|your-token-here|your_token_here|your-password|your-secret|replace-me|replaceme|placeholder|<token>|
@@ -34,7 +34,7 @@ class SharedSecret(msgspec.Struct, frozen=True, kw_only=True):
         return self.token if self.mode == "token" else self.password
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class SecretCheck(msgspec.Struct, frozen=True):
     ok: bool
     reason: Literal["", "missing", "mismatch", "unset"] = ""
 
@@ -52,18 +52,18 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def check(secret: SharedSecret, token: str | None, password: str | None) -> Verdict:
+def check(secret: SharedSecret, token: str | None, password: str | None) -> SecretCheck:
     presented = token if secret.mode == "token" else password
     if not secret.value:
-        return Verdict(False, "unset")
+        return SecretCheck(False, "unset")
     if not presented:
-        return Verdict(False, "missing")
+        return SecretCheck(False, "missing")
     if not hmac.compare_digest(presented.encode(), secret.value.encode()):
-        return Verdict(False, "mismatch")
-    return Verdict(True)
+        return SecretCheck(False, "mismatch")
+    return SecretCheck(True)
 
 
-def check_bearer(secret: SharedSecret, bearer: str) -> Verdict:
+def check_bearer(secret: SharedSecret, bearer: str) -> SecretCheck:
     """A bearer counts as token or as password, whichever this Gateway uses."""
     return check(secret, bearer, bearer)
 
@@ -115,7 +115,7 @@ MAX_ADDRESSES = 4096
 
 
 class FailedAuthLimiter:
-    """Ten failures a minute for each address; what is remembered is bounded in addresses and in failures."""
+    """Allows ten failures a minute for each address. The number of remembered addresses is bounded."""
 
     def __init__(self, clock: Clock, max_failures: int = MAX_FAILURES, window_s: float = WINDOW_S) -> None:
         self._clock = clock
@@ -131,7 +131,7 @@ class FailedAuthLimiter:
             del self._failures[next(iter(self._failures))]
 
     def wait_ms(self, ip: str) -> int:
-        """How long this address must wait before it is heard again; 0 when it need not."""
+        """The milliseconds that this address must wait; 0 when it need not wait."""
         failures = self._failures.get(ip)
         if failures is None or len(failures) < self._max_failures:
             return 0

@@ -1,4 +1,4 @@
-"""The door of plain HTTP: the same secret as everywhere, and no other site's pages."""
+"""What every HTTP endpoint does first: check the page, the host and the secret, and read the body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``GET /metrics``: the Gateway's numbers in the text format Prometheus reads; behind the secret like the rest."""
+"""``/metrics`` in the text format of Prometheus, and the probes ``/healthz`` and ``/readyz``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def metrics(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web
 
 async def render(gateway: Gateway) -> str:
     counted, lag, dispatcher = gateway.metrics, gateway.loop_lag, gateway.dispatcher
-    page = Page()
+    page = MetricsPage()
     page.gauge("openclaw_info", "The version that runs.", 1, {"version": __version__})
     page.gauge("openclaw_uptime_seconds", "Since the Gateway started.", _uptime(gateway))
     ready = gateway.ready and not await gateway.disk.problem()
@@ -62,8 +62,8 @@ async def render(gateway: Gateway) -> str:
     return page.text()
 
 
-class Page:
-    """Lines of the exposition format: each metric with its help and type before its samples."""
+class MetricsPage:
+    """The lines of the exposition format. Each metric has its help and type before its samples."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -120,11 +120,11 @@ def _uptime(gateway: Gateway) -> float:
 
 
 def resident_bytes() -> int:
-    """Now where the system tells (Linux), otherwise the most so far."""
+    """The memory in use now on Linux; on other systems the peak."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
-        # Not at the top: Windows has no such module.
+        # The import is here because Windows has no such module.
         import resource
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -136,7 +136,7 @@ async def alive(_request: web.BaseRequest, _gateway: Gateway, _peer: Peer) -> we
 
 
 async def ready(_request: web.BaseRequest, gateway: Gateway, _peer: Peer) -> web.StreamResponse:
-    """No while it starts or stops, and while its disk takes nothing: then every message would be refused."""
+    """Not ready while the Gateway starts or stops, and while its disk refuses writes."""
     problem = await gateway.disk.problem() if gateway.ready else "the Gateway is starting or stopping"
     if problem:
         return web.json_response({"ok": False, "problem": problem}, status=503)

@@ -1,4 +1,4 @@
-"""The methods over plain HTTP: one call, one answer; or one call and the stream of what it causes.
+"""The methods over plain HTTP: one call with one answer, or one call with the stream of its events.
 
 For the command line and scripts: no WebSocket, no handshake, the same methods behind the same authoriser.
 """
@@ -36,7 +36,7 @@ CALL_ID = "1"
 
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-"""Attachments of a message come in one piece here, so more than a WebSocket frame may hold."""
+"""The largest body. Attachments come in one piece here, so it is more than a WebSocket frame may hold."""
 
 
 class RpcBody(Params):
@@ -59,7 +59,7 @@ async def call(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.St
     if body.stream:
         return await _stream(request, gateway, peer, body)
     client = Client(NullSink(), **_identity(peer, body.caps))
-    # A caller that hangs up does not undo what it asked for.
+    # The call goes on when the caller hangs up.
     answering = gateway.spawn(registry.answer(gateway, client, CALL_ID, body.method, body.params))
     answer = await asyncio.shield(answering)
     return web.Response(body=_without_frame(answer.frame), content_type="application/json")
@@ -67,7 +67,7 @@ async def call(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.St
 
 async def _stream(request: web.BaseRequest, gateway: Gateway, peer: Peer, body: RpcBody) -> web.StreamResponse:
     sink = NdjsonSink()
-    client = RunStream(sink, **_identity(peer, body.caps))
+    client = CallStream(sink, **_identity(peer, body.caps))
     client.follow_named(body.params)
     gateway.broadcaster.add(client)
     gateway.spawn(_answer_into(gateway, client, body))
@@ -78,7 +78,7 @@ async def _stream(request: web.BaseRequest, gateway: Gateway, peer: Peer, body: 
         gateway.broadcaster.remove(client)
 
 
-async def _answer_into(gateway: Gateway, client: RunStream, body: RpcBody) -> None:
+async def _answer_into(gateway: Gateway, client: CallStream, body: RpcBody) -> None:
     answer = await registry.answer(gateway, client, CALL_ID, body.method, body.params)
     await client.send_answer(answer.frame)
     client.answered(answer.ok)
@@ -171,7 +171,7 @@ MAX_FOLLOWED = 64
 
 
 class NullSink:
-    """For a call whose only interest is its last answer."""
+    """Drops everything, for a call that needs only its last answer."""
 
     buffered = 0
 
@@ -196,7 +196,7 @@ class NullSink:
 
 
 class NdjsonSink:
-    """Lines wait here for the one task that writes them; several go out together."""
+    """Queues lines for the task that writes them. Lines that wait together are sent together."""
 
     def __init__(self, headers: dict[str, str] | None = None) -> None:
         self._headers = {"Content-Type": "application/x-ndjson", "Cache-Control": "no-store", **(headers or {})}
@@ -261,7 +261,7 @@ class NdjsonSink:
         return response
 
 
-class RunStream(Client):
+class CallStream(Client):
     """Shows the answers of one call and the events of the runs it started, and ends with them."""
 
     def __init__(self, sink: NdjsonSink, **identity: Any) -> None:
@@ -273,7 +273,7 @@ class RunStream(Client):
         self._answered = False
 
     def follow_named(self, raw: msgspec.Raw) -> None:
-        """A call's idempotency key is the id of the run it starts; known before its first event."""
+        """Follows the run that the call starts. Its id is the idempotency key, so no event is missed."""
         try:
             params = frames.decode_any(bytes(raw)) if bytes(raw).strip() else None
         except frames.NotJson:
@@ -295,7 +295,7 @@ class RunStream(Client):
         self._finish_if_done()
 
     def answered(self, ok: bool) -> None:
-        """The last answer is out. A failed call has no run to wait for."""
+        """Told when the last answer was sent. A failed call has no run to wait for."""
         self._answered = True
         if not ok:
             self._finish_run = None

@@ -1,4 +1,4 @@
-"""``POST /tools/invoke``: one tool, run for a program instead of a model, behind the same policies."""
+"""``POST /tools/invoke``: runs one tool for a program, under the same policies as for a model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from openclaw.agent.prepare import choose_model, exec_wish
+from openclaw.agent.prepare import choose_model, exec_overrides
 from openclaw.agent.run_settings import tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import Peer
@@ -63,7 +63,7 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
         return _failed(400, "tool_error", str(invalid))
     if body.dry_run:
         return json_response({"ok": True, "result": {"content": [], "details": {"dryRun": True, "args": arguments}}})
-    # A caller that hangs up does not undo what it asked for.
+    # The tool goes on when the caller hangs up.
     return await asyncio.shield(gateway.spawn(_run(gateway, target, tool, arguments)))
 
 
@@ -76,7 +76,7 @@ async def _tool(gateway: Gateway, target: Target, name: str) -> Tool | None:
     except ModelError as error:
         log.warning("tools of %s cannot be listed: %s", target.agent_id, error)
         return None
-    # Whether the model can call tools matters to models only.
+    # The tool is listed even when the model cannot call tools.
     model = msgspec.structs.replace(model, tools=True)
     workspace = workspace_dir(config, gateway.runtime.state_dir, target.agent_id)
     await asyncio.to_thread(make_private_dir, str(workspace))
@@ -98,7 +98,7 @@ async def _run(gateway: Gateway, target: Target, tool: Tool, arguments: dict[str
     async def wish() -> ExecOverrides | None:
         said = {"elevatedAllowed": operator_may_elevate(gateway, target)}
         default = gateway.runtime.config.current.agents.defaults.elevated_default
-        return exec_wish(said, await entry_of(gateway, target), default)
+        return exec_overrides(said, await entry_of(gateway, target), default)
 
     context = ToolContext(
         agent_id=target.agent_id,

@@ -1,4 +1,4 @@
-"""``agents.list`` and ``agent.identity.get``: which agents there are and how they present themselves."""
+"""``agents.*`` and ``agent.identity.get``: listing and changing agents, their identity and their files."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from openclaw.agent.prompt.workspace_files import BOOTSTRAP_FILES
 from openclaw.clock import iso_utc
 from openclaw.config.agents import agent_config, agent_ids, default_agent_id, main_key, workspace_dir
 from openclaw.config.schema.agents import BindingMatch
-from openclaw.config.validate import ConfigInvalid
 from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.methods.config import patch_config
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.session_rows import model_defaults
@@ -35,7 +35,7 @@ _IDENTITY_LINE = re.compile(r"^\W*(name|emoji|avatar)\W*?:\W*?\s+(.+?)\s*$", re.
 
 class AgentsList(Params):
     details: bool = False
-    """Also where each one lives, its model and what is bound to it."""
+    """Adds each agent's folders, its model and its bindings."""
 
 
 class IdentityGet(Params):
@@ -81,7 +81,7 @@ def _details(gateway: Gateway, agent_id: str) -> dict[str, Any]:
 
 
 def _route(match: BindingMatch) -> str:
-    """In a few words: ``signal:work group:123``."""
+    """A short text such as ``signal:work group:123``."""
     where = f"{match.channel}:{match.account_id}" if match.account_id else match.channel
     narrower = [f"{match.peer.kind}:{match.peer.id}"] if match.peer else []
     narrower += [f"{name}:{value}" for name, value in (("guild", match.guild_id), ("team", match.team_id)) if value]
@@ -173,16 +173,16 @@ async def create(call: Call) -> Any:
     if identity:
         fields["identity"] = identity
     listed = _listed(gateway)
-    # The first entry of a list is the default agent: the one there was must stay that.
+    # The first entry of the list is the default agent, so the present default agent must stay first.
     listed = listed or [{"id": default_agent_id(config)}]
-    await _write(gateway, {"agents": {"list": [*listed, fields]}})
+    await patch_config(gateway, {"agents": {"list": [*listed, fields]}})
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     await asyncio.to_thread(_introduce, workspace, params)
     return {"ok": True, "agentId": agent_id, "name": params.name.strip(), "workspace": str(workspace)}
 
 
 def _introduce(workspace: Path, params: AgentsCreate) -> None:
-    """Tells the agent its name where it looks for it."""
+    """Writes the agent's name into its IDENTITY.md."""
     make_private_dir(str(workspace))
     lines = [f"- Name: {params.name.strip()}"]
     if params.emoji:
@@ -217,7 +217,7 @@ async def update(call: Call) -> Any:
             entry.update(changes)
             if params.avatar:
                 entry["identity"] = {**entry.get("identity", {}), "avatar": params.avatar}
-    await _write(gateway, {"agents": {"list": listed}})
+    await patch_config(gateway, {"agents": {"list": listed}})
     return {"ok": True, "agentId": agent_id}
 
 
@@ -228,7 +228,7 @@ class AgentsDelete(Params):
 
 @methods.add("agents.delete", AgentsDelete)
 async def delete(call: Call) -> Any:
-    """Takes an agent out of the configuration; its files go to the trash folder, from where they can be fetched."""
+    """Removes an agent from the configuration and moves its files to the trash folder."""
     params: AgentsDelete = call.params
     gateway = call.gateway
     agent_id = _known(gateway, params.agent_id)
@@ -239,7 +239,7 @@ async def delete(call: Call) -> Any:
     bindings: list[Any] = list(parsed.get("bindings") or [])
     kept = [one for one in bindings if normalize_agent_id(str(one.get("agentId"))) != agent_id]
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
-    await _write(gateway, {"agents": {"list": listed}, **({"bindings": kept} if kept != bindings else {})})
+    await patch_config(gateway, {"agents": {"list": listed}, **({"bindings": kept} if kept != bindings else {})})
     if params.delete_files:
         stamp = iso_utc(gateway.runtime.clock.now_ms()).replace(":", "-")
         trash = Path(gateway.runtime.state_dir) / "trash" / f"{agent_id}-{stamp}"
@@ -275,7 +275,7 @@ class AgentsBind(Params):
 
 @methods.add("agents.bind", AgentsBind, access="admin")
 async def bind(call: Call) -> Any:
-    """Messages of this channel (account, chat) go to this agent."""
+    """Routes the messages of a channel, an account or a chat to this agent."""
     params: AgentsBind = call.params
     gateway = call.gateway
     agent_id = _known(gateway, params.agent_id)
@@ -288,7 +288,7 @@ async def bind(call: Call) -> Any:
     bindings: list[Any] = list(gateway.runtime.config.snapshot.parsed.get("bindings") or [])
     if binding in bindings:
         return {"ok": True, "agentId": agent_id, "binding": binding, "added": False}
-    await _write(gateway, {"bindings": [*bindings, binding]})
+    await patch_config(gateway, {"bindings": [*bindings, binding]})
     return {"ok": True, "agentId": agent_id, "binding": binding, "added": True}
 
 
@@ -302,16 +302,6 @@ def _known(gateway: Gateway, name: str) -> str:
 def _listed(gateway: Gateway) -> list[dict[str, Any]]:
     agents = gateway.runtime.config.snapshot.parsed.get("agents") or {}
     return [dict(entry) for entry in agents.get("list") or [] if isinstance(entry, dict)]
-
-
-async def _write(gateway: Gateway, patch: dict[str, Any]) -> None:
-    store = gateway.runtime.config
-    try:
-        await asyncio.to_thread(store.merge_patch, msgspec.to_builtins(patch), store.snapshot.hash)
-    except ConfigInvalid as invalid:
-        issues = [{"path": issue.path, "message": issue.message} for issue in invalid.issues]
-        raise MethodError("invalid config", details={"issues": issues}) from None
-    await store.reload()
 
 
 FILES = (*BOOTSTRAP_FILES, "MEMORY.md", "memory.md")

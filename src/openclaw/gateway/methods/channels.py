@@ -107,7 +107,7 @@ async def approve_pairing(call: Call) -> Any:
 
 
 async def _notify_paired(call: Call, channel: str, recipient: str) -> dict[str, Any]:
-    """The approval stands whether or not the notice arrives, so a failure is only told."""
+    """Tells the sender. The approval stands even when the notice fails, so the failure is only reported."""
     message = {"channel": channel, "to": recipient, "message": NOTICE, "idempotencyKey": str(uuid.uuid4())}
     sent = await registry.answer(call.gateway, call.client, call.id, "send", msgspec.json.encode(message))
     return {"notified": True} if sent.ok else {"notified": False, "notifyError": sent.message}

@@ -15,15 +15,12 @@ from openclaw.config.load import Snapshot
 from openclaw.config.secrets import redact_raw, redacted
 from openclaw.config.store import changed_paths, reload_action
 from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid
+from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
-from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 
 methods = MethodTable()
-
-
-class NoParams(Params):
-    pass
 
 
 class ConfigSet(Params):
@@ -47,7 +44,7 @@ async def get(call: Call) -> Any:
 
 
 def snapshot_view(snapshot: Snapshot) -> dict[str, Any]:
-    """The file and what it means. Values at sensitive places are replaced by a sentinel, and nothing else is."""
+    """The file and its values. Only sensitive values are replaced by a sentinel."""
     values = msgspec.to_builtins(snapshot.config)
     return {
         "path": snapshot.path,
@@ -145,3 +142,14 @@ async def _write(write: Callable[[], Snapshot]) -> Snapshot:
         raise MethodError(str(error)) from None
     except OSError as error:
         raise MethodError(f"the configuration cannot be written: {error}", code="UNAVAILABLE") from None
+
+
+async def patch_config(gateway: Gateway, patch: dict[str, Any]) -> None:
+    """Merges a change into the configuration file and applies it. Raises ``MethodError`` when the result is invalid."""
+    store = gateway.runtime.config
+    try:
+        await asyncio.to_thread(store.merge_patch, patch, store.snapshot.hash)
+    except ConfigInvalid as invalid:
+        issues = [{"path": issue.path, "message": issue.message} for issue in invalid.issues]
+        raise MethodError("invalid config", details={"issues": issues}) from None
+    await store.reload()

@@ -37,13 +37,13 @@ NOT_NOTED = "Nothing was noted of what run {run} was sent: it called no model, o
 class ContextGet(Params):
     key: NonEmpty = "main"
     run_id: NonEmpty | None = None
-    """Its beginning will do; without it, the session's last run."""
+    """A run id or its beginning. Without it the session's last run is meant."""
     call: Positive | None = None
-    """Which of the run's model calls; the last one without it."""
+    """The number of the model call in the run. Without it the last call is meant."""
     full: bool = False
-    """Also the request itself, word for word."""
+    """Adds the whole request."""
     wire: bool = False
-    """Also the JSON text that was sent to the provider, byte for byte."""
+    """Adds the exact JSON text that was sent to the provider."""
 
 
 @methods.add("context.get", ContextGet, access="admin")
@@ -67,7 +67,7 @@ async def get(call: Call) -> Any:
 
 
 async def _since(gateway: Gateway, run: NotedRun, rebuilt: RebuiltRequest) -> dict[str, Any] | None:
-    """What changed since the run before it in the same chat; None for the first."""
+    """The changes since the run before it in the same session; None for the first run."""
     rows = await gateway.runtime.ledger.recent(session_key=run.session_key, limit=MOST_RUNS)
     earlier = next((rows[place + 1 :] for place, row in enumerate(rows) if row.run_id == run.run_id), [])
     opened: dict[str, Transcript | None] = {run.record.session_id: run.transcript}
@@ -132,7 +132,7 @@ class ContextDiff(Params):
 
 @methods.add("context.diff", ContextDiff, access="admin")
 async def diff(call: Call) -> Any:
-    """Between two runs; without names, between the session's last two."""
+    """The differences between two runs. Without ids the session's last two runs are compared."""
     params: ContextDiff = call.params
     gateway = call.gateway
     if params.a and params.b:
@@ -193,7 +193,7 @@ async def _run(gateway: Gateway, ref: str) -> NotedRun:
 
 
 async def _last_runs(gateway: Gateway, key: str, count: int) -> list[NotedRun]:
-    """Newest first; at least one. ``key``: or the session's id or label."""
+    """The last runs, newest first, at least one. ``key`` may also be the session's id or label."""
     session = await find_row(gateway, key)
     key = session.key if session else target_of(gateway, key).key
     opened: dict[str, Transcript | None] = {}

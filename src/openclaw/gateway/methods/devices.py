@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from openclaw.gateway.auth.devices import summary
-from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 
 methods = MethodTable()
 
 Role = Literal["operator", "node"]
-
-
-class NoParams(Params):
-    pass
 
 
 class PairRequest(Params):

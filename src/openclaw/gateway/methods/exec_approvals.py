@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.tools.exec.approvals import (
     TIMEOUT_MS,
@@ -36,7 +36,7 @@ class RequestParams(Params):
 
 @methods.add("exec.approval.request", RequestParams)
 async def request(call: Call) -> Any:
-    """Answers when somebody has decided, or nobody did in time (``decision`` is then null)."""
+    """Answers once a person has decided. ``decision`` is null when nobody decided in time."""
     params: RequestParams = call.params
     asked = ApprovalRequest(
         command=params.command,
@@ -83,11 +83,7 @@ async def resolve(call: Call) -> Any:
     return {"ok": True}
 
 
-class GetParams(Params):
-    pass
-
-
-@methods.add("exec.approvals.get", GetParams)
+@methods.add("exec.approvals.get", NoParams)
 async def get(call: Call) -> Any:
     try:
         return (await _rules(call).snapshot()).view()

@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 methods = MethodTable()
 
 
-class Notes(msgspec.Struct, frozen=True):
+class AgentNotes(msgspec.Struct, frozen=True):
     agent_id: str
     workspace: Path
     settings: MemorySearch
     search: AgentMemory
 
 
-def notes_of(gateway: Gateway, agent_id: str | None) -> Notes:
+def notes_of(gateway: Gateway, agent_id: str | None) -> AgentNotes:
     config = gateway.runtime.config.current
     chosen = agent_id or default_agent_id(config)
     require_agent(gateway, chosen)
     agent = agent_config(config, chosen)
     settings = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     workspace = workspace_dir(config, gateway.runtime.state_dir, chosen)
-    return Notes(chosen, workspace, settings, gateway.runtime.memories.of(chosen, workspace, settings, config))
+    return AgentNotes(chosen, workspace, settings, gateway.runtime.memories.of(chosen, workspace, settings, config))
 
 
 class MemoryStatus(Params):
     agent_id: NonEmpty | None = None
     deep: bool = False
-    """Ask the embedder for one vector to see whether it works."""
+    """Asks the embedder for one vector, to see whether it works."""
 
 
 @methods.add("memory.status", MemoryStatus, access="read")
@@ -75,7 +75,7 @@ async def status(call: Call) -> Any:
 class MemoryIndexParams(Params):
     agent_id: NonEmpty | None = None
     force: bool = False
-    """Make it anew."""
+    """Builds the index from nothing."""
 
 
 @methods.add("memory.index", MemoryIndexParams, access="write")

@@ -1,4 +1,4 @@
-"""``sessions.*``: listing, finding, changing and ending sessions."""
+"""``sessions.*``: listing, finding, changing, ending and resuming sessions, and their branches."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def list_sessions(call: Call) -> Any:
 
 
 async def _selected(call: Call, params: SessionsList) -> AsyncIterator[SessionRow]:
-    """Newest first; stops as soon as enough rows are found, so that a long store costs nothing."""
+    """The matching rows, newest first. The search stops as soon as there are enough."""
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
     needle = (params.search or "").strip().lower()
     since = call.gateway.runtime.clock.now_ms() - params.active_minutes * 60_000 if params.active_minutes else None
@@ -91,7 +91,7 @@ async def _selected(call: Call, params: SessionsList) -> AsyncIterator[SessionRo
 
 
 def _store_paths(call: Call, agent_id: str | None) -> list[str]:
-    """The default agent's first."""
+    """The paths of the session stores, the default agent's first."""
     gateway = call.gateway
     if agent_id:
         return [gateway.runtime.sessions.path(normalize_agent_id(agent_id))]
@@ -208,7 +208,7 @@ async def _label_taken(call: Call, target: Target, label: str) -> bool:
 
 
 KEPT_BY_RESET = ("thinkingLevel", "verboseLevel", "reasoningLevel", "responseUsage")
-"""Whoever resets by this method, rather than by a word in the chat, keeps how the chat is set up."""
+"""The settings that a reset by this method keeps; a reset by a chat command drops them."""
 
 
 class SessionKey(Params):
@@ -217,7 +217,7 @@ class SessionKey(Params):
 
 @methods.add("sessions.reset", SessionKey)
 async def reset(call: Call) -> Any:
-    """A new session id for the key. What is running is stopped first; the old transcript stays where it is."""
+    """Gives the key a new session id. Running work is stopped first; the old transcript stays."""
     gateway = call.gateway
     target = target_of(gateway, call.params.key)
     rotation = await start_over(gateway, target)
@@ -311,9 +311,9 @@ async def archived(call: Call) -> Any:
 class SessionsResume(Params):
     key: NonEmpty
     session_id: NonEmpty | None = None
-    """Whole or its beginning."""
+    """The session id or its beginning."""
     index: Positive | None = None
-    """1 is the newest; without either, the newest."""
+    """The place in the list; 1 is the newest. Without id and index the newest is meant."""
 
 
 @methods.add("sessions.resume", SessionsResume, access="admin")
@@ -364,9 +364,9 @@ async def tree(call: Call) -> Any:
 class SessionsBranch(Params):
     key: NonEmpty
     entry_id: NonEmpty | None = None
-    """Go on after this entry; without one, from the very beginning."""
+    """The entry after which the session continues. Without it the session continues from its beginning."""
     summarize: bool = True
-    """Tell the agent in a few words what happened on the branch that is left."""
+    """Adds a summary of the branch that is left, for the agent."""
 
 
 @methods.add("sessions.branch", SessionsBranch, access="admin")
@@ -389,7 +389,7 @@ class SessionsLabel(Params):
     key: NonEmpty
     entry_id: NonEmpty
     label: Annotated[str, msgspec.Meta(max_length=200)] | None = None
-    """Absent or empty: the entry loses its name."""
+    """The new label. An absent or empty one removes the label."""
 
 
 @methods.add("sessions.label", SessionsLabel, access="admin")

@@ -1,4 +1,4 @@
-"""``skills.status``: the skills an agent has, and what those that cannot be used lack."""
+"""``skills.*``: the skills of an agent, what they lack, and their settings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from openclaw.agent.skills.library import BUNDLED, SkillVerdict, find_skills, ju
 from openclaw.agent.skills.skill_file import SkillNeeds
 from openclaw.config.agents import agent_ids, default_agent_id, workspace_dir
 from openclaw.config.secrets import redacted
-from openclaw.config.validate import ConfigInvalid
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.methods.config import patch_config
+from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.paths import normalize_agent_id
 
@@ -82,9 +82,9 @@ class SkillsUpdate(Params):
     skill_key: NonEmpty
     enabled: bool | None = None
     api_key: str | None = None
-    """Empty: the key is removed."""
+    """The key of the skill's service. An empty one is removed."""
     env: dict[str, str] | None = None
-    """Added to what is there; an empty value removes the variable."""
+    """Variables to add. An empty value removes the variable."""
 
 
 @methods.add("skills.update", SkillsUpdate)
@@ -102,7 +102,7 @@ async def update(call: Call) -> Any:
     if params.env is not None:
         change["env"] = {name.strip(): value.strip() or None for name, value in params.env.items() if name.strip()}
     if change:
-        await _write(call.gateway, {"skills": {"entries": {key: change}}})
+        await patch_config(call.gateway, {"skills": {"entries": {key: change}}})
     parsed: Any = call.gateway.runtime.config.snapshot.parsed
     shown: Any = redacted(parsed)
     for name in ("skills", "entries", key):
@@ -118,23 +118,9 @@ def _keys(gateway: Gateway) -> set[str]:
     return {skill.key for skills in every for skill in skills} | set(config.skills.entries)
 
 
-async def _write(gateway: Gateway, patch: dict[str, Any]) -> None:
-    store = gateway.runtime.config
-    try:
-        await asyncio.to_thread(store.merge_patch, patch, store.snapshot.hash)
-    except ConfigInvalid as invalid:
-        issues = [{"path": issue.path, "message": issue.message} for issue in invalid.issues]
-        raise MethodError("invalid config", details={"issues": issues}) from None
-    await store.reload()
-
-
-class SkillsBins(Params):
-    pass
-
-
-@methods.add("skills.bins", SkillsBins)
+@methods.add("skills.bins", NoParams)
 async def skills_bins(call: Call) -> Any:
-    """Programs that the agents' skills ask for, whether installed here or not."""
+    """The programs that the agents' skills need, whether they are installed or not."""
     gateway = call.gateway
     config = gateway.runtime.config.current
     bins: set[str] = set()

@@ -1,4 +1,4 @@
-"""``health`` and ``status``: is all well, and what is going on."""
+"""Methods about the Gateway itself: health, status, presence, logs, missed events and models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openclaw import __version__
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.channel_services import summary_lines
 from openclaw.gateway.health import heartbeat_summary
-from openclaw.gateway.server.params import NonEmpty, Params
+from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.server.replay import LET_GO, Resumption, catch_up, resume
 from openclaw.gateway.session_rows import list_kind, model_defaults, most_recent, row_view
@@ -31,16 +31,12 @@ class HealthParams(Params):
     probe: bool = False
 
 
-class StatusParams(Params):
-    pass
-
-
 @methods.add("health", HealthParams)
 async def health(call: Call) -> Any:
     return await call.gateway.health.current(probe=call.params.probe)
 
 
-@methods.add("status", StatusParams)
+@methods.add("status", NoParams)
 async def status(call: Call) -> Any:
     gateway = call.gateway
     config = gateway.runtime.config.current
@@ -88,7 +84,7 @@ _SHOWN_IF_SET = (
 
 
 def status_row(row: SessionRow, defaults: dict[str, Any], now: int) -> dict[str, Any]:
-    """A session with how full it is; what is unknown is null, never a made-up zero."""
+    """A session and how full its context is. Unknown numbers are null."""
     view = row_view(row, defaults)
     updated = view.get("updatedAt")
     total, window = view.get("totalTokens"), view.get("contextTokens")
@@ -119,10 +115,6 @@ def _flags(view: dict[str, Any]) -> list[str]:
     if view.get("sessionId"):
         flags.append(f"id:{view['sessionId']}")
     return flags
-
-
-class NoParams(Params):
-    pass
 
 
 class SystemEvent(Params):
@@ -169,7 +161,7 @@ async def presence(call: Call) -> Any:
 
 @methods.add("system-event", SystemEvent)
 async def system_event(call: Call) -> Any:
-    """A line in the form machines announce themselves with is presence; others wait for a session's next run."""
+    """Takes a line of the form ``Node: …`` as presence. Another text waits for the session's next run."""
     params: SystemEvent = call.params
     text = params.text.strip()
     if not text:
@@ -184,7 +176,7 @@ async def system_event(call: Call) -> Any:
 
 @methods.add("last-heartbeat", NoParams)
 async def last_heartbeat(call: Call) -> Any:
-    """None has run: heartbeats are not part of this version."""
+    """Always null, because this version runs no heartbeats."""
     return None
 
 
@@ -239,7 +231,7 @@ def _range(cursor: int | None, size: int, max_bytes: int) -> tuple[int, bool, bo
 
 
 def newest_log(folder: Path) -> Path | None:
-    """The latest daily file: just after midnight today's may not exist yet."""
+    """The newest daily file. Just after midnight today's file may not exist yet."""
     if not folder.is_dir():
         return None
     named = [path for path in folder.iterdir() if (found := DAILY_NAME.fullmatch(path.name)) and not found[2]]
@@ -264,7 +256,7 @@ async def replay(call: Call) -> Any:
         raise MethodError("a replay is already under way on this connection", code="UNAVAILABLE", retryable=True)
     resumption = resume(broadcaster, params.after_seq, params.epoch)
     sent = await catch_up(broadcaster, client, resumption.after)
-    if sent is None:  # More was said meanwhile than is kept, and the client read slower than that.
+    if sent is None:  # The client reads more slowly than events are published.
         resumption = Resumption(broadcaster.seq, LET_GO)
     return resumption.view(broadcaster, sent or 0)
 

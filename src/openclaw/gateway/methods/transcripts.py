@@ -1,4 +1,4 @@
-"""Transcripts found, taken along, brought in and kept small: ``sessions.search|export|import|archive``."""
+"""``sessions.search``, ``export``, ``import`` and ``archive``: work on whole transcripts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def search(call: Call) -> Any:
 
 
 async def _keys(gateway: Gateway) -> dict[str, str]:
-    """By session id, current ones and earlier ones."""
+    """The session key of each current and earlier session id."""
     keys: dict[str, str] = {}
     for row in await gateway.runtime.sessions.rows():
         keys[row.entry["sessionId"]] = shown_key(shown_key(row.key))
@@ -138,7 +138,7 @@ class SessionsImport(Params):
     key: NonEmpty
     """A session that does not exist yet."""
     lines: list[str]
-    """Of an export, in either format."""
+    """The lines of an export, in either format."""
 
 
 @methods.add("sessions.import", SessionsImport, access="admin")
@@ -161,7 +161,7 @@ async def import_(call: Call) -> Any:
 
 
 async def _bring_in(gateway: Gateway, target: Target, lines: list[str]) -> str:
-    """The transcript first: an entry is made only once it has something to show."""
+    """Writes the transcript and then the entry, so that an entry never lacks its transcript."""
     session_id, now = str(uuid.uuid4()), gateway.runtime.clock.now_ms()
     ref = TranscriptRef(agent_id=target.agent_id, session_id=session_id)
     if is_transcript(lines):

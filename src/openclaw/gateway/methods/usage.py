@@ -13,7 +13,7 @@ import msgspec
 from openclaw.agent.prompt.report import stored_report
 from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
 from openclaw.gateway import spend_view
-from openclaw.gateway.server.params import NonEmpty, Params, Positive
+from openclaw.gateway.server.params import NonEmpty, NoParams, Params, Positive
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.gateway.session_rows import message_of, model_defaults, preview_role, preview_text, row_view, shortened
 from openclaw.gateway.targets import Target, find_row, transcript_ref
@@ -146,7 +146,7 @@ def _grouped(
 async def _complete(
     gateway: Gateway, sessions: list[dict[str, Any]], owners: Mapping[str, Owner], params: SessionsUsage
 ) -> None:
-    """What the store knows of the listed sessions, in the words of every other list."""
+    """Adds the fields of the session store to the listed sessions."""
     defaults = model_defaults(gateway)
     for session in sessions:
         owner = owners.get(session["sessionId"])
@@ -229,7 +229,7 @@ class UsageCost(Params):
 
 @methods.add("usage.cost", UsageCost)
 async def usage_cost(call: Call) -> Any:
-    """Of all agents, in days of the user's zone."""
+    """The cost of all agents for each day in the user's zone."""
     params: UsageCost = call.params
     gateway = call.gateway
     days = _days(gateway, params.start_date, params.end_date, zone_is_utc=False, count=params.days or 30)
@@ -247,11 +247,7 @@ async def usage_cost(call: Call) -> Any:
     return {"updatedAt": gateway.runtime.clock.now_ms(), "days": count, **answer}
 
 
-class UsageStatus(Params):
-    pass
-
-
-@methods.add("usage.status", UsageStatus)
+@methods.add("usage.status", NoParams)
 async def usage_status(call: Call) -> Any:
-    """Quotas as providers report them; none of ours does."""
+    """The quotas that providers report. None of the supported providers reports any."""
     return {"updatedAt": call.gateway.runtime.clock.now_ms(), "providers": []}

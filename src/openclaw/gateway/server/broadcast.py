@@ -1,4 +1,4 @@
-"""One event to many clients: a global sequence number, one encoding, and a bound on what a slow client may cost.
+"""Sends one event to many clients: it is numbered and encoded once, and a slow client has a bounded buffer.
 
 Nothing here waits. A frame goes into the client's outbound buffer or, when that is full, the client's slowness is
 dealt with at once, so that one stalled reader never delays the others.
@@ -15,10 +15,10 @@ import msgspec
 
 from openclaw.gateway.auth.authorise import EVENT_SCOPES, may_receive
 from openclaw.gateway.server import frames
-from openclaw.gateway.server.replay import REPLAY, Backlog, Kept
+from openclaw.gateway.server.replay import REPLAY, Backlog, KeptEvent
 
 MAX_BUFFERED_BYTES = 1_572_864
-"""What may wait in one client's outbound buffer before it counts as slow."""
+"""A client with more bytes than this in its outbound buffer counts as slow."""
 DELTA_EVENTS = "delta-events"
 TOOL_EVENTS = "tool-events"
 
@@ -39,21 +39,21 @@ class ClientInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
 
 
 class Sink(Protocol):
-    """Where a client's frames go. Nothing waits; ``buffered`` says how many bytes have not left yet."""
+    """Writes the frames of one client. No write waits; ``buffered`` is the number of bytes not yet sent."""
 
     @property
     def buffered(self) -> int: ...
 
     def pack(self, frame: bytes) -> bytes:
-        """The frame as it stands on this wire; the same function object for every client of a kind."""
+        """The frame as it is sent on this wire. All clients of one kind share the same function object."""
         ...
 
     def write(self, packed: bytes) -> None:
-        """An event; may leave a moment later, together with the next ones."""
+        """Writes an event. It may be sent a moment later, together with the events that follow."""
         ...
 
     def write_now(self, packed: bytes) -> None:
-        """An answer; leaves at once, after what was written before it."""
+        """Writes an answer. It is sent at once, after everything that was written before."""
         ...
 
     async def room(self) -> None:
@@ -68,7 +68,7 @@ class Sink(Protocol):
 
 
 class Client:
-    """A connected caller: who it is, what it may see, and its bounded way out."""
+    """A connected client: its identity, its permissions and the bounded buffer of what is sent to it."""
 
     def __init__(
         self,
@@ -92,19 +92,19 @@ class Client:
         self.ip = ip
         self.device_id: str | None = None
         self.by_device_token = False
-        """It got in with a device token, so revoking that token ends it."""
+        """True when the client connected with a device token; revoking the token then closes the connection."""
         self.presence_key: str | None = None
         self.event_filter: Callable[[str, Any], bool] | None = None
-        """When set, only broadcast events it accepts are sent."""
+        """When it is set, only the broadcast events that it accepts are sent."""
         self.takes_increments = DELTA_EVENTS in caps
         self.live = REPLAY not in caps
-        """False: broadcasts do not go to it now; it gets them from the backlog."""
+        """While this is False the client gets no broadcasts; it gets them from the backlog later."""
         self.catching_up = False
         self.dropped = 0
         self.closing = False
 
     def send_frame(self, frame: bytes) -> None:
-        """One frame for this client alone, at once."""
+        """Sends a frame to this client at once."""
         if self.closing:
             return
         if self.sink.buffered <= MAX_BUFFERED_BYTES:
@@ -123,7 +123,7 @@ class Client:
             self.close(1008, "slow consumer")
 
     async def send_answer(self, frame: bytes) -> None:
-        """A response: a client with a full buffer is waited for, since it asked for what fills it."""
+        """Sends a response. When the buffer is full it waits, because the client asked for the data."""
         if self.sink.buffered > MAX_BUFFERED_BYTES:
             await self.sink.room()
         if not self.closing:
@@ -138,10 +138,10 @@ class Client:
         self.sink.close(code, reason)
 
     def follow_run(self, run_id: str) -> None:
-        """Streams that show only the runs of one call learn here of a run that belongs to it."""
+        """Told about a run that belongs to the call. A stream that shows one call overrides it."""
 
     def finish_after(self, run_id: str) -> None:
-        """Streams that end with a run learn here which one."""
+        """Told which run ends the stream. A stream that shows one call overrides it."""
 
     def note_answer(self, payload: Any) -> None:
         """Called with every payload this client is answered with."""
@@ -156,7 +156,7 @@ class Broadcaster:
         self.clients: dict[str, Client] = {}
         self.seq = 0
         self.epoch = str(uuid.uuid4())
-        """Sequence numbers begin again with every start: those of another epoch mean nothing here."""
+        """Sequence numbers begin again at every start. Numbers of another epoch have no meaning."""
         self.backlog = Backlog()
 
     def add(self, client: Client) -> None:
@@ -174,15 +174,15 @@ class Broadcaster:
         scope: str | None = None,
         state_version: dict[str, int] | None = None,
     ) -> None:
-        """To every client that may see it. ``scope`` narrows further than what the event itself demands."""
+        """Sends an event to every client that may see it. ``scope`` asks for more than the event itself does."""
         self.seq += 1
         needed = scope or EVENT_SCOPES.get(event)
         frame = frames.encode_event(event, payload, self.seq, state_version)
         _send(self._live(needed), event, payload, frame, drop_if_slow)
-        self.backlog.keep(Kept(self.seq, event, needed, frame))
+        self.backlog.keep(KeptEvent(self.seq, event, needed, frame))
 
     def publish_variants(self, event: str, full: Payload, delta: Any, *, drop_if_slow: bool = False) -> None:
-        """One event in two forms under one sequence number: increments for clients with ``delta-events``.
+        """Sends an event in two forms under one number; clients with ``delta-events`` get the increment.
 
         ``full`` may be called again, much later, for a client that missed the event.
         """
@@ -194,10 +194,10 @@ class Broadcaster:
             _send(whole, event, payload, frames.encode_event(event, payload, self.seq), drop_if_slow)
         if len(whole) < len(live):
             _send([client for client in live if client.takes_increments], event, delta, increment, drop_if_slow)
-        self.backlog.keep(Kept(self.seq, event, None, increment, full))
+        self.backlog.keep(KeptEvent(self.seq, event, None, increment, full))
 
     def send_to(self, conn_ids: Iterable[str], event: str, payload: Any, *, drop_if_slow: bool = False) -> None:
-        """To these connections only, without a sequence number."""
+        """Sends an event to these connections only, without a sequence number."""
         named = [client for conn_id in conn_ids if (client := self.clients.get(conn_id)) is not None]
         if named:
             _send(named, event, payload, frames.encode_event(event, payload), drop_if_slow, filtered=False)
@@ -213,7 +213,7 @@ class Broadcaster:
 def _send(
     clients: list[Client], event: str, payload: Any, frame: bytes, drop_if_slow: bool, *, filtered: bool = True
 ) -> None:
-    """One form of an event to clients of several kinds, byte for byte the same for all of a kind."""
+    """Sends one form of an event. The frame is packed once for each kind of client."""
     packed: dict[Callable[[bytes], bytes], bytes] = {}
     for client in clients:
         accepts = client.event_filter

@@ -1,4 +1,4 @@
-"""One WebSocket from its first byte to its last."""
+"""One WebSocket connection: the handshake, the requests and the close."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aiohttp.abc import AbstractStreamWriter
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.server import frames, registry
 from openclaw.gateway.server.broadcast import Client
-from openclaw.gateway.server.handshake import Admission, ConnectParams, Refused, admit, hello_ok
+from openclaw.gateway.server.handshake import ConnectGrant, ConnectParams, ConnectRefused, admit, hello_ok
 from openclaw.gateway.server.params import InvalidParams, decode_params
 from openclaw.gateway.server.replay import catch_up, resume
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HANDSHAKE_TIMEOUT_S = 10.0
 MAX_CALLS_IN_FLIGHT = 256
-"""A client with more unanswered calls is not read from until one is answered."""
+"""A client with this many unanswered calls is not read until one of them is answered."""
 CLOSE_GRACE_S = 5.0
 LINGER_STEP_S = 0.05
 SLOW_CALL_MS = 250
@@ -59,7 +59,7 @@ class WebSocketSink:
 
     @staticmethod
     def pack(frame: bytes) -> bytes:
-        """A text frame as RFC 6455 has it; a server does not mask."""
+        """A text frame of RFC 6455. Servers do not mask."""
         size = len(frame)
         if size < 126:
             return bytes((0x81, size)) + frame
@@ -80,7 +80,7 @@ class WebSocketSink:
         self._leave()
 
     def _leave(self) -> None:
-        """At once, or, when something has left in this pass already, when it is over."""
+        """Sends at once, or at the end of this pass of the event loop if something was already sent in it."""
         if not self._leaving:
             self._flush()
             self._leaving = True
@@ -112,19 +112,19 @@ class WebSocketSink:
             self._closer = asyncio.get_running_loop().create_task(self.closed(code, reason))
 
     async def closed(self, code: int, reason: str) -> None:
-        """Says goodbye; a peer that does not react in time is cut off."""
+        """Sends the close frame, and cuts off a peer that does not react in time."""
         self._flush()
         try:
             async with asyncio.timeout(CLOSE_GRACE_S):
                 await self._ws.close(code=code, message=frames.close_reason(reason), drain=False)
         except (TimeoutError, ConnectionError, RuntimeError):
             pass
-        # Not at once: what is buffered, the close frame last, should still reach a peer that reads.
+        # The abort comes later, so that a peer that reads still gets the buffer and the close frame.
         asyncio.get_running_loop().call_later(CLOSE_GRACE_S, self._transport.abort)
 
 
 class PatientSocket(web.WebSocketResponse):
-    """Lets a peer finish sending what is too large: hanging up on it resets the connection, and it never learns why."""
+    """Lets a peer finish sending a frame that is too large, because a reset would hide the reason from it."""
 
     _said_goodbye = False
 
@@ -139,7 +139,7 @@ class PatientSocket(web.WebSocketResponse):
             transport.write(b"\x88" + bytes((len(reason),)) + reason)
             self._said_goodbye = True
             waited = 0.0
-            while waited < CLOSE_GRACE_S and not transport.is_closing():  # What still comes is thrown away meanwhile.
+            while waited < CLOSE_GRACE_S and not transport.is_closing():  # Incoming data is dropped.
                 await asyncio.sleep(LINGER_STEP_S)
                 waited += LINGER_STEP_S
         return await super().close(code=code, message=message, drain=drain)
@@ -193,23 +193,23 @@ class Connection:
             await sink.closed(1008, "invalid request frame")
             return None
         try:
-            # Shielded: a device file being written is not left half way when the caller hangs up.
+            # The shield lets a write of the device files finish when the caller hangs up.
             admission = await asyncio.shield(self._gateway.spawn(self._admit(request)))
-        except Refused as refused:
+        except ConnectRefused as refused:
             await self._refuse(sink, request.id, refused)
             return None
         return self._welcome(sink, request.id, admission)
 
-    async def _admit(self, request: frames.Request) -> Admission:
+    async def _admit(self, request: frames.Request) -> ConnectGrant:
         if request.method != "connect":
-            raise Refused("invalid handshake: first request must be connect")
+            raise ConnectRefused("invalid handshake: first request must be connect")
         try:
             connect = decode_params("connect", request.params, ConnectParams)
         except InvalidParams as error:
-            raise Refused(str(error)) from None
+            raise ConnectRefused(str(error)) from None
         return await admit(self._gateway, connect, self._peer, self._nonce)
 
-    async def _refuse(self, sink: WebSocketSink, id: str, refused: Refused) -> None:
+    async def _refuse(self, sink: WebSocketSink, id: str, refused: ConnectRefused) -> None:
         fields = {"conn": self._id, "ip": self._peer.ip, "code": refused.close_code}
         log.warning("refused %s: %s", self._peer.ip, refused, extra={"fields": fields})
         error = frames.ErrorShape(
@@ -218,7 +218,7 @@ class Connection:
         sink.write_now(sink.pack(frames.encode_error(id, error)))
         await sink.closed(refused.close_code, str(refused))
 
-    def _welcome(self, sink: WebSocketSink, id: str, admission: Admission) -> Client:
+    def _welcome(self, sink: WebSocketSink, id: str, admission: ConnectGrant) -> Client:
         client = Client(
             sink,
             conn_id=self._id,
@@ -237,7 +237,7 @@ class Connection:
         client.send_frame(frames.encode_response(id, hello_ok(self._gateway, admission, self._id, resumption)))
         broadcaster.add(client)
         if resumption is not None:
-            client.live = False  # Until what it missed was sent: nothing comes before its turn.
+            client.live = False  # Until it has been sent what it missed.
             self._gateway.spawn(catch_up(broadcaster, client, resumption.after))
         self._gateway.health.refresh_soon()
         log.debug("connected %s", admission.info.id, extra={"fields": {"conn": self._id, "role": admission.role}})
@@ -278,7 +278,7 @@ class Connection:
 
 
 def _log_call(client: Client, request: frames.Request, answer: registry.Answer, took_ms: int) -> None:
-    """Every call at debug; failures and slow ones where a person looks first."""
+    """Logs every call at debug level, and failed or slow calls at info level."""
     level = logging.DEBUG if answer.ok and took_ms < SLOW_CALL_MS else logging.INFO
     if not log.isEnabledFor(level):
         return

@@ -12,7 +12,7 @@ import msgspec
 
 PROTOCOL_VERSION = 3
 MAX_FRAME_BYTES = 512 * 1024
-"""Inbound; a larger frame closes the connection with 1009."""
+"""The largest inbound frame. A larger one closes the connection with code 1009."""
 CLOSE_REASON_BYTES = 120
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -47,7 +47,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type", tag="event", omit_de
 
 
 class BadFrame(Exception):
-    """JSON, but not a request. ``id`` is its own id where it has one, so that the sender can tell which it was."""
+    """The frame is JSON but not a request. ``id`` is the id it names, if any, so that the sender knows which it was."""
 
     def __init__(self, id: str, reason: str) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ class BadFrame(Exception):
 
 
 class NotJson(Exception):
-    """Not JSON at all."""
+    """The frame is not JSON."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -123,7 +123,7 @@ def encode_response(id: str, payload: Any = None) -> bytes:
 
 
 def encode_null_response(id: str) -> bytes:
-    """An answer whose value is null, which is not the same as an answer without a value."""
+    """An answer with the payload null, which differs from an answer without a payload."""
     return _encoder.encode(_Response(id, True, _NULL))
 
 
@@ -138,5 +138,5 @@ def encode_event(
 
 
 def close_reason(text: str) -> bytes:
-    """Cut to what a close frame may carry, never inside a character."""
+    """The reason, shortened to what a close frame can hold and never cut inside a character."""
     return text.encode()[:CLOSE_REASON_BYTES].decode("utf-8", "ignore").encode()

@@ -1,4 +1,4 @@
-"""The first request of a connection: who calls, may they in, and as what."""
+"""The ``connect`` request: it checks the caller, pairs its device and answers with ``hello-ok``."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ class ConnectParams(Params):
     locale: str | None = None
     user_agent: str | None = None
     last_seq: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    """The last broadcast the client has dealt with on an earlier connection: it gets those after it."""
+    """The last broadcast that the client handled on an earlier connection. It gets the later ones."""
     epoch: Text | None = None
     """From the ``hello-ok`` of that connection."""
 
 
-class Refused(Exception):
+class ConnectRefused(Exception):
     """The connection is answered with an error and closed."""
 
     def __init__(
@@ -108,8 +108,8 @@ class Refused(Exception):
         self.retry_after_ms = retry_after_ms
 
 
-class Admission(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller is from now on."""
+class ConnectGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """The role, the scopes and the device that the caller has on this connection."""
 
     role: str
     scopes: tuple[str, ...]
@@ -117,7 +117,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     caps: frozenset[str]
     last_seq: int | None = None
     epoch: str | None = None
-    """Where the events of an earlier connection ended, if the client wants to go on from there."""
+    """The epoch that ``last_seq`` belongs to."""
     device_id: str | None = None
     device_token: dict[str, Any] | None = None
     by_device_token: bool = False
@@ -132,14 +132,14 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
         return {"deviceToken": token["token"], "role": token["role"], "scopes": token["scopes"], "issuedAtMs": issued}
 
 
-async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str) -> Admission:
-    """Decides on a well-formed ``connect``. Raises ``Refused``."""
+async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str) -> ConnectGrant:
+    """Decides on a well-formed ``connect``. Raises ``ConnectRefused``."""
     if connect.max_protocol < PROTOCOL_VERSION or connect.min_protocol > PROTOCOL_VERSION:
         details = {"expectedProtocol": PROTOCOL_VERSION}
-        raise Refused("protocol mismatch", details=details, close_code=1002)
+        raise ConnectRefused("protocol mismatch", details=details, close_code=1002)
     role = connect.role or "operator"
     if role not in ("operator", "node"):
-        raise Refused("invalid role")
+        raise ConnectRefused("invalid role")
     asked = tuple(connect.scopes or ())
     scopes = asked or (("operator.admin",) if role == "operator" else ())
     client = connect.client
@@ -147,7 +147,7 @@ async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str
     is_page = is_control_ui(client.id) or is_webchat(client.id, client.mode)
     if is_page and (refused := origin_refusal(peer, allowed)):
         hint = "open the Control UI from this Gateway or add its origin to gateway.controlUi.allowedOrigins"
-        raise Refused(f"origin not allowed ({refused}; {hint})")
+        raise ConnectRefused(f"origin not allowed ({refused}; {hint})")
     attempt = _Attempt(gateway, connect, peer, role, asked, scopes)
     if connect.device is None:
         attempt.without_device()
@@ -162,7 +162,7 @@ async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str
 
 
 class _Attempt:
-    """One try to get in: the facts every step needs."""
+    """One ``connect`` request with the facts that each check needs."""
 
     def __init__(
         self,
@@ -189,20 +189,20 @@ class _Attempt:
 
     def _refuse_for_now(self) -> None:
         text = f"unauthorized: too many failed attempts; try again in {self.wait_ms // 1000 + 1} s"
-        raise Refused(text, retry_after_ms=self.wait_ms)
+        raise ConnectRefused(text, retry_after_ms=self.wait_ms)
 
     def refuse(self) -> None:
-        """Counts a wrong secret. A right one sent from this machine is always heard: a stale tab locks nobody out."""
+        """Counts a wrong secret and refuses. A right secret from this machine is accepted despite earlier failures."""
         if self.verdict.reason == "mismatch":
             self.gateway.auth_limiter.failed(self.peer.ip)
             if self.wait_ms:
                 self._refuse_for_now()
         client = self.connect.client
-        raise Refused(refusal_text(self.secret.mode, self.verdict.reason, client.id, client.mode))
+        raise ConnectRefused(refusal_text(self.secret.mode, self.verdict.reason, client.id, client.mode))
 
     @property
     def pairing_is_bypassed(self) -> bool:
-        """Flags for a Control UI that cannot have a device key (no secure context)."""
+        """Whether settings exempt a Control UI that cannot have a device key, because its context is not secure."""
         flags = self.gateway.runtime.config.current.gateway.control_ui
         bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
         return bypass and is_control_ui(self.connect.client.id) and self.verdict.ok
@@ -211,23 +211,23 @@ class _Attempt:
         flags = self.gateway.runtime.config.current.gateway.control_ui
         bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
         if is_control_ui(self.connect.client.id) and not bypass:
-            raise Refused("control ui requires HTTPS or localhost (secure context)")
+            raise ConnectRefused("control ui requires HTTPS or localhost (secure context)")
         if self.verdict.ok:
             return
         if self.token or self.password:
             self.refuse()
-        raise Refused("device identity required", code="NOT_PAIRED")
+        raise ConnectRefused("device identity required", code="NOT_PAIRED")
 
     def verify_device(self, device: ConnectDevice, nonce: str) -> None:
         raw = raw_public_key(device.public_key)
         if raw is None or device_id(raw) != device.id:
-            raise Refused("device identity mismatch")
+            raise ConnectRefused("device identity mismatch")
         if abs(self.gateway.runtime.clock.now_ms() - device.signed_at) > MAX_SKEW_MS:
-            raise Refused("device signature expired")
+            raise ConnectRefused("device signature expired")
         if device.nonce is None and not self.peer.is_local:
-            raise Refused("device nonce required")
+            raise ConnectRefused("device nonce required")
         if device.nonce is not None and device.nonce != nonce:
-            raise Refused("device nonce mismatch")
+            raise ConnectRefused("device nonce mismatch")
         text = signed_text(
             device_id=device.id,
             client_id=self.connect.client.id,
@@ -239,10 +239,10 @@ class _Attempt:
             nonce=device.nonce,
         )
         if not signature_is_valid(raw, text, device.signature):
-            raise Refused("device signature invalid")
+            raise ConnectRefused("device signature invalid")
 
     def authorise_device(self, device: ConnectDevice) -> bool:
-        """Whether the device's own token opened the door instead of the shared secret."""
+        """Whether the device's own token was accepted instead of the shared secret."""
         if self.verdict.ok:
             return False
         if self.token and self.gateway.devices.token_is_valid(device.id, self.token, self.role, self.scopes):
@@ -269,21 +269,21 @@ class _Attempt:
             return
         if created:
             self.gateway.broadcaster.publish("device.pair.requested", request, drop_if_slow=True)
-        raise Refused("pairing required", code="NOT_PAIRED", details={"requestId": request["requestId"]})
+        raise ConnectRefused("pairing required", code="NOT_PAIRED", details={"requestId": request["requestId"]})
 
-    def admission(self, **device: Any) -> Admission:
+    def admission(self, **device: Any) -> ConnectGrant:
         info = msgspec.convert(msgspec.to_builtins(self.connect.client), ClientInfo)
         connect = self.connect
         missed = {"last_seq": connect.last_seq, "epoch": connect.epoch}
         caps = frozenset(connect.caps)
-        return Admission(role=self.role, scopes=self.scopes, info=info, caps=caps, **missed, **device)
+        return ConnectGrant(role=self.role, scopes=self.scopes, info=info, caps=caps, **missed, **device)
 
 
 TICK_INTERVAL_MS = 30_000
 
 
 def hello_ok(
-    gateway: Gateway, admission: Admission, conn_id: str, resumption: Resumption | None = None
+    gateway: Gateway, admission: ConnectGrant, conn_id: str, resumption: Resumption | None = None
 ) -> dict[str, Any]:
     hello: dict[str, Any] = {
         "type": "hello-ok",
@@ -305,7 +305,7 @@ def hello_ok(
 
 
 def _events(gateway: Gateway) -> dict[str, Any]:
-    """Where the events of this connection begin, so that a client knows at once whether it missed any."""
+    """The epoch and number at which this connection's events begin, so that a client sees whether it missed any."""
     return {"epoch": gateway.broadcaster.epoch, "seq": gateway.broadcaster.seq}
 
 

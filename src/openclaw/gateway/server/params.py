@@ -1,4 +1,4 @@
-"""What parameter records have in common: camelCase on the wire, nothing unknown, nothing positional."""
+"""Parameter records of methods, and the check that reports everything that is wrong with given parameters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Params(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    pass
+    """Parameters of a method: camelCase on the wire, and no unknown fields."""
+
+
+class NoParams(Params):
+    """For methods without parameters."""
 
 
 T = TypeVar("T")
 MAX_PROBLEMS = 20
-"""Parts listed in one message; hostile input could otherwise make it as long as itself."""
+"""The most problems listed in one error message, so that bad input cannot make it arbitrarily long."""
 
 
 class InvalidParams(Exception):
@@ -55,7 +59,7 @@ def decode_params(method: str, raw: bytes | msgspec.Raw, shape: type[T]) -> T:
 
 
 def problems(value: Any, shape: type[Any]) -> list[str]:
-    """What is wrong with a plain value, in the order a reader of the schema would meet it, without repeats."""
+    """The problems of a plain value, in the order of the schema and without repeats."""
     found: list[str] = []
     _check(value, _info(shape), "", found)
     return list(dict.fromkeys(found))[:MAX_PROBLEMS]
@@ -67,7 +71,7 @@ def _info(shape: type[Any]) -> inspect.Type:
 
 
 def _whole_numbers(value: Any) -> Any:
-    """JSON has one kind of number: 3.0 is an integer."""
+    """Turns whole floats into integers, because JSON has one kind of number."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return int(value)
     if isinstance(value, list):

@@ -20,7 +20,7 @@ _ANNOUNCED = re.compile(
 
 
 class Presence:
-    """The list and its version. Entries of connected clients stay; others fade after five minutes."""
+    """The presence list and its version. Connected clients stay in it; other entries expire after five minutes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,7 +34,7 @@ class Presence:
         self.upsert(key, {**entry, "reason": "connect"})
 
     def disconnect(self, key: str) -> None:
-        """The last connection under this key has gone."""
+        """Removes one connection; the entry says ``disconnect`` once the last one under this key is gone."""
         name = key.lower()
         left = self._connected.get(name, 0) - 1
         if left > 0:
@@ -66,7 +66,7 @@ class Presence:
         return True
 
     def listing(self) -> list[PresenceEntry]:
-        """Newest first; the Gateway's own entry is always fresh."""
+        """All entries, newest first. The Gateway's own entry always has the current time."""
         self._prune()
         own = {**self._self, "ts": self._clock.now_ms()}
         return sorted([own, *self._entries.values()], key=lambda entry: -entry["ts"])
@@ -100,7 +100,7 @@ def _self_entry() -> PresenceEntry:
 
 
 def _own_ip() -> str:
-    """The address of the interface that leads outside; nothing is sent to find it."""
+    """The address of the interface that leads to other networks. Nothing is sent to find it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

@@ -35,7 +35,7 @@ chat.send sessions.resolve sessions.usage sessions.usage.timeseries sessions.usa
 connect
 """
 ADVERTISED: tuple[str, ...] = tuple(_METHODS.split())
-"""Names of protocol v3. One that has no handler here says so; clients never meet a pretended answer."""
+"""The method names of protocol v3. A name without a handler here answers UNAVAILABLE."""
 
 _EVENTS = """
 connect.challenge agent chat presence tick talk.mode shutdown health heartbeat cron node.pair.requested
@@ -46,7 +46,7 @@ EVENTS: tuple[str, ...] = tuple(_EVENTS.split())
 
 
 class MethodError(Exception):
-    """An answer that is not ok. ``payload`` goes beside the error, for methods whose failures carry a result."""
+    """An error answer. ``payload`` is sent beside the error, for methods whose failures carry a result."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Call:
         self.params = params
 
     def respond(self, payload: Any) -> None:
-        """An early ``res`` on the same id; the handler's return value follows as the last one."""
+        """Sends an early ``res`` with the same id. The handler's return value follows as the last one."""
         self.client.note_answer(payload)
         self.client.send_frame(frames.encode_response(self.id, payload))
 
@@ -165,7 +165,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 async def answer(gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes) -> Answer:
-    """Runs the call. Whatever a handler does, there is an answer."""
+    """Runs the call. There is an answer even when the handler fails."""
     try:
         found, call = open_call(gateway, client, id, name, raw)
         payload = await found.handler(call)
@@ -182,7 +182,7 @@ async def answer(gateway: Gateway, client: Client, id: str, name: str, raw: msgs
 
 
 def _for_the_client(error: Exception) -> str:
-    """Nothing about our insides, except what the person at the other end can do something about."""
+    """The error text for the client. It names a cause only when the reader can act on it."""
     if isinstance(error, OSError) and is_disk_trouble(error):
         return f"not done: {in_words(error)}, then try again"
     return "internal error (see logs)"

@@ -1,4 +1,4 @@
-"""Events a client missed: the newest broadcasts are kept for a while and sent again to whoever asks.
+"""The backlog of broadcasts, and how a client that was away gets the events that it missed.
 
 A client that catches up is left out of live broadcasts meanwhile: what is published is kept here in any case, so it
 gets everything from here, in order and once, until it has reached the newest and is live again.
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 MAX_FRAMES = 4_096
 MAX_BYTES = 4 * 1024 * 1024
 OVERHEAD = 200
-"""What keeping a frame costs besides its bytes."""
+"""The memory that a kept frame costs besides its bytes."""
 CHUNK_BYTES = 256 * 1024
-"""Sent in one piece; then the others have their turn and the client gets time to read."""
+"""The bytes sent in one piece. Then other tasks run and the client gets time to read."""
 CHUNK_FRAMES = 512
 REPLAY = "event-replay"
-"""Clients with this capability get no broadcasts until they have called ``events.replay``: nothing comes early."""
+"""A client with this capability gets no broadcasts before it has called ``events.replay``."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptEvent(msgspec.Struct, frozen=True):
     """One broadcast. ``frame`` is what clients with increments get, ``whole`` makes the payload of the others."""
 
     seq: int
@@ -38,14 +38,14 @@ class Kept(msgspec.Struct, frozen=True):
     scope: str | None
     frame: bytes
     whole: Any = None
-    """None: the same for all. Whole texts so far are made again when needed: kept, they would fill the memory."""
+    """None when all clients get the same. The whole text is made again on demand, to save memory."""
 
 
 class Backlog:
     """The newest broadcasts, without a gap, bounded by their number and by their bytes."""
 
     def __init__(self, max_frames: int = MAX_FRAMES, max_bytes: int = MAX_BYTES) -> None:
-        self._kept: deque[Kept] = deque()
+        self._kept: deque[KeptEvent] = deque()
         self._max_frames = max_frames
         self._max_bytes = max_bytes
         self._bytes = 0
@@ -53,13 +53,13 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: KeptEvent) -> None:
         self._kept.append(kept)
         self._bytes += len(kept.frame) + OVERHEAD
         while len(self._kept) > self._max_frames or (self._bytes > self._max_bytes and self._kept):
             self._bytes -= len(self._kept.popleft().frame) + OVERHEAD
 
-    def after(self, seq: int, limit: int) -> list[Kept]:
+    def after(self, seq: int, limit: int) -> list[KeptEvent]:
         """The first broadcasts after that one. Ask ``covers`` first."""
         if not self._kept:
             return []
@@ -67,7 +67,7 @@ class Backlog:
         return list(islice(self._kept, start, start + limit))
 
     def covers(self, seq: int, newest: int) -> bool:
-        """Whether nothing between that broadcast and the newest has been let go."""
+        """Whether every broadcast after that one is still kept."""
         if seq >= newest:
             return seq == newest
         return bool(self._kept) and self._kept[0].seq <= seq + 1
@@ -78,14 +78,14 @@ LET_GO = "these events are no longer kept"
 
 
 class Resumption(msgspec.Struct, frozen=True):
-    """Where a client that comes back goes on."""
+    """The number after which a returning client continues."""
 
     after: int
     gap: str = ""
-    """Why some of what it missed cannot be sent; it must look afresh."""
+    """Why some missed events cannot be sent. The client must then load its state again."""
 
     def view(self, broadcaster: Broadcaster, replayed: int | None = None) -> dict[str, Any]:
-        """As clients are told; ``replayed`` is known once everything was sent."""
+        """The answer for the client. ``replayed`` is known once everything has been sent."""
         told: dict[str, Any] = {"ok": False, "gap": True, "reason": self.gap} if self.gap else {"ok": True}
         if replayed is not None:
             told["replayed"] = replayed
@@ -93,8 +93,8 @@ class Resumption(msgspec.Struct, frozen=True):
 
 
 def resume(broadcaster: Broadcaster, after_seq: int, epoch: str | None) -> Resumption:
-    """A number of an earlier life cannot be gone on from, but all of this life can be sent, if it is still kept: the
-    ends of runs that were taken up again are in it."""
+    """Where the client continues. After a restart its number has no meaning, and it gets every event since the start
+    that is still kept, because the ends of resumed runs are among them."""
     newest, covers = broadcaster.seq, broadcaster.backlog.covers
     if epoch not in (None, broadcaster.epoch) or after_seq > newest:
         return Resumption(0 if covers(0, newest) else newest, RESTARTED)
@@ -140,7 +140,7 @@ async def _send(client: Client, chunk: list[bytes]) -> None:
         await asyncio.sleep(0)
 
 
-def frame_for(client: Client, kept: Kept) -> bytes | None:
+def frame_for(client: Client, kept: KeptEvent) -> bytes | None:
     """The frame in the form this client reads, or None if it is not for this client."""
     if kept.scope is not None and not may_receive(client.role, client.scopes, kept.scope):
         return None

@@ -1,4 +1,4 @@
-"""A run as clients see it: ``agent`` and ``chat`` events, coalesced so that long replies stay cheap."""
+"""The ``agent`` and ``chat`` events of a run. Text deltas are collected, so that long replies stay cheap."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from openclaw.text import clipped
 CHAT_DELTA_S = 0.150
 AGENT_DELTA_S = 0.040
 CUMULATIVE_BYTES_PER_S = 64_000
-"""Events repeat the whole text so far for older clients: the longer it is, the rarer they come."""
+"""Older clients get the whole text so far in each event, so longer texts are sent less often."""
 
 
 class GrowingText:
@@ -48,7 +48,7 @@ class GrowingText:
         self.size += len(delta)
 
     def upto(self, size: int) -> str:
-        """Joined only when somebody needs it whole."""
+        """The first ``size`` characters. The parts are joined only when a client needs the whole text."""
         if self._parts:
             self._joined += "".join(self._parts)
             self._parts = []
@@ -132,7 +132,7 @@ class RunStream:
                 pass
 
     def _compacted(self, event: CompactionEnded) -> None:
-        """May come after the run: a conversation is condensed once its answer was given."""
+        """Publishes the end of a compaction. It may come after the end of the run."""
         error = {"error": event.error} if event.error else {}
         self._agent("compaction", {"phase": "end", "willRetry": event.will_retry, **error})
         if event.entry_id is not None and self._verbose() in ("on", "full"):
@@ -146,7 +146,7 @@ class RunStream:
             self._chat_closed = True
 
     def absorbed(self, by: str) -> None:
-        """An end without words of its own: older clients know it as the sign of a queued message."""
+        """Ends a run whose message another run answers. Older clients read ``queued`` as the sign of that."""
         self._seq += 1
         self._chat("final", seq=self._seq, queued=True, answeredBy=by)
         self._chat_closed = True
@@ -171,13 +171,13 @@ class RunStream:
         self._warn()
 
     def _warn(self) -> None:
-        """What people should know about their files, e.g. that one was too long to be read whole; said once."""
+        """Shows each warning of the prompt report, e.g. that a workspace file was too long to be read whole."""
         report = self._record.result.report if self._record.result else None
         for number, warning in enumerate(report.warnings if report else ()):
             self._notice(f"notice-{self._record.run_id}-{number}", f"⚠️ {warning}")
 
     def _final_message(self) -> dict[str, Any]:
-        """Nothing for an answer that is silence; a notice when there should have been one."""
+        """The message of the final event. It is absent for silence, and a notice when an answer is missing."""
         result = self._record.result
         if result is None:
             return {}
@@ -192,7 +192,7 @@ class RunStream:
     # Text
 
     def _schedule(self) -> None:
-        """At once when the last flush is long enough ago, otherwise when it will be."""
+        """Flushes at once when the last flush is long enough ago, otherwise later."""
         interval = max(AGENT_DELTA_S, self._text.size / CUMULATIVE_BYTES_PER_S)
         due = self._last_flush + interval - self._clock.monotonic()
         if due <= 0:
@@ -217,20 +217,20 @@ class RunStream:
             self._chat_delta()
 
     def _flush_thoughts(self) -> None:
-        """Reasoning is a stream of its own, for those who asked to see it: while it comes, or with the answer."""
+        """Publishes reasoning as its own stream, for sessions that show it."""
         delta = "".join(self._thought_unsent)
         if delta:
             self._thought_unsent = []
             self._last_flush = self._clock.monotonic()
             self._agent("thinking", {"text": "".join(self._thoughts), "delta": delta})
 
-    # The functions below may be called much later, for a client that missed the event: they hold what they say, as it
-    # is now, and not the run.
+    # A client that missed an event gets it much later, so the payload functions below capture the current values and
+    # not the run.
 
     def _agent_text(self, delta: str) -> None:
         self._seq += 1
         text, size = self._text, self._text.size
-        # Who gets increments only learns by the text that another message of the run begins.
+        # Clients that get only increments see from the text that another message of the run begins.
         begins = self._spoke and size == len(delta)
         self._spoke = True
         data = {"text": delta, "delta": delta} if begins else {"delta": delta}
@@ -305,7 +305,7 @@ def spoken(text: str, at: int) -> dict[str, Any]:
 
 
 def _stop_reason(reason: str) -> str:
-    """Clients know ``rpc``, ``stop`` and ``timeout``; the ledger knows better."""
+    """The stop reason for clients, which know only ``rpc``, ``stop`` and ``timeout``."""
     return "stop" if reason in ("reset", "delete") else reason
 
 
@@ -315,7 +315,7 @@ _META_FIELDS = ("path", "file_path", "command", "url", "query", "action", "sessi
 
 
 def tool_meta(name: str, arguments: dict[str, Any]) -> str:
-    """The one argument that says what a call is about."""
+    """The argument that describes the call best, or the tool's name."""
     for field in _META_FIELDS:
         value = arguments.get(field)
         if isinstance(value, str) and value.strip():

@@ -1,4 +1,4 @@
-"""One port for both doors: WebSocket on any path, HTTP for the rest."""
+"""The listening server: one port, WebSocket on any path and HTTP for the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STOP_LIMIT_S = 5.0
 CALLS_LIMIT_S = 1.0
 MAX_CONNECTIONS = 1000
-"""Open WebSockets, let in or not yet."""
+"""The most open WebSockets, including those that have not finished the handshake."""
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -35,7 +35,7 @@ Route = tuple[str, str, HttpHandler]
 
 
 class StartRefused(Exception):
-    """Listening would not be safe; the text says what to change."""
+    """Raised when it would not be safe to listen. The text says what to change."""
 
 
 class Server:
@@ -51,7 +51,7 @@ class Server:
         self._stopping = False
 
     async def start(self, host: str, port: int) -> int:
-        """Begins to listen and returns the port. On loopback ``::1`` is served as well where there is one.
+        """Begins to listen and returns the port. On loopback it also listens on ``::1`` if the machine has it.
 
         Raises ``StartRefused`` when the secret is missing or too weak for where it would listen.
         """
@@ -100,7 +100,7 @@ class Server:
             raise
         except Exception as error:
             if request.writer.output_size:
-                raise  # The answer has begun: all that is left is to break it off.
+                raise  # The answer has begun, so it can only be broken off.
             log.exception("%s %s failed", request.method, request.path[:200])
             return failure_response(request.path, error)
 
@@ -115,7 +115,7 @@ class Server:
             self._sockets -= 1
 
     async def stop(self, reason: str = "gateway stopping", restart_expected_ms: int | None = None) -> None:
-        """Tells every client, closes politely, and after some seconds regardless."""
+        """Tells every client and closes its connection, after some seconds by force."""
         self._stopping = True
         self.gateway.leaving.set()
         for listener in self._listeners:
@@ -131,7 +131,7 @@ class Server:
         except TimeoutError:
             log.debug("some clients did not close in %g s and are cut off", STOP_LIMIT_S)
         if self.gateway.calls:
-            # What is still at work gets a moment; most of what is left only waits for a run that goes on later.
+            # Calls at work get a moment. Most of the others wait for a run, which the next start resumes.
             await asyncio.wait(set(self.gateway.calls), timeout=CALLS_LIMIT_S)
         for call in list(self.gateway.calls):
             call.cancel()
@@ -163,7 +163,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def bind_host(bind: str, custom: str | None = None) -> str:
-    """The address for ``gateway.bind``. What cannot be had falls back to loopback, never to something wider.
+    """The address for ``gateway.bind``. An address that does not exist falls back to loopback.
 
     ``custom`` is the exception the setting asks for: an address that is not IPv4 means everywhere.
     """
@@ -199,16 +199,16 @@ def _is_ipv4(text: str) -> bool:
     return True
 
 
-_JSON_DOORS = ("/v1/", "/tools/", "/__openclaw__/")
+_JSON_PATHS = ("/v1/", "/tools/", "/__openclaw__/")
 
 
 def failure_response(path: str, error: Exception) -> web.Response:
-    """507 or 503 for a disk that takes nothing for now, with what to do; 500 for everything else."""
+    """The answer to a request whose handler failed: 507 or 503 when the disk refuses writes, 500 otherwise."""
     status, message, code = 500, "internal error (see logs)", "internal_error"
     if isinstance(error, OSError) and is_disk_trouble(error):
         code = f"disk_{kind_of(error)}"
         status = 507 if code == "disk_full" else 503
         message = f"not done: {in_words(error)}, then try again"
-    if path.startswith(_JSON_DOORS):
+    if path.startswith(_JSON_PATHS):
         return web.json_response({"error": {"message": message, "type": "api_error", "code": code}}, status=status)
     return web.Response(status=status, text="Internal Server Error" if status == 500 else message)

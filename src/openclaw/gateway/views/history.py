@@ -34,7 +34,7 @@ class _RoleOf(msgspec.Struct):
 _line = msgspec.json.Decoder(_Line)
 _role = msgspec.json.Decoder(_RoleOf)
 _MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|<|\[\[|"thinking"|\\u')
-"""Messages without any of these are shown as they are, without being read."""
+"""A message that contains none of these is shown as it is, without being decoded."""
 
 
 def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool = False) -> list[Any]:
@@ -118,7 +118,7 @@ def _compaction_view(entry: Entry) -> dict[str, Any]:
 
 
 def _marker_view(entry: Entry) -> dict[str, Any]:
-    """A line between sessions: people see it, the model does not."""
+    """A marker between sessions. People see it and the model does not."""
     line = msgspec.json.decode(entry.raw)
     data = line.get("data")
     fields: dict[str, Any] = data if isinstance(data, dict) else {}
@@ -171,7 +171,7 @@ _OURS = "gateway-injected"
 
 
 def joined_parts(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """The same entries, each part taken into the one that goes on from it. Nothing is read when no answer was cut."""
+    """The same entries with the parts of a cut answer joined. Nothing is decoded when no answer was cut."""
     if not any(_CUT in entry.raw for entry in entries):
         return entries
     shown: list[Entry] = []
@@ -199,7 +199,7 @@ def _line_of(entry: Entry) -> dict[str, Any]:
 
 
 def _answer_in(line: dict[str, Any]) -> dict[str, Any] | None:
-    """The model's message of a line; what the Gateway itself said is none."""
+    """The model's message of a line, or None. The Gateway's own notices are not model messages."""
     message: Any = line.get("message")
     if not isinstance(message, dict):
         return None
