@@ -11,7 +11,6 @@ from bench.harness import config as configuration
 from bench.row import Row, summary
 from bench.seed import long_transcript, session_entry, write_store
 from openclaw.agent.prepare import prepare
-from openclaw.agent.runtime import Turn
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
@@ -65,12 +64,11 @@ async def _measure(kept: int) -> Row:
 async def _build_ms(gateway: Gateway, transcript: Transcript, kept: int) -> float:
     """From the transcript to the request, as a run does it before its first call."""
     began = time.monotonic()
-    turn = Turn(ledger_id=0, run_id="r", agent_id="main", session_key=KEY, session_id=SESSION_ID, prompt="")
-    prepared = await prepare(turn, gateway.runtime)
+    prepared = await prepare(gateway.runtime, "main", KEY, SESSION_ID)
     context = transcript.context()
     prepared.remember(context.memo)
-    assert prepared.view.fits(context.messages)
-    prepared.view.begin(context.messages)
+    assert prepared.window.fits(context.messages)
+    prepared.window.begin(context.messages)
     messages = list(context.messages)
     await prepared.cleaner.prepare(messages)
     request = prepared.request(messages)

@@ -17,8 +17,6 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import ModelError
 from openclaw.runs.lane import RunInbox
-from openclaw.runs.run_index import RunRecord
-from openclaw.runs.turn import turn_of
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Accept, MessageBody, TranscriptRef
 from tests.support.clock import HeldClock
@@ -53,8 +51,9 @@ class Session:
         row, _ = await self.gateway.runtime.ledger.accept(message)
         runtime = self.gateway.runtime
         run = AgentRun(
-            await turn_of(RunRecord(row), runtime),
+            row,
             runtime,
+            session_id=SESSION_ID,
             abort=self.abort,
             inbox=RunInbox(),
             emit=self.events.append,

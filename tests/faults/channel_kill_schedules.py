@@ -18,7 +18,8 @@ from typing import Any
 
 from openclaw.outbound.deliver import MAX_DOUBTS
 from tests.faults.kill_schedules import CONNECTION_LOST, ENDS, POINTS, SETTLE_S, text_of
-from tests.support.gateway import GatewayProcess, model_config
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import model_config
 from tests.support.model_server import ModelServer
 from tests.support.signal_daemon import SignalDaemon
 
@@ -51,7 +52,7 @@ class ChannelKillSchedule:
             session={"dmScope": "per-channel-peer"},
             messages={"queue": {"mode": "followup", "debounceMs": 0, "cap": 1000}},
         )
-        self.gateway = GatewayProcess(self.root / "state", config)
+        self.gateway = ForkedGateway(self.root / "state", config)
 
     async def start(self, *faults: dict[str, Any]) -> bool:
         """False when it died before it was connected."""

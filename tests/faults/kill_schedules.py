@@ -25,7 +25,8 @@ from typing import Any
 import aiohttp
 
 from tests.support import gateway as support
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import RequestFailed, WireClient, model_config
 from tests.support.model_server import ModelServer
 
 ENDS = {"answered", "silent", "failed", "superseded", "expired"}
@@ -67,7 +68,7 @@ class KillSchedule:
         self.effects = self.root / "effects"
         queue = {"mode": self.mode, "debounceMs": 0, "cap": 1000}
         config = model_config(self.models.base_url, self.models.api_key, messages={"queue": queue})
-        self.gateway = GatewayProcess(self.root / "state", config)
+        self.gateway = ForkedGateway(self.root / "state", config)
 
     # What is sent
 

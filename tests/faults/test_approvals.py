@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import RequestFailed, WireClient, model_config, text_of
 from tests.support.model_server import Call, ModelServer, Reply
 
 
 @pytest.fixture
-def asking(tmp_path: Path, models: ModelServer) -> GatewayProcess:
+def asking(tmp_path: Path, models: ModelServer) -> ForkedGateway:
     config = model_config(models.base_url, models.api_key, tools={"exec": {"host": "gateway", "ask": "always"}})
-    return GatewayProcess(tmp_path / "state", config)
+    return ForkedGateway(tmp_path / "state", config)
 
 
 async def asked(client: WireClient, models: ModelServer, command: str) -> str:
@@ -35,7 +36,7 @@ async def told_after_restart(client: WireClient, models: ModelServer, requests: 
 
 
 async def test_a_question_that_a_restart_closes_is_told_once_and_answered_clearly(
-    asking: GatewayProcess, models: ModelServer, tmp_path: Path
+    asking: ForkedGateway, models: ModelServer, tmp_path: Path
 ) -> None:
     async with asking:
         async with asking.client() as client:
@@ -62,7 +63,7 @@ async def test_a_question_that_a_restart_closes_is_told_once_and_answered_clearl
 
 
 async def test_a_command_that_was_allowed_and_running_is_told_as_interrupted(
-    asking: GatewayProcess, models: ModelServer, tmp_path: Path
+    asking: ForkedGateway, models: ModelServer, tmp_path: Path
 ) -> None:
     effects = tmp_path / "effects"
     async with asking:
@@ -82,7 +83,7 @@ async def test_a_command_that_was_allowed_and_running_is_told_as_interrupted(
     assert effects.read_text() == "once\n"
 
 
-async def test_what_was_decided_is_not_told_again(asking: GatewayProcess, models: ModelServer) -> None:
+async def test_what_was_decided_is_not_told_again(asking: ForkedGateway, models: ModelServer) -> None:
     async with asking:
         async with asking.client() as client:
             id = await asked(client, models, "true")
@@ -98,7 +99,7 @@ async def test_what_was_decided_is_not_told_again(asking: GatewayProcess, models
                 await client.call("exec.approval.resolve", {"id": id, "decision": "allow-once"})
 
 
-async def test_a_damaged_list_of_questions_does_not_keep_the_gateway_from_starting(asking: GatewayProcess) -> None:
+async def test_a_damaged_list_of_questions_does_not_keep_the_gateway_from_starting(asking: ForkedGateway) -> None:
     (asking.state_dir / "exec-pending.json").write_text('[{"id": 7')
     async with asking, asking.client() as client:
         assert (await client.call("health"))["ok"]

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
@@ -83,9 +84,9 @@ def gateway(tmp_path: Path, models: ModelServer) -> InProcessGateway:
 
 
 @pytest.fixture
-def process(tmp_path: Path, models: ModelServer) -> GatewayProcess:
+def process(tmp_path: Path, models: ModelServer) -> ForkedGateway:
     """For tests that kill the Gateway."""
-    return GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key))
+    return ForkedGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
 
 
 async def test_a_transcript_cut_at_any_byte_is_listed_read_and_continued(
@@ -174,7 +175,7 @@ async def test_a_damaged_sessions_json_does_not_take_the_sessions_along(
         shutil.rmtree(gateway.state_dir)
 
 
-async def test_one_damaged_message_in_the_ledger_ends_alone(process: GatewayProcess, models: ModelServer) -> None:
+async def test_one_damaged_message_in_the_ledger_ends_alone(process: ForkedGateway, models: ModelServer) -> None:
     models.queue(Reply("never", hold=asyncio.Event(), hold_after=0), Reply("never", hold=asyncio.Event(), hold_after=0))
     async with process:
         async with process.client() as client:
@@ -194,7 +195,7 @@ async def test_one_damaged_message_in_the_ledger_ends_alone(process: GatewayProc
             assert text_of(await client.chat("more [[reply:yes]]", "agent:main:a")).endswith("yes")
 
 
-async def test_a_journal_cut_anywhere_loses_at_most_its_last_change(process: GatewayProcess, tmp_path: Path) -> None:
+async def test_a_journal_cut_anywhere_loses_at_most_its_last_change(process: ForkedGateway, tmp_path: Path) -> None:
     journal = process.sessions_dir() / "sessions.journal"
     plan = [{"at": "write", "path": "*/sessions.json", "do": "ENOSPC"}]
     process.env |= {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(plan)}

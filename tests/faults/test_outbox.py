@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from openclaw.outbound.deliver import EXPIRY_MS
-from tests.support.gateway import GatewayProcess, WireClient, model_config
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import WireClient, model_config
 from tests.support.model_server import ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
@@ -30,33 +31,33 @@ async def signal() -> AsyncIterator[SignalDaemon]:
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path, models: ModelServer, signal: SignalDaemon) -> AsyncIterator[GatewayProcess]:
+async def gateway(tmp_path: Path, models: ModelServer, signal: SignalDaemon) -> AsyncIterator[ForkedGateway]:
     """Not started yet."""
     section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, "allowFrom": [ANN]}
     config = model_config(models.base_url, models.api_key, channels={"signal": {**section, "textChunkLimit": 40}})
-    made = GatewayProcess(tmp_path / "state", config)
+    made = ForkedGateway(tmp_path / "state", config)
     yield made
     with contextlib.suppress(AssertionError):
         made.kill()
 
 
-def plan(gateway: GatewayProcess, *faults: dict[str, Any]) -> None:
+def plan(gateway: ForkedGateway, *faults: dict[str, Any]) -> None:
     gateway.env |= {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(faults)}
 
 
-async def died(gateway: GatewayProcess) -> None:
+async def died(gateway: ForkedGateway) -> None:
     assert gateway._process is not None
     await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 20)
 
 
-async def begin(gateway: GatewayProcess, signal: SignalDaemon, text: str, *faults: dict[str, Any]) -> None:
+async def begin(gateway: ForkedGateway, signal: SignalDaemon, text: str, *faults: dict[str, Any]) -> None:
     plan(gateway, *faults)
     await gateway.start()
     await signal.connected()
     await signal.say(text, sender=ANN)
 
 
-async def live_again(gateway: GatewayProcess, signal: SignalDaemon, *faults: dict[str, Any]) -> None:
+async def live_again(gateway: ForkedGateway, signal: SignalDaemon, *faults: dict[str, Any]) -> None:
     await died(gateway)
     signal.disconnect()
     plan(gateway, *faults)
@@ -81,7 +82,7 @@ def got(signal: SignalDaemon) -> list[str]:
 
 @pytest.mark.parametrize("before", [True, False])
 async def test_dying_while_the_daemon_has_the_reply_loses_nothing_and_says_what_is_in_doubt(
-    gateway: GatewayProcess, signal: SignalDaemon, models: ModelServer, before: bool
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer, before: bool
 ) -> None:
     signal.strike_next("send", gateway.kill, before=before)
     await begin(gateway, signal, "hello [[reply:Hi Ann]]")
@@ -106,7 +107,7 @@ async def test_dying_while_the_daemon_has_the_reply_loses_nothing_and_says_what_
     ],
 )
 async def test_dying_at_each_step_of_a_delivery_repeats_only_what_was_in_doubt(
-    gateway: GatewayProcess, signal: SignalDaemon, models: ModelServer, point: str, copies: int, doubt: bool
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer, point: str, copies: int, doubt: bool
 ) -> None:
     await begin(gateway, signal, "hello [[reply:Hi Ann]]", {"at": point, "do": "kill"})
     await live_again(gateway, signal)
@@ -118,7 +119,7 @@ async def test_dying_at_each_step_of_a_delivery_repeats_only_what_was_in_doubt(
 
 
 async def test_of_a_reply_in_parts_only_the_one_in_doubt_is_sent_again(
-    gateway: GatewayProcess, signal: SignalDaemon, models: ModelServer
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer
 ) -> None:
     words = " ".join(f"word{number}" for number in range(20))
     models.queue(Reply(words))
@@ -134,7 +135,7 @@ async def test_of_a_reply_in_parts_only_the_one_in_doubt_is_sent_again(
 
 
 async def test_a_gateway_that_dies_at_every_send_stops_repeating_itself(
-    gateway: GatewayProcess, signal: SignalDaemon
+    gateway: ForkedGateway, signal: SignalDaemon
 ) -> None:
     arrived = {"at": "outbox.arrived", "do": "kill"}
     await begin(gateway, signal, "hello [[reply:Hi Ann]]", arrived)
@@ -149,7 +150,7 @@ async def test_a_gateway_that_dies_at_every_send_stops_repeating_itself(
 
 
 async def test_a_connection_that_breaks_after_the_send_is_told_the_same_way(
-    gateway: GatewayProcess, signal: SignalDaemon
+    gateway: ForkedGateway, signal: SignalDaemon
 ) -> None:
     signal.drop_next("send")
     await begin(gateway, signal, "hello [[reply:Hi Ann]]")
@@ -160,7 +161,7 @@ async def test_a_connection_that_breaks_after_the_send_is_told_the_same_way(
 
 
 async def test_a_daemon_that_is_away_gets_the_reply_once_when_it_is_back(
-    gateway: GatewayProcess, signal: SignalDaemon, models: ModelServer
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer
 ) -> None:
     held = asyncio.Event()
     models.queue(Reply("Hi Ann", hold=held, hold_after=0))
@@ -184,7 +185,7 @@ async def test_a_daemon_that_is_away_gets_the_reply_once_when_it_is_back(
 
 
 async def test_what_was_sent_is_not_sent_again_because_the_disk_was_full(
-    gateway: GatewayProcess, signal: SignalDaemon, tmp_path: Path
+    gateway: ForkedGateway, signal: SignalDaemon, tmp_path: Path
 ) -> None:
     full = tmp_path / "full"
     signal.strike_next("send", full.touch)
@@ -202,7 +203,7 @@ async def test_what_was_sent_is_not_sent_again_because_the_disk_was_full(
 
 
 async def test_a_reply_that_is_a_day_old_is_not_sent_any_more(
-    gateway: GatewayProcess, signal: SignalDaemon, models: ModelServer
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer
 ) -> None:
     await begin(gateway, signal, "hello [[reply:Hi Ann]]", {"at": "finish.after", "do": "kill"})
     await died(gateway)

@@ -17,32 +17,33 @@ from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.inbound.intake import Incoming, take_in
 from openclaw.storage.base import Accept, MessageBody
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config, text_of
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import RequestFailed, WireClient, model_config, text_of
 from tests.support.model_server import Call, ModelServer, Reply
 
-Make = Callable[..., GatewayProcess]
+Make = Callable[..., ForkedGateway]
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
 @pytest.fixture
 def make(tmp_path: Path, models: ModelServer) -> Make:
-    def gateway(**queue: Any) -> GatewayProcess:
+    def gateway(**queue: Any) -> ForkedGateway:
         config = model_config(models.base_url, models.api_key, messages={"queue": {"mode": "followup", **queue}})
-        return GatewayProcess(tmp_path / "state", config)
+        return ForkedGateway(tmp_path / "state", config)
 
     return gateway
 
 
-def plan(gateway: GatewayProcess, *faults: dict[str, Any]) -> None:
+def plan(gateway: ForkedGateway, *faults: dict[str, Any]) -> None:
     gateway.env |= {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(faults)}
 
 
-async def died(gateway: GatewayProcess) -> None:
+async def died(gateway: ForkedGateway) -> None:
     assert gateway._process is not None
     assert await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 20) == -9
 
 
-async def dies_again(gateway: GatewayProcess) -> bool:
+async def dies_again(gateway: ForkedGateway) -> bool:
     """False when it lives long enough to tell how ``a`` ended."""
 
     async def ask() -> str:
@@ -70,7 +71,7 @@ async def send(client: WireClient, key: str, text: str | None = None, **more: An
     return await client.call("chat.send", params)
 
 
-async def send_to_its_death(gateway: GatewayProcess, client: WireClient, key: str) -> None:
+async def send_to_its_death(gateway: ForkedGateway, client: WireClient, key: str) -> None:
     """It may die before or after it acknowledges the message."""
     await client.send("chat.send", {"sessionKey": "main", "message": key, "idempotencyKey": key})
     await died(gateway)
@@ -302,7 +303,7 @@ async def test_what_was_left_unfinished_comes_before_what_is_sent_while_the_gate
         await again.dispatcher.recover()
         for key in ("a", "b", "c"):
             assert (await again.dispatcher.wait(key, 15)).status == "ok"
-        rows = await again.ledger.recent(session_key="agent:main:main")
+        rows = await again.runtime.ledger.recent(session_key="agent:main:main")
     finally:
         await close_gateway(again)
     assert [row.attempts for row in sorted(rows, key=lambda row: row.id)] == [2, 1, 1]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, model_config
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer
 
@@ -23,7 +24,7 @@ async def gateway(tmp_path: Path, models: ModelServer) -> AsyncIterator[InProces
 
 
 @pytest.fixture
-async def gateway_process(tmp_path: Path, models: ModelServer) -> AsyncIterator[GatewayProcess]:
+async def gateway_process(tmp_path: Path, models: ModelServer) -> AsyncIterator[ForkedGateway]:
     """For tests that kill the Gateway."""
-    async with GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key)) as process:
+    async with ForkedGateway(tmp_path / "state", model_config(models.base_url, models.api_key)) as process:
         yield process

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, model_config
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import model_config
 from tests.support.model_server import Call, ModelServer, Recorded, Reply, last_user_text
 from tests.support.signal_daemon import SignalDaemon
 
@@ -62,7 +63,7 @@ class HeldModels(ModelServer):
 class Story:
     """One random life of a Gateway, reproducible by its seed."""
 
-    def __init__(self, seed: int, gateway: GatewayProcess, signal: SignalDaemon, models: HeldModels) -> None:
+    def __init__(self, seed: int, gateway: ForkedGateway, signal: SignalDaemon, models: HeldModels) -> None:
         self.chance = random.Random(seed)
         self.gateway = gateway
         self.signal = signal
@@ -187,7 +188,7 @@ class Row:
     answered_by: str | None
 
 
-async def settled(gateway: GatewayProcess, numbers: int) -> list[Row]:
+async def settled(gateway: ForkedGateway, numbers: int) -> list[Row]:
     """All messages in the order they were accepted, once every one has an end and all answers have gone out."""
     async with asyncio.timeout(60):
         while True:
@@ -207,7 +208,7 @@ def read_ledger(path: Path) -> tuple[list[Row], int]:
     ], waiting
 
 
-def user_texts(gateway: GatewayProcess) -> dict[str, list[str]]:
+def user_texts(gateway: ForkedGateway) -> dict[str, list[str]]:
     """What people said, by session file."""
     found: dict[str, list[str]] = {}
     for path in sorted(gateway.sessions_dir().glob("*.jsonl")):
@@ -246,7 +247,7 @@ async def test_every_message_ends_once_in_order_on_its_own_route(seed: int, tmp_
         signal = await stack.enter_async_context(SignalDaemon(US, groups=(GROUP,)))
         models = await stack.enter_async_context(HeldModels())
         config = configuration(signal, models, shared=shared)
-        gateway = await stack.enter_async_context(GatewayProcess(tmp_path / "state", config))
+        gateway = await stack.enter_async_context(ForkedGateway(tmp_path / "state", config))
         await signal.connected()
         story = Story(seed, gateway, signal, models)
         try:

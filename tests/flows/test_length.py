@@ -7,7 +7,8 @@ import sqlite3
 import uuid
 from pathlib import Path
 
-from tests.support.gateway import GatewayProcess, model_config, text_of
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
@@ -96,14 +97,14 @@ async def test_after_a_power_cut_between_two_parts_the_answer_is_finished(tmp_pa
     config = model_config(models.base_url, models.api_key)
     models.queue(Reply(text="one two ", stop="length"), Reply(text="lost", sleep_ms=60_000))
     run_id = str(uuid.uuid4())
-    gateway = await GatewayProcess(tmp_path / "state", config).start()
+    gateway = await ForkedGateway(tmp_path / "state", config).start()
     async with gateway.client() as client:
         await client.call("chat.send", {"sessionKey": "main", "message": "count", "idempotencyKey": run_id})
         await models.wait_for_requests(2)
         gateway.kill()
     models.forget()
     models.reply("three")
-    async with GatewayProcess(tmp_path / "state", None) as again, again.client() as client:
+    async with ForkedGateway(tmp_path / "state", None) as again, again.client() as client:
         await client.call("agent.wait", {"runId": run_id, "timeoutMs": 15_000})
         history = (await client.call("chat.history", {"sessionKey": "main"}))["messages"]
         assert [m["content"][0]["text"] for m in history if m["role"] == "assistant"] == ["one two three"]

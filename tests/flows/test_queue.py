@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, WireClient, model_config, text_of
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
@@ -185,7 +186,7 @@ async def test_a_limit_on_parallel_runs_is_kept(tmp_path: Path, models: ModelSer
 async def test_what_waits_survives_a_kill(tmp_path: Path, models: ModelServer) -> None:
     models.queue(Reply("never", hold=asyncio.Event(), hold_after=0))
     config = model_config(models.base_url, models.api_key, messages={"queue": {"mode": "followup"}})
-    async with GatewayProcess(tmp_path / "state", config) as gateway:
+    async with ForkedGateway(tmp_path / "state", config) as gateway:
         async with gateway.client() as client:
             await send(client, "a")
             await models.wait_for_requests(1)

@@ -9,7 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.gateway import TOKEN, GatewayProcess, RequestFailed, WireClient, text_of
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import TOKEN, RequestFailed, WireClient, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
@@ -86,7 +87,7 @@ async def test_connecting_with_the_last_number_brings_what_was_missed(
 
 @pytest.mark.parametrize("given", [True, False])
 async def test_a_client_of_an_earlier_life_is_told_of_the_gap_and_gets_the_end_of_its_run(
-    gateway_process: GatewayProcess, models: ModelServer, given: bool
+    gateway_process: ForkedGateway, models: ModelServer, given: bool
 ) -> None:
     models.queue(Reply("one two", hold=asyncio.Event(), hold_after=1), Reply("one two"))
     async with gateway_process.client() as client:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import RequestFailed, WireClient
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
@@ -57,7 +58,7 @@ async def test_a_reset_shows_a_line_in_the_chat_and_resume_brings_the_old_sessio
         assert [one["sessionId"] for one in await archived(client)] == [fresh]
 
 
-async def test_earlier_sessions_survive_a_restart(gateway_process: GatewayProcess) -> None:
+async def test_earlier_sessions_survive_a_restart(gateway_process: ForkedGateway) -> None:
     async with gateway_process.client() as client:
         await client.chat("one", KEY)
         old = await session_id(client)

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed, text_of
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import RequestFailed, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
 
@@ -37,7 +38,7 @@ async def test_another_way_is_tried_from_an_earlier_point_and_a_summary_is_left(
 
 
 async def test_the_new_branch_is_still_there_after_a_restart(
-    gateway_process: GatewayProcess, models: ModelServer
+    gateway_process: ForkedGateway, models: ModelServer
 ) -> None:
     async with gateway_process.client() as client:
         await client.chat("first")

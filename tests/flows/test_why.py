@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import RequestFailed, WireClient, model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 
@@ -96,7 +97,7 @@ async def test_messages_that_waited_were_collected_or_stopped_say_so(tmp_path: P
 
 
 async def test_a_tool_call_cut_short_by_a_kill_is_told_as_not_repeated(
-    gateway_process: GatewayProcess, models: ModelServer, tmp_path: Path
+    gateway_process: ForkedGateway, models: ModelServer, tmp_path: Path
 ) -> None:
     began, bell = tmp_path / "began", tmp_path / "bell"
     os.mkfifo(bell)

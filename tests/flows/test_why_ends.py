@@ -15,14 +15,15 @@ import pytest
 
 from openclaw.runs.recovery import EXPIRY_MS
 from tests.flows.test_why import story, why
-from tests.support.gateway import GatewayProcess, RequestFailed, WireClient, model_config
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import RequestFailed, WireClient, model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
 from tests.support.signal_daemon import SignalDaemon
 
 US, ANN = "+15550000001", "+15550000042"
 Start = Callable[..., AbstractAsyncContextManager[tuple[InProcessGateway, WireClient]]]
-StartProcess = Callable[[], AbstractAsyncContextManager[tuple[GatewayProcess, WireClient]]]
+StartProcess = Callable[[], AbstractAsyncContextManager[tuple[ForkedGateway, WireClient]]]
 
 
 @pytest.fixture
@@ -43,8 +44,8 @@ def start_process(tmp_path: Path, models: ModelServer) -> StartProcess:
     """For tests that kill the Gateway."""
 
     @asynccontextmanager
-    async def serving() -> AsyncIterator[tuple[GatewayProcess, WireClient]]:
-        process = GatewayProcess(tmp_path / "state", model_config(models.base_url, models.api_key))
+    async def serving() -> AsyncIterator[tuple[ForkedGateway, WireClient]]:
+        process = ForkedGateway(tmp_path / "state", model_config(models.base_url, models.api_key))
         async with process, process.client() as client:
             yield process, client
 

@@ -11,8 +11,7 @@ import pytest
 
 from openclaw.outbound.deliver import EXPIRY_MS, Delivery, Settled
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
-from openclaw.storage.base import Accept, MessageBody, OutboxPart
-from openclaw.storage.doubt import doubts, is_uncertain
+from openclaw.storage.base import Accept, DeliveryCode, MessageBody, OutboxPart
 from openclaw.storage.files.ledger import FileLedger
 from tests.support.clock import HeldClock
 
@@ -281,7 +280,7 @@ async def test_a_part_cut_short_by_a_crash_is_sent_again_marked_as_possible_dupl
     await bench.round()
     assert [(part.text, part.possibly_duplicate) for part in bench.wire.parts] == [("one", True), ("two", False)]
     rows = await bench.ledger.outbox_of(message)
-    assert rows[0].error.startswith("possibly delivered twice") and rows[1].error == ""
+    assert (rows[0].code, rows[0].doubts) == (DeliveryCode.REPEATED, 1) and rows[1].code is DeliveryCode.NONE
 
 
 async def test_where_the_platform_knows_keys_nothing_is_in_doubt(bench: Bench) -> None:
@@ -303,7 +302,7 @@ async def test_a_part_in_doubt_three_times_is_not_sent_again(bench: Bench) -> No
         await bench.round()
         bench.clock.advance(30)
     (row,) = await bench.ledger.outbox_of(message)
-    assert row.state == "dead" and row.error == "in doubt 3 times, so not sent again: no answer"
+    assert row.state == "dead" and (row.code, row.doubts, row.error) == (DeliveryCode.GIVEN_UP, 3, "no answer")
     bench.clock.advance(1000)
     await bench.round()
     assert bench.wire.got == []
@@ -313,10 +312,10 @@ async def test_crashes_and_lost_answers_count_as_the_same_doubt(bench: Bench) ->
     message = await bench.post("r1", "one")
     (row,) = await bench.ledger.outbox_of(message)
     for crash in (1, 2):
-        await bench.ledger.outbox_mark(row.id, "sending", error=row.error)
+        await bench.ledger.outbox_mark(row.id, "sending", error=row.error, doubts=row.doubts)
         await bench.crash()
         (row,) = await bench.ledger.outbox_of(message)
-        assert doubts(row.error) == crash
+        assert row.doubts == crash
     bench.wire.failures["signal"] = [SendFailed("no answer", maybe_sent=True)]
     await bench.round()
     assert await bench.states(message) == ["dead"]
@@ -332,7 +331,7 @@ async def test_a_refusal_after_a_doubt_does_not_say_that_it_never_arrived(bench:
         await bench.round()
         bench.clock.advance(30)
     (row,) = await bench.ledger.outbox_of(message)
-    assert row.state == "dead" and is_uncertain(row.error) and row.error.endswith("no such person")
+    assert row.state == "dead" and row.doubts == 1 and row.error == "no such person"
 
 
 async def test_doubt_is_remembered_through_later_failures(bench: Bench) -> None:

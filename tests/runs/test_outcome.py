@@ -10,8 +10,7 @@ from openclaw.agent.result import NO_WORDS, RAN_OUT, RunResult
 from openclaw.config.load import parse_config
 from openclaw.events import Silent, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, ToolCall
-from openclaw.runs.dispatcher import end_of
-from openclaw.runs.outcome import reply_parts
+from openclaw.runs.outcome import ending_of, reply_parts
 
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042"}
 EMPTY = AssistantMessage(content=[])
@@ -40,6 +39,6 @@ CALLS = AssistantMessage(content=[ToolCall(id="c", name="theirs", arguments={})]
 )
 def test_an_end_and_what_is_delivered_of_it(result: RunResult, state: str, texts: list[str]) -> None:
     config: Any = parse_config("openclaw.json", "{}", {}).config
-    ended, reason = end_of(result)
-    assert ended == state
-    assert [part.payload["text"] for part in reply_parts(SIGNAL, ended, reason, result, config)] == texts
+    ending = ending_of(result)
+    assert ending.state == state
+    assert [part.payload["text"] for part in reply_parts(SIGNAL, ending, result, config)] == texts

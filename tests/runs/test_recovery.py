@@ -6,7 +6,7 @@ import pytest
 
 from openclaw.runs.queue import QueueSettings
 from openclaw.runs.recovery import how_to_go_on, in_order, is_too_old, queue_again, why_not
-from openclaw.storage.base import LedgerRow, MessageBody
+from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
 
 
 def row(number: int, attempts: int = 0) -> LedgerRow:
@@ -21,7 +21,7 @@ def row(number: int, attempts: int = 0) -> LedgerRow:
         route={},
         body=MessageBody(prompt="x"),
         state="running" if attempts else "accepted",
-        reason="",
+        reason=NO_REASON,
         attempts=attempts,
         accepted_at=0,
         started_at=None,

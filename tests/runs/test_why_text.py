@@ -9,9 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.runs.why_text import STOPPED_BEFORE, answered_by, duration, summary, tell
-from openclaw.storage.base import END_STATES, LedgerRow, MessageBody, MessageState, OutboxRow, StateChange, ToolCallRow
+from openclaw.runs.why_text import answered_by, delivery_text, duration, reason_text, summary, tell
+from openclaw.storage.base import (
+    END_STATES,
+    LedgerRow,
+    MessageBody,
+    MessageState,
+    OutboxRow,
+    Reason,
+    StateChange,
+    ToolCallRow,
+)
 from openclaw.storage.disk_errors import DiskWait
+from openclaw.storage.files.ledger_db import delivery_from_sentence, reason_from_sentence
 
 START = 1_794_766_925_000  # 2026-11-15 18:22:05 UTC
 ACCEPTED = "Accepted on 2026-11-15 at 18:22:05 from webchat, for session agent:main:main."
@@ -19,12 +29,22 @@ KEPT = "The answer went to the clients that were connected and is kept in the se
 WAITING = "another message of this session is running"
 
 
-def message(state: str = "answered", **fields: Any) -> LedgerRow:
+STOPPED_BEFORE = "the Gateway stopped before it began"
+
+
+def reason(sentence: str) -> Reason:
+    """The reason that a sentence stands for; it is put into the same words again."""
+    found = reason_from_sentence(sentence)
+    assert reason_text(found) == sentence
+    return found
+
+
+def message(state: str = "answered", *, reason: str = "", **fields: Any) -> LedgerRow:
     base: dict[str, Any] = {"id": 7, "run_id": "r7", "dedupe_key": "", "agent_id": "main"}
     base |= {"session_key": "agent:main:main", "session_id": "s", "source": "webchat", "route": {"channel": "webchat"}}
     base |= {
         "body": MessageBody(prompt="hello"),
-        "reason": "",
+        "reason": reason_from_sentence(reason),
         "attempts": 1,
         "accepted_at": START,
         "started_at": START + 10,
@@ -35,7 +55,7 @@ def message(state: str = "answered", **fields: Any) -> LedgerRow:
 
 def changes(*steps: tuple[int, str] | tuple[int, str, str]) -> list[StateChange]:
     return [
-        StateChange(at=START + step[0], state=step[1], reason=step[2] if len(step) > 2 else "")
+        StateChange(at=START + step[0], state=step[1], reason=reason(step[2] if len(step) > 2 else ""))
         for step in ((0, "accepted"), *steps)
     ]
 
@@ -55,8 +75,9 @@ def call(name: str, at: int, finished: int | None, ok: bool | None = True) -> To
 
 def part(number: int, state: Any, **fields: Any) -> OutboxRow:
     base: dict[str, Any] = {"id": number + 1, "ledger_id": 7, "run_id": "r7", "part": number, "channel": "signal"}
-    base |= {"route": {}, "payload": {}, "state": state, "attempts": 1, "next_at": 0, "created_at": START, "error": ""}
-    return OutboxRow(**(base | fields))
+    base |= {"route": {}, "payload": {}, "state": state, "attempts": 1, "next_at": 0, "created_at": START}
+    doubts, code, problem = delivery_from_sentence(fields.pop("error", ""))
+    return OutboxRow(**(base | fields), doubts=doubts, code=code, error=problem)
 
 
 def test_an_answered_message_tells_when_where_and_what() -> None:
@@ -261,6 +282,24 @@ def test_delivery_is_told_part_by_part(outbox: list[OutboxRow], sentences: list[
     row = message(route={"channel": "signal", "to": "+1"}, result={"text": "x"})
     told = tell(row, changes((10, "running"), (2_010, "answered")), [], outbox, START + 9_000)
     assert told[3:] == sentences
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "",
+        "HTTP 503",
+        "interrupted",
+        "interrupted: HTTP 503",
+        "interrupted 2 times",
+        "interrupted 2 times: expired: HTTP 503",
+        "in doubt 3 times, so not sent again: no answer",
+        "in doubt 3 times, so not sent again: the Gateway stopped while sending it",
+        "possibly delivered twice: it was in doubt whether the first try arrived",
+    ],
+)
+def test_clients_see_the_same_words_about_a_delivery_as_before(error: str) -> None:
+    assert delivery_text(part(0, "dead", error=error)) == error
 
 
 def test_a_message_that_needed_no_run_says_so() -> None:

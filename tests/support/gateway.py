@@ -103,9 +103,17 @@ class GatewayProcess(GatewayUnderTest):
         self._process: subprocess.Popen[str] | None = None
 
     async def start(self, *args: str) -> GatewayProcess:
+        self._process = self._spawn(args)
+        line = await asyncio.wait_for(asyncio.to_thread(self._process.stdout.readline), START_S)  # type: ignore[union-attr]
+        if "http" not in line:
+            raise AssertionError(f"the Gateway did not start: {line!r}\n{self.errors()}")
+        self.port = int(line.strip().rsplit(":", 1)[1])
+        return self
+
+    def _spawn(self, args: tuple[str, ...]) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "openclaw", "gateway", "run", "--port", str(self.port), *args]
         with self.errors_path.open("a") as errors:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 env=self.env,
                 stdout=subprocess.PIPE,
@@ -113,11 +121,6 @@ class GatewayProcess(GatewayUnderTest):
                 text=True,
                 preexec_fn=self.before_exec,
             )
-        line = await asyncio.wait_for(asyncio.to_thread(self._process.stdout.readline), START_S)  # type: ignore[union-attr]
-        if "http" not in line:
-            raise AssertionError(f"the Gateway did not start: {line!r}\n{self.errors()}")
-        self.port = int(line.strip().rsplit(":", 1)[1])
-        return self
 
     @property
     def pid(self) -> int:

@@ -7,6 +7,8 @@ import math
 from types import TracebackType
 from typing import Self
 
+from openclaw.storage.base import AbortReason
+
 
 class Aborted(Exception):
     """Raised at the await that was interrupted; the reason is in ``args[0]``."""
@@ -64,7 +66,7 @@ class AbortSignal:
 
 
 class Deadlines:
-    """One timer for all runs: nearly every run ends long before its time is up, and one of its own would cost more."""
+    """Stops runs that take too long. One timer serves all runs, because nearly every run ends in time."""
 
     def __init__(self) -> None:
         self._due: dict[AbortSignal, float] = {}
@@ -91,6 +93,6 @@ class Deadlines:
         now = asyncio.get_running_loop().time()
         for signal in [signal for signal, due in self._due.items() if due <= now]:
             del self._due[signal]
-            signal.abort("timeout")
+            signal.abort(AbortReason.TIMEOUT)
         if self._due:
             self._wake_at(min(self._due.values()))

@@ -1,11 +1,15 @@
-"""How far a run had come: entry ids that follow from the run, and what they tell after a restart."""
+"""What one run puts on record: its messages in the transcript, and its tool calls in the ledger.
+
+Every entry has an id that follows from the run and the step, so that a run that is taken up again after a crash finds
+what it had written and writes nothing twice.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +23,7 @@ from openclaw.agent.prepare import Prepared
 from openclaw.agent.request_log import RequestLog
 from openclaw.agent.result import RunResult, note_speech, result_of
 from openclaw.agent.run_settings import agent_settings
-from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.runtime import Runtime
 from openclaw.agent.window.images import with_pictures
 from openclaw.events import (
     AssistantEnded,
@@ -33,6 +37,7 @@ from openclaw.events import (
 )
 from openclaw.messages import (
     AssistantMessage,
+    ImageBlock,
     Message,
     TextBlock,
     ToolCall,
@@ -43,7 +48,7 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.storage import faults
-from openclaw.storage.base import BlobStore, Context, Transcript, TranscriptRef
+from openclaw.storage.base import BlobStore, Context, LedgerRow, Transcript, TranscriptRef
 from openclaw.storage.disk_errors import FIRST_PAUSE_S, DiskWait, until_written
 
 INTERRUPTED = (
@@ -130,17 +135,26 @@ log = logging.getLogger("openclaw.agents.run")
 T = TypeVar("T")
 
 
-class RunEntries:
+class Recorder:
+    """Writes what one run says and does into the transcript, and its tool calls into the ledger."""
+
     def __init__(
-        self, turn: Turn, runtime: Runtime, transcript: Transcript, abort: AbortSignal, disk: DiskWait | None
+        self,
+        row: LedgerRow,
+        images: Sequence[ImageBlock],
+        runtime: Runtime,
+        transcript: Transcript,
+        abort: AbortSignal,
+        disk: DiskWait | None,
     ) -> None:
-        self._turn = turn
+        self._row = row
+        self._images = images
         self._runtime = runtime
         self.transcript = transcript
         self._abort = abort
         self._disk = disk
         self.step = 0
-        """Of the next message."""
+        """The number of the run's next message."""
         self.log = RequestLog()
         self._background: set[asyncio.Future[None]] = set()
 
@@ -150,15 +164,16 @@ class RunEntries:
         Returns the result when the answer was already complete and only its bookkeeping was lost.
         """
         entries = self._model_notes(prepared) if prepared is not None else {}
-        for place, output in enumerate(self._turn.tool_outputs):
+        for place, output in enumerate(self._row.body.tool_outputs):
             entries[self._id(f"output {place}")] = {"type": "message", "message": output}
-        self.step = next_step(self._turn.run_id, self.transcript, began=self._turn.resumed)
-        if self.step == 0 and (self._turn.prompt or self._turn.images):
-            notes = self._runtime.notes.drain(self._turn.session_key)
-            text = "\n".join([*notes, "", self._turn.prompt]) if notes else self._turn.prompt
-            blocks = [TextBlock(text=text), *self._turn.images]
+        self.step = next_step(self._row.run_id, self.transcript, began=self._row.attempts > 0)
+        if self.step == 0 and (self._row.body.prompt or self._images):
+            prompt = self._row.body.prompt or ""
+            notes = self._runtime.notes.drain(self._row.session_key)
+            text = "\n".join([*notes, "", prompt]) if notes else prompt
+            blocks = [TextBlock(text=text), *self._images]
             message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms())
-            message = await with_pictures(message, prepared, self._turn.source)
+            message = await with_pictures(message, prepared, self._row.source)
             faults.point("user.before")
             await self.append(message, after=entries)
             faults.point("user.after")
@@ -169,7 +184,7 @@ class RunEntries:
             return None
         context = self.transcript.context()
         await self._note_missed_ends(context.messages)
-        found = found_end(self._turn.run_id, self.step, context)
+        found = found_end(self._row.run_id, self.step, context)
         if found is not None:
             if not found.own:
                 return RunResult(outcome="ok", taken_in=True)
@@ -216,8 +231,8 @@ class RunEntries:
                 break
         if not open_calls:
             return None
-        theirs = {spec.name for spec in self._turn.client_tools}
-        started = {row.call_id for row in await self._runtime.ledger.tool_calls(self._turn.ledger_id)}
+        theirs = {spec.name for spec in self._row.body.client_tools}
+        started = {row.call_id for row in await self._runtime.ledger.tool_calls(self._row.id)}
         for call in open_calls:
             if call.name in theirs:
                 continue
@@ -239,7 +254,7 @@ class RunEntries:
     async def note_start(self, call_id: str, name: str, arguments: str) -> None:
         """On disk before the tool runs: after a crash the call is known to have begun, and is not made again."""
         faults.point("tool.before")
-        ledger, ledger_id = self._runtime.ledger, self._turn.ledger_id
+        ledger, ledger_id = self._runtime.ledger, self._row.id
         await self.kept(lambda: ledger.tool_started(ledger_id, call_id, name, arguments))
         faults.point("tool.noted")
 
@@ -255,7 +270,7 @@ class RunEntries:
 
     async def _note_end(self, call_id: str, *, ok: bool) -> None:
         """Beside the run, which does not wait for it; a full disk delays it like everything else."""
-        ledger, ledger_id = self._runtime.ledger, self._turn.ledger_id
+        ledger, ledger_id = self._runtime.ledger, self._row.id
         try:
             await until_written(lambda: ledger.tool_finished(ledger_id, call_id, ok), self._runtime.clock.sleep)
         except OSError as error:
@@ -263,7 +278,7 @@ class RunEntries:
 
     async def _note_missed_ends(self, messages: list[Message]) -> None:
         """The process may have died between a call's result and the note of its end: the result counts."""
-        rows = await self._runtime.ledger.tool_calls(self._turn.ledger_id)
+        rows = await self._runtime.ledger.tool_calls(self._row.id)
         if not (open_calls := {row.call_id for row in rows if row.finished_at is None}):
             return
         for message in messages:
@@ -294,7 +309,7 @@ class RunEntries:
             await self.kept(lambda: self.transcript.append_all(entries))
 
     def _id(self, step: int | str) -> str:
-        return entry_id(self._turn.run_id, step)
+        return entry_id(self._row.run_id, step)
 
     async def settle(self) -> None:
         if self._background:
@@ -310,38 +325,38 @@ class RunEntries:
             await self._runtime.clock.sleep(seconds)
 
 
-async def open_transcript(turn: Turn, runtime: Runtime) -> Transcript:
-    entry = await runtime.sessions.get(turn.agent_id, turn.session_key)
+async def open_transcript(runtime: Runtime, agent_id: str, session_key: str, session_id: str) -> Transcript:
+    entry = await runtime.sessions.get(agent_id, session_key)
     ref = TranscriptRef(
-        agent_id=turn.agent_id,
-        session_id=turn.session_id,
-        file=entry.get("sessionFile") if entry and entry["sessionId"] == turn.session_id else None,
+        agent_id=agent_id,
+        session_id=session_id,
+        file=entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None,
     )
-    transcript = await runtime.transcripts.open(ref, cwd=agent_settings(turn.agent_id, runtime).cwd)
+    transcript = await runtime.transcripts.open(ref, cwd=agent_settings(agent_id, runtime).cwd)
     assert transcript is not None
     for warning in transcript.warnings:
         log.warning("transcript %s: %s", transcript.path, warning)
     return transcript
 
 
-class Minutes:
-    """Of one pass through the loop."""
+class LoopRecorder:
+    """Takes the events of one pass through the loop: keeps what must last, notes the result, passes all of them on."""
 
     def __init__(
         self,
         prepared: Prepared,
-        entries: RunEntries,
+        recorder: Recorder,
         messages: list[Message],
         *,
         emit: Callable[[Event], None],
         spent: Callable[[Usage], None],
         with_reasoning: bool,
     ) -> None:
-        """``messages``: the loop's own list. ``spent``: told what each answer used."""
+        """``messages`` is the loop's own list. ``spent`` is called with what each answer used."""
         self.result = RunResult(outcome="ok")
         self.show = self._show_and_note if with_reasoning else emit
         self._prepared = prepared
-        self._entries = entries
+        self._recorder = recorder
         self._messages = messages
         self._emit = emit
         self._spent = spent
@@ -355,23 +370,23 @@ class Minutes:
         self._emit(event)
 
     async def keep(self, event: Event) -> None:
-        """On disk when this returns."""
+        """The event is on disk when this returns."""
         match event:
             case AssistantEnded():
                 await self._answered(event)
             case ContinuationAsked(message):
-                await self._entries.note_continuation(message)
+                await self._recorder.note_continuation(message)
                 await self._prepared.cleaner.prepare([message])
             case ToolStarted(call_id, name, arguments):
-                await self._entries.note_start(call_id, name, msgspec.json.encode(arguments).decode())
+                await self._recorder.note_start(call_id, name, msgspec.json.encode(arguments).decode())
             case ToolEnded():
-                event = await self._entries.store_result(event)
+                event = await self._recorder.store_result(event)
                 # The model reads what was kept, now as in every later turn.
                 self._messages[-1] = event.message
                 await self._prepared.cleaner.prepare([event.message])
             case SteeringInjected(message, token):
                 message = self._messages[-1] = await with_pictures(message, self._prepared)
-                await self._entries.append(message, own_id=token)
+                await self._recorder.append(message, own_id=token)
                 await self._prepared.cleaner.prepare([message])
             case _:
                 pass
@@ -380,9 +395,9 @@ class Minutes:
     async def _answered(self, event: AssistantEnded) -> None:
         message = self.result.final = event.message
         self._spent(message.usage)
-        self._prepared.view.learn(message)
+        self._prepared.window.learn(message)
         faults.point("answer.before")
-        await self._entries.append(message)
+        await self._recorder.append(message)
         faults.point("answer.after")
         if not event.continues:
             note_speech(self.result, event.speech, "".join(self._thoughts))

@@ -69,8 +69,8 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     """The same, as transcripts name it."""
     main_key: str
-    sandboxes: bool
-    """Tools of some of its sessions, or of all, are to run in a sandbox."""
+    sandbox_mode: str
+    """``off``, or which of its sessions the configuration wants in a sandbox."""
     retry: RetrySettings
     limited: bool
     """It has a budget that can be used up."""
@@ -78,16 +78,18 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def agent_settings(agent_id: str, runtime: Runtime) -> AgentSettings:
     config = runtime.config.current
-    return runtime.derived.of(config, ("terms", agent_id), lambda: _terms(config, agent_id, str(runtime.state_dir)))
+    return runtime.derived.of(
+        config, ("agent settings", agent_id), lambda: _agent_settings(config, agent_id, str(runtime.state_dir))
+    )
 
 
-def _terms(config: Config, agent_id: str, state_dir: str) -> AgentSettings:
+def _agent_settings(config: Config, agent_id: str, state_dir: str) -> AgentSettings:
     workspace = workspace_dir(config, state_dir, agent_id)
     return AgentSettings(
         workspace=workspace,
         cwd=str(workspace),
         main_key=main_key(config),
-        sandboxes=sandbox_config(config, agent_id).mode != "off",
+        sandbox_mode=sandbox_config(config, agent_id).mode,
         retry=RetrySettings(
             enabled=config.retry.enabled,
             max_retries=config.retry.max_retries,
@@ -168,33 +170,33 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     model: Model
     """With what the configuration wants of it."""
     params: ModelParams
-    terms: AgentSettings
+    agent: AgentSettings
     tools: list[Tool]
     """Never mutate it."""
     thinking: ThinkingLevel
-    """Of sessions without a level of their own."""
+    """The level of sessions that have none of their own."""
     scale: Scale
 
 
 def run_settings_of(agent_id: str, chosen: Model, config: Config, runtime: Runtime) -> RunSettings:
     def make() -> RunSettings:
-        return _outfit(agent_id, chosen, config, runtime)
+        return _run_settings(agent_id, chosen, config, runtime)
 
-    key = ("outfit", agent_id, chosen.provider, chosen.id, chosen.auth_profile)
+    key = ("run settings", agent_id, chosen.provider, chosen.id, chosen.auth_profile)
     known = runtime.derived.of(config, key, make)
     # A catalogue can change without the configuration, when another server is found.
     return known if known.chosen is chosen or known.chosen == chosen else make()
 
 
-def _outfit(agent_id: str, chosen: Model, config: Config, runtime: Runtime) -> RunSettings:
-    params, terms = params_of(config, chosen), agent_settings(agent_id, runtime)
+def _run_settings(agent_id: str, chosen: Model, config: Config, runtime: Runtime) -> RunSettings:
+    params, agent = params_of(config, chosen), agent_settings(agent_id, runtime)
     model = with_retention(chosen, params)
     return RunSettings(
         chosen=chosen,
         model=model,
         params=params,
-        terms=terms,
-        tools=tools_for(agent_id, model, terms.workspace, config, runtime),
+        agent=agent,
+        tools=tools_for(agent_id, model, agent.workspace, config, runtime),
         thinking=level_unless_set(model, config.agents.defaults.thinking_default),
         scale=runtime.scales.of(model),
     )

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-
-from openclaw.messages import AssistantMessage, ImageBlock, ToolResultMessage, ToolSpec
-from openclaw.models.base import Heard, ModelRequest
 
 if TYPE_CHECKING:
     from openclaw.agent.abort import Deadlines
@@ -23,6 +20,8 @@ if TYPE_CHECKING:
     from openclaw.clock import Clock
     from openclaw.config.store import ConfigStore, Derived
     from openclaw.memory.search import AgentMemories
+    from openclaw.messages import AssistantMessage
+    from openclaw.models.base import Heard, ModelRequest
     from openclaw.models.catalogue import Catalogue
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
@@ -78,39 +77,3 @@ class Runtime(msgspec.Struct, kw_only=True):
     spending: Spending
     """Tokens and money, as the transcripts tell them."""
     deadlines: Deadlines
-
-
-class Turn(msgspec.Struct, kw_only=True):
-    """One accepted message, ready to run."""
-
-    ledger_id: int
-    run_id: str
-    agent_id: str
-    session_key: str
-    session_id: str
-    source: str = ""
-    """Who asked: ``webchat``, ``agent``, ``cron``, ``heartbeat``, a channel id."""
-    prompt: str
-    images: list[ImageBlock] = []
-    thinking: str | None = None
-    model: str | None = None
-    """``provider/model`` for this run only."""
-    reasoning: str | None = None
-    auth_profile: str | None = None
-    """The stored credential to use, for this run or for the session."""
-    exec: dict[str, Any] = {}
-    """What the message itself says about commands: ``exec``, ``elevated`` and ``elevatedAllowed``."""
-    timeout_s: float | None = None
-    extra_system_prompt: str = ""
-    client_tools: list[ToolSpec] = []
-    """Tools the caller runs itself."""
-    tool_outputs: list[ToolResultMessage] = []
-    """Results of earlier calls to such tools; they come before the prompt, which may then be empty."""
-    tool_choice: Any = None
-    """``"required"`` or ``{"name": ...}``: the model must call one of the caller's tools, and is offered no other."""
-    max_tokens: int | None = None
-    """Length of each answer at most; the model's own limit otherwise."""
-    resumed: bool = False
-    """True after a restart: what the transcript already holds of this run is not done again."""
-    came: float | None = None
-    """When the Gateway had the message, on the event loop's clock, if the run begins because of that alone."""

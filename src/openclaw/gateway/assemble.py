@@ -115,10 +115,10 @@ async def open_gateway(
         state_dir, clock=clock, store_template=current.session.store, agent_ids=agent_ids(current)
     )
     found = await _servers_here(current, environ, state_dir)
-
     keys = Keys(environ, state_dir=state_dir, clock=clock)
     questions = ApprovalJournal(state_dir)
     await questions.load()
+    approvals = Approvals(clock, questions)
     metrics, loop_fairness = Metrics(), LoopFairness()
 
     def count_failure(error: ModelError) -> None:
@@ -140,7 +140,7 @@ async def open_gateway(
         notes=SystemEvents(clock, lambda: user_zone(config.current)),
         call_model=model_calls.call,
         snapshots=WorkspaceSnapshots(state_dir, clock),
-        approvals=Approvals(clock, questions),
+        approvals=approvals,
         approval_rules=ApprovalRules(state_dir, clock),
         wake=lambda run_id, text: wake(gateway, run_id, text),
         memories=AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ)),
@@ -155,11 +155,10 @@ async def open_gateway(
     )
     gateway = build_gateway(runtime, metrics, loop_fairness, environ)
     gateway.model_calls = model_calls
-    assert gateway.runtime.approvals is not None
-    watch_approvals(gateway, gateway.runtime.approvals)
-    watch_compactions(gateway.runtime)
-    await asyncio.to_thread(load_extensions, current, gateway.runtime.hooks)
-    gateway.dispatcher = Dispatcher(gateway.runtime, lambda record: observe(gateway, record))
+    watch_approvals(gateway, approvals)
+    watch_compactions(runtime)
+    await asyncio.to_thread(load_extensions, current, runtime.hooks)
+    gateway.dispatcher = Dispatcher(runtime, lambda record: observe(gateway, record))
     gateway.reception = Reception(gateway)
     gateway.channel_services = ChannelServices(
         kinds=channel_kinds(),

@@ -39,7 +39,7 @@ from openclaw.runs.compactions import Compactions
 from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.reset import MessageFacts, ensure_fresh
-from openclaw.storage.base import SessionRow
+from openclaw.storage.base import AbortReason, SessionRow
 from openclaw.tools.exec.approvals import UnknownApproval
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class GatewayCommands:
     # Runs
 
     async def stop(self, session: SessionRef) -> Stopped:
-        stopped = self._gateway.dispatcher.abort(session.key, reason="stop")
+        stopped = self._gateway.dispatcher.abort(session.key, reason=AbortReason.STOP)
         if stopped and await self.entry(session) is not None:
             await self.patch_session(session, {"abortedLastRun": True})
         return Stopped(stopped)
@@ -136,7 +136,7 @@ class GatewayCommands:
     async def drop_waiting(self, session: SessionRef, run_id: str) -> bool:
         if run_id not in {record.run_id for record in self._gateway.dispatcher.waiting(session.key)}:
             return False
-        return bool(self._gateway.dispatcher.abort(session.key, run_id, "dropped from the queue by hand"))
+        return bool(self._gateway.dispatcher.abort(session.key, run_id, AbortReason.REMOVED))
 
     async def run_next(self, session: SessionRef, run_id: str) -> bool:
         return self._gateway.dispatcher.promote(session.key, run_id)

@@ -12,11 +12,10 @@ from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.targets import find_row, target_of
 from openclaw.inbound.stamp import without_wrappers
 from openclaw.runs.run_index import LONGEST_CHAIN
-from openclaw.runs.why_text import answered_by, summary, tell
+from openclaw.runs.why_text import answered_by, delivery_text, reason_text, summary, tell
 from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.reset import previous_sessions
 from openclaw.storage.base import LedgerRow, OutboxRow, StateChange, ToolCallRow
-from openclaw.storage.doubt import may_be_repeated
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -177,7 +176,12 @@ def row_facts(row: LedgerRow) -> dict[str, Any]:
     result = row.result or {}
     view: dict[str, Any] = {"id": row.id, "runId": row.run_id, "sessionKey": shown_key(row.session_key)}
     view |= {"sessionId": row.session_id, "agentId": row.agent_id, "source": row.source}
-    view |= {"channel": row.route.get("channel"), "state": row.state, "reason": row.reason, "attempts": row.attempts}
+    view |= {
+        "channel": row.route.get("channel"),
+        "state": row.state,
+        "reason": reason_text(row.reason),
+        "attempts": row.attempts,
+    }
     view |= {"acceptedAt": row.accepted_at, "startedAt": row.started_at, "endedAt": row.ended_at}
     view |= {"text": text_of(row), "model": result.get("model"), "answeredBy": answered_by(row)}
     if row.body.message_ids:
@@ -188,7 +192,9 @@ def row_facts(row: LedgerRow) -> dict[str, Any]:
 
 def facts(life: Life) -> dict[str, Any]:
     view = row_facts(life.row)
-    view["changes"] = [{"at": change.at, "state": change.state, "reason": change.reason} for change in life.changes]
+    view["changes"] = [
+        {"at": change.at, "state": change.state, "reason": reason_text(change.reason)} for change in life.changes
+    ]
     view["toolCalls"] = [_tool_call(call) for call in life.tool_calls]
     view["deliveries"] = [_delivery(part) for part in life.outbox]
     return view
@@ -203,7 +209,7 @@ def _tool_call(call: ToolCallRow) -> dict[str, Any]:
 def _delivery(part: OutboxRow) -> dict[str, Any]:
     view: dict[str, Any] = {"part": part.part, "channel": part.channel, "state": part.state, "attempts": part.attempts}
     view |= {"createdAt": part.created_at, "nextAt": part.next_at or None}
-    view |= {"error": part.error, "possiblyDuplicate": may_be_repeated(part.error)}
+    view |= {"error": delivery_text(part), "possiblyDuplicate": part.doubts > 0}
     return {**view, "messageId": part.message_id}
 
 

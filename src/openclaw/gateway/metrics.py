@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from openclaw.clock import Clock
 from openclaw.events import AssistantEnded, Event
 from openclaw.messages import Usage
-from openclaw.runs.outcome import end_of
+from openclaw.runs.outcome import ending_of
 from openclaw.runs.run_index import Observer, RunRecord
 
 TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -75,7 +75,7 @@ class MeteredRun:
     def finished(self) -> None:
         record = self._record
         if record.result is not None:
-            self._metrics.messages[end_of(record.result)[0]] += 1
+            self._metrics.messages[ending_of(record.result).state] += 1
         if record.started_at is not None and record.ended_at is not None:
             self._metrics.turns.add((record.ended_at - record.started_at) / 1000)
         self._inner.finished()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from openclaw.gateway import session_rows
 from openclaw.gateway.server.registry import MethodError
@@ -11,7 +11,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
 from openclaw.sessions.reset import MARKER_TYPE, PreviousSession, Reason, Rotation, previous_sessions, rotate
 from openclaw.sessions.resume import NotResumable, choose, resume
-from openclaw.storage.base import SessionRow, TranscriptRef
+from openclaw.storage.base import AbortReason, SessionRow, TranscriptRef
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SETTLE_S = 15.0
 
 
-async def stop_runs(gateway: Gateway, target: Target, reason: Literal["reset", "delete"]) -> None:
+async def stop_runs(gateway: Gateway, target: Target, reason: AbortReason) -> None:
     gateway.dispatcher.abort(target.key, reason=reason)
     if not await gateway.dispatcher.settle(target.key, SETTLE_S):
         raise MethodError(f"Session {target.key} is still active; try again in a moment.", code="UNAVAILABLE")
@@ -27,7 +27,7 @@ async def stop_runs(gateway: Gateway, target: Target, reason: Literal["reset", "
 
 async def start_over(gateway: Gateway, target: Target, reason: Reason = "reset", *, why: str = "") -> Rotation:
     """A new session id for the key. What runs and waits is stopped first: it belongs to the old one."""
-    await stop_runs(gateway, target, "reset")
+    await stop_runs(gateway, target, AbortReason.RESET)
 
     async def work() -> Rotation:
         now = gateway.runtime.clock.now_ms()

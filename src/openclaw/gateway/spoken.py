@@ -13,7 +13,7 @@ from openclaw.outbound.limits import limits_for
 from openclaw.outbound.reply import is_delivered, parts_for
 from openclaw.sessions.keys import shown_key
 from openclaw.sessions.reset import MessageFacts, ensure_fresh, home_of
-from openclaw.storage.base import Accept, MessageBody
+from openclaw.storage.base import Accept, MessageBody, Reason, ReasonCode
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -65,7 +65,7 @@ async def say(gateway: Gateway, said: Said) -> bool:
         accept,
         parts,
         state="answered" if text else "silent",
-        reason=said.reason,
+        reason=Reason(ReasonCode.OTHER, said.reason),
         result={"text": text} if text else None,
     )
     if not new:

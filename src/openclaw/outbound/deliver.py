@@ -20,9 +20,8 @@ from openclaw.clock import Clock, wait_within
 from openclaw.outbound.backoff import Backoff, Chance, retry_delay_s
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt, outgoing_message
 from openclaw.storage import faults
-from openclaw.storage.base import Ledger, OutboxRow
+from openclaw.storage.base import DeliveryCode, Ledger, OutboxRow
 from openclaw.storage.disk_errors import until_written
-from openclaw.storage.doubt import REPEATED, doubts, given_up, in_doubt, problem_of
 
 log = logging.getLogger("openclaw.outbound")
 
@@ -216,56 +215,65 @@ class Delivery:
     async def _deliver(self, row: OutboxRow) -> Outcome:
         if self._is_too_old(row):
             return await self._expire(row)
-        doubtful = 0 if self._outlet.idempotent(row.channel) else doubts(row.error)
-        if doubtful >= MAX_DOUBTS:
-            return await self._end(row, "dead", error=given_up(doubtful, problem_of(row.error)))
-        await self._mark(row, "sending", error=row.error)
+        doubts = 0 if self._outlet.idempotent(row.channel) else row.doubts
+        if doubts >= MAX_DOUBTS:
+            return await self._end(row, "dead", error=row.error, doubts=doubts, code=DeliveryCode.GIVEN_UP)
+        await self._mark(row, "sending", error=row.error, doubts=row.doubts)
         try:
             part = outgoing_message(row.payload)
-            if doubtful:
+            if doubts:
                 part = msgspec.structs.replace(part, possibly_duplicate=True)
             sent = await self._outlet.send(row.channel, row.route, part, f"{row.run_id}:{row.part}")
         except SendFailed as failure:
-            return await self._failed(row, failure, doubtful)
+            return await self._failed(row, failure, doubts)
         faults.point("outbox.arrived")
-        return await self._end(row, "sent", message_id=sent.message_id, error=REPEATED if doubtful else "")
+        code = DeliveryCode.REPEATED if doubts else DeliveryCode.NONE
+        return await self._end(row, "sent", message_id=sent.message_id, doubts=doubts, code=code)
 
-    async def _failed(self, row: OutboxRow, failure: SendFailed, doubtful: int) -> Outcome:
+    async def _failed(self, row: OutboxRow, failure: SendFailed, doubts: int) -> Outcome:
         attempts, error = row.attempts + 1, str(failure)
         if failure.permanent:
-            return await self._end(row, "dead", error=in_doubt(doubtful, error))
+            return await self._end(row, "dead", error=error, doubts=doubts)
         if failure.reached and attempts >= self._max_attempts:
-            return await self._end(row, "dead", error=in_doubt(doubtful, f"given up after {attempts} tries: {error}"))
+            return await self._end(row, "dead", error=f"given up after {attempts} tries: {error}", doubts=doubts)
         if failure.maybe_sent and not self._outlet.idempotent(row.channel):
-            doubtful += 1
-            if doubtful >= MAX_DOUBTS:
-                return await self._end(row, "dead", error=given_up(doubtful, error))
+            doubts += 1
+            if doubts >= MAX_DOUBTS:
+                return await self._end(row, "dead", error=error, doubts=doubts, code=DeliveryCode.GIVEN_UP)
         delay_s = retry_delay_s(RETRY, attempts, failure.retry_after_s, self._chance)
         until = self._now() + int(delay_s * 1000)
         self._held[route_key(row)] = until
-        await self._mark(row, "pending", next_at=until, error=in_doubt(doubtful, error))
+        await self._mark(row, "pending", next_at=until, error=error, doubts=doubts)
         log.info("part %d of %s waits %.1f s for another try: %s", row.part, row.run_id, delay_s, error)
         return "later"
 
     async def _expire(self, row: OutboxRow) -> Literal["sent", "dead"]:
-        problem = problem_of(row.error) or "the channel was not there in time"
-        return await self._end(row, "dead", error=in_doubt(doubts(row.error), f"expired: {problem}"))
+        problem = row.error or "the channel was not there in time"
+        return await self._end(row, "dead", error=f"expired: {problem}", doubts=row.doubts)
 
     async def _put_back(self, row: OutboxRow) -> None:
         until = self._now() + int(RETRY.max_s * 1000)
         self._held[route_key(row)] = until
         try:
-            error = in_doubt(doubts(row.error) + 1, "see the log")
-            await self._ledger.outbox_mark(row.id, "pending", next_at=until, error=error)
+            doubts = row.doubts + 1
+            await self._ledger.outbox_mark(row.id, "pending", next_at=until, error="see the log", doubts=doubts)
         except Exception:
             log.exception("part %s of %s stays as it is until the next start", row.part, row.run_id)
 
     async def _end(
-        self, row: OutboxRow, state: Literal["sent", "dead"], *, message_id: str = "", error: str = ""
+        self,
+        row: OutboxRow,
+        state: Literal["sent", "dead"],
+        *,
+        message_id: str = "",
+        error: str = "",
+        doubts: int = 0,
+        code: DeliveryCode = DeliveryCode.NONE,
     ) -> Literal["sent", "dead"]:
-        await self._mark(row, state, error=error, message_id=message_id)
+        await self._mark(row, state, error=error, doubts=doubts, code=code, message_id=message_id)
         if state == "dead":
-            log.error("part %d of %s to %s was not delivered: %s", row.part, row.run_id, row.channel, error)
+            problem = f"{error} (in doubt {doubts} times)" if doubts else error
+            log.error("part %d of %s to %s was not delivered: %s", row.part, row.run_id, row.channel, problem)
         for waiter in self._waiters.get(row.ledger_id, ()):
             waiter.set()
         if self._settled is not None:
@@ -273,11 +281,21 @@ class Delivery:
         return state
 
     async def _mark(
-        self, row: OutboxRow, state: OutboxState, *, next_at: int = 0, error: str = "", message_id: str = ""
+        self,
+        row: OutboxRow,
+        state: OutboxState,
+        *,
+        next_at: int = 0,
+        error: str = "",
+        doubts: int = 0,
+        code: DeliveryCode = DeliveryCode.NONE,
+        message_id: str = "",
     ) -> None:
         """Until the disk takes it: what was sent must not be forgotten, or it would be sent again."""
         await until_written(
-            lambda: self._ledger.outbox_mark(row.id, state, next_at=next_at, error=error, message_id=message_id),
+            lambda: self._ledger.outbox_mark(
+                row.id, state, next_at=next_at, error=error, doubts=doubts, code=code, message_id=message_id
+            ),
             self._clock.sleep,
         )
 
@@ -285,7 +303,9 @@ class Delivery:
 
     async def _defer(self, rows: Sequence[OutboxRow], until: int) -> None:
         """Equal times keep the order of writing, so the conversation stays in order across restarts."""
-        await asyncio.gather(*(self._mark(row, "pending", next_at=until, error=row.error) for row in rows))
+        await asyncio.gather(
+            *(self._mark(row, "pending", next_at=until, error=row.error, doubts=row.doubts) for row in rows)
+        )
 
     async def _wait_for_channel(self, rows: list[OutboxRow], *, full: bool) -> None:
         now = self._now()
@@ -303,7 +323,7 @@ class Delivery:
             key, longest = route_key(row), now + int(RETRY.max_s * 1000)
             if row.next_at > longest:
                 # The clock was ahead when this was written: nobody waits that long for another try.
-                await self._mark(row, "pending", next_at=longest, error=row.error)
+                await self._mark(row, "pending", next_at=longest, error=row.error, doubts=row.doubts)
             if row.next_at > now:
                 self._held[key] = max(self._held.get(key, 0), min(row.next_at, longest))
 

@@ -26,7 +26,7 @@ from openclaw.agent.compaction.pins import Pin, add_pin, pins_of, remove_pin
 from openclaw.agent.compaction.undo import go_back, preview, undo
 from openclaw.agent.hooks import Reason
 from openclaw.agent.prepare import Prepared, prepare
-from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.runtime import Runtime
 from openclaw.agent.window.tokens import context_tokens
 from openclaw.events import Event
 from openclaw.messages import AssistantMessage
@@ -83,37 +83,35 @@ class Compactions:
 
     # After a run
 
-    def after_run(
-        self, turn: Turn, prepared: Prepared, final: AssistantMessage | None, emit: Callable[[Event], None]
-    ) -> None:
+    def after_run(self, prepared: Prepared, final: AssistantMessage | None, emit: Callable[[Event], None]) -> None:
         """Begins a compaction if the window has filled up. Returns at once."""
         used = context_tokens(final.usage) if final is not None else 0
-        limit = history_limit(self._runtime.config.current, prepared.context_window)
-        if 0 < used <= limit and not prepared.view.shortened:
+        limit = history_limit(self._runtime.config.current, prepared.model.context_window)
+        if 0 < used <= limit and not prepared.window.shortened:
             return
-        key, settings = turn.session_key, settings_for(prepared, self._runtime)
+        key, settings = prepared.session_key, settings_for(prepared, self._runtime)
         if settings.warning and settings.warning not in self._warned:
             self._warned.add(settings.warning)
             log.warning("%s", settings.warning)
         if key in self._tasks or self._pause.resting(key, self._runtime.clock.now_ms()):
             return
-        self._start(key, self._if_due(turn, prepared, emit))
+        self._start(key, self._if_due(prepared, emit))
 
-    async def _if_due(self, turn: Turn, prepared: Prepared, emit: Callable[[Event], None]) -> CompactionOutcome:
-        transcript = await self._open(turn.agent_id, turn.session_key)
-        if transcript is None or transcript.session_id != turn.session_id:
+    async def _if_due(self, prepared: Prepared, emit: Callable[[Event], None]) -> CompactionOutcome:
+        transcript = await self._open(prepared.agent_id, prepared.session_key)
+        if transcript is None or transcript.session_id != prepared.session_id:
             return CompactionOutcome(status="skipped", reason="the session is gone")
-        job = self._job(turn, prepared, transcript, "threshold", emit)
+        job = self._job(prepared, transcript, "threshold", emit)
         context = transcript.context()
         last = next((m for m in reversed(context.messages) if isinstance(m, AssistantMessage)), None)
         if not job.settings.enabled or last is None or last.stop_reason in ("error", "aborted"):
             return CompactionOutcome(status="skipped")
         settings = job.settings
         full = should_compact(tokens_now(context), settings.window, settings.reserve)
-        if not full and not prepared.view.shortened:
+        if not full and not prepared.window.shortened:
             return CompactionOutcome(status="skipped")
         outcome = await compact(job)
-        self._note(turn.session_key, outcome, settings.limit)
+        self._note(prepared.session_key, outcome, settings.limit)
         return outcome
 
     def _note(self, key: str, outcome: CompactionOutcome, limit: int) -> None:
@@ -229,22 +227,21 @@ class Compactions:
 
     def _job(
         self,
-        turn: Turn,
         prepared: Prepared,
         transcript: Transcript,
         reason: Reason,
         emit: Callable[[Event], None] | None,
     ) -> CompactionJob:
         async def exclusively(work: Callable[[], Awaitable[Any]]) -> Any:
-            return await self._exclusively(turn.session_key, work)
+            return await self._exclusively(prepared.session_key, work)
 
         job = CompactionJob(
             runtime=self._runtime,
-            agent_id=turn.agent_id,
-            session_key=turn.session_key,
+            agent_id=prepared.agent_id,
+            session_key=prepared.session_key,
             transcript=transcript,
             model=summary_model(self._runtime, prepared.model),
-            budget=prepared.view.budget,
+            budget=prepared.window.budget,
             settings=settings_for(prepared, self._runtime),
             reason=reason,
             exclusively=exclusively,
@@ -259,15 +256,8 @@ class Compactions:
         transcript = await self._open(agent_id, key)
         if transcript is None:
             return None
-        turn = Turn(
-            ledger_id=0,
-            run_id=f"compaction:{transcript.session_id}",
-            agent_id=agent_id,
-            session_key=key,
-            session_id=transcript.session_id,
-            prompt="",
-        )
-        return self._job(turn, await prepare(turn, self._runtime), transcript, reason, emit)
+        prepared = await prepare(self._runtime, agent_id, key, transcript.session_id)
+        return self._job(prepared, transcript, reason, emit)
 
     async def _open(self, agent_id: str, key: str, *, create: bool = False) -> Transcript | None:
         entry = await self._runtime.sessions.get(agent_id, key)

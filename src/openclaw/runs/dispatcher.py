@@ -9,21 +9,31 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from openclaw.agent.prepare import load_images
 from openclaw.agent.run import AgentRun, RunResult
-from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.runtime import Runtime
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import TextBlock, UserMessage
 from openclaw.runs.admission import Admission, ConcurrencyLimits, Ticket
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.lane import Lane, RunInbox, may_share
-from openclaw.runs.outcome import end_of, reply_parts
-from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, waits_because
+from openclaw.runs.outcome import Ending, abort_reason, ending_of, reply_parts
+from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, waiting_reason
 from openclaw.runs.recovery import crashes_of, how_to_go_on, in_order, is_too_old, put_down, queue_again, why_not
 from openclaw.runs.run_index import Observer, RunIndex, RunRecord, WaitResult
-from openclaw.runs.turn import images_of, turn_of
-from openclaw.runs.why_text import STOPPED_BEFORE
+from openclaw.runs.why_text import abort_text
 from openclaw.storage import faults
-from openclaw.storage.base import Accept, FirstStep, LedgerRow, Transcript, Writing
+from openclaw.storage.base import (
+    NO_REASON,
+    AbortReason,
+    Accept,
+    FirstStep,
+    LedgerRow,
+    Reason,
+    ReasonCode,
+    Transcript,
+    Writing,
+)
 from openclaw.storage.disk_errors import DiskWait, until_written
 
 log = logging.getLogger("openclaw.runs")
@@ -33,8 +43,6 @@ IDLE_LANES = 1_000
 STOP_S = 5.0
 """How long stopping waits for bookkeeping; what a full disk keeps from being written is found at the next start."""
 QUEUE_FULL = "Not taken: {waiting} messages of this session are waiting already. Wait for an answer, or use /stop."
-DROPPED = "Dropped: more messages were waiting than the queue holds ({cap})"
-PASSED_ON = "; its beginning was put before the next one"
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -78,7 +86,7 @@ class Dispatcher:
         lane = self._lane(message.session_key)
         step = self._first_step(lane, settings)
         faults.point("accept.before")
-        reason = waits_because(settings) if step == "queued" else ""
+        reason = waiting_reason(settings) if step == "queued" else NO_REASON
         lane.coming += 1
         try:
             with self._limits.promised(message.session_key):
@@ -119,11 +127,11 @@ class Dispatcher:
             await self._finish(record, RunResult(outcome="error", error=error))
             return True
         if choice == "interrupt":
-            self.abort(record.session_key, reason="interrupt")
+            self.abort(record.session_key, reason=AbortReason.INTERRUPT)
         queued = lane.add(record, settings)
         if queued and choice != "interrupt":
             if record.noted != "queued":
-                self._later(self._runtime.ledger.advance(record.row.id, "queued", waits_because(settings)))
+                self._later(self._runtime.ledger.advance(record.row.id, "queued", waiting_reason(settings)))
             self._make_room(lane, settings)
         if queued:
             record.noted = None
@@ -131,14 +139,17 @@ class Dispatcher:
 
     async def _steer(self, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
         try:
-            blocks = [TextBlock(text=record.row.body.prompt or ""), *await images_of(record.row, self._runtime)]
+            blocks = [
+                TextBlock(text=record.row.body.prompt or ""),
+                *await load_images(record.row.body, self._runtime.blobs),
+            ]
         except OSError:
             return False  # It is accepted: a run of its own will say what is wrong with its pictures.
         now = self._runtime.clock.now_ms()
         if active.inbox is None or not active.inbox.put(record, UserMessage(content=blocks, timestamp=now)):
             return False
         record.queue = settings
-        self._later(self._runtime.ledger.advance(record.row.id, "queued", f"to be taken into run {active.run_id}"))
+        self._later(self._runtime.ledger.advance(record.row.id, "queued", Reason(ReasonCode.STEERING, active.run_id)))
         if settings.mode == "steer-backlog":
             await self._again_later(record)
         return True
@@ -177,11 +188,12 @@ class Dispatcher:
         surplus = lane.depth - settings.cap
         for oldest in lane.waiting[:surplus] if surplus > 0 else ():
             lane.withdraw(oldest)
-            reason = DROPPED.format(cap=settings.cap)
+            code = ReasonCode.QUEUE_OVERFLOW
             if settings.drop == "summarize":
                 lane.overflow.add(oldest.row.body.prompt or "", settings.cap)
-                reason += PASSED_ON
-            self._later(self._finish(oldest, RunResult(outcome="aborted", error=f"{reason}.")))
+                code = ReasonCode.QUEUE_OVERFLOW_SUMMARIZED
+            ending = Ending("superseded", Reason(code, str(settings.cap)))
+            self._later(self._finish(oldest, RunResult(outcome="aborted"), ending=ending))
 
     def _lane(self, session_key: str) -> Lane:
         lane = self._lanes.get(session_key)
@@ -208,7 +220,7 @@ class Dispatcher:
             record.recovered, record.expired = True, is_too_old(row, now)
             self._remember(record)
             if not row.attempts:
-                self._later(self._runtime.ledger.advance(row.id, "queued", STOPPED_BEFORE))
+                self._later(self._runtime.ledger.advance(row.id, "queued", Reason(ReasonCode.RESTARTED)))
             entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
             settings = queue_again(
                 row, queue_settings(config, entry, row.source), alone=record.expired or row.body.prompt is None
@@ -256,9 +268,9 @@ class Dispatcher:
 
     # Stopping and editing
 
-    def abort(self, session_key: str, run_id: str | None = None, reason: str = "rpc") -> list[str]:
+    def abort(self, session_key: str, run_id: str | None = None, reason: AbortReason = AbortReason.RPC) -> list[str]:
         """Stops the session's runs (or one of them), waiting ones included; returns the ids it stopped."""
-        if run_id is None and reason != "interrupt":
+        if run_id is None and reason is not AbortReason.INTERRUPT:
             self.compactions.cancel(session_key)
             if self._runtime.approvals is not None:
                 self._runtime.approvals.withdraw(session_key)
@@ -272,7 +284,7 @@ class Dispatcher:
             if not record.abort.abort(reason):
                 continue
             stopped.append(record.run_id)
-            self._observers[record.run_id].aborted(reason)
+            self._observers[record.run_id].aborted(abort_text(abort_reason(reason)))
             if lane.withdraw(record):
                 self._later(self._finish(record, RunResult(outcome="aborted", error=reason)))
         if run_id is None:
@@ -338,7 +350,7 @@ class Dispatcher:
             prompt = f"{overflow}\n\n{record.row.body.prompt or ''}"
         others = batch[:-1]
         images = [image for one in batch for image in one.row.body.images]
-        reason, ids = f"collected into run {record.run_id}", [one.row.id for one in others]
+        reason, ids = Reason(ReasonCode.COLLECTED, record.run_id), [one.row.id for one in others]
         ledger, row_id = self._runtime.ledger, record.row.id
         body = msgspec.structs.replace(record.row.body, prompt=prompt, images=images)
         await self._kept(lambda: ledger.absorb(row_id, ids, body=body, reason=reason))
@@ -356,14 +368,15 @@ class Dispatcher:
         if going_on == "close":
             await self._finish(record, RunResult(outcome="error", error=error, expired=record.expired))
             return
-        turn = await turn_of(record, self._runtime)
+        session_id = await self._session_of(record)
+        images = await load_images(record.row.body, self._runtime.blobs)
         record.inbox = RunInbox()
         record.begin(self._runtime.clock.now_ms())
         if record.recovered:
             # Counted before anything else happens: a message that brings the Gateway down must not do so for ever.
-            await self._kept(lambda: self._begun(record, turn), record.disk)
-        elif record.noted != "running" or turn.session_id != record.row.session_id:
-            self._later(self._begun(record, turn))
+            await self._kept(lambda: self._begun(record, session_id), record.disk)
+        elif record.noted != "running" or session_id != record.row.session_id:
+            self._later(self._begun(record, session_id))
         faults.point("run.start")
         observer.started()
 
@@ -375,8 +388,12 @@ class Dispatcher:
 
         try:
             run = AgentRun(
-                turn,
+                record.row,
                 self._runtime,
+                session_id=session_id,
+                images=images,
+                # A run that waited behind another one looks at the workspace that one left.
+                came=record.ticket.arrived_at if record.ticket is not None and not record.queued else None,
                 abort=record.abort,
                 inbox=record.inbox,
                 emit=emit,
@@ -391,16 +408,26 @@ class Dispatcher:
                 lane.add(left, left.queue, first=True)
         await self._finish(record, result, run.written)
         if run.prepared is not None and result.outcome == "ok":
-            self.compactions.after_run(turn, run.prepared, result.final, emit)
+            self.compactions.after_run(run.prepared, result.final, emit)
 
-    async def _begun(self, record: RunRecord, turn: Turn) -> None:
-        await self._runtime.ledger.advance(record.row.id, "running", session_id=turn.session_id)
+    async def _session_of(self, record: RunRecord) -> str:
+        """The id of the session the message runs in; takes over what is shown of the run. ValueError: it is damaged."""
+        row, body = record.row, record.row.body
+        if body.prompt is None:
+            raise ValueError("what was stored of this message is damaged; send it again")
+        entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
+        record.verbose = body.verbose or (entry.get("verboseLevel") if entry else None)
+        record.reasoning = body.reasoning or (entry.get("reasoningLevel") if entry else None) or "off"
+        return row.session_id if row.attempts or entry is None else entry.get("sessionId", row.session_id)
+
+    async def _begun(self, record: RunRecord, session_id: str) -> None:
+        await self._runtime.ledger.advance(record.row.id, "running", session_id=session_id)
 
     def _took_in(self, record: RunRecord, run_id: str) -> None:
         steered = self._index.get(run_id)
         if steered is not None:
             self._absorb(record, steered)
-            reason, by = f"taken into run {record.run_id}", {"answeredBy": record.run_id}
+            reason, by = Reason(ReasonCode.STEERED, record.run_id), {"answeredBy": record.run_id}
             row_id = steered.row.id
             self._later(self._kept(lambda: self._runtime.ledger.finish(row_id, "superseded", reason=reason, result=by)))
 
@@ -410,25 +437,32 @@ class Dispatcher:
         record.watchers |= other.watchers
         self._observers.pop(other.run_id).absorbed(record.run_id)
 
-    async def _finish(self, record: RunRecord, result: RunResult, written: Transcript | None = None) -> None:
+    async def _finish(
+        self,
+        record: RunRecord,
+        result: RunResult,
+        written: Transcript | None = None,
+        ending: Ending | None = None,
+    ) -> None:
         """The one end of a message: first on disk, then told to everyone."""
-        state, reason = end_of(result)
+        ending = ending or ending_of(result)
+        error = abort_text(ending.reason) if result.outcome == "aborted" else result.error
         summary = result.summary()
         faults.point("finish.before")
         if written is not None:
             faults.point("sync.before")
         row_id, disk = record.row.id, record.disk
-        parts = reply_parts(record.row.route, state, reason, result, self._runtime.config.current)
+        parts = reply_parts(record.row.route, ending, result, self._runtime.config.current)
         await self._kept(
             lambda: self._runtime.ledger.finish(
-                row_id, state, reason=reason, result=summary | disk.noted(), outbox=parts, written=written
+                row_id, ending.state, reason=ending.reason, result=summary | disk.noted(), outbox=parts, written=written
             ),
             disk,
         )
         faults.point("finish.after")
         for one in (record, *record.absorbed):
             one.started_at = one.started_at or record.started_at
-            one.end(result.outcome, self._runtime.clock.now_ms(), result.error, result)
+            one.end(result.outcome, self._runtime.clock.now_ms(), error, result)
             self._index.ended(one.run_id)
         observer = self._observers.pop(record.run_id, None)
         if observer is not None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from openclaw.config.schema.messages import Queue
-from openclaw.storage.base import MessageBody
+from openclaw.storage.base import MessageBody, Reason, ReasonCode
 
 QueueMode: TypeAlias = Literal["steer", "followup", "collect", "steer-backlog", "interrupt"]
 DropPolicy: TypeAlias = Literal["old", "new", "summarize"]
@@ -163,7 +163,5 @@ def decide(settings: QueueSettings, *, busy: bool, steerable: bool, waiting: int
     return "wait"
 
 
-def waits_because(settings: QueueSettings) -> str:
-    if settings.mode == "collect":
-        return "another message of this session is running; what comes meanwhile is collected"
-    return "another message of this session is running"
+def waiting_reason(settings: QueueSettings) -> Reason:
+    return Reason(ReasonCode.COLLECTING if settings.mode == "collect" else ReasonCode.SESSION_BUSY)

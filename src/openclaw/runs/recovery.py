@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from openclaw.runs.queue import QueueSettings
-from openclaw.runs.why_text import STOPPED_ORDERLY
-from openclaw.storage.base import Ledger, LedgerRow
+from openclaw.storage.base import Ledger, LedgerRow, Reason, ReasonCode
 
 MAX_ATTEMPTS = 3
 EXPIRY_MS = 24 * 3600 * 1000
@@ -40,14 +39,15 @@ def is_too_old(row: LedgerRow, now_ms: int) -> bool:
 async def put_down(row: LedgerRow, ledger: Ledger) -> None:
     """The Gateway was told to stop in the middle of this message."""
     with contextlib.suppress(ValueError):  # It has ended after all.
-        await ledger.advance(row.id, "queued", STOPPED_ORDERLY)
+        await ledger.advance(row.id, "queued", Reason(ReasonCode.SHUTDOWN))
 
 
 async def crashes_of(row: LedgerRow, ledger: Ledger) -> int:
     """How often the Gateway died while it worked on this message; being told to stop does not count."""
     if row.attempts < MAX_ATTEMPTS:
         return row.attempts
-    return row.attempts - sum(change.reason == STOPPED_ORDERLY for change in await ledger.story(row.id))
+    changes = await ledger.story(row.id)
+    return row.attempts - sum(change.reason.code is ReasonCode.SHUTDOWN for change in changes)
 
 
 def how_to_go_on(attempts: int, *, expired: bool = False) -> Literal["run", "give up", "close"]:

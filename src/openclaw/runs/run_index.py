@@ -13,6 +13,7 @@ from openclaw.agent.abort import AbortSignal
 from openclaw.agent.run import RunResult
 from openclaw.events import Event
 from openclaw.runs.queue import QueueSettings
+from openclaw.runs.why_text import reason_text
 from openclaw.storage.base import END_STATES, FirstStep, Ledger, LedgerRow
 from openclaw.storage.disk_errors import DiskWait
 
@@ -180,7 +181,7 @@ class RunIndex:
         if row is None or row.state not in END_STATES:
             return None
         status = "ok" if row.state in ("answered", "silent") else "error"
-        error = None if status == "ok" else row.reason or row.state
+        error = None if status == "ok" else reason_text(row.reason) or row.state
         return WaitResult(status=status, started_at=row.started_at, ended_at=row.ended_at, error=error)
 
     async def _answering(self, run_id: str) -> str:

@@ -1,4 +1,4 @@
-"""The life of a message in plain sentences, told from what the ledger wrote down. Pure functions only."""
+"""All words about the life of a message: its reasons, its delivery and its story. Pure functions only."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 
 from openclaw.outbound.reply import is_delivered
-from openclaw.storage.base import END_STATES, LedgerRow, OutboxRow, StateChange, ToolCallRow
+from openclaw.storage.base import (
+    END_STATES,
+    AbortReason,
+    DeliveryCode,
+    LedgerRow,
+    OutboxRow,
+    Reason,
+    ReasonCode,
+    StateChange,
+    ToolCallRow,
+)
 from openclaw.storage.disk_errors import DiskWait
-from openclaw.storage.doubt import is_uncertain, problem_of
 
 LONGEST_QUOTE = 120
 LONGEST_REASON = 400
@@ -16,19 +25,61 @@ LONGEST_NAME = 100
 NOTICEABLE_MS = 1_000
 """A shorter wait before a run is not worth a sentence."""
 
-STOPPED_BEFORE = "the Gateway stopped before it began"
-"""Noted when a message that had not begun is taken up after a restart."""
-STOPPED_ORDERLY = "the Gateway was told to stop"
-"""Noted with what was running then: such a stop is not the message's fault."""
-
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-_STOPPED = {
-    "stopped (rpc)": "a client asked for it",
-    "stopped (stop)": "someone said stop",
-    "stopped (reset)": "the session was begun anew",
-    "stopped (delete)": "the session was deleted",
-    "stopped (interrupt)": "a newer message interrupted it",
+_REASONS = {
+    ReasonCode.NONE: "",
+    ReasonCode.SESSION_BUSY: "another message of this session is running",
+    ReasonCode.COLLECTING: "another message of this session is running; what comes meanwhile is collected",
+    ReasonCode.STEERING: "to be taken into run {detail}",
+    ReasonCode.RESTARTED: "the Gateway stopped before it began",
+    ReasonCode.SHUTDOWN: "the Gateway was told to stop",
+    ReasonCode.COLLECTED: "collected into run {detail}",
+    ReasonCode.STEERED: "taken into run {detail}",
+    ReasonCode.ANSWERED_BEFORE: "its words were taken into the run before it",
+    ReasonCode.NO_REPLY: "its reply was NO_REPLY",
+    ReasonCode.NO_WORDS: "the model ended its turn without a word",
+    ReasonCode.TIME_LIMIT: "the run took longer than its time limit",
+    ReasonCode.STOPPED: "stopped ({detail})",
+    ReasonCode.QUEUE_OVERFLOW: "Dropped: more messages were waiting than the queue holds ({detail}).",
+    ReasonCode.QUEUE_OVERFLOW_SUMMARIZED: (
+        "Dropped: more messages were waiting than the queue holds ({detail}); "
+        "its beginning was put before the next one."
+    ),
+    ReasonCode.REMOVED_FROM_QUEUE: "dropped from the queue by hand",
+    ReasonCode.OTHER: "{detail}",
 }
+_STOPPED_BY: dict[str, str] = {
+    AbortReason.RPC: "a client asked for it",
+    AbortReason.STOP: "someone said stop",
+    AbortReason.RESET: "the session was begun anew",
+    AbortReason.DELETE: "the session was deleted",
+    AbortReason.INTERRUPT: "a newer message interrupted it",
+}
+
+
+def reason_text(reason: Reason) -> str:
+    """The reason of a state in words, as clients see it."""
+    return _REASONS[reason.code].format(detail=reason.detail)
+
+
+def abort_text(reason: Reason) -> str:
+    """Why a run was stopped, as clients see it: a plain word where they know one."""
+    if reason.code is ReasonCode.TIME_LIMIT:
+        return AbortReason.TIMEOUT
+    return reason.detail if reason.code is ReasonCode.STOPPED else reason_text(reason)
+
+
+def delivery_text(part: OutboxRow) -> str:
+    """What is wrong with the delivery of a part, as clients see it. Empty when nothing is."""
+    if part.code is DeliveryCode.REPEATED:
+        return "possibly delivered twice: it was in doubt whether the first try arrived"
+    if part.code is DeliveryCode.GIVEN_UP:
+        problem = part.error or "the Gateway stopped while sending it"
+        return f"in doubt {part.doubts} times, so not sent again: {problem}"
+    if not part.doubts:
+        return part.error
+    head = "interrupted" if part.doubts == 1 else f"interrupted {part.doubts} times"
+    return f"{head}: {part.error}" if part.error else head
 
 
 def tell(
@@ -44,7 +95,7 @@ def tell(
 
     ``disk`` is what a message without an end has to wait for now.
     """
-    changes = [change for change in changes if change.reason != STOPPED_ORDERLY]
+    changes = [change for change in changes if change.reason.code is not ReasonCode.SHUTDOWN]
     return [
         f"Accepted {_on(row.accepted_at, zone)} from {row.source}, for session {row.session_key}.",
         *_put_together(row),
@@ -69,8 +120,8 @@ def summary(row: LedgerRow, text: str, now: int, zone: tzinfo | None = UTC) -> s
         return f"{head}: {reply} after {duration((row.ended_at or row.accepted_at) - row.accepted_at)}"
     if answering := _shortened(answered_by(row) or "", LONGEST_NAME):
         return f"{head}: answered in run {answering}"
-    why = _STOPPED.get(row.reason) or _cause(row)
-    word = "stopped" if row.reason in _STOPPED else row.state
+    why = _stopped_by(row) or _cause(row)
+    word = "stopped" if _stopped_by(row) else row.state
     return f"{head}: {word}{f' ({why})' if why else ''}"
 
 
@@ -90,27 +141,25 @@ def _put_together(row: LedgerRow) -> list[str]:
 
 
 def _waiting(row: LedgerRow, changes: Sequence[StateChange], now: int) -> list[str]:
-    told = ["The Gateway stopped before it began and took it up again."] if _stopped_before(changes) else []
-    queued = next(
-        (place for place, change in enumerate(changes) if change.state == "queued" and change.reason != STOPPED_BEFORE),
-        None,
-    )
+    waits = [place for place, change in enumerate(changes) if change.state == "queued"]
+    restarted = any(changes[place].reason.code is ReasonCode.RESTARTED for place in waits)
+    told = ["The Gateway stopped before it began and took it up again."] if restarted else []
+    queued = next((place for place in waits if changes[place].reason.code is not ReasonCode.RESTARTED), None)
     if queued is None:
         return [*told, *_pause_before_run(row, changes, now)]
     return [*_in_line(changes, queued, now), *told]
 
 
-def _stopped_before(changes: Sequence[StateChange]) -> bool:
-    return any(change.state == "queued" and change.reason == STOPPED_BEFORE for change in changes)
-
-
 def _in_line(changes: Sequence[StateChange], queued: int, now: int) -> list[str]:
-    why = _shortened(changes[queued].reason, LONGEST_REASON)
-    if why.startswith("to be taken into run "):
-        return [f"It was handed to run {why.removeprefix('to be taken into run ')}, which was under way."]
+    reason = changes[queued].reason
+    if reason.code is ReasonCode.STEERING:
+        return [f"It was handed to run {_shortened(reason.detail, LONGEST_REASON)}, which was under way."]
     later = next((change for change in changes[queued + 1 :] if change.state != "queued"), None)
-    behind = "behind another message of its session" if why.startswith("another message") else f"({why or 'queued'})"
-    also = ", to be collected with what else came" if "collected" in why else ""
+    if reason.code in (ReasonCode.SESSION_BUSY, ReasonCode.COLLECTING):
+        behind = "behind another message of its session"
+    else:
+        behind = f"({_shortened(reason_text(reason), LONGEST_REASON) or 'queued'})"
+    also = ", to be collected with what else came" if reason.code is ReasonCode.COLLECTING else ""
     if later is None:
         return [f"It has been waiting for {duration(now - changes[queued].at)} {behind}{also}."]
     return [f"It waited {duration(later.at - changes[queued].at)} {behind}{also}."]
@@ -212,13 +261,13 @@ def _answer(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
         return f"Answered {at}: {quoted(reply, LONGEST_QUOTE)}"
     if all(change.state != "running" for change in changes):
         return f"It needed no run of the agent and was done {at}."
-    if row.reason:
+    if row.reason.code is not ReasonCode.NONE:
         return _sentence(f"It ended {at} with a notice instead of an answer: {_cause(row)}")
     return f"Answered {at}."
 
 
 def _silence(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
-    because = f": {_cause(row)}" if row.reason else ""
+    because = f": {_cause(row)}" if row.reason.code is not ReasonCode.NONE else ""
     if all(change.state != "running" for change in changes):
         return f"It got no answer and needed no run of the agent; done {at}{because}."
     return f"The agent decided {at} to say nothing{because}."
@@ -226,12 +275,12 @@ def _silence(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
 
 def _superseded(row: LedgerRow, at: str) -> str:
     answering = _shortened(answered_by(row) or "", LONGEST_NAME)
-    if answering and row.reason.startswith("collected"):
+    if answering and row.reason.code is ReasonCode.COLLECTED:
         return f"It was answered together with later ones: they became one prompt {at}, in run {answering}."
     if answering:
         return f"Its words were taken in by run {answering} {at}; the answer is there."
-    if row.reason.startswith("stopped ("):
-        return f"Stopped {at}: {_STOPPED.get(row.reason, _cause(row))}."
+    if row.reason.code is ReasonCode.STOPPED:
+        return f"Stopped {at}: {_stopped_by(row) or _cause(row)}."
     return _sentence(f"It ended {at} without an answer of its own: {_cause(row) or 'no reason was recorded'}")
 
 
@@ -241,7 +290,12 @@ def _reply(row: LedgerRow) -> str:
 
 
 def _cause(row: LedgerRow) -> str:
-    return _shortened(row.reason, LONGEST_REASON)
+    return _shortened(reason_text(row.reason), LONGEST_REASON)
+
+
+def _stopped_by(row: LedgerRow) -> str | None:
+    """Who stopped the message, in words, where that is known."""
+    return _STOPPED_BY.get(row.reason.detail) if row.reason.code is ReasonCode.STOPPED else None
 
 
 # Delivery
@@ -275,7 +329,7 @@ def _on_channel(reply: str, channel: str, parts: Sequence[OutboxRow], now: int) 
             f"{_parts(reply, len(waiting), of_all)} waiting to be delivered to {channel}{_tries(waiting, now)}."
         )
     dead = [part for part in parts if part.state == "dead"]
-    if uncertain := [part for part in dead if is_uncertain(part.error)]:
+    if uncertain := [part for part in dead if part.doubts]:
         what = f"{len(uncertain)}{of_all} parts" if of_all else reply.lower()
         told.append(_sentence(f"Whether {what} reached {channel} is not known: {_problem(uncertain)}"))
     if dead := [part for part in dead if part not in uncertain]:
@@ -297,7 +351,7 @@ def _tries(waiting: Sequence[OutboxRow], now: int) -> str:
     tries, due = max(part.attempts for part in waiting), min(part.next_at for part in waiting)
     notes = [f"{tries} {'try' if tries == 1 else 'tries'} so far"] if tries else []
     notes += [f"next in {duration(due - now)}"] if due > now else []
-    if any(is_uncertain(part.error) for part in waiting):
+    if any(part.doubts for part in waiting):
         notes.append("it may have arrived already: nobody learned what became of the last try")
     notes += [f"last problem: {problem}"] if (problem := _problem(waiting)) else []
     return f" ({'; '.join(notes)})" if notes else ""
@@ -310,7 +364,9 @@ def _parts(reply: str, count: int, of_all: str) -> str:
 
 
 def _problem(parts: Sequence[OutboxRow]) -> str:
-    return _shortened(next((problem for part in parts if (problem := problem_of(part.error))), ""), LONGEST_REASON)
+    """The first problem there is; how often a part may have arrived is told elsewhere."""
+    problems = (part.error if part.code is DeliveryCode.NONE else delivery_text(part) for part in parts)
+    return _shortened(next((problem for problem in problems if problem), ""), LONGEST_REASON)
 
 
 # Words

@@ -8,6 +8,7 @@ too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -243,6 +244,76 @@ MessageState: TypeAlias = Literal[
 END_STATES: frozenset[str] = frozenset({"answered", "silent", "failed", "superseded", "expired"})
 
 
+class ReasonCode(StrEnum):
+    """Why a message is in its state. ``Reason.detail`` holds what is named in brackets here."""
+
+    NONE = ""
+    SESSION_BUSY = "session_busy"
+    """Another message of the session is running."""
+    COLLECTING = "collecting"
+    """The same, and the message may share a prompt with others that wait."""
+    STEERING = "steering"
+    """It is to be taken into the active run (run id)."""
+    RESTARTED = "restarted"
+    """The Gateway stopped before the message began."""
+    SHUTDOWN = "shutdown"
+    """The Gateway was told to stop while the message was running. This does not count as a crash."""
+    COLLECTED = "collected"
+    """It shares a prompt with others under the newest one's name (run id)."""
+    STEERED = "steered"
+    """An active run took it in (run id)."""
+    ANSWERED_BEFORE = "answered_before"
+    """An earlier run had taken it in before a restart."""
+    NO_REPLY = "no_reply"
+    NO_WORDS = "no_words"
+    """The model ended its turn without a word."""
+    TIME_LIMIT = "time_limit"
+    STOPPED = "stopped"
+    """Somebody stopped it (an ``AbortReason``)."""
+    QUEUE_OVERFLOW = "queue_overflow"
+    """More messages were waiting than the queue holds (the queue's size)."""
+    QUEUE_OVERFLOW_SUMMARIZED = "queue_overflow_summarized"
+    """The same, and its beginning was put before the next message (the queue's size)."""
+    REMOVED_FROM_QUEUE = "removed_from_queue"
+    """A person removed it from the queue."""
+    OTHER = "other"
+    """Something else (the words for it, for example the provider's own error)."""
+
+
+class AbortReason(StrEnum):
+    """Who stopped a run. Clients see these values."""
+
+    RPC = "rpc"
+    STOP = "stop"
+    RESET = "reset"
+    DELETE = "delete"
+    INTERRUPT = "interrupt"
+    """A newer message takes its place."""
+    TIMEOUT = "timeout"
+    REMOVED = "removed"
+    """A person took the message out of the queue."""
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why a message is in its state. ``runs/why_text.py`` puts it into words."""
+
+    code: ReasonCode = ReasonCode.NONE
+    detail: str = ""
+
+
+NO_REASON = Reason()
+
+
+class DeliveryCode(StrEnum):
+    """What is known of a part of a reply besides its state."""
+
+    NONE = ""
+    REPEATED = "repeated"
+    """It was sent again after a try of which nobody knows whether it arrived."""
+    GIVEN_UP = "given_up"
+    """It is not sent again, because it may have arrived too often already."""
+
+
 class StoredImage(msgspec.Struct, frozen=True, rename="camel"):
     """A picture of a message; its bytes are in the blob store."""
 
@@ -326,7 +397,7 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     route: dict[str, Any]
     body: MessageBody
     state: MessageState
-    reason: str
+    reason: Reason
     attempts: int
     accepted_at: int
     started_at: int | None
@@ -337,7 +408,7 @@ class LedgerRow(msgspec.Struct, kw_only=True):
 class StateChange(msgspec.Struct, kw_only=True):
     at: int
     state: str
-    reason: str
+    reason: Reason
 
 
 class ToolCallRow(msgspec.Struct, kw_only=True):
@@ -371,7 +442,11 @@ class OutboxRow(msgspec.Struct, kw_only=True):
     attempts: int
     next_at: int
     created_at: int
-    error: str
+    error: str = ""
+    """What went wrong last, as the channel said it."""
+    doubts: int = 0
+    """How often the part was handed to a channel and nobody learned what became of it."""
+    code: DeliveryCode = DeliveryCode.NONE
     message_id: str = ""
     """What the platform called it once it was sent; empty when it did not say."""
 
@@ -383,7 +458,12 @@ class Ledger(Protocol):
     """Every call is one transaction, on disk when it returns. Calls made together share one commit."""
 
     async def accept(
-        self, message: Accept, *, step: FirstStep | None = None, reason: str = "", after: Writing | None = None
+        self,
+        message: Accept,
+        *,
+        step: FirstStep | None = None,
+        reason: Reason = NO_REASON,
+        after: Writing | None = None,
     ) -> tuple[LedgerRow, bool]:
         """The row and whether it is new. A known run id or dedupe key returns the row that was there.
 
@@ -393,7 +473,7 @@ class Ledger(Protocol):
         ...
 
     async def advance(
-        self, ledger_id: int, state: MessageState, reason: str = "", *, session_id: str | None = None
+        self, ledger_id: int, state: MessageState, reason: Reason = NO_REASON, *, session_id: str | None = None
     ) -> None:
         """A step that is not an end. Going back from an end state is refused with ValueError.
 
@@ -406,7 +486,7 @@ class Ledger(Protocol):
         ledger_id: int,
         state: MessageState,
         *,
-        reason: str = "",
+        reason: Reason = NO_REASON,
         result: dict[str, Any] | None = None,
         outbox: Sequence[OutboxPart] = (),
         written: Transcript | None = None,
@@ -423,7 +503,7 @@ class Ledger(Protocol):
         outbox: Sequence[OutboxPart],
         *,
         state: MessageState = "answered",
-        reason: str = "",
+        reason: Reason = NO_REASON,
         result: dict[str, Any] | None = None,
     ) -> tuple[LedgerRow, bool]:
         """A message that needs no run: accepted, ended and left to be delivered, in one transaction."""
@@ -435,7 +515,7 @@ class Ledger(Protocol):
         others: Sequence[int],
         *,
         body: MessageBody,
-        reason: str,
+        reason: Reason,
     ) -> None:
         """One message takes others in: it gets a new body and they end ``superseded``, in one transaction.
 
@@ -502,6 +582,8 @@ class Ledger(Protocol):
         *,
         next_at: int = 0,
         error: str = "",
+        doubts: int = 0,
+        code: DeliveryCode = DeliveryCode.NONE,
         message_id: str = "",
     ) -> None: ...
 

@@ -10,11 +10,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from openclaw.agent.prompt.workspace_snapshot import LOOK_AGAIN_S, SHARED_S, View, WorkspaceSnapshot, WorkspaceSnapshots
+from openclaw.agent.prompt.workspace_snapshot import (
+    LOOK_AGAIN_S,
+    SHARED_S,
+    Audience,
+    WorkspaceSnapshot,
+    WorkspaceSnapshots,
+)
 from openclaw.config.schema import Config
 from tests.agent.scripted import HeldClock
 
-VIEW = View(200_000, True, False)
+VIEW = Audience(200_000, True, False)
 SKILL = "---\nname: {name}\ndescription: does {name}\n---\nText.\n"
 
 
@@ -30,7 +36,7 @@ class SkillFolder:
         given = {"skipBootstrap": True, "workspace": str(self.workspace), **defaults}
         self.config = msgspec.convert({"agents": {"defaults": given}}, Config)
 
-    async def look(self, view: View = VIEW, asked_at: float | None = None) -> WorkspaceSnapshot:
+    async def look(self, view: Audience = VIEW, asked_at: float | None = None) -> WorkspaceSnapshot:
         return await self.snapshots.of("main", self.config, self.workspace, view, asked_at)
 
     def write(self, name: str, text: str) -> None:
@@ -139,8 +145,8 @@ async def test_a_program_that_a_skill_needs_is_noticed_when_it_is_installed(
 async def test_groups_and_private_chats_are_kept_apart(place: SkillFolder) -> None:
     place.write("MEMORY.md", "likes tea")
     assert "MEMORY.md" in files(await place.look())
-    assert "MEMORY.md" not in files(await place.look(View(200_000, False, False)))
-    assert set(files(await place.look(View(200_000, False, True)))) == {"AGENTS.md", "TOOLS.md"}
+    assert "MEMORY.md" not in files(await place.look(Audience(200_000, False, False)))
+    assert set(files(await place.look(Audience(200_000, False, True)))) == {"AGENTS.md", "TOOLS.md"}
 
 
 async def test_a_new_configuration_is_looked_at_anew(place: SkillFolder) -> None:

@@ -17,7 +17,7 @@ from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
 from openclaw.messages import AssistantMessage, TextBlock, Usage
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.run_index import RunRecord
-from openclaw.storage.base import LedgerRow, MessageBody
+from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
 from tests.gateway.http.served import Served, served
 
 package = pytest.mark.asyncio(loop_scope="package")
@@ -35,7 +35,7 @@ def record() -> RunRecord:
         route={},
         body=MessageBody(),
         state="accepted",
-        reason="",
+        reason=NO_REASON,
         attempts=0,
         accepted_at=0,
         started_at=None,

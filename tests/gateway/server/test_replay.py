@@ -16,7 +16,7 @@ from openclaw.gateway.server.broadcast import Broadcaster, Client
 from openclaw.gateway.server.replay import CHUNK_BYTES, Backlog, KeptEvent, catch_up
 from openclaw.gateway.server.run_events import RunStream
 from openclaw.runs.run_index import RunRecord
-from openclaw.storage.base import LedgerRow, MessageBody
+from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
 from tests.gateway.server.test_broadcast import INFO, Recorder
 from tests.gateway.support import Running
 
@@ -146,7 +146,7 @@ def record() -> RunRecord:
             route={},
             body=MessageBody(),
             state="running",
-            reason="",
+            reason=NO_REASON,
             attempts=1,
             accepted_at=0,
             started_at=0,

@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from openclaw.messages import ToolSpec
-from openclaw.storage.base import END_STATES, Accept, MessageBody, OutboxPart, StoredImage
+from openclaw.storage.base import (
+    END_STATES,
+    NO_REASON,
+    Accept,
+    MessageBody,
+    OutboxPart,
+    Reason,
+    ReasonCode,
+    StoredImage,
+)
 from openclaw.storage.files import disk
 from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.ledger import FileLedger
@@ -33,6 +42,10 @@ def message(number: object = 1, **changes: object) -> Accept:
         "body": MessageBody(text=f"hello {number}"),
     }
     return Accept(**{**fields, **changes})
+
+
+def because(words: str) -> Reason:
+    return Reason(ReasonCode.OTHER, words)
 
 
 @pytest.fixture
@@ -121,15 +134,15 @@ async def test_life_of_a_message_is_told_in_order(ledger, clock):
     row, _ = await ledger.accept(message())
     for state in ("queued", "running"):
         clock.now += 10
-        await ledger.advance(row.id, state, f"because {state}")
+        await ledger.advance(row.id, state, because(state))
     clock.now += 10
     assert await ledger.finish(row.id, "answered", result={"text": "hi"})
     story = await ledger.story(row.id)
     assert [(step.state, step.reason) for step in story] == [
-        ("accepted", ""),
-        ("queued", "because queued"),
-        ("running", "because running"),
-        ("answered", ""),
+        ("accepted", NO_REASON),
+        ("queued", because("queued")),
+        ("running", because("running")),
+        ("answered", NO_REASON),
     ]
     ended = await ledger.get(row.id)
     assert (ended.started_at, ended.ended_at, ended.attempts) == (story[2].at, story[3].at, 1)
@@ -142,13 +155,13 @@ async def test_message_has_exactly_one_end(ledger, end):
     row, _ = await ledger.accept(message())
     with pytest.raises(ValueError, match="finish"):
         await ledger.advance(row.id, end)
-    assert await ledger.finish(row.id, end, reason="first")
+    assert await ledger.finish(row.id, end, reason=because("first"))
     assert not await ledger.finish(
-        row.id, "failed", reason="second", outbox=[OutboxPart(part=0, channel="x", payload={})]
+        row.id, "failed", reason=because("second"), outbox=[OutboxPart(part=0, channel="x", payload={})]
     )
     with pytest.raises(ValueError, match="ended"):
         await ledger.advance(row.id, "running")
-    assert (await ledger.get(row.id)).reason == "first"
+    assert (await ledger.get(row.id)).reason == because("first")
     assert await ledger.outbox_of(row.id) == []
     with pytest.raises(ValueError, match="advance"):
         await ledger.finish(row.id, "running")
@@ -172,18 +185,18 @@ async def test_messages_that_come_and_end_together_keep_their_own_rows(ledger, c
     parts = [OutboxPart(part=0, channel="telegram", payload={"text": "hi"})]
     told = await asyncio.gather(
         ledger.finish(first[0].id, "answered", result={"n": 0}, outbox=parts),
-        ledger.accept(message("new"), step="queued", reason="waits"),
-        ledger.finish(first[1].id, "failed", reason="no"),
+        ledger.accept(message("new"), step="queued", reason=Reason(ReasonCode.SESSION_BUSY)),
+        ledger.finish(first[1].id, "failed", reason=because("no")),
         ledger.accept(message("newer", dedupe_keys=("k",)), step="running"),
         ledger.finish(first[2].id, "answered"),
     )
     assert [told[0], told[2], told[4]] == [True] * 3 and told[1][1] and told[3][1]
-    ends = [(row.state, row.reason, row.result) for row in [await ledger.get(row.id) for row in first[:4]]]
+    ends = [(row.state, row.reason.detail, row.result) for row in [await ledger.get(row.id) for row in first[:4]]]
     assert ends == [("answered", "", {"n": 0}), ("failed", "no", None), ("answered", "", None), ("accepted", "", None)]
     assert [part.payload for part in await ledger.outbox_of(first[0].id)] == [{"text": "hi"}]
     assert [(step.state, step.reason) for step in await ledger.story(first[1].id)] == [
-        ("accepted", ""),
-        ("failed", "no"),
+        ("accepted", NO_REASON),
+        ("failed", because("no")),
     ]
     assert [step.state for step in await ledger.story(told[1][0].id)] == ["accepted", "queued"]
     assert (await ledger.by_run("run-newer")).attempts == 1 and await ledger.seen("k", 1000, 10, remember=False)
@@ -191,7 +204,7 @@ async def test_messages_that_come_and_end_together_keep_their_own_rows(ledger, c
 
 async def test_one_of_many_that_has_ended_before_changes_nothing_for_the_others(ledger):
     rows = [row for row, _ in await asyncio.gather(*(ledger.accept(message(number)) for number in range(4)))]
-    await ledger.finish(rows[1].id, "failed", reason="first")
+    await ledger.finish(rows[1].id, "failed", reason=because("first"))
     same = OutboxPart(part=0, channel="telegram", payload={})
     told = await asyncio.gather(
         *(ledger.finish(row.id, "answered") for row in rows[:3]),
@@ -248,7 +261,7 @@ async def test_part_being_sent_at_a_crash_waits_again_and_says_so(tmp_path, ledg
     await ledger.close()
     again = await FileLedger.open(str(tmp_path), clock=clock)
     (due,) = await again.outbox_due(clock.now)
-    assert (due.state, due.attempts, due.error) == ("pending", 1, "interrupted")
+    assert (due.state, due.attempts, due.doubts, due.error) == ("pending", 1, 1, "")
     await again.close()
 
 
@@ -335,20 +348,20 @@ async def test_operation_refused_halfway_leaves_nothing_behind(ledger):
     row, _ = await ledger.accept(message())
 
     def halfway(db):
-        db.execute("UPDATE messages SET reason = 'half done'")
+        db.execute("UPDATE messages SET detail = 'half done'")
         raise ValueError("changed my mind")
 
     results = await asyncio.gather(
         ledger.accept(message(2)), ledger._thread.run(halfway), ledger.accept(message(3)), return_exceptions=True
     )
     assert isinstance(results[1], ValueError)
-    assert [(kept.run_id, kept.reason) for kept in await ledger.unfinished()] == [
+    assert [(kept.run_id, kept.reason.detail) for kept in await ledger.unfinished()] == [
         ("run-1", ""),
         ("run-2", ""),
         ("run-3", ""),
     ]
     with pytest.raises(KeyError):
-        await ledger.absorb(row.id, [99], body=MessageBody(prompt="all"), reason="collected")
+        await ledger.absorb(row.id, [99], body=MessageBody(prompt="all"), reason=Reason(ReasonCode.COLLECTED))
     assert (await ledger.get(row.id)).body.prompt is None
 
 
@@ -432,13 +445,13 @@ async def test_a_message_that_starts_at_once_is_accepted_and_begun_in_one_step(l
 
 
 async def test_a_message_that_waits_is_accepted_with_the_reason_in_one_step(ledger: FileLedger) -> None:
-    row, new = await ledger.accept(message(), step="queued", reason="another one is running")
+    row, new = await ledger.accept(message(), step="queued", reason=Reason(ReasonCode.SESSION_BUSY))
     assert new and (row.state, row.attempts) == ("accepted", 0)
     stored = await ledger.get(row.id)
     assert stored is not None and (stored.state, stored.attempts) == ("queued", 0)
     assert [(step.state, step.reason) for step in await ledger.story(row.id)] == [
-        ("accepted", ""),
-        ("queued", "another one is running"),
+        ("accepted", NO_REASON),
+        ("queued", Reason(ReasonCode.SESSION_BUSY)),
     ]
     await ledger.advance(row.id, "running")
     stored = await ledger.get(row.id)

@@ -47,6 +47,11 @@ async def test_an_older_ledger_learns_the_platforms_ids(tmp_path: Path, version:
     await ledger.close()
     with sqlite3.connect(tmp_path / "ledger.db") as older:
         older.execute("ALTER TABLE outbox DROP COLUMN message_id")
+        for table in ("messages", "story"):
+            older.execute(f"ALTER TABLE {table} DROP COLUMN code")
+            older.execute(f"ALTER TABLE {table} RENAME COLUMN detail TO reason")
+        older.execute("ALTER TABLE outbox DROP COLUMN code")
+        older.execute("ALTER TABLE outbox DROP COLUMN doubts")
         if version == 1:
             older.execute("DROP TABLE seen")
         older.execute(f"PRAGMA user_version = {version}")

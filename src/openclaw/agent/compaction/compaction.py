@@ -183,10 +183,10 @@ class CompactionJob(msgspec.Struct, kw_only=True):
     emit: Callable[[Event], None] = lambda event: None
     will_retry: bool = False
     timeout_s: float = CALL_TIMEOUT_S
-    purse: RunBill = NO_BILL
+    bill: RunBill = NO_BILL
 
     def summariser(self, purpose: str = "compaction") -> Summariser:
-        calls = BilledCalls(self.runtime, self.agent_id, self.session_key, self.transcript, purpose, purse=self.purse)
+        calls = BilledCalls(self.runtime, self.agent_id, self.session_key, self.transcript, purpose, bill=self.bill)
         return Summariser(
             calls.ask,
             self.model,
@@ -504,9 +504,9 @@ STILL_TOO_LARGE = (
 
 
 def settings_for(prepared: Prepared, runtime: Runtime) -> CompactionSettings:
-    budget = prepared.view.budget
+    budget = prepared.window.budget
     overhead = round(budget.overhead * budget.scale)
-    return compaction_settings(runtime.config.current, prepared.context_window, overhead)
+    return compaction_settings(runtime.config.current, prepared.model.context_window, overhead)
 
 
 def summary_model(runtime: Runtime, otherwise: Model) -> Model:
@@ -526,13 +526,13 @@ def overflowed(error: str | None, failure: ModelError | None) -> bool:
 
 
 def silently_overflowed(final: AssistantMessage | None, prepared: Prepared) -> bool:
-    return final is not None and is_silent_overflow(final, prepared.context_window)
+    return final is not None and is_silent_overflow(final, prepared.model.context_window)
 
 
 async def after_overflow(job: CompactionJob, prepared: Prepared) -> CompactionOutcome | None:
     """The estimate was wrong: it is corrected, and the conversation condensed."""
-    prepared.view.was_too_large()
-    job.budget = prepared.view.budget
+    prepared.window.was_too_large()
+    job.budget = prepared.window.budget
     return await compact(job) if job.settings.enabled else None
 
 

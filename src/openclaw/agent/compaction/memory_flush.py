@@ -23,7 +23,7 @@ from openclaw.agent.loop import LoopOptions, run_loop
 from openclaw.agent.prepare import Prepared, prepare
 from openclaw.agent.prompt.system_prompt import SystemPrompt
 from openclaw.agent.recorder import stored_result
-from openclaw.agent.runtime import Runtime, Turn
+from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.billed_calls import NO_BILL, BilledCalls, RunBill
 from openclaw.clock import named_zone
 from openclaw.config.agents import sandbox_config, wants_sandbox
@@ -98,23 +98,22 @@ def _may_be_silent(text: str) -> str:
 # The two occasions
 
 
-def is_due(runtime: Runtime, turn: Turn, prepared: Prepared) -> bool:
-    """Asked before each turn of the user: true once per compaction cycle."""
+def is_due(runtime: Runtime, prepared: Prepared) -> bool:
+    """Asked before each new message of a user. True once per compaction cycle."""
     config = runtime.config.current
-    if turn.source == "heartbeat" or turn.resumed or not config.compaction.enabled:
+    if prepared.source == "heartbeat" or not config.compaction.enabled:
         return False
     compaction = config.agents.defaults.compaction
     soft = compaction.memory_flush.soft_threshold_tokens
-    return due(prepared.entry, prepared.context_window, compaction.reserve_tokens_floor, soft)
+    return due(prepared.entry, prepared.model.context_window, compaction.reserve_tokens_floor, soft)
 
 
 async def flush(
     runtime: Runtime,
-    turn: Turn,
     transcript: Transcript,
     prepared: Prepared,
     abort: AbortSignal,
-    purse: RunBill = NO_BILL,
+    bill: RunBill = NO_BILL,
 ) -> bool:
     """True when notes were asked for and the turn is recorded.
 
@@ -122,9 +121,9 @@ async def flush(
     """
     try:
         with abort.waiting():
-            return await _flush(runtime, turn, transcript, prepared, purse)
+            return await _flush(runtime, transcript, prepared, bill)
     except OSError as error:
-        log.warning("memory flush of %s could not be kept: %s", turn.session_key, error)
+        log.warning("memory flush of %s could not be kept: %s", prepared.session_key, error)
         return False
 
 
@@ -137,15 +136,8 @@ async def flush_before_leaving(runtime: Runtime, leaving: Leaving) -> bool:
     transcript = await runtime.transcripts.open(ref, create=False)
     if transcript is None or not runtime.config.current.agents.defaults.compaction.memory_flush.enabled:
         return False
-    turn = Turn(
-        ledger_id=0,
-        run_id=f"flush:{uuid.uuid4()}",
-        agent_id=leaving.agent_id,
-        session_key=leaving.session_key,
-        session_id=leaving.session_id,
-        prompt="",
-    )
-    return await _flush(runtime, turn, transcript, await prepare(turn, runtime))
+    prepared = await prepare(runtime, leaving.agent_id, leaving.session_key, leaving.session_id)
+    return await _flush(runtime, transcript, prepared)
 
 
 def watch_compactions(runtime: Runtime) -> None:
@@ -160,17 +152,16 @@ def watch_compactions(runtime: Runtime) -> None:
 
 async def _flush(
     runtime: Runtime,
-    turn: Turn,
     transcript: Transcript,
     prepared: Prepared,
-    purse: RunBill = NO_BILL,
+    bill: RunBill = NO_BILL,
 ) -> bool:
     settings = runtime.config.current.agents.defaults.compaction.memory_flush
-    tools = usable_tools(prepared.tools)
+    tools = usable_tools(prepared.prompt.tools)
     if not settings.enabled or "write" not in tools:
         return False
     config, workspace = runtime.config.current, prepared.workspace
-    if await asyncio.to_thread(workspace_closed, config, turn.agent_id, turn.session_key, workspace):
+    if await asyncio.to_thread(workspace_closed, config, prepared.agent_id, prepared.session_key, workspace):
         return False
     said = settled(transcript.context().messages)
     if not said:
@@ -178,23 +169,25 @@ async def _flush(
     now = runtime.clock.now_ms()
     words, system = texts(settings, now, config.agents.defaults.user_timezone)
     prompt = UserMessage(content=[TextBlock(text=words)], timestamp=now)
-    calls = BilledCalls(runtime, turn.agent_id, turn.session_key, transcript, "memory flush", keep=False, purse=purse)
+    calls = BilledCalls(
+        runtime, prepared.agent_id, prepared.session_key, transcript, "memory flush", keep=False, bill=bill
+    )
     kept = False
     try:
         messages = [*said, prompt]
-        ended = await _ask(messages, _options(runtime, turn, prepared, tools, system, calls), prepared)
+        ended = await _ask(messages, _options(runtime, prepared, tools, system, calls), prepared)
         if ended.outcome == "error" or (ended.outcome == "aborted" and not _wrote(ended.messages)):
-            log.warning("memory flush of %s failed: %s", turn.session_key, ended.error)
+            log.warning("memory flush of %s failed: %s", prepared.session_key, ended.error)
             return False
         await _keep(runtime, transcript, words, ended.messages)
         kept = True
     except TimeoutError:
-        log.warning("memory flush of %s took too long; it is tried again at the next message", turn.session_key)
+        log.warning("memory flush of %s took too long; it is tried again at the next message", prepared.session_key)
         return False
     finally:
         if not kept:
             await calls.write_down()
-    await _record(runtime, turn)
+    await _record(runtime, prepared)
     return True
 
 
@@ -232,7 +225,7 @@ def settled(messages: list[Message]) -> list[Message]:
 
 
 def _options(
-    runtime: Runtime, turn: Turn, prepared: Prepared, tools: dict[str, Tool], system: str, calls: BilledCalls
+    runtime: Runtime, prepared: Prepared, tools: dict[str, Tool], system: str, calls: BilledCalls
 ) -> LoopOptions:
     # The addition goes to the end, and every tool stays listed: what the provider has cached serves this turn too.
     suffix = f"{prepared.prompt.suffix}\n\n{system}".strip()
@@ -242,7 +235,7 @@ def _options(
     def delay(attempt: int, error: ModelError) -> int | None:
         return next_retry_ms(error, attempt, prepared.retry)
 
-    abort, answers = AbortSignal(), 0
+    abort, answers, run_id = AbortSignal(), 0, f"flush:{uuid.uuid4()}"
 
     async def count(event: Event) -> None:
         nonlocal answers
@@ -253,10 +246,10 @@ def _options(
 
     def tool_context(call: ToolCall, update: Callable[[ToolResult], None]) -> ToolContext:
         return ToolContext(
-            agent_id=turn.agent_id,
-            session_key=turn.session_key,
+            agent_id=prepared.agent_id,
+            session_key=prepared.session_key,
             workspace=prepared.workspace,
-            run_id=turn.run_id,
+            run_id=run_id,
             call_id=call.id,
             model_sees_images=False,
         )
@@ -305,14 +298,14 @@ async def _keep(runtime: Runtime, transcript: Transcript, words: str, messages: 
         await transcript.append({"type": "custom", "customType": "memory-flush", "data": data})
 
 
-async def _record(runtime: Runtime, turn: Turn) -> None:
+async def _record(runtime: Runtime, prepared: Prepared) -> None:
     now = runtime.clock.now_ms()
 
     def change(entry: SessionEntry | None) -> SessionEntry | None:
-        if entry is None or entry["sessionId"] != turn.session_id:
+        if entry is None or entry["sessionId"] != prepared.session_id:
             return entry
         entry["memoryFlushAt"] = now
         entry["memoryFlushCompactionCount"] = entry.get("compactionCount", 0)
         return entry
 
-    await runtime.sessions.update(turn.agent_id, turn.session_key, change)
+    await runtime.sessions.update(prepared.agent_id, prepared.session_key, change)

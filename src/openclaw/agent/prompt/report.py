@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.agent.prompt.workspace_files import effective_max_chars, untold_warnings
-from openclaw.config.agents import sandbox_config
-from openclaw.config.schema import Config
+from openclaw.agent.prompt.workspace_files import untold_warnings
 from openclaw.messages import ToolSpec
 from openclaw.models.base import Model, ModelRequest
 from openclaw.sessions.entry import SessionEntry
@@ -22,7 +20,6 @@ from openclaw.storage.base import BlobStore
 if TYPE_CHECKING:
     from openclaw.agent.prompt.facts import PromptFacts
     from openclaw.agent.prompt.system_prompt import SystemPrompt
-    from openclaw.agent.runtime import Turn
 
 
 class PromptReport(msgspec.Struct, frozen=True):
@@ -42,13 +39,15 @@ UNSEEN_SOURCES = ("", "cron", "heartbeat", "hook")
 """Runs nobody reads along: a warning given there would be lost."""
 
 
-def prompt_report(turn: Turn, facts: PromptFacts, shared: dict[str, Any], now_ms: int) -> PromptReport:
-    own = {"source": "run", "generatedAt": now_ms, "sessionId": turn.session_id, "sessionKey": turn.session_key}
-    seen = facts.mode == "full" and turn.source not in UNSEEN_SOURCES
-    return PromptReport(own, shared, untold_warnings(facts.files) if seen else [])
+def prompt_report(
+    session_key: str, session_id: str, source: str, facts: PromptFacts, prompt: SystemPrompt, now_ms: int
+) -> PromptReport:
+    own = {"source": "run", "generatedAt": now_ms, "sessionId": session_id, "sessionKey": session_key}
+    seen = facts.mode == "full" and source not in UNSEEN_SOURCES
+    return PromptReport(own, prompt.report, untold_warnings(facts.files) if seen else [])
 
 
-def shared_report(facts: PromptFacts, prompt: SystemPrompt, config: Config) -> dict[str, Any]:
+def shared_report(facts: PromptFacts, prompt: SystemPrompt) -> dict[str, Any]:
     """What is the same for every run with this prompt."""
     schemas = [msgspec.json.encode(tool.spec.parameters) for tool in facts.tools]
     shown = facts.skills.skills if prompt.skills_chars else ()
@@ -56,10 +55,8 @@ def shared_report(facts: PromptFacts, prompt: SystemPrompt, config: Config) -> d
         "provider": facts.model.provider,
         "model": facts.model.id,
         "workspaceDir": facts.workspace,
-        "bootstrapMaxChars": effective_max_chars(
-            config.agents.defaults.bootstrap_max_chars, facts.model.context_window
-        ),
-        "sandbox": {"mode": sandbox_config(config, facts.agent_id).mode, "sandboxed": False},
+        "bootstrapMaxChars": facts.max_file_chars,
+        "sandbox": {"mode": facts.sandbox_mode, "sandboxed": False},
         "systemPrompt": {
             "chars": prompt.chars,
             "projectContextChars": prompt.project_context_chars,

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.prompt import sections
-from openclaw.agent.prompt.facts import Means, Occasion, PromptFacts, facts_for
+from openclaw.agent.prompt.facts import PromptFacts
 from openclaw.agent.prompt.report import shared_report
 from openclaw.agent.prompt.sections import PROJECT_CONTEXT
 from openclaw.agent.prompt.workspace_files import FIRST_RUN_FILE, BootstrapFile
@@ -31,45 +31,89 @@ from openclaw.models.compat import reasons_in_tags
 from openclaw.outbound.reasoning import Framing
 from openclaw.tools.base import Tool
 
+MOST_KEPT = 64
 QUARTER_MS = 15 * 60_000
 
 
-class SystemPrompt(msgspec.Struct, frozen=True, kw_only=True):
+class SystemPrompt(msgspec.Struct, kw_only=True):
+    """The prompt with the tools that go with it. Runs share it, so nobody changes it."""
+
     text: str
+    """The main part: the same bytes from turn to turn."""
     suffix: str
+    """What changes: the group, the time, the model, the channel."""
     project_context_chars: int = 0
     tool_list_chars: int = 0
     skills_chars: int = 0
     warnings: list[str] = []
     """For the person: files that the model sees only in part."""
+    tools: dict[str, Tool] = {}
+    """The agent's own tools, by name."""
+    specs: list[ToolSpec] = []
+    """The agent's own tools, then the caller's."""
+    overhead: int = 0
+    """Estimated tokens of all this in every request."""
+    framing: Framing = False
+    """Where the answer stands in what the model writes."""
+    report: dict[str, Any] = {}
+    """Sizes of the parts, the same for every run with this prompt."""
 
     @property
     def chars(self) -> int:
         return len(self.text) + len(self.suffix)
 
 
-def build_system_prompt(facts: PromptFacts, now_ms: int) -> SystemPrompt:
+def build_system_prompt(facts: PromptFacts, now_ms: int, client_tools: Sequence[ToolSpec] = ()) -> SystemPrompt:
+    listed = project = skills = suffix = ""
     if not facts.model.tools:
-        return SystemPrompt(text=_small(facts), suffix="")
-    if facts.mode == "none":
-        return SystemPrompt(text=_identity(facts), suffix="")
-    names = frozenset(tool.spec.name for tool in facts.tools)
-    listed = sections.tool_list(facts.tools)
-    project = sections.project_context(facts.files)
-    skills = facts.skills.text if facts.mode == "full" and "read" in names else ""
-    parts = (
-        _full(facts, names, listed, skills, project)
-        if facts.mode == "full"
-        else _minimal(facts, names, listed, project)
-    )
-    return SystemPrompt(
-        text="\n".join(part for part in parts if part),
-        suffix="\n".join(part for part in (_around(facts), _time(facts, now_ms), _runtime(facts)) if part),
+        text = _small(facts)
+    elif facts.mode == "none":
+        text = _identity(facts)
+    else:
+        names = frozenset(tool.spec.name for tool in facts.tools)
+        listed, project = sections.tool_list(facts.tools), sections.project_context(facts.files)
+        skills = facts.skills.text if facts.mode == "full" and "read" in names else ""
+        full = facts.mode == "full"
+        parts = _full(facts, names, listed, skills, project) if full else _minimal(facts, names, listed, project)
+        text = "\n".join(part for part in parts if part)
+        suffix = "\n".join(part for part in (_around(facts), _time(facts, now_ms), _runtime(facts)) if part)
+    specs = [*(tool.spec for tool in facts.tools), *client_tools]
+    prompt = SystemPrompt(
+        text=text,
+        suffix=suffix,
         project_context_chars=len(project),
         tool_list_chars=len(listed),
         skills_chars=len(skills),
         warnings=[file.warning for file in facts.files if file.warning],
+        tools={tool.spec.name: tool for tool in facts.tools},
+        specs=specs,
+        overhead=overhead_tokens(text, suffix, specs),
+        framing=reasons_in_tags(facts.model),
     )
+    prompt.report = shared_report(facts, prompt)
+    return prompt
+
+
+class PromptCache:
+    """Keeps the prompts of the last runs. While the facts stay the same, so does the prompt, byte for byte."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, ...], tuple[PromptFacts, int, SystemPrompt]] = OrderedDict()
+
+    def of(self, facts: PromptFacts, now_ms: int, client_tools: Sequence[ToolSpec] = ()) -> SystemPrompt:
+        if client_tools:
+            return build_system_prompt(facts, now_ms, client_tools)
+        key = (facts.agent_id, facts.model.ref, facts.thinking, facts.reasoning, facts.channel or "", facts.mode)
+        key = (*key, facts.extra, str(facts.sandbox), *facts.owners)
+        quarter = now_ms // QUARTER_MS
+        known = self._known.get(key)
+        if known is not None and known[1] == quarter and known[0] == facts:
+            return known[2]
+        prompt = build_system_prompt(facts, now_ms)
+        self._known[key] = (facts, quarter, prompt)
+        while len(self._known) > MOST_KEPT:
+            self._known.popitem(last=False)
+        return prompt
 
 
 def _full(facts: PromptFacts, names: frozenset[str], listed: str, skills: str, project: str) -> list[str]:
@@ -241,54 +285,3 @@ def _parts(text: str) -> list[PromptPart]:
 def cut_files(system: str) -> list[CutFile]:
     """Files of which the model saw only the beginning and the end."""
     return [CutFile(name, int(head) + int(tail), int(of)) for name, head, tail, of in _CUT.findall(system)]
-
-
-MOST_KEPT = 64
-
-
-class CachedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    facts: PromptFacts
-    prompt: SystemPrompt
-    tools: dict[str, Tool]
-    """Ours, by name. Never mutate it."""
-    specs: list[ToolSpec]
-    """Ours, then the caller's. Never mutate it."""
-    overhead: int
-    """Estimated tokens of all this in every prompt."""
-    framing: Framing
-    """Where the model's answer stands among what it writes."""
-    report: dict[str, Any]
-    """The sizes, without what belongs to one run."""
-
-
-class PromptCache:
-    def __init__(self) -> None:
-        self._known: OrderedDict[Occasion, tuple[Means, int, CachedPrompt]] = OrderedDict()
-
-    def of(self, occasion: Occasion, means: Means, now_ms: int, client_tools: list[ToolSpec]) -> CachedPrompt:
-        if client_tools:
-            return _brief(occasion, means, now_ms, client_tools)
-        quarter = now_ms // QUARTER_MS
-        known = self._known.get(occasion)
-        if known is not None and known[1] == quarter and known[0].same_as(means):
-            return known[2]
-        briefing = _brief(occasion, means, now_ms, [])
-        self._known[occasion] = (means, quarter, briefing)
-        while len(self._known) > MOST_KEPT:
-            self._known.popitem(last=False)
-        return briefing
-
-
-def _brief(occasion: Occasion, means: Means, now_ms: int, client_tools: list[ToolSpec]) -> CachedPrompt:
-    facts = facts_for(occasion, means)
-    prompt = build_system_prompt(facts, now_ms)
-    specs = [*(tool.spec for tool in facts.tools), *client_tools]
-    return CachedPrompt(
-        facts=facts,
-        prompt=prompt,
-        tools={tool.spec.name: tool for tool in facts.tools},
-        specs=specs,
-        overhead=overhead_tokens(prompt.text, prompt.suffix, specs),
-        framing=reasons_in_tags(means.model),
-        report=shared_report(facts, prompt, means.config),
-    )

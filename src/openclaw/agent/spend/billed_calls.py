@@ -28,7 +28,7 @@ def nothing_yet() -> Usage | None:
 
 
 class RunBill(msgspec.Struct, frozen=True):
-    """Of the run that waits for the work: what it has used so far, and where more is noted."""
+    """What the waiting run has spent so far, and a function that adds to it."""
 
     spend: Callable[[Usage], None] = lambda usage: None
     spent: Callable[[], Usage | None] = nothing_yet
@@ -38,7 +38,7 @@ NO_BILL = RunBill()
 
 
 class BilledCalls:
-    """Of one piece of work in one session. ``keep`` False: the caller stores the answers themselves."""
+    """The model calls of one piece of work in one session. ``keep`` False: the caller stores the answers itself."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class BilledCalls:
         purpose: str,
         *,
         keep: bool = True,
-        purse: RunBill = NO_BILL,
+        bill: RunBill = NO_BILL,
     ) -> None:
         self._runtime = runtime
         self._agent_id = agent_id
@@ -57,14 +57,14 @@ class BilledCalls:
         self._transcript = transcript
         self._purpose = purpose
         self._keep = keep
-        self._purse = purse
+        self._bill = bill
         self._unwritten: list[AssistantMessage] = []
 
     async def ask(self, request: ModelRequest, heard: Heard = lambda event: None) -> AssistantMessage:
         runtime, agent_id = self._runtime, self._agent_id
         if agent_settings(agent_id, runtime).limited:
             path = Path(self._transcript.path)
-            await check_budget(runtime, agent_id, self._session_key, path, self._purse.spent())
+            await check_budget(runtime, agent_id, self._session_key, path, self._bill.spent())
         message = await runtime.call_model(request, agent_id, heard)
         await self._note(message)
         return message
@@ -89,7 +89,7 @@ class BilledCalls:
         usage = message.usage
         if not (usage.total_tokens or usage.input or usage.output):
             return
-        self._purse.spend(usage)
+        self._bill.spend(usage)
         self._unwritten.append(message)
         if self._keep:
             await self.write_down()

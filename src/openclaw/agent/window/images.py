@@ -190,7 +190,7 @@ async def with_pictures(message: UserMessage, prepared: Prepared | None, source:
     """For a model that sees. What it saw is then in the transcript, and the same in every later turn."""
     if prepared is None or "image" not in prepared.model.input:
         return message
-    read = prepared.tools.get("read")
+    read = prepared.prompt.tools.get("read")
     if not isinstance(read, ReadTool):
         return message
     own = source in OPERATORS

@@ -33,6 +33,7 @@ from openclaw.outbound.visible import visible_text
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.queue import QueueWish
 from openclaw.runs.run_index import RunRecord
+from openclaw.runs.why_text import reason_text
 from openclaw.storage.base import LedgerRow, TranscriptRef
 
 if TYPE_CHECKING:
@@ -281,7 +282,7 @@ class Following:
     async def _stored_ending(self, row: LedgerRow) -> Ending:
         """Of a run that ended before this Gateway started, or long ago: read back from its transcript."""
         if row.state not in ("answered", "silent"):
-            return Ending(error=row.reason or row.state)
+            return Ending(error=reason_text(row.reason) or row.state)
         answers = await _answers_of(self._gateway, row)
         usage: Usage | None = None
         for answer in answers:

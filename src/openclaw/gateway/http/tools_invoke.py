@@ -21,6 +21,7 @@ from openclaw.gateway.webchat import operator_may_elevate
 from openclaw.models.base import ModelError
 from openclaw.paths import make_private_dir
 from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.base import MessageBody
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides
@@ -96,9 +97,9 @@ async def _run(gateway: Gateway, target: Target, tool: Tool, arguments: dict[str
     run_id = f"invoke-{uuid.uuid4()}"
 
     async def wish() -> ExecOverrides | None:
-        said = {"elevatedAllowed": operator_may_elevate(gateway, target)}
+        body = MessageBody(elevated_allowed=operator_may_elevate(gateway, target))
         default = gateway.runtime.config.current.agents.defaults.elevated_default
-        return exec_overrides(said, await entry_of(gateway, target), default)
+        return exec_overrides(body, await entry_of(gateway, target), default)
 
     context = ToolContext(
         agent_id=target.agent_id,

@@ -25,6 +25,7 @@ from openclaw.paths import normalize_agent_id
 from openclaw.runs.admission import Ticket
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.run_index import RunRecord
+from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_subagent
 from openclaw.storage.base import LedgerRow
@@ -305,7 +306,7 @@ def _usage(usage: Any) -> dict[str, int]:
 def _stored_result(row: LedgerRow) -> dict[str, Any]:
     """What is known of a run that ended before this Gateway started or long ago."""
     if row.state in ("failed", "expired"):
-        _fail(row.run_id, row.reason or row.state)
+        _fail(row.run_id, reason_text(row.reason) or row.state)
     stored = row.result or {}
     text = stored.get("text")
     meta = {"agentMeta": {"sessionId": stored.get("sessionId")}, "aborted": row.state == "superseded"}

@@ -21,10 +21,11 @@ from openclaw.inbound.stamp import ABORT_NOTE, stamped
 from openclaw.models.thinking import parse_level
 from openclaw.runs.admission import Ticket
 from openclaw.runs.dispatcher import Submission
+from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
 from openclaw.sessions.reset import home_of
-from openclaw.storage.base import END_STATES
+from openclaw.storage.base import END_STATES, AbortReason
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -197,7 +198,7 @@ def _acknowledgement(submission: Submission) -> dict[str, Any]:
     record, row = submission.record, submission.row
     failed = record.state == "error" if record else row.state in ("failed", "expired")
     if failed:
-        message = (record.error if record else row.reason) or "the run failed"
+        message = (record.error if record else reason_text(row.reason)) or "the run failed"
         payload = {"runId": run_id, "status": "error", "summary": message}
         raise MethodError(message, code="UNAVAILABLE", payload=payload)
     return {"runId": run_id, "status": "ok"}
@@ -217,7 +218,7 @@ async def abort(call: Call) -> Any:
         record = call.gateway.dispatcher.find(params.run_id)
         if record is not None and record.session_key != target.key:
             raise MethodError("runId does not match sessionKey")
-    stopped = call.gateway.dispatcher.abort(target.key, params.run_id, "rpc")
+    stopped = call.gateway.dispatcher.abort(target.key, params.run_id, AbortReason.RPC)
     if stopped:
         # At once, and not when the run has unwound: the next message may be here before that.
         await call.gateway.runtime.sessions.update(target.agent_id, target.key, _noted_as_aborted, durable=False)

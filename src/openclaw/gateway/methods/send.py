@@ -21,6 +21,7 @@ from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.reply import MediaRef, SendFailed, parts_for
 from openclaw.routing import resolve_route
+from openclaw.runs.why_text import delivery_text
 from openclaw.sessions.entry import SessionEntry, normalize_channel
 from openclaw.sessions.reset import home_of
 from openclaw.storage.base import Accept, LedgerRow, MessageBody, OutboxRow
@@ -142,9 +143,13 @@ async def _outcome(gateway: Gateway, services: ChannelServices, row: LedgerRow) 
     parts = await services.delivery.wait(row.id, WAIT_S)
     answer = {"runId": row.run_id, "channel": row.route["channel"], "messageId": _message_id(row, parts)}
     if dead := next((part for part in parts if part.state == "dead"), None):
-        raise MethodError(dead.error, code="UNAVAILABLE", payload={**answer, "status": "error", "summary": dead.error})
+        raise MethodError(
+            delivery_text(dead),
+            code="UNAVAILABLE",
+            payload={**answer, "status": "error", "summary": delivery_text(dead)},
+        )
     if waiting := next((part for part in parts if part.state != "sent"), None):
-        return {**answer, "queued": True, "reason": waiting.error or "the channel is not connected"}
+        return {**answer, "queued": True, "reason": delivery_text(waiting) or "the channel is not connected"}
     return answer
 
 

@@ -25,7 +25,7 @@ from openclaw.runs.compactions import NothingToDo
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
 from openclaw.sessions.resume import NotResumable
-from openclaw.storage.base import SessionRow, Transcript
+from openclaw.storage.base import AbortReason, SessionRow, Transcript
 
 methods = MethodTable()
 
@@ -243,7 +243,7 @@ async def delete(call: Call) -> Any:
     target = target_of(gateway, params.key)
     if target == target_of(gateway, "main"):
         raise MethodError(f"Cannot delete the main session ({shown_key(target.key)}).")
-    await stop_runs(gateway, target, "delete")
+    await stop_runs(gateway, target, AbortReason.DELETE)
 
     async def remove() -> list[str] | None:
         entry = await entry_of(gateway, target)

@@ -16,20 +16,24 @@ from openclaw.json_text import encode
 from openclaw.storage import faults
 from openclaw.storage.base import (
     END_STATES,
+    NO_REASON,
     Accept,
+    DeliveryCode,
     FirstStep,
     LedgerRow,
     MessageBody,
     MessageState,
     OutboxPart,
     OutboxRow,
+    Reason,
+    ReasonCode,
     StateChange,
     ToolCallRow,
     Transcript,
     Writing,
 )
 from openclaw.storage.files.disk import AppendFile
-from openclaw.storage.files.ledger_db import Apart, Joint, LedgerThread
+from openclaw.storage.files.ledger_db import BatchableOperation, LedgerThread, NotBatchable
 from openclaw.storage.files.transcript import FileTranscript
 
 PRUNE_EVERY = 64
@@ -96,12 +100,12 @@ def remember_seen(db: sqlite3.Connection, keys: Iterable[str], now: int) -> None
 
 
 MESSAGE = (
-    "SELECT id, run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state, reason, attempts,"
-    " accepted_at, started_at, ended_at, result FROM messages"
+    "SELECT id, run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state, code, detail,"
+    " attempts, accepted_at, started_at, ended_at, result FROM messages"
 )
 
 
-class Acceptance(Joint):
+class AcceptOperation(BatchableOperation):
     """A message to be written down, with its first step if that is known already."""
 
     message: Accept
@@ -109,7 +113,7 @@ class Acceptance(Joint):
     body: bytes
     now: int
     step: FirstStep | None = None
-    reason: str = ""
+    reason: Reason = NO_REASON
 
     def __call__(self, db: sqlite3.Connection) -> tuple[LedgerRow, bool]:
         message = self.message
@@ -121,11 +125,11 @@ class Acceptance(Joint):
         return self._row(inserted.lastrowid or 0), True
 
     @staticmethod
-    def together(db: sqlite3.Connection, operations: Sequence[Acceptance]) -> list[tuple[LedgerRow, bool]]:
+    def together(db: sqlite3.Connection, operations: Sequence[AcceptOperation]) -> list[tuple[LedgerRow, bool]]:
         values = [value for one in operations for value in one._values()]
         inserted = db.execute(_insert(len(operations)), values)
         if inserted.rowcount != len(operations):
-            raise Apart
+            raise NotBatchable
         for one in operations:
             if one.message.dedupe_keys:
                 remember_seen(db, one.message.dedupe_keys, one.now)
@@ -134,7 +138,7 @@ class Acceptance(Joint):
 
     def _values(self) -> tuple[Any, ...]:
         begun = self.step == "running"
-        state = (self.step or "accepted", self.reason, begun, self.now if begun else None)
+        state = (self.step or "accepted", self.reason.code, self.reason.detail, begun, self.now if begun else None)
         return (*self._told(), self.now, *state)
 
     def _told(self) -> tuple[Any, ...]:
@@ -143,15 +147,15 @@ class Acceptance(Joint):
         return (*names, told.source, self.route, self.body)
 
     def _row(self, ledger_id: int) -> LedgerRow:
-        return message_of((ledger_id, *self._told(), "accepted", "", 0, self.now, None, None, None))
+        return message_of((ledger_id, *self._told(), "accepted", "", "", 0, self.now, None, None, None))
 
 
 @lru_cache(maxsize=64)
 def _insert(count: int) -> str:
-    rows = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
+    rows = ", ".join([f"({', '.join('?' * 14)})"] * count)
     return (
         "INSERT INTO messages (run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, accepted_at,"
-        f" state, reason, attempts, started_at) VALUES {rows} ON CONFLICT DO NOTHING"
+        f" state, code, detail, attempts, started_at) VALUES {rows} ON CONFLICT DO NOTHING"
     )
 
 
@@ -176,12 +180,12 @@ def message_of(row: tuple[Any, ...]) -> LedgerRow:
         route=_object(row[7]) or {},
         body=_body(row[8]),
         state=row[9],
-        reason=row[10],
-        attempts=row[11],
-        accepted_at=row[12],
-        started_at=row[13],
-        ended_at=row[14],
-        result=None if row[15] is None else _object(row[15]),
+        reason=_reason(row[10], row[11]),
+        attempts=row[12],
+        accepted_at=row[13],
+        started_at=row[14],
+        ended_at=row[15],
+        result=None if row[16] is None else _object(row[16]),
     )
 
 
@@ -196,6 +200,14 @@ def _body(raw: bytes) -> MessageBody:
         return MessageBody()
 
 
+def _reason(code: str, detail: str) -> Reason:
+    """A code written by a newer version is read as ``other``."""
+    try:
+        return Reason(ReasonCode(code), detail)
+    except ValueError:
+        return Reason(ReasonCode.OTHER, detail or code)
+
+
 def _object(raw: bytes) -> dict[str, Any] | None:
     """None when a damaged page left nothing readable: one such message must not keep the others from being read."""
     try:
@@ -204,10 +216,10 @@ def _object(raw: bytes) -> dict[str, Any] | None:
         return None
 
 
-class Ending(Joint):
+class FinishOperation(BatchableOperation):
     ledger_id: int
     state: MessageState
-    reason: str
+    reason: Reason
     result: bytes | None
     parts: list[tuple[int, str, bytes]]
     """Number, channel and payload of what is to be delivered."""
@@ -226,16 +238,16 @@ class Ending(Joint):
         return True
 
     @staticmethod
-    def together(db: sqlite3.Connection, operations: Sequence[Ending]) -> list[bool]:
+    def together(db: sqlite3.Connection, operations: Sequence[FinishOperation]) -> list[bool]:
         try:
             for one in operations:
                 one._check()
         except ValueError:
-            raise Apart from None
+            raise NotBatchable from None
         values = [value for one in operations for value in one._values()]
         ended = db.execute(_update(len(operations)), [*values, *(one.ledger_id for one in operations)])
         if ended.rowcount != len(operations):
-            raise Apart
+            raise NotBatchable
         for one in operations:
             one._post(db)
         return [True] * len(operations)
@@ -247,7 +259,7 @@ class Ending(Joint):
             raise ValueError(f"message {self.ledger_id}: two parts to deliver have the same number")
 
     def _values(self) -> tuple[Any, ...]:
-        return self.ledger_id, self.state, self.reason, self.now, self.result
+        return self.ledger_id, self.state, self.reason.code, self.reason.detail, self.now, self.result
 
     def _post(self, db: sqlite3.Connection) -> None:
         if self.parts:
@@ -260,10 +272,10 @@ class Ending(Joint):
 
 @lru_cache(maxsize=64)
 def _update(count: int) -> str:
-    ends = ", ".join(["(?, ?, ?, ?, ?)"] * count)
+    ends = ", ".join(["(?, ?, ?, ?, ?, ?)"] * count)
     return (
-        "UPDATE messages SET (state, reason, ended_at, result) ="
-        f" (SELECT column2, column3, column4, column5 FROM (VALUES {ends}) WHERE column1 = messages.id)"
+        "UPDATE messages SET (state, code, detail, ended_at, result) ="
+        f" (SELECT column2, column3, column4, column5, column6 FROM (VALUES {ends}) WHERE column1 = messages.id)"
         f" WHERE id IN ({', '.join('?' * count)}) AND ended_at IS NULL"
     )
 
@@ -280,7 +292,7 @@ _LOOKED_THROUGH = 20_000
 """How many of the latest messages a question about a state may read."""
 _OUTBOX = (
     "SELECT id, ledger_id, run_id, part, channel, route, payload, state, attempts, next_at, created_at, error,"
-    " message_id FROM outbox"
+    " doubts, code, message_id FROM outbox"
 )
 
 
@@ -293,21 +305,26 @@ class FileLedger:
 
     @classmethod
     async def open(cls, state_dir: str, *, clock: Clock) -> FileLedger:
-        """Opens or creates the ledger. Parts found half sent wait again, with ``error`` saying ``interrupted``."""
+        """Opens or creates the ledger. Parts found half sent wait again, with one doubt more."""
         ledger = cls(state_dir, clock=clock)
         await ledger._thread.start(clock.now_ms())
         return ledger
 
     async def accept(
-        self, message: Accept, *, step: FirstStep | None = None, reason: str = "", after: Writing | None = None
+        self,
+        message: Accept,
+        *,
+        step: FirstStep | None = None,
+        reason: Reason = NO_REASON,
+        after: Writing | None = None,
     ) -> tuple[LedgerRow, bool]:
         self._maybe_seen.note(message.dedupe_keys)
         now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
-        acceptance = Acceptance(message, route, body, now, step, reason)
+        acceptance = AcceptOperation(message, route, body, now, step, reason)
         return await self._thread.run(acceptance, after=await _file_of(after))
 
     async def advance(
-        self, ledger_id: int, state: MessageState, reason: str = "", *, session_id: str | None = None
+        self, ledger_id: int, state: MessageState, reason: Reason = NO_REASON, *, session_id: str | None = None
     ) -> None:
         if state not in _STEPS:
             raise ValueError(f"'{state}' ends a message: use finish")
@@ -319,7 +336,7 @@ class FileLedger:
         ledger_id: int,
         state: MessageState,
         *,
-        reason: str = "",
+        reason: Reason = NO_REASON,
         result: dict[str, Any] | None = None,
         outbox: Sequence[OutboxPart] = (),
         written: Transcript | None = None,
@@ -328,7 +345,7 @@ class FileLedger:
             raise ValueError(f"'{state}' does not end a message: use advance")
         now, encoded = self._clock.now_ms(), None if result is None else encode(result)
         parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
-        ending = Ending(ledger_id, state, reason, encoded, parts, now, follows=written is not None)
+        ending = FinishOperation(ledger_id, state, reason, encoded, parts, now, follows=written is not None)
         return await self._thread.run(ending, after=await _file_of(written))
 
     async def post(
@@ -337,7 +354,7 @@ class FileLedger:
         outbox: Sequence[OutboxPart],
         *,
         state: MessageState = "answered",
-        reason: str = "",
+        reason: Reason = NO_REASON,
         result: dict[str, Any] | None = None,
     ) -> tuple[LedgerRow, bool]:
         self._maybe_seen.note(message.dedupe_keys)
@@ -352,7 +369,7 @@ class FileLedger:
         others: Sequence[int],
         *,
         body: MessageBody,
-        reason: str,
+        reason: Reason,
     ) -> None:
         now, encoded = self._clock.now_ms(), encode(body)
         await self._thread.run(lambda db: _absorb(db, into, others, encoded, reason, now))
@@ -417,9 +434,9 @@ class FileLedger:
         return await self._one(f"{MESSAGE} WHERE id = ?", ledger_id)
 
     async def story(self, ledger_id: int) -> list[StateChange]:
-        statement = "SELECT at, state, reason FROM story WHERE ledger_id = ? ORDER BY step"
+        statement = "SELECT at, state, code, detail FROM story WHERE ledger_id = ? ORDER BY step"
         rows = await self._thread.run(lambda db: db.execute(statement, (ledger_id,)).fetchall())
-        return [StateChange(at=at, state=state, reason=reason) for at, state, reason in rows]
+        return [StateChange(at=at, state=state, reason=_reason(code, detail)) for at, state, code, detail in rows]
 
     async def unfinished(self) -> list[LedgerRow]:
         return await self._many(f"{MESSAGE} WHERE ended_at IS NULL ORDER BY id")
@@ -463,12 +480,15 @@ class FileLedger:
         *,
         next_at: int = 0,
         error: str = "",
+        doubts: int = 0,
+        code: DeliveryCode = DeliveryCode.NONE,
         message_id: str = "",
     ) -> None:
         """``sending`` counts as one more attempt."""
-        values = (state, state == "sending", next_at, error, message_id, outbox_id)
+        values = (state, state == "sending", next_at, error, doubts, code, message_id, outbox_id)
         statement = (
-            "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, message_id = ? WHERE id = ?"
+            "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, doubts = ?, code = ?,"
+            " message_id = ? WHERE id = ?"
         )
         changed = await self._thread.run(lambda db: db.execute(statement, values).rowcount)
         if not changed:
@@ -511,41 +531,44 @@ def _post(
     route: bytes,
     body: bytes,
     parts: list[tuple[int, str, bytes]],
-    end: tuple[MessageState, str, bytes | None],
+    end: tuple[MessageState, Reason, bytes | None],
     now: int,
 ) -> tuple[LedgerRow, bool]:
     if len({part for part, _, _ in parts}) < len(parts):
         raise ValueError(f"message {message.run_id}: two parts to deliver have the same number")
-    row, new = Acceptance(message, route, body, now)(db)
+    row, new = AcceptOperation(message, route, body, now)(db)
     if new:
-        Ending(row.id, *end, parts, now)(db)
+        FinishOperation(row.id, *end, parts, now)(db)
         row = message_of(db.execute(f"{MESSAGE} WHERE id = ?", (row.id,)).fetchone())
     return row, new
 
 
-def _advance(db: sqlite3.Connection, ledger_id: int, state: str, reason: str, session_id: str | None, now: int) -> None:
+def _advance(
+    db: sqlite3.Connection, ledger_id: int, state: str, reason: Reason, session_id: str | None, now: int
+) -> None:
     if ended := end_of(db, ledger_id):
         raise ValueError(f"message {ledger_id} has ended ({ended}) and cannot become '{state}'")
     starting = state == "running"
     db.execute(
-        "UPDATE messages SET state = ?, reason = ?, attempts = attempts + ?, session_id = coalesce(?, session_id),"
+        "UPDATE messages SET state = ?, code = ?, detail = ?, attempts = attempts + ?,"
+        " session_id = coalesce(?, session_id),"
         " started_at = CASE WHEN ? THEN coalesce(started_at, ?) ELSE started_at END WHERE id = ?",
-        (state, reason, starting, session_id, starting, now, ledger_id),
+        (state, reason.code, reason.detail, starting, session_id, starting, now, ledger_id),
     )
     db.execute(
-        "INSERT INTO story (ledger_id, step, at, state, reason)"
-        " SELECT ?, coalesce(max(step), 0) + 1, ?, ?, ? FROM story WHERE ledger_id = ?",
-        (ledger_id, now, state, reason, ledger_id),
+        "INSERT INTO story (ledger_id, step, at, state, code, detail)"
+        " SELECT ?, coalesce(max(step), 0) + 1, ?, ?, ?, ? FROM story WHERE ledger_id = ?",
+        (ledger_id, now, state, reason.code, reason.detail, ledger_id),
     )
 
 
-def _absorb(db: sqlite3.Connection, into: int, others: Sequence[int], body: bytes, reason: str, now: int) -> None:
+def _absorb(db: sqlite3.Connection, into: int, others: Sequence[int], body: bytes, reason: Reason, now: int) -> None:
     if ended := end_of(db, into):
         raise ValueError(f"message {into} has ended ({ended}) and can take no other in")
     (run_id,) = db.execute("SELECT run_id FROM messages WHERE id = ?", (into,)).fetchone()
     db.execute("UPDATE messages SET body = ? WHERE id = ?", (body, into))
     for other in others:
-        Ending(other, "superseded", reason, encode({"answeredBy": run_id}), [], now)(db)
+        FinishOperation(other, "superseded", reason, encode({"answeredBy": run_id}), [], now)(db)
 
 
 def _prune(db: sqlite3.Connection, before: int) -> int:
@@ -573,5 +596,7 @@ def _part(row: tuple[Any, ...]) -> OutboxRow:
         next_at=row[9],
         created_at=row[10],
         error=row[11],
-        message_id=row[12],
+        doubts=row[12],
+        code=DeliveryCode(row[13]),
+        message_id=row[14],
     )

@@ -8,6 +8,7 @@ import errno
 import logging
 import os
 import queue
+import re
 import shutil
 import sqlite3
 import threading
@@ -20,12 +21,12 @@ import msgspec
 
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
-from openclaw.storage.doubt import doubts, in_doubt
+from openclaw.storage.base import DeliveryCode, Reason, ReasonCode
 from openclaw.storage.files.disk import AppendFile, Batch
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _CHECKED_UP_TO = 64 << 20
 """Larger databases are not checked page by page at start."""
 _LOG_BYTES = 1_008 * (4_096 + 24)
@@ -110,17 +111,51 @@ CREATE TABLE IF NOT EXISTS held (
 """Messages that wait for more words of their sender before they become a turn."""
 _TELL_STORY = """
 CREATE TEMP TRIGGER accepted AFTER INSERT ON main.messages BEGIN
-  INSERT INTO story VALUES (NEW.id, 1, NEW.accepted_at, 'accepted', '');
-  INSERT INTO story SELECT NEW.id, 2, NEW.accepted_at, NEW.state, NEW.reason WHERE NEW.state <> 'accepted';
+  INSERT INTO story (ledger_id, step, at, state, detail) VALUES (NEW.id, 1, NEW.accepted_at, 'accepted', '');
+  INSERT INTO story (ledger_id, step, at, state, code, detail)
+  SELECT NEW.id, 2, NEW.accepted_at, NEW.state, NEW.code, NEW.detail WHERE NEW.state <> 'accepted';
 END;
 CREATE TEMP TRIGGER ended AFTER UPDATE OF ended_at ON main.messages
 WHEN OLD.ended_at IS NULL AND NEW.ended_at IS NOT NULL BEGIN
-  INSERT INTO story SELECT NEW.id, coalesce(max(step), 0) + 1, NEW.ended_at, NEW.state, NEW.reason
+  INSERT INTO story (ledger_id, step, at, state, code, detail)
+  SELECT NEW.id, coalesce(max(step), 0) + 1, NEW.ended_at, NEW.state, NEW.code, NEW.detail
   FROM story WHERE ledger_id = NEW.id;
 END;
 """
 """The first and the last lines of a story, in the statement that makes them true: each one more would be a wait."""
 _MESSAGE_ID = "ALTER TABLE outbox ADD COLUMN message_id TEXT NOT NULL DEFAULT '';"
+_CODES = """
+ALTER TABLE messages RENAME COLUMN reason TO detail;
+ALTER TABLE messages ADD COLUMN code TEXT NOT NULL DEFAULT '';
+ALTER TABLE story RENAME COLUMN reason TO detail;
+ALTER TABLE story ADD COLUMN code TEXT NOT NULL DEFAULT '';
+ALTER TABLE outbox ADD COLUMN doubts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE outbox ADD COLUMN code TEXT NOT NULL DEFAULT '';
+UPDATE messages SET code = reason_code(detail), detail = reason_detail(detail) WHERE detail <> '';
+UPDATE story SET code = reason_code(detail), detail = reason_detail(detail) WHERE detail <> '';
+UPDATE outbox SET doubts = doubts_in(error), code = delivery_code(error), error = problem_in(error) WHERE error <> '';
+"""
+"""Until version 4 the reasons and the doubts were kept as English sentences."""
+_REASON_SENTENCES: dict[str, ReasonCode] = {
+    r"another message of this session is running": ReasonCode.SESSION_BUSY,
+    r"another message of this session is running; what comes meanwhile is collected": ReasonCode.COLLECTING,
+    r"to be taken into run (.+)": ReasonCode.STEERING,
+    r"the Gateway stopped before it began": ReasonCode.RESTARTED,
+    r"the Gateway was told to stop": ReasonCode.SHUTDOWN,
+    r"collected into run (.+)": ReasonCode.COLLECTED,
+    r"taken into run (.+)": ReasonCode.STEERED,
+    r"its words were taken into the run before it": ReasonCode.ANSWERED_BEFORE,
+    r"its reply was NO_REPLY": ReasonCode.NO_REPLY,
+    r"the model ended its turn without a word": ReasonCode.NO_WORDS,
+    r"the run took longer than its time limit": ReasonCode.TIME_LIMIT,
+    r"stopped \((.+)\)": ReasonCode.STOPPED,
+    r"Dropped: more messages were waiting than the queue holds \((\d+)\)\.": ReasonCode.QUEUE_OVERFLOW,
+    r"Dropped: .+ holds \((\d+)\); its beginning was put before the next one\.": ReasonCode.QUEUE_OVERFLOW_SUMMARIZED,
+    r"dropped from the queue by hand": ReasonCode.REMOVED_FROM_QUEUE,
+}
+_DOUBT = re.compile(r"interrupted(?: (\d+) times)?(?:: |$)")
+_GIVEN_UP = re.compile(r"in doubt (\d+) times, so not sent again: (?:the Gateway stopped while sending it$)?")
+_REPEATED = "possibly delivered twice: it was in doubt whether the first try arrived"
 
 
 class LedgerError(OSError):
@@ -186,24 +221,36 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             f"the ledger {path} was written by a newer version (schema {version}, known {SCHEMA_VERSION}); "
             "upgrade this program or use another state directory"
         )
-    steps = {
-        0: _SCHEMA + _SEEN_SCHEMA + _MESSAGE_ID + _HELD_SCHEMA,
-        1: _SEEN_SCHEMA + _MESSAGE_ID + _HELD_SCHEMA,
-        2: _MESSAGE_ID + _HELD_SCHEMA,
-        3: _HELD_SCHEMA,
-    }
-    if version in steps:
-        connection.executescript(f"BEGIN; {steps[version]} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-    _return_half_sent(connection)
+    if version < SCHEMA_VERSION:
+        connection.create_function("reason_code", 1, lambda text: reason_from_sentence(text).code)
+        connection.create_function("reason_detail", 1, lambda text: reason_from_sentence(text).detail)
+        connection.create_function("doubts_in", 1, lambda text: delivery_from_sentence(text)[0])
+        connection.create_function("delivery_code", 1, lambda text: delivery_from_sentence(text)[1])
+        connection.create_function("problem_in", 1, lambda text: delivery_from_sentence(text)[2])
+        steps = [_SCHEMA, _SEEN_SCHEMA, _MESSAGE_ID, _HELD_SCHEMA, _CODES]
+        missing = "".join(steps[version:])
+        connection.executescript(f"BEGIN; {missing} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+    # What was being sent when the process died may or may not have arrived. The sender decides, knowing the doubt.
+    connection.execute("UPDATE outbox SET state = 'pending', doubts = doubts + 1, error = '' WHERE state = 'sending'")
 
 
-def _return_half_sent(connection: sqlite3.Connection) -> None:
-    """What was being sent when the process died may or may not have arrived: its sender decides, knowing the error."""
-    half_sent = connection.execute("SELECT id, error FROM outbox WHERE state = 'sending'").fetchall()
-    connection.executemany(
-        "UPDATE outbox SET state = 'pending', error = ? WHERE id = ?",
-        [(in_doubt(doubts(error) + 1), part) for part, error in half_sent],
-    )
+def reason_from_sentence(sentence: str) -> Reason:
+    """What a sentence of an older ledger means."""
+    for pattern, code in _REASON_SENTENCES.items():
+        if found := re.fullmatch(pattern, sentence, re.DOTALL):
+            return Reason(code, found[1] if found.groups() else "")
+    return Reason(ReasonCode.OTHER if sentence else ReasonCode.NONE, sentence)
+
+
+def delivery_from_sentence(sentence: str) -> tuple[int, DeliveryCode, str]:
+    """Doubts, code and the channel's own problem in an outbox error of an older ledger."""
+    if sentence == _REPEATED:
+        return 1, DeliveryCode.REPEATED, ""
+    if found := _GIVEN_UP.match(sentence):
+        return int(found[1]), DeliveryCode.GIVEN_UP, sentence[found.end() :]
+    if found := _DOUBT.match(sentence):
+        return int(found[1] or 1), DeliveryCode.NONE, sentence[found.end() :]
+    return 0, DeliveryCode.NONE, sentence
 
 
 def _set_aside(path: Path, now_ms: int) -> str:
@@ -217,11 +264,11 @@ def _set_aside(path: Path, now_ms: int) -> str:
 Result = TypeVar("Result")
 
 
-class Apart(Exception):
+class NotBatchable(Exception):
     """One of several operations is not as the others: they have to be done one after the other."""
 
 
-class Joint(msgspec.Struct):
+class BatchableOperation(msgspec.Struct):
     """An operation that can be done in one statement with others of its kind, in whatever order with other kinds.
 
     The interpreter is handed from thread to thread around every statement, which costs more than the statement.
@@ -232,7 +279,7 @@ class Joint(msgspec.Struct):
 
     @staticmethod
     def together(db: sqlite3.Connection, operations: Sequence[Any]) -> list[Any]:
-        """The result of each. Raises ``Apart`` when one of them would not do what most do."""
+        """The result of each. Raises ``NotBatchable`` when one of them would not do what most do."""
         raise NotImplementedError
 
 
@@ -312,7 +359,7 @@ class LedgerThread:
         try:
             try:
                 return self._transact(connection, jobs, _jointly)
-            except Apart:
+            except NotBatchable:
                 return self._transact(connection, jobs, _one_by_one)
         except sqlite3.Error as error:
             if len(jobs) == 1:
@@ -356,7 +403,7 @@ _Perform: TypeAlias = Callable[[sqlite3.Connection, list[_Job]], list[_Outcome]]
 
 def _jointly(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
     outcomes: list[_Outcome] = []
-    for joint, neighbours in groupby(jobs, lambda job: isinstance(job[0], Joint)):
+    for joint, neighbours in groupby(jobs, lambda job: isinstance(job[0], BatchableOperation)):
         run = list(neighbours)
         outcomes += _in_few_statements(connection, run) if joint and len(run) > 1 else _one_by_one(connection, run)
     return outcomes
