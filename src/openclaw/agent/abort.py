@@ -66,7 +66,7 @@ class AbortSignal:
 
 
 class Deadlines:
-    """One timer for all runs: nearly every run ends long before its time is up, and one of its own would cost more."""
+    """Stops runs that take too long. One timer serves all runs, because nearly every run ends in time."""
 
     def __init__(self) -> None:
         self._due: dict[AbortSignal, float] = {}

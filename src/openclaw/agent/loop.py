@@ -92,7 +92,7 @@ class NoInbox:
 
 
 async def _forget(event: Event) -> None:
-    """For a run that nothing is kept of."""
+    """Does nothing: for a run of which nothing is kept."""
 
 
 class LoopOptions(msgspec.Struct, kw_only=True):
@@ -103,13 +103,13 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     """Builds the next request from everything said so far; the place for hygiene and pruning."""
     tools: Mapping[str, Tool]
     tool_context: Callable[[ToolCall, Callable[[ToolResult], None]], ToolContext]
-    """Of one call; the second argument takes its progress."""
+    """Makes the context of one call. The second argument is called with the tool's progress."""
     clock: Clock
     abort: AbortSignal
     show: Callable[[Event], None] = lambda event: None
-    """Told of what only those see who watch: beginnings, deltas, a tool's progress, a coming retry."""
+    """Called with events that only a watcher needs: beginnings, deltas, a tool's progress, a coming retry."""
     keep: Callable[[Event], Awaitable[None]] = _forget
-    """Told of what belongs to the conversation: ends of messages and tool calls, and everything in between them."""
+    """Called with events that belong to the conversation. The loop waits until they are kept."""
     inbox: SteeringInbox = NoInbox()
     retry_delay_ms: Callable[[int, ModelError], int | None] = lambda attempt, error: None
     """The wait before retry number ``attempt`` (from 1), or None to give up."""

@@ -32,7 +32,7 @@ from openclaw.storage.base import BlobStore, Context, Transcript
 from openclaw.text import clipped
 
 MOST_CALLS = 64
-"""Of a longer run the first and the latest calls are noted."""
+"""A longer run notes its first and its latest calls."""
 LARGEST_INLINE = 4096
 """Bytes; a larger record is kept beside the ledger, so that its rows stay small."""
 
@@ -54,7 +54,7 @@ class NotedCall(msgspec.Struct, kw_only=True, omit_defaults=True):
     pruned: int = 0
     """Old tool results taken out or shortened."""
     thinking: ThinkingLevel | None = None
-    """Where it was another than the last call's."""
+    """Set only where it differs from the last call's."""
 
 
 class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):

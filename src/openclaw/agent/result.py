@@ -37,9 +37,9 @@ class RunResult(msgspec.Struct, kw_only=True):
     provider: str = ""
     model: str = ""
     usage: Usage | None = None
-    """Of the last model call."""
+    """What the last model call used."""
     spent: Usage | None = None
-    """Of all its model calls together."""
+    """What all model calls of the run used together."""
     footer: str = ""
     """Shown under the last words when the session wants to see its usage."""
     report: PromptReport | None = None

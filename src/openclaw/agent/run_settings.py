@@ -174,7 +174,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     tools: list[Tool]
     """Never mutate it."""
     thinking: ThinkingLevel
-    """Of sessions without a level of their own."""
+    """The level of sessions that have none of their own."""
     scale: Scale
 
 

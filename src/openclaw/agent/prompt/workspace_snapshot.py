@@ -1,9 +1,9 @@
 """What the disk holds for an agent's prompt: workspace files, skills, the repository around it.
 
-Reading all of it took a thread and a tenth of every turn. Here a turn only asks whether anything has changed, which is
-one ``stat`` for each file and folder that people edit, and reads again when something has. Turns that begin at nearly
-the same time share one look, if what each was asked had come before it: nothing that was edited before the question is
-missed. Programs and repositories outside the workspace, which hardly ever change, are looked at every few seconds.
+A turn does not read the files again. It asks with one ``stat`` per file and folder whether anything changed, and reads
+only then. Turns that begin within a tenth of a second share one check, provided that their messages came before it, so
+that no edit made before a message is missed. Programs on the PATH and repositories outside the workspace are checked
+every few seconds.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ LOOK_AGAIN_S = 5.0
 SHARED_S = 0.1
 _FILES = (*BOOTSTRAP_FILES, *MEMORY_FILES)
 _Sign: TypeAlias = tuple[int, int, int] | None
-"""Of a file or folder; None where there is none."""
+"""Time, size and inode of a file or folder; None where there is none."""
 
 
 class Audience(msgspec.Struct, frozen=True):
     """Who will read what is found, which decides how much of it is shown."""
 
     window: int
-    """The model's."""
+    """Tokens of the model's window."""
     private: bool
     subagent: bool
 
@@ -64,7 +64,7 @@ class WorkspaceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Cached(msgspec.Struct):
-    ground: WorkspaceSnapshot
+    snapshot: WorkspaceSnapshot
     config: Config
     near: list[str]
     near_signs: list[_Sign]
@@ -108,13 +108,13 @@ class WorkspaceSnapshots:
         """``asked_at``: on the event loop's clock; a look made after that will do. None: only one made now."""
         known, now = self._known.get((agent_id, view)), self._clock.monotonic()
         if known is not None and known.holds(config, now, asked_at):
-            return known.ground
+            return known.snapshot
         moment = asyncio.get_running_loop().time()
         found = await asyncio.to_thread(self._look, agent_id, config, workspace, view, now, moment)
         self._known[agent_id, view] = found
         while len(self._known) > MOST_KEPT:
             self._known.popitem(last=False)
-        return found.ground
+        return found.snapshot
 
     def _look(
         self, agent_id: str, config: Config, workspace: Path, view: Audience, now: float, moment: float
@@ -126,13 +126,13 @@ class WorkspaceSnapshots:
         near_signs, far_signs = _signs(near), _signs(far)
         max_chars = effective_max_chars(defaults.bootstrap_max_chars, view.window)
         verdicts, _ = judged_skills(config, self._state_dir, agent_id)
-        ground = WorkspaceSnapshot(
+        snapshot = WorkspaceSnapshot(
             files=load_bootstrap(workspace, max_chars, private=view.private, subagent=view.subagent),
             skills=SkillsPrompt() if view.subagent else skills_prompt(verdicts, view.window),
             skill_env=skill_environment(verdicts, config, os.environ) if config.skills.entries else {},
             repo_root=repo_root(workspace, defaults.repo_root),
         )
-        return _Cached(ground, config, near, near_signs, far, far_signs, now, moment)
+        return _Cached(snapshot, config, near, near_signs, far, far_signs, now, moment)
 
     def _watched(self, agent_id: str, config: Config, workspace: Path) -> tuple[list[str], list[str]]:
         """A folder's own time changes when something appears in it or goes: what is missing needs no watching."""

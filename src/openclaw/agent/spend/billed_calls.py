@@ -28,7 +28,7 @@ def nothing_yet() -> Usage | None:
 
 
 class RunBill(msgspec.Struct, frozen=True):
-    """Of the run that waits for the work: what it has used so far, and where more is noted."""
+    """What the waiting run has spent so far, and a function that adds to it."""
 
     spend: Callable[[Usage], None] = lambda usage: None
     spent: Callable[[], Usage | None] = nothing_yet
@@ -38,7 +38,7 @@ NO_BILL = RunBill()
 
 
 class BilledCalls:
-    """Of one piece of work in one session. ``keep`` False: the caller stores the answers themselves."""
+    """The model calls of one piece of work in one session. ``keep`` False: the caller stores the answers itself."""
 
     def __init__(
         self,
