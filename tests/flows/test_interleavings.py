@@ -183,7 +183,7 @@ class Row:
     id: int
     run_id: str
     state: str
-    reason: str
+    code: str
     text: str
     answered_by: str | None
 
@@ -200,11 +200,11 @@ async def settled(gateway: ForkedGateway, numbers: int) -> list[Row]:
 
 def read_ledger(path: Path) -> tuple[list[Row], int]:
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-        found = database.execute("SELECT id, run_id, state, reason, body, result FROM messages ORDER BY id").fetchall()
+        found = database.execute("SELECT id, run_id, state, code, body, result FROM messages ORDER BY id").fetchall()
         waiting = database.execute("SELECT COUNT(*) FROM outbox WHERE state = 'pending'").fetchone()[0]
     return [
-        Row(id, run_id, state, reason, json.loads(body)["prompt"], json.loads(result or b"{}").get("answeredBy"))
-        for id, run_id, state, reason, body, result in found
+        Row(id, run_id, state, code, json.loads(body)["prompt"], json.loads(result or b"{}").get("answeredBy"))
+        for id, run_id, state, code, body, result in found
     ], waiting
 
 

@@ -296,7 +296,7 @@ async def test_a_model_that_refuses_ends_the_message_once_with_its_words(on: Sta
     on.model.queue(Answer(error=ModelError("the key was revoked", kind="auth")))
     await on.send("hi")
     row = await on.end("hi")
-    assert row.state == "failed" and "the key was revoked" in ((row.result or {}).get("error") or row.reason)
+    assert row.state == "failed" and "the key was revoked" in row.reason.detail
     assert (await on.runs.wait("hi", 0)).status == "error"
 
 

@@ -47,10 +47,15 @@ class _Forked:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def wait(self) -> int:
-        self._process.join()
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
         code = self._process.exitcode
-        assert code is not None
+        if code is None:
+            raise TimeoutError
         return code
 
     def kill(self) -> None:
