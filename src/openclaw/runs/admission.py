@@ -8,20 +8,20 @@ from collections.abc import Callable
 
 MOST_ADMITTED = 12
 LONGEST_S = 0.5
-"""A ticket is released after this time: its message waits for something other than the processor."""
+"""A ticket is released after this time, because its message no longer waits for the processor."""
 PATIENCE_S = 1.0
-"""A message is admitted after this wait, however many are inside."""
+"""A message that has waited this long is admitted, however many are inside."""
 STUCK_S = 30.0
-"""A message that is not done by then (for example a command that hangs) no longer holds up its session."""
+"""The next message of a session is admitted after this time, even if the one before it hangs."""
 
 
 class Admission:
-    """Admits a dozen messages at a time, until each has asked its model, and one after the other per session.
+    """Admits a dozen messages at a time. Each keeps its place until it asks its model.
 
-    A hundred messages that come together would otherwise all take their first step, then all their second, and ask
-    their models last. Admitted in small groups, the first are answered while the others are prepared.
+    Without a limit, a hundred messages that come together would be prepared in parallel, and all of them would ask
+    their models late. In small groups, the first are answered while the others are prepared.
 
-    Within a session, a message is admitted when the one before it is stored or turned away.
+    Within a session, a message is admitted when the one before it is stored or refused.
     """
 
     def __init__(self, most: int = MOST_ADMITTED) -> None:
@@ -29,10 +29,10 @@ class Admission:
         self._inside = 0
         self._line: deque[asyncio.Future[None]] = deque()
         self._newest: dict[str, asyncio.Future[None]] = {}
-        """Per session, the last message that came and is not done yet."""
+        """For each session, the newest message that is not done yet."""
 
     async def admit(self, session_key: str) -> Ticket:
-        """Waits for a place. The caller must call ``done`` on the ticket."""
+        """Waits for a place and returns its ticket. The caller must call ``done`` on the ticket."""
         before = self._newest.get(session_key)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -46,7 +46,7 @@ class Admission:
             else:
                 await self._stand_in_line()
         except BaseException:
-            # The message behind this one still has to wait for the message before it.
+            # The next message still has to wait for the message before this one.
             if before is None or before.done():
                 self._let_next_in(session_key, done)
             else:
@@ -55,7 +55,7 @@ class Admission:
         return Ticket(self._release, lambda: self._let_next_in(session_key, done), arrived_at)
 
     async def wait_for_earlier(self, session_key: str) -> None:
-        """Waits until the earlier messages of the session are done, at most ``PATIENCE_S``. Takes no place."""
+        """Waits, without taking a place, until the session's earlier messages are done, at most ``PATIENCE_S``."""
         before = self._newest.get(session_key)
         if before is not None:
             await asyncio.wait([before], timeout=PATIENCE_S)
@@ -69,7 +69,7 @@ class Admission:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._release()  # It was admitted and cancelled in the same step.
+                self._release()  # The message was admitted and cancelled in the same step of the event loop.
             raise
         finally:
             patience.cancel()
@@ -92,25 +92,25 @@ class Admission:
 
 
 class Ticket:
-    """One admitted message. Its place is released once, at the latest after ``LONGEST_S``."""
+    """The place of one admitted message. It is released once, at the latest after ``LONGEST_S``."""
 
     def __init__(self, release: Callable[[], None], let_next_in: Callable[[], None], arrived_at: float) -> None:
         self.arrived_at = arrived_at
-        """When the message could have been admitted, on the event loop's clock."""
+        """When the message was the next of its session, on the event loop's clock."""
         self.runs = False
-        """The message became a run. The run releases the ticket when it asks its model."""
+        """True when the message became a run, which releases the ticket when it asks its model."""
         self._release: Callable[[], None] | None = release
         self._let_next_in = let_next_in
         self._limit = asyncio.get_running_loop().call_later(LONGEST_S, self.release)
 
     def done(self) -> None:
-        """The message is stored, or nothing came of it. The next one of its session may come in."""
+        """Tells that the message is stored or refused, so that the next one of its session is admitted."""
         self._let_next_in()
         if not self.runs:
             self.release()
 
     def release(self) -> None:
-        """Gives the place to another message. Calling it again does nothing."""
+        """Gives the place to another message. A second call does nothing."""
         if self._release is not None:
             self._limit.cancel()
             self._release()

@@ -1,7 +1,7 @@
-"""Compactions beside the runs: after an answer was given, or because a person asked.
+"""Compactions that run beside a session's runs, either after an answer or because a person asked.
 
-The summary is written while the session goes on answering; only adding the entry waits for the session's turn. Every
-message said meanwhile comes after the part that is condensed, so nothing has to be done again.
+The session goes on answering while the summary is written. Only adding the summary waits for the session's turn. New
+messages come after the part that is summarized, so the summary stays valid.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ class Exclusively(Protocol):
 
 
 class CoolDown:
-    """No session is condensed over and over: a failure, or one that was taken back, is followed by a pause."""
+    """The pause of a session after a compaction that failed or was undone. It grows with each failure."""
 
     def __init__(self) -> None:
         self._until: dict[str, tuple[int, int]] = {}
+        """For each session, the end of its pause and the length of the pause."""
 
     def resting(self, session_key: str, now_ms: int) -> bool:
         return self._until.get(session_key, (0, 0))[0] > now_ms
@@ -84,7 +85,7 @@ class Compactions:
     # After a run
 
     def after_run(self, prepared: Prepared, final: AssistantMessage | None, emit: Callable[[Event], None]) -> None:
-        """Begins a compaction if the window has filled up. Returns at once."""
+        """Starts a compaction if the context window is full, and returns at once."""
         used = context_tokens(final.usage) if final is not None else 0
         limit = history_limit(self._runtime.config.current, prepared.model.context_window)
         if 0 < used <= limit and not prepared.window.shortened:
@@ -111,22 +112,18 @@ class Compactions:
         if not full and not prepared.window.shortened:
             return CompactionOutcome(status="skipped")
         outcome = await compact(job)
-        self._note(prepared.session_key, outcome, settings.limit)
-        return outcome
-
-    def _note(self, key: str, outcome: CompactionOutcome, limit: int) -> None:
-        now = self._runtime.clock.now_ms()
-        if outcome.status == "compacted" and outcome.tokens_after <= limit:
-            self._pause.succeeded(key)
+        if outcome.status == "compacted" and outcome.tokens_after <= settings.limit:
+            self._pause.succeeded(prepared.session_key)
         else:
-            self._pause.failed(key, now)
+            self._pause.failed(prepared.session_key, self._runtime.clock.now_ms())
+        return outcome
 
     # On request
 
     async def compact_now(
         self, agent_id: str, session_key: str, instructions: str = "", emit: Callable[[Event], None] | None = None
     ) -> CompactionOutcome:
-        """``/compact``. Runs of the session are not stopped for it."""
+        """Compacts the session for ``/compact``. The session's runs go on meanwhile."""
         if session_key in self._tasks:
             return CompactionOutcome(status="skipped", reason=BUSY)
 
@@ -154,18 +151,18 @@ class Compactions:
         return "There is no conversation yet." if job is None else await preview(job)
 
     async def undo(self, agent_id: str, session_key: str) -> int:
-        """The size of the next prompt afterwards. Raises ``NothingToDo``."""
+        """Undoes the last compaction. Returns the tokens of the next prompt. Raises ``NothingToDo``."""
         job = await self._job_for(agent_id, session_key, "manual")
         if job is None:
             raise NothingToDo("There is no conversation yet.")
         self.cancel(session_key)
         tokens = await self._exclusively(session_key, lambda: undo(job))
-        # The person wants it whole: it is condensed again only when it no longer fits, or when it is asked for.
+        # The person wants the whole history, so no automatic compaction follows for a while.
         self._pause.rest(session_key, self._runtime.clock.now_ms())
         return tokens
 
     async def go_back(self, agent_id: str, session_key: str, target: str | None, *, summarise: bool) -> str:
-        """Goes on from an earlier entry; what is left behind stays in the file, as a summary in the context if wanted.
+        """Goes on from an earlier entry. With ``summarise``, the context gets a summary of the entries left behind.
 
         Raises ``KeyError`` for an entry that does not exist and ``NothingToDo`` where there is no conversation.
         """
@@ -186,11 +183,11 @@ class Compactions:
         return [] if transcript is None else await pins_of(transcript)
 
     async def pin(self, agent_id: str, session_key: str, text: str) -> Pin:
-        """Raises ``PinRefused``."""
+        """Adds a pin. Raises ``PinRefused``."""
         return await self._on_transcript(agent_id, session_key, lambda transcript: add_pin(transcript, text))
 
     async def unpin(self, agent_id: str, session_key: str, number: int) -> Pin:
-        """By its place in the list, from 1. Raises ``PinRefused``."""
+        """Removes a pin by its place in the list, from 1. Raises ``PinRefused``."""
         return await self._on_transcript(agent_id, session_key, lambda transcript: remove_pin(transcript, number))
 
     async def _on_transcript(self, agent_id: str, key: str, work: Callable[[Transcript], Awaitable[Pin]]) -> Pin:
@@ -267,7 +264,7 @@ class Compactions:
         return await self._runtime.transcripts.open(ref, cwd=home_of(self._runtime, agent_id), create=create)
 
     async def stop(self) -> None:
-        """Nothing is lost: an entry that was not added yet is made again after the next run."""
+        """Cancels the compactions. A later run starts them again."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

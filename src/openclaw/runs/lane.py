@@ -1,11 +1,11 @@
-"""One session's lane: its runs and housekeeping happen one after the other, in the order they were asked for."""
+"""A lane holds the runs and the housekeeping of one session and does them one after the other."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from openclaw.agent.loop import Steered
 from openclaw.clock import Clock, wait_within
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 class _Job:
-    """Housekeeping that must not meet a run."""
+    """Housekeeping of the session. No run is active while it is done."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self.work = work
 
 
 class Overflow:
-    """What gave way in a full queue, to be told to the agent once."""
+    """Messages that a full queue dropped. The agent is told of them once, before the next message."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -44,40 +44,45 @@ class Overflow:
 
 
 class Lane:
-    """The single writer of a session. Nothing is locked while a run waits for a model or a tool."""
+    """The single writer of a session: at most one run or one piece of housekeeping at a time, first come first served.
+
+    ``perform`` runs a batch of messages, of which the last one gives the run its name.
+    """
 
     def __init__(self, key: str, clock: Clock, perform: Callable[[Lane, list[RunRecord]], Awaitable[None]]) -> None:
         self.key = key
         self.active: RunRecord | None = None
         self.coming = 0
-        """Messages for this lane that are being accepted."""
+        """How many messages for this lane are being written to the ledger."""
         self.overflow = Overflow()
         self._clock = clock
         self._perform = perform
         self._waiting: deque[RunRecord | _Job] = deque()
         self._jobs = 0
-        """How many of them are housekeeping."""
+        """How many items in ``_waiting`` are housekeeping."""
         self._task: asyncio.Task[None] | None = None
         self._last_added_at = 0.0
+        """When the last message came, on the monotonic clock."""
         self._changed = asyncio.Event()
+        """Set whenever ``_waiting`` changes."""
         self._one_by_one = False
-        """Of what waits now, each message gets a run of its own."""
+        """Each of the messages that wait now gets a run of its own."""
 
     @property
     def unused(self) -> bool:
-        """Nothing runs, waits, or is on its way here."""
+        """True when nothing runs, waits, or is being accepted."""
         return self._task is None and self.coming == 0
 
     @property
     def busy(self) -> bool:
-        """Whether a new message has to wait for others. A run that was stopped and housekeeping only take a moment."""
+        """True when a new message has to wait for others. Aborted runs and housekeeping do not count: they end soon."""
         active = self.active
         working = active is not None and not active.ended and not active.abort.aborted
         return working or self.depth > 0
 
     @property
     def depth(self) -> int:
-        """How many messages wait."""
+        """The number of messages that wait."""
         return len(self._waiting) - self._jobs
 
     @property
@@ -86,11 +91,11 @@ class Lane:
 
     @property
     def records(self) -> list[RunRecord]:
-        """The running one first, then those that wait."""
+        """The active run first, then the waiting ones."""
         return [*([self.active] if self.active else []), *self.waiting]
 
     def add(self, record: RunRecord, settings: QueueSettings, *, first: bool = False) -> bool:
-        """True when the run waits behind something else. ``first``: before everything else that waits."""
+        """Adds a run, with ``first`` before all others that wait. Returns True when it has to wait."""
         behind = self.busy
         record.queue, record.queued = settings, behind
         self._last_added_at = self._clock.monotonic()
@@ -103,7 +108,7 @@ class Lane:
         return behind
 
     async def exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Does something to the session when its turn comes; nothing else of the session runs meanwhile."""
+        """Does the work when its turn comes. No run of the session is active meanwhile."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         async def settle() -> None:
@@ -123,7 +128,7 @@ class Lane:
         return await done
 
     def withdraw(self, record: RunRecord) -> bool:
-        """Takes a run that has not begun out of the lane."""
+        """Takes a waiting run out of the lane. Returns False when it does not wait."""
         try:
             self._waiting.remove(record)
         except ValueError:
@@ -132,7 +137,7 @@ class Lane:
         return True
 
     def promote(self, record: RunRecord) -> bool:
-        """Lets a waiting run go next, alone and at once."""
+        """Lets a waiting run go next, without other messages and without a pause. False when it does not wait."""
         if not self.withdraw(record):
             return False
         record.queued = False
@@ -154,7 +159,7 @@ class Lane:
                     await self._run(batch)
         finally:
             self._task = None
-            if self._waiting:  # Something came in while the last of it ended, or an error left it behind.
+            if self._waiting:  # An error ended this task before the queue was empty.
                 self._start()
 
     async def _run(self, batch: list[RunRecord]) -> None:
@@ -165,10 +170,10 @@ class Lane:
             self.active = None
 
     async def _wait_for_pause(self) -> None:
-        """Messages to be collected wait until the person has paused."""
+        """Waits until no message came for the debounce time, if the next message is to be collected with others."""
         while self._waiting:
             head = self._waiting[0]
-            if not isinstance(head, RunRecord) or not head.queued or head.queue.mode != "collect":
+            if not _is_collectable(head):
                 return
             due = self._last_added_at + head.queue.debounce_ms / 1000 - self._clock.monotonic()
             if due <= 0:
@@ -183,11 +188,15 @@ class Lane:
         if isinstance(head, _Job):
             self._jobs -= 1
             return head
-        if not head.queued or head.queue.mode != "collect":
+        if not _is_collectable(head):
             return [head]
-        together = _leading(self._waiting)
+        together: list[RunRecord] = []
+        for item in self._waiting:
+            if not _is_collectable(item):
+                break
+            together.append(item)
         if self._one_by_one or not may_share([head, *together]):
-            # Once two of them must be answered apart, all that wait are: who gets which answer stays plain.
+            # When two of the waiting messages need separate answers, all of them get separate answers.
             self._one_by_one = bool(together)
             return [head]
         for _ in together:
@@ -203,27 +212,21 @@ class Lane:
 
 
 def may_share(records: Sequence[RunRecord]) -> bool:
-    """Whether one run may answer them all: in the same place, with the same rights for its commands."""
+    """Tells whether one run may answer all these messages: same destination, same rights for its commands."""
     return same_destination([one.row.route for one in records]) and same_rights([one.row.body for one in records])
 
 
-def _leading(items: Sequence[RunRecord | _Job]) -> list[RunRecord]:
-    """The waiting runs that may be collected, up to the first thing that is something else."""
-    found: list[RunRecord] = []
-    for item in items:
-        if isinstance(item, _Job) or not item.queued or item.queue.mode != "collect":
-            break
-        found.append(item)
-    return found
+def _is_collectable(item: RunRecord | _Job) -> TypeGuard[RunRecord]:
+    return isinstance(item, RunRecord) and item.queued and item.queue.mode == "collect"
 
 
 class RunInbox:
-    """Handed to the loop; the lane puts steered messages in, one is taken at each poll."""
+    """Steered messages on their way into the active run. The agent loop takes one at each poll."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[RunRecord, UserMessage]] = deque()
         self.open = True
-        """False once the loop has asked for the last time: what comes later needs a run of its own."""
+        """False once the loop has polled for the last time. Later messages need a run of their own."""
 
     def put(self, record: RunRecord, message: UserMessage) -> bool:
         if not self.open:
@@ -246,7 +249,7 @@ class RunInbox:
         return taken
 
     def close(self) -> list[RunRecord]:
-        """Ends the inbox and gives back what the run never took."""
+        """Closes the inbox and returns the messages that the run did not take."""
         self.open = False
         left = [record for record, _ in self._waiting]
         self._waiting.clear()

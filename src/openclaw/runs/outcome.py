@@ -1,4 +1,4 @@
-"""How a run ends: the state and reason for the ledger, and what is delivered through a channel."""
+"""The outcome of a run: the state and the reason for the ledger, and the parts that a channel delivers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openclaw.storage.base import NO_REASON, AbortReason, MessageState, OutboxPa
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a message ends in the ledger."""
+    """The last state of a message in the ledger, and the reason for it."""
 
     state: MessageState
     reason: Reason = NO_REASON
@@ -41,7 +41,7 @@ def ending_of(result: RunResult) -> Ending:
 
 
 def abort_reason(stopped_by: str) -> Reason:
-    """The ledger's reason for a message that was stopped. ``stopped_by``: an ``AbortReason``, or words."""
+    """Returns the ledger's reason for a message that was stopped by an ``AbortReason``, or by something in words."""
     match stopped_by:
         case AbortReason.TIMEOUT:
             return Reason(ReasonCode.TIME_LIMIT)
@@ -54,7 +54,10 @@ def abort_reason(stopped_by: str) -> Reason:
 
 
 def reply_parts(route: dict[str, Any], ending: Ending, result: RunResult, config: Config) -> list[OutboxPart]:
-    """Nothing for the web and for runs somebody stopped; one notice, after what was said, for those that failed."""
+    """Returns what the channel delivers: what was said, then one notice if the run failed.
+
+    Nothing is delivered for messages of the web client and for runs that somebody stopped.
+    """
     if not is_delivered(route) or ending.state not in ("answered", "failed", "expired"):
         return []
     notice = result.notice if ending.state == "answered" else failure_notice(reason_text(ending.reason))

@@ -1,4 +1,4 @@
-"""What happens to a message that arrives while its session is busy: the modes, their settings, and their texts."""
+"""The queue modes: what happens to a message that comes while its session is busy, and the texts for the agent."""
 
 from __future__ import annotations
 
@@ -46,17 +46,20 @@ COLLECTED = "[Queued messages while agent was busy]"
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that hold for one message."""
+
     mode: QueueMode = "collect"
     debounce_ms: int = DEFAULT_DEBOUNCE_MS
-    """How long it must be quiet before collected messages run."""
+    """Collected messages run when no message has come for this time."""
     cap: int = DEFAULT_CAP
-    """How many messages of one session may wait."""
+    """The number of messages of one session that may wait."""
     drop: DropPolicy = "summarize"
-    """What gives way when more come."""
+    """What happens when more come: the oldest is dropped, the oldest is dropped and summarized, or the new one is
+    refused."""
 
 
 class QueueWish(msgspec.Struct, frozen=True, kw_only=True):
-    """What one message or one session asks for; None where it says nothing."""
+    """Settings that one message asks for. A field is None where the message asks for nothing."""
 
     mode: QueueMode | None = None
     debounce_ms: int | None = None
@@ -78,7 +81,7 @@ def parse_drop(text: str | None) -> DropPolicy | None:
 def queue_settings(
     config: Queue, entry: Mapping[str, Any] | None, channel: str, wish: QueueWish | None = None
 ) -> QueueSettings:
-    """The message's own wish, then the session's, then the channel's, then the general setting."""
+    """Takes each setting from the message, else the session, else the channel, else the general configuration."""
     wish, session, where = wish or _NO_WISH, entry or {}, channel.strip().lower()
     mode = (
         wish.mode
@@ -110,7 +113,7 @@ def _first(*values: Any) -> float:
 
 
 def route_key(route: Mapping[str, Any]) -> tuple[str, ...]:
-    """Two messages may share an answer only when it would go to the very same place."""
+    """Names the destination of a reply. Two messages may share an answer only when their keys are equal."""
     names = ("channel", "to", "accountId", "threadId")
     return tuple("" if route.get(name) is None else str(route[name]) for name in names)
 
@@ -120,7 +123,7 @@ def same_destination(routes: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def same_rights(bodies: Sequence[MessageBody]) -> bool:
-    """Whether the senders allow the same to the commands of a run. Only then may one run answer them all."""
+    """Tells whether the commands of a run have the same rights for all senders. Only then may they share a run."""
     first, *others = [(body.exec, body.elevated, body.elevated_allowed) for body in bodies]
     return all(other == first for other in others)
 
@@ -132,7 +135,7 @@ def collected_prompt(prompts: Sequence[str], overflow: str = "") -> str:
 
 
 def overflow_text(count: int, lines: Sequence[str]) -> str:
-    """Tells the agent what it did not get to see; empty when nothing was dropped."""
+    """Tells the agent which messages were dropped. Empty when none was."""
     if not count:
         return ""
     plural = "message" if count == 1 else "messages"
@@ -151,7 +154,7 @@ Decision: TypeAlias = Literal["run", "wait", "steer", "interrupt", "refuse"]
 
 
 def decide(settings: QueueSettings, *, busy: bool, steerable: bool, waiting: int) -> Decision:
-    """What becomes of a new message. ``steerable``: the run that is active can still take words in."""
+    """Decides what happens to a new message. ``steerable`` says whether the active run can still take it in."""
     if not busy:
         return "run"
     if settings.mode == "interrupt":

@@ -1,4 +1,4 @@
-"""A run as the Gateway remembers it: what it is doing, how it ended, who is waiting for it."""
+"""The runs that the Gateway has in memory, and waiting for the end of a run."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ RunState = Literal["queued", "running", "ok", "error", "aborted"]
 
 
 class RunRecord:
+    """One run, from the acceptance of its message to its end."""
+
     def __init__(self, row: LedgerRow, *, noted_step: FirstStep | None = None) -> None:
         self.row = row
         self.run_id = row.run_id
@@ -37,29 +39,30 @@ class RunRecord:
         self.result: RunResult | None = None
         self.abort = AbortSignal()
         self.verbose: str | None = None
-        """The session's own setting when the run began."""
+        """The ``verbose`` setting of the message or its session when the run began."""
         self.reasoning = "off"
-        """Whether the session sees the model's reasoning: ``off``, ``on`` (with the answer) or ``stream``."""
+        """How the session shows the model's reasoning: ``off``, ``on`` (with the answer) or ``stream``."""
         self.noted_step = noted_step
         """The step that the ledger noted together with the acceptance. None when it noted no step."""
         self.recovered = False
-        """Taken up after a restart."""
+        """An earlier process accepted the message and left it without an end."""
         self.expired = False
-        """It is too old to be answered any more."""
+        """The message was too old to be answered when the Gateway started."""
         self.disk = DiskWait()
         self.queue = QueueSettings()
         self.queued = False
-        """Waited, or waits, behind another run."""
+        """The run had to wait behind another run when it was added to its lane."""
         self.inbox: RunInbox | None = None
         self.absorbed: list[RunRecord] = []
-        """Messages this run answers besides its own."""
+        """The other messages that this run answers."""
         self.absorbed_by: str | None = None
+        """The id of the run that answers this message, if another one does."""
         self.watchers: set[str] = set()
-        """Connections that asked for this run and may see its tool events."""
+        """The connections that asked for this run. They may see its tool events."""
         self.listeners: list[Callable[[Event], None]] = []
-        """In-process followers of the run's events, e.g. an HTTP response that streams it."""
+        """Called with every event of the run, for example by an HTTP response that streams it."""
         self.ticket: Ticket | None = None
-        """Its place in the admission."""
+        """The message's place in the admission."""
         self._ended = asyncio.Event()
 
     @property
@@ -74,7 +77,7 @@ class RunRecord:
         self.state, self.started_at = "running", now_ms
 
     def release_ticket(self) -> None:
-        """The model is asked now, or the run waits: another message may be admitted."""
+        """Lets another message be admitted. Called when the run asks its model, waits, or ends."""
         if self.ticket is not None:
             self.ticket.release()
 
@@ -92,25 +95,27 @@ class RunRecord:
 
 
 class Observer(Protocol):
-    """Sees a run from outside: the Gateway's event stream."""
+    """Follows one run. The Gateway implements it and sends the events to its clients."""
 
     def started(self) -> None: ...
 
     def event(self, event: Event) -> None: ...
 
     def aborted(self, reason: str) -> None:
-        """Called at once when someone stops the run, which may take a moment longer to end."""
+        """Called at once when someone stops the run. The run may end a moment later."""
         ...
 
     def absorbed(self, by: str) -> None:
-        """Another run takes this message in; its answer comes there."""
+        """Called when another run takes this message in and answers it."""
         ...
 
     def finished(self) -> None: ...
 
 
 REMEMBERED_RUNS = 200
+"""The index forgets ended runs when it holds more runs than this."""
 LONGEST_CHAIN = 20
+"""How many ``answeredBy`` links are followed."""
 
 
 class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,18 +127,21 @@ class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunIndex:
+    """The runs that have not ended and the last that have. The ledger answers for older ones."""
+
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._records: dict[str, RunRecord] = {}
         self._ended: deque[str] = deque()
-        """Of them, those that have ended, the first of them first."""
+        """The ids of ended runs, in the order in which they ended."""
         self._waiters: dict[str, set[asyncio.Event]] = {}
+        """Events to set when the run with that id ends."""
 
     def get(self, run_id: str) -> RunRecord | None:
         return self._records.get(run_id)
 
     def add(self, record: RunRecord) -> None:
-        """Keeps the newest at hand; older ones are answered from the ledger."""
+        """Adds a run, and forgets the first that ended when there are too many."""
         self._records[record.run_id] = record
         while len(self._records) > REMEMBERED_RUNS and self._ended:
             self._records.pop(self._ended.popleft(), None)
@@ -144,7 +152,7 @@ class RunIndex:
             waiter.set()
 
     async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
-        """The run's end, or ``timeout``; waiting does not depend on any connection. Unknown ids may still arrive."""
+        """Waits for the end of a run. A run that is not known yet may still come."""
         known = await self._outcome(run_id)
         if known is not None or timeout_s <= 0:
             return known or WaitResult(status="timeout")
@@ -154,7 +162,7 @@ class RunIndex:
         waiters.add(ended)
         try:
             async with asyncio.timeout(timeout_s):
-                # It may have ended while the name of the run that answers was looked up.
+                # The run may have ended during the look-up of the run that answers.
                 if (known := await self._outcome(run_id)) is not None:
                     return known
                 await ended.wait()
@@ -185,7 +193,7 @@ class RunIndex:
         return WaitResult(status=status, started_at=row.started_at, ended_at=row.ended_at, error=error)
 
     async def _answering(self, run_id: str) -> str:
-        """The run that answers this message: its own, or the one that took it in."""
+        """Returns the id of the run that answers this message: its own, or the one that took it in."""
         for _ in range(LONGEST_CHAIN):
             if run_id in self._records:
                 break

@@ -1,4 +1,4 @@
-"""Changing the session of a key while runs may be under way: they are stopped first, and the change waits its turn."""
+"""Changes of the session behind a key: start over, resume an earlier one, list the earlier ones."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from openclaw.sessions.resume import NotResumable, choose, resume
 from openclaw.storage.base import AbortReason, SessionRow, TranscriptRef
 
 SETTLE_S = 15.0
+"""A change waits this long for the runs it stopped."""
 
 
 class StillActive(Exception):
@@ -29,7 +30,7 @@ async def stop_runs(dispatcher: Dispatcher, session: SessionRef, reason: AbortRe
 async def start_over(
     runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, reason: Reason = "reset", *, why: str = ""
 ) -> Rotation:
-    """A new session id for the key. What runs and waits is stopped first: it belongs to the old one."""
+    """Gives the key a new session id. Active and waiting runs are stopped first, as they belong to the old session."""
     await stop_runs(dispatcher, session, AbortReason.RESET)
 
     async def work() -> Rotation:
@@ -41,7 +42,7 @@ async def start_over(
 async def take_up(
     runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, wanted: str | int | PreviousSession | None
 ) -> Rotation:
-    """An earlier session becomes current again. Raises ``NotResumable`` with words for the person who asked."""
+    """Makes an earlier session current again. Raises ``NotResumable`` with a text for the person who asked."""
     if dispatcher.occupied(session.key):
         raise NotResumable("A message of this session is being answered. Wait for it or send /stop, then try again.")
 
@@ -52,7 +53,7 @@ async def take_up(
 
 
 async def earlier_sessions(runtime: Runtime, session: SessionRef) -> list[dict[str, Any]]:
-    """Newest first, numbered as ``resume`` counts them, with a title taken from what was said."""
+    """Lists the earlier sessions, newest first, with the number that ``resume`` takes and a title."""
     listed = previous_sessions(await runtime.sessions.get(session.agent_id, session.key))
     return [await _view(runtime, session, number, previous) for number, previous in enumerate(listed, start=1)]
 
@@ -83,7 +84,7 @@ def earlier_transcripts(session: SessionRef, entry: SessionEntry) -> list[Transc
 
 
 async def wanted_session(runtime: Runtime, session: SessionRef, session_id: str) -> str | PreviousSession:
-    """What a session id means for an operator, who may also reach sessions that are no longer listed."""
+    """Finds the session that an operator names by its id. It may be one that is no longer listed."""
     listed = previous_sessions(await runtime.sessions.get(session.agent_id, session.key))
     try:
         return choose(listed, session_id).session_id
@@ -92,7 +93,7 @@ async def wanted_session(runtime: Runtime, session: SessionRef, session_id: str)
 
 
 async def _unlisted_session(runtime: Runtime, session: SessionRef, session_id: str) -> PreviousSession | None:
-    """A transcript of this agent that no key has or remembers, e.g. one that fell off the end of a list."""
+    """Finds a session of this agent that has a transcript but that no key lists any more."""
     ref = TranscriptRef(agent_id=session.agent_id, session_id=session_id)
     if runtime.transcripts.locate(ref) is None or await runtime.sessions.find_session_id(session_id) is not None:
         return None

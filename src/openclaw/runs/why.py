@@ -1,4 +1,4 @@
-"""What the ledger knows about one message, and its story in sentences."""
+"""The story of one message: what the ledger knows about it, and the sentences made of that."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class Life(msgspec.Struct, frozen=True):
 
 async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
     ledger = runtime.ledger
-    # Asked together they share one trip to the ledger's thread.
+    # Queries that are asked together share one trip to the ledger's thread.
     parts = await asyncio.gather(ledger.story(row.id), ledger.tool_calls(row.id), ledger.outbox_of(row.id))
     return Life(row, *parts)
 
 
 def story_of(runtime: Runtime, dispatcher: Dispatcher, life: Life) -> list[str]:
+    """Tells in sentences what became of the message, in the time zone of the user."""
     now, zone = runtime.clock.now_ms(), user_zone(runtime.config.current)
     record = dispatcher.find(life.row.run_id)
     disk = record.disk if record is not None and life.row.ended_at is None else None

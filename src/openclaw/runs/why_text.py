@@ -1,4 +1,4 @@
-"""All words about the life of a message: its reasons, its delivery and its story. Pure functions only."""
+"""The words for codes in the ledger: why a message is in its state, how its delivery went, and its whole story."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_QUOTE = 120
 LONGEST_REASON = 400
 LONGEST_NAME = 100
 NOTICEABLE_MS = 1_000
-"""A shorter wait before a run is not worth a sentence."""
+"""A shorter wait before a run is not mentioned."""
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _REASONS = {
@@ -68,19 +68,19 @@ _STOPPED_BY: dict[str, str] = {
 
 
 def reason_text(reason: Reason) -> str:
-    """The reason of a state in words, as clients see it."""
+    """Puts the reason for a state into the words that clients see."""
     return _REASONS[reason.code].format(detail=reason.detail)
 
 
 def abort_text(reason: Reason) -> str:
-    """Why a run was stopped, as clients see it: a plain word where they know one."""
+    """Puts the reason for a failed or stopped run into the words that clients see, or the code that they know."""
     if reason.code is ReasonCode.TIME_LIMIT:
         return AbortReason.TIMEOUT
     return reason.detail if reason.code is ReasonCode.STOPPED else reason_text(reason)
 
 
 def delivery_text(part: OutboxRow) -> str:
-    """What is wrong with the delivery of a part, as clients see it. Empty when nothing is."""
+    """Tells what is wrong with the delivery of a part, in the words that clients see. Empty when nothing is."""
     if part.code is DeliveryCode.REPEATED:
         return "possibly delivered twice: it was in doubt whether the first try arrived"
     if part.code is DeliveryCode.GIVEN_UP:
@@ -101,9 +101,9 @@ def tell(
     zone: tzinfo | None = UTC,
     disk: DiskWait | None = None,
 ) -> list[str]:
-    """What became of a message and why, first things first. ``zone`` None is the machine's own.
+    """Tells what became of a message and why, in the order it happened. ``zone`` None is the machine's own zone.
 
-    ``disk`` is what a message without an end has to wait for now.
+    ``disk`` says whether a message that has not ended waits for the disk now.
     """
     changes = [change for change in changes if change.reason.code is not ReasonCode.SHUTDOWN]
     return [
@@ -119,7 +119,7 @@ def tell(
 
 
 def summary(row: LedgerRow, text: str, now: int, zone: tzinfo | None = UTC) -> str:
-    """One line for a list: when, what was said, and what came of it. ``text``: the message as its sender wrote it."""
+    """Makes one line for a list: when, what was said, what came of it. ``text`` is the message as it was sent."""
     said = f" {quoted(text, 60)}" if text.strip() else ""
     head = f"{_stamp(row.accepted_at, zone)}{said}"
     if row.state not in END_STATES:
@@ -136,7 +136,7 @@ def summary(row: LedgerRow, text: str, now: int, zone: tzinfo | None = UTC) -> s
 
 
 def answered_by(row: LedgerRow) -> str | None:
-    """The run that took this message in, if one did."""
+    """Returns the id of the run that took this message in, if one did."""
     by = (row.result or {}).get("answeredBy")
     return by if isinstance(by, str) else None
 
@@ -228,7 +228,7 @@ def _how_it_went(call: ToolCallRow, last_start: int, *, ended: bool) -> str:
 
 
 def _exceptions(results: Sequence[str]) -> str:
-    """Whatever did not simply succeed, in brackets."""
+    """Lists in brackets the calls that did not succeed."""
     found = {result: results.count(result) for result in results if result}
     if not found:
         return ""
@@ -304,7 +304,7 @@ def _cause(row: LedgerRow) -> str:
 
 
 def _stopped_by(row: LedgerRow) -> str | None:
-    """Who stopped the message, in words, where that is known."""
+    """Tells who stopped the message. None when that is not known."""
     return _STOPPED_BY.get(row.reason.detail) if row.reason.code is ReasonCode.STOPPED else None
 
 
@@ -374,7 +374,7 @@ def _parts(reply: str, count: int, of_all: str) -> str:
 
 
 def _problem(parts: Sequence[OutboxRow]) -> str:
-    """The first problem there is; how often a part may have arrived is told elsewhere."""
+    """Returns the first problem of the parts. It leaves out how often a part may have arrived."""
     problems = (part.error if part.code is DeliveryCode.NONE else delivery_text(part) for part in parts)
     return _shortened(next((problem for problem in problems if problem), ""), LONGEST_REASON)
 
@@ -383,7 +383,7 @@ def _problem(parts: Sequence[OutboxRow]) -> str:
 
 
 def duration(ms: int) -> str:
-    """``450 ms``, ``3.2 s``, ``41 s``, ``5 min 3 s``, ``2 h 5 min``, ``3 d 4 h``. A clock set back shows as nothing."""
+    """``450 ms``, ``3.2 s``, ``41 s``, ``5 min 3 s``, ``2 h 5 min``, ``3 d 4 h``. A negative time is ``0 ms``."""
     ms = max(0, ms)
     if ms < 1_000:
         return f"{ms} ms"

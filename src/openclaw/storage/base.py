@@ -1,8 +1,7 @@
-"""The storage seam: what the rest of the system may ask of a store, and nothing about how it is kept.
+"""The protocols of the stores: ``SessionStore``, ``TranscriptStore``, ``Ledger`` and ``BlobStore``.
 
-Three protocols (``SessionStore``, ``TranscriptStore``, ``Ledger``) plus ``BlobStore``. ``storage/files`` implements
-them on one machine; every method that may touch a disk or a network is async, so that a database can implement them
-too.
+``storage/files`` implements them with files on one machine. Every method that may use a disk or a network is async, so
+that a database can implement them too.
 """
 
 from __future__ import annotations
@@ -26,30 +25,30 @@ class SessionRow(msgspec.Struct, frozen=True):
 
 
 Change: TypeAlias = Callable[[SessionEntry | None], SessionEntry | None]
-"""Gets a private copy of the entry (None: there is none) and returns the new entry (None: remove it)."""
+"""Takes a private copy of the entry (None if there is none) and returns the new entry (None to remove it)."""
 
 
 class Writing(Protocol):
-    """Something that was written and may not be on disk yet."""
+    """A write that may not be on disk yet. ``sync`` returns when it is."""
 
     async def sync(self) -> None: ...
 
 
 class SessionStore(Protocol):
-    """``sessionKey -> SessionEntry`` for every agent. Entries handed out are copies or must be treated as frozen."""
+    """The session entries of every agent, by session key. Callers must not change an entry they get."""
 
     async def get(self, agent_id: str, key: str) -> SessionEntry | None: ...
 
     async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
-        """Applies one change atomically with respect to other updates. ``durable``: return only once it is on disk."""
+        """Applies one change atomically. With ``durable`` it returns when the change is on disk."""
         ...
 
     async def write(self, agent_id: str, key: str, change: Change) -> tuple[SessionEntry | None, Writing]:
-        """Like ``update``, without the wait for the disk, which is left to whoever has more to wait for."""
+        """Applies one change atomically, and leaves it to the caller to wait for the disk."""
         ...
 
     async def rows(self, agent_id: str | None = None) -> Sequence[SessionRow]:
-        """Newest ``updatedAt`` first; of one agent or of all. O(rows), no disk, no sorting per call."""
+        """Returns the rows of one agent or of all, newest ``updatedAt`` first, without reading the disk."""
         ...
 
     async def find_session_id(self, session_id: str) -> SessionRow | None: ...
@@ -58,11 +57,11 @@ class SessionStore(Protocol):
 
     @property
     def agent_ids(self) -> list[str]:
-        """Agents that have at least one session, configured or not."""
+        """The agents that have at least one session, configured or not."""
         ...
 
     def path(self, agent_id: str) -> str:
-        """Where a person finds this agent's store (shown in status and listings)."""
+        """Returns where this agent's store is, for status and listings."""
         ...
 
     async def close(self) -> None: ...
@@ -72,44 +71,45 @@ class SessionStore(Protocol):
 
 
 class TranscriptRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Names one transcript. ``file`` is the entry's ``sessionFile`` and wins over the derived path."""
+    """The name of one transcript."""
 
     agent_id: str
     session_id: str
     file: str | None = None
+    """The session entry's ``sessionFile``. It is preferred to the path made from the ids."""
     thread_id: str | int | None = None
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One line of a transcript, parsed as far as anyone asked for."""
+    """One line of a transcript. Only its envelope is parsed."""
 
     id: str
     parent_id: str | None
     type: str
     raw: bytes
-    """The line exactly as stored, without its newline."""
+    """The line as it is in the file, without its newline."""
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What the tree says the model should see from the current leaf."""
+    """What the model sees of a transcript, at its current leaf."""
 
     messages: list[Message]
-    """Summary of the last compaction first (as a user message), then everything kept. Never mutate it."""
+    """The summary of the last compaction (as a user message), then the messages after it. Never change the list."""
     entry_ids: list[str]
-    """The entry each message came from, position by position."""
+    """The id of the entry of each message, in the same order."""
     model: tuple[str, str] | None
-    """Provider and model id of the last ``model_change`` or assistant message on the path."""
+    """Provider and model id of the last ``model_change`` or assistant message of the branch."""
     thinking_level: str
     compaction_id: str | None
     memo: dict[Any, Any]
-    """For whoever works something out from the messages one by one: a branch only grows, so what was worked out for
-    its beginning holds for the next turn too. Goes when the branch does."""
+    """A cache for values that callers compute from the messages. A branch only grows, so what was computed for its
+    beginning stays valid. Another branch has another cache."""
 
 
 class Transcript(Protocol):
-    """A live transcript: its index and active branch are in memory, the file is the durable copy.
+    """A transcript that is open: its index and active branch are in memory, and its file holds every entry.
 
-    One owner (the session's actor) appends; any number of readers may look at the same time.
+    Only the session's lane appends. Any number of readers may read at the same time.
     """
 
     @property
@@ -123,11 +123,11 @@ class Transcript(Protocol):
 
     @property
     def warnings(self) -> list[str]:
-        """What was odd when the file was opened (corrupt lines by number, torn tail, missing header)."""
+        """What was wrong with the file when it was opened: damaged lines, a torn end, a missing header."""
         ...
 
     def __len__(self) -> int:
-        """Number of entries, header not counted."""
+        """Counts the entries, without the header."""
         ...
 
     def __contains__(self, entry_id: str) -> bool: ...
@@ -135,14 +135,14 @@ class Transcript(Protocol):
     async def append(self, fields: dict[str, Any], *, entry_id: str | None = None, durable: bool = False) -> str:
         """Adds an entry at the leaf and returns its id.
 
-        ``fields`` holds ``type`` and the payload (values may be msgspec records); id, parentId and timestamp are
-        added. An ``entry_id`` that already exists is not appended again: a resumed run may repeat itself safely.
-        The line is written before this returns; ``durable`` also waits for it to reach the disk.
+        ``fields`` holds ``type`` and the payload, whose values may be msgspec records. The transcript adds id, parentId
+        and timestamp. An ``entry_id`` that exists is not appended again, so that a resumed run may repeat itself. The
+        line is written when this returns, and with ``durable`` it is on disk.
         """
         ...
 
     async def append_all(self, entries: Mapping[str, dict[str, Any]]) -> None:
-        """Adds several entries by their ids, each below the one before it; all of them are written, or none."""
+        """Adds several entries by their ids, each as the child of the one before. All are written, or none."""
         ...
 
     async def sync(self) -> None:
@@ -150,38 +150,45 @@ class Transcript(Protocol):
         ...
 
     def context(self) -> Context:
-        """The model's context at the current leaf; cached and extended in place of being rebuilt."""
+        """Returns the model's context at the current leaf. It is cached, and extended with every entry."""
         ...
 
     def branch(self, entry_id: str | None) -> None:
-        """Moves the leaf (None: before the first entry); sticks once something is appended. KeyError: no such id."""
+        """Moves the leaf, with None to before the first entry. Raises ``KeyError`` when there is no such entry.
+
+        The file remembers the move only when an entry is appended there.
+        """
         ...
 
     async def label(self, entry_id: str, text: str | None) -> str:
-        """Names an entry, or clears its name; itself an appended entry."""
+        """Names an entry, or clears its name, by appending an entry. Returns the id of the new entry."""
         ...
 
     def labels(self) -> dict[str, str]: ...
 
     def tree(self) -> list[tuple[str, str | None, str]]:
-        """(id, parentId, type) of every entry in file order."""
+        """Returns (id, parentId, type) of every entry, in the order of the file."""
         ...
 
     async def entry(self, entry_id: str) -> Entry | None: ...
 
     async def path_entries(self, *, limit: int | None = None) -> list[Entry]:
-        """The active branch, oldest first; with ``limit`` only its last entries (read from the tail)."""
+        """Returns the active branch, oldest entry first, with ``limit`` only its last entries."""
         ...
 
 
 class Shortened(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of ``TranscriptStore.shorten``."""
+
     archived: str | None
-    """Where the whole file is kept; None when there was nothing to shorten."""
+    """The path of the whole file. None when there was nothing to shorten."""
     kept: int
-    """Lines kept, header not counted."""
+    """The number of lines that are left, without the header."""
 
 
 class Compressed(msgspec.Struct, kw_only=True):
+    """The result of ``TranscriptStore.compress``."""
+
     files: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
@@ -190,47 +197,53 @@ class Compressed(msgspec.Struct, kw_only=True):
 
 class TranscriptStore(Protocol):
     async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> Transcript | None:
-        """The live transcript; the same object while it stays in memory. ``create=False``: None if there is none."""
+        """Opens a transcript. While it stays in memory, every caller gets the same object.
+
+        Without ``create`` it returns None when there is no such transcript.
+        """
         ...
 
     def begin(self, ref: TranscriptRef, *, cwd: str = "") -> None:
-        """Tells of a session whose id is new: it is not looked for, and made ready for its first entry."""
+        """Prepares the transcript of a session whose id is new, without looking for an existing file."""
         ...
 
     async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> Transcript:
-        """A new transcript that begins with ``source``'s active branch. FileExistsError: ``ref`` is not new."""
+        """Makes a new transcript that begins with the active branch of ``source``, with the same ids and labels.
+
+        Raises ``FileExistsError`` when ``ref`` is not new.
+        """
         ...
 
     async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
-        """The last entries of the active branch that people see (messages, compactions, markers), oldest first.
+        """Returns the last entries of the active branch that people see, oldest first.
 
-        Uses the live transcript when there is one, otherwise reads only the end of the file.
+        These are messages, compactions and markers. If the transcript is not open, only the end of its file is read.
         """
         ...
 
     def locate(self, ref: TranscriptRef) -> str | None:
-        """The existing file that holds this transcript (current or older locations), or None."""
+        """Returns the path of the file that holds this transcript, also in older locations, or None."""
         ...
 
     def default_path(self, ref: TranscriptRef) -> str: ...
 
     async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
-        """Renames the file(s) to ``<file>.<reason>.<ISO with ':' as '-'>`` and returns the new paths."""
+        """Renames the files to ``<file>.<reason>.<ISO time with ':' as '-'>`` and returns the new paths."""
         ...
 
     async def shorten(self, ref: TranscriptRef, max_lines: int) -> Shortened:
-        """Leaves the header and the last lines, the first of them re-rooted; the whole file is kept beside it."""
+        """Keeps the header and the last lines, of which the first becomes the root. A copy of the whole file stays."""
         ...
 
     async def compress(self, agent_id: str, before_ms: int, *, most: int = 200) -> Compressed:
-        """Keeps transcripts last written before that moment in less space; they open as before.
+        """Compresses transcripts that were last written before that time, at most ``most``, the oldest first.
 
-        One that is in use stays as it is. At most ``most`` at a time, the oldest first.
+        They open as before. A transcript that is in use is not compressed.
         """
         ...
 
     async def forget(self, session_id: str) -> None:
-        """Drops the live object (after a reset or delete)."""
+        """Drops the open transcript from memory, after a reset or a deletion."""
         ...
 
     async def close(self) -> None: ...
@@ -245,56 +258,56 @@ END_STATES: frozenset[str] = frozenset({"answered", "silent", "failed", "superse
 
 
 class ReasonCode(StrEnum):
-    """Why a message is in its state. ``Reason.detail`` holds what is named in brackets here."""
+    """Why a message is in its state. The brackets name what ``Reason.detail`` holds."""
 
     NONE = ""
     SESSION_BUSY = "session_busy"
     """Another message of the session is running."""
     COLLECTING = "collecting"
-    """The same, and the message may share a prompt with others that wait."""
+    """Another message of the session is running, and this one may share a prompt with others that wait."""
     STEERING = "steering"
-    """It is to be taken into the active run (run id)."""
+    """The message was handed to the active run (run id)."""
     RESTARTED = "restarted"
     """The Gateway stopped before the message began."""
     SHUTDOWN = "shutdown"
     """The Gateway was told to stop while the message was running. This does not count as a crash."""
     COLLECTED = "collected"
-    """It shares a prompt with others under the newest one's name (run id)."""
+    """The message shares a prompt with others, and the newest one's run answers them (run id)."""
     STEERED = "steered"
-    """An active run took it in (run id)."""
+    """An active run took the message in (run id)."""
     ANSWERED_BEFORE = "answered_before"
-    """An earlier run had taken it in before a restart."""
+    """Another run had taken the message in before a restart."""
     NO_REPLY = "no_reply"
     NO_WORDS = "no_words"
     """The model ended its turn without a word."""
     TIME_LIMIT = "time_limit"
     STOPPED = "stopped"
-    """Somebody stopped it (an ``AbortReason``)."""
+    """Somebody stopped the message (an ``AbortReason``)."""
     QUEUE_OVERFLOW = "queue_overflow"
     """More messages were waiting than the queue holds (the queue's size)."""
     QUEUE_OVERFLOW_SUMMARIZED = "queue_overflow_summarized"
-    """The same, and its beginning was put before the next message (the queue's size)."""
+    """The queue was full, and the beginning of the message was put before the next one (the queue's size)."""
     QUEUE_FULL = "queue_full"
     """The queue takes no more messages (the number of messages that wait)."""
     REMOVED_FROM_QUEUE = "removed_from_queue"
-    """A person removed it from the queue."""
+    """A person removed the message from the queue."""
     EXPIRED = "expired"
-    """It had waited too long when the Gateway started (the hours)."""
+    """The message had waited too long when the Gateway started (the hours)."""
     CRASHED = "crashed"
-    """The Gateway crashed too often while it worked on it (how often)."""
+    """The Gateway crashed too often while it worked on the message (how often)."""
     OTHER = "other"
-    """Something else (the words for it, for example the provider's own error)."""
+    """There is no code for the reason (its words, for example the provider's own error)."""
 
 
 class AbortReason(StrEnum):
-    """Who stopped a run. Clients see these values."""
+    """Who or what stopped a run. Clients see these values."""
 
     RPC = "rpc"
     STOP = "stop"
     RESET = "reset"
     DELETE = "delete"
     INTERRUPT = "interrupt"
-    """A newer message takes its place."""
+    """A newer message interrupted the run."""
     TIMEOUT = "timeout"
     REMOVED = "removed"
     """A person took the message out of the queue."""
@@ -311,17 +324,17 @@ NO_REASON = Reason()
 
 
 class DeliveryCode(StrEnum):
-    """What is known of a part of a reply besides its state."""
+    """What is known about the delivery of a part besides its state."""
 
     NONE = ""
     REPEATED = "repeated"
-    """It was sent again after a try of which nobody knows whether it arrived."""
+    """The part was sent again although an earlier try may have arrived."""
     GIVEN_UP = "given_up"
-    """It is not sent again, because it may have arrived too often already."""
+    """The part is not sent again, because too many tries may have arrived."""
 
 
 class StoredImage(msgspec.Struct, frozen=True, rename="camel"):
-    """A picture of a message; its bytes are in the blob store."""
+    """A picture of a message. The blob store holds its bytes."""
 
     blob: str
     mime_type: str
@@ -332,35 +345,35 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
     version: int = 1
     prompt: str | None = None
-    """What the model is asked. None: the message needs no run, or what was stored of it is damaged."""
+    """What the model is asked. None when the message needs no run or its stored form is damaged."""
     text: str = ""
-    """What is delivered, for a message that needs no run."""
+    """What is delivered for a message that needs no run."""
     images: list[StoredImage] = []
     thinking: str | None = None
     verbose: str | None = None
     reasoning: str | None = None
     model: str | None = None
-    """``provider/model`` for this run only."""
+    """The model of this run, as ``provider/model``. None: the session's model."""
     auth_profile: str | None = None
     exec: dict[str, str] = {}
-    """How commands of this run are executed: host, security, ask, node."""
+    """How the run executes commands: ``host``, ``security``, ``ask`` and ``node``."""
     elevated: str | None = None
     elevated_allowed: bool = False
-    """Whether the sender may have elevated commands at all."""
+    """Whether the sender may use elevated commands."""
     message_ids: list[str] = []
-    """What the platform calls the messages this one was made of."""
+    """The platform's ids of the messages that this one was made of."""
     timeout_seconds: int | float | None = None
     extra_system_prompt: str = ""
     client_tools: list[ToolSpec] = []
-    """Tools that the caller runs itself."""
+    """The tools that the caller runs itself."""
     tool_outputs: list[ToolResultMessage] = []
-    """Results of earlier calls to such tools. They come before the prompt, which may then be empty."""
+    """The results of earlier calls to those tools. They come before the prompt, which may be empty then."""
     tool_choice: Any = None
-    """``"required"`` or ``{"name": ...}``: the model must call one of the caller's tools, and is offered no other."""
+    """``"required"`` or ``{"name": ...}``. Then the model must call a tool and is offered only the caller's tools."""
     max_tokens: int | None = None
 
     def wishes(self) -> MessageBody:
-        """The settings alone. They hold for everything that the message sets going."""
+        """Returns the settings alone. They hold for every run that this message starts."""
         return MessageBody(
             thinking=self.thinking,
             verbose=self.verbose,
@@ -374,25 +387,27 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class Accept(msgspec.Struct, kw_only=True):
-    """A message as it is written down before anyone is told it was received."""
+    """A message as it goes into the ledger, before its sender is told that it was received."""
 
     run_id: str
-    """Idempotency key and run id: unique for ever."""
+    """The idempotency key and run id. It is unique for ever."""
     dedupe_key: str
-    """``channel|account|peer|session|message id``; a second message with the same key is a redelivery."""
+    """``channel|account|peer|session|message id``. A second message with the same key is not accepted."""
     agent_id: str
     session_key: str
     session_id: str
     source: str
-    """``webchat``, ``agent``, ``cron``, a channel id."""
+    """``webchat``, ``agent``, ``cron`` or a channel id."""
     route: dict[str, Any]
-    """Where the reply goes; fixed now, never changed."""
+    """Where the reply goes. It never changes."""
     body: MessageBody
     dedupe_keys: tuple[str, ...] = ()
-    """Keys of the channel messages it was made of, remembered in the same transaction (see ``Ledger.seen``)."""
+    """The keys of the channel messages it was made of. The same transaction remembers them for ``Ledger.seen``."""
 
 
 class LedgerRow(msgspec.Struct, kw_only=True):
+    """A message in the ledger."""
+
     id: int
     run_id: str
     dedupe_key: str
@@ -405,6 +420,7 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     state: MessageState
     reason: Reason
     attempts: int
+    """How often a run of the message began."""
     accepted_at: int
     started_at: int | None
     ended_at: int | None
@@ -422,14 +438,14 @@ class ToolCallRow(msgspec.Struct, kw_only=True):
     call_id: str
     name: str
     arguments: str
-    """JSON."""
+    """The arguments as JSON."""
     started_at: int
     finished_at: int | None
     ok: bool | None
 
 
 class OutboxPart(msgspec.Struct, kw_only=True):
-    """One thing to deliver. ``part`` counts from 0 within the message."""
+    """One part of a reply. ``part`` is its number within the message, from 0."""
 
     part: int
     channel: str
@@ -449,19 +465,20 @@ class OutboxRow(msgspec.Struct, kw_only=True):
     next_at: int
     created_at: int
     error: str = ""
-    """What went wrong last, as the channel said it."""
+    """The last problem, in the channel's words."""
     doubts: int = 0
-    """How often the part was handed to a channel and nobody learned what became of it."""
+    """How often the part was handed to a channel without an answer whether it arrived."""
     code: DeliveryCode = DeliveryCode.NONE
     message_id: str = ""
-    """What the platform called it once it was sent; empty when it did not say."""
+    """The platform's id of the sent message. Empty when the platform gave none."""
 
 
 FirstStep: TypeAlias = Literal["running", "queued"]
+"""The step after ``accepted``."""
 
 
-class Ledger(Protocol):
-    """Every call is one transaction, on disk when it returns. Calls made together share one commit."""
+class MessageLedger(Protocol):
+    """The life of every message: its acceptance, its steps, its tool calls and its end."""
 
     async def accept(
         self,
@@ -471,19 +488,19 @@ class Ledger(Protocol):
         reason: Reason = NO_REASON,
         after: Writing | None = None,
     ) -> tuple[LedgerRow, bool]:
-        """The row and whether it is new. A known run id or dedupe key returns the row that was there.
+        """Stores a message. Returns its row and True, or the row of the known message with this id or dedupe key.
 
-        ``step``: what becomes of it at once is known beforehand and noted in the same commit: its first attempt, or
-        that it waits and why. The row says what was before that. ``after``: what must be on disk before.
+        ``step`` is a first step that is known already. The same commit notes it with its ``reason``; the returned row
+        is the one before that step. ``after`` is a write that must be on disk before the message is.
         """
         ...
 
     async def advance(
         self, ledger_id: int, state: MessageState, reason: Reason = NO_REASON, *, session_id: str | None = None
     ) -> None:
-        """A step that is not an end. Going back from an end state is refused with ValueError.
+        """Notes a step that does not end the message. Raises ``ValueError`` when the message has ended.
 
-        ``session_id``: the session it runs in, when that is no longer the one it was accepted for.
+        ``session_id`` is the session the message runs in, if it differs from the one it was accepted for.
         """
         ...
 
@@ -497,9 +514,9 @@ class Ledger(Protocol):
         outbox: Sequence[OutboxPart] = (),
         written: Transcript | None = None,
     ) -> bool:
-        """Ends the message and stores what must be delivered, in one transaction. False if it had already ended.
+        """Ends the message and stores what is to be delivered, in one transaction. False if it had ended before.
 
-        ``written``: what must be on disk before the message counts as ended.
+        ``written`` is a transcript that must be on disk before the message counts as ended.
         """
         ...
 
@@ -512,40 +529,15 @@ class Ledger(Protocol):
         reason: Reason = NO_REASON,
         result: dict[str, Any] | None = None,
     ) -> tuple[LedgerRow, bool]:
-        """A message that needs no run: accepted, ended and left to be delivered, in one transaction."""
+        """Accepts and ends a message that needs no run, and stores what is to be delivered, in one transaction."""
         ...
 
-    async def absorb(
-        self,
-        into: int,
-        others: Sequence[int],
-        *,
-        body: MessageBody,
-        reason: Reason,
-    ) -> None:
-        """One message takes others in: it gets a new body and they end ``superseded``, in one transaction.
+    async def absorb(self, into: int, others: Sequence[int], *, body: MessageBody, reason: Reason) -> None:
+        """Gives one message a new body and ends the others as ``superseded``, in one transaction.
 
-        Their ``result`` names the run that answers them as ``answeredBy``.
+        The ``result`` of the others names the run that answers them as ``answeredBy``.
         """
         ...
-
-    async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
-        """Whether a channel message with this key was seen within ``ttl_ms``; survives a restart.
-
-        A hit counts as seen again. A miss is remembered unless ``remember`` is false. At most ``keep`` keys are kept,
-        the oldest go first. An empty key is never seen.
-        """
-        ...
-
-    async def hold(self, key: str, message: bytes) -> None:
-        """Keeps a message that waits for more words of its sender; the same key again changes nothing."""
-        ...
-
-    async def held(self) -> list[tuple[str, bytes]]:
-        """What waits, oldest first."""
-        ...
-
-    async def let_go(self, keys: Sequence[str]) -> None: ...
 
     async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None: ...
 
@@ -557,26 +549,60 @@ class Ledger(Protocol):
 
     async def get(self, ledger_id: int) -> LedgerRow | None: ...
 
-    async def story(self, ledger_id: int) -> list[StateChange]: ...
+    async def story(self, ledger_id: int) -> list[StateChange]:
+        """Returns every state the message was in, oldest first."""
+        ...
 
     async def unfinished(self) -> list[LedgerRow]:
-        """Rows without an end, oldest first."""
+        """Returns the messages without an end, oldest first."""
         ...
 
     async def recent(
         self, *, session_key: str | None = None, state: MessageState | None = None, limit: int = 50
     ) -> list[LedgerRow]:
-        """The latest messages, newest first. With ``state``, a bounded number of older ones is looked through."""
+        """Returns the latest messages, newest first. A search by ``state`` reads only a limited number of messages."""
         ...
 
     async def runs_beginning(self, prefix: str, limit: int = 10) -> list[LedgerRow]:
-        """Messages whose run id begins like this, in the order of their ids."""
+        """Returns the messages whose run id begins with ``prefix``, in the order of their run ids."""
         ...
 
-    async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]: ...
+    async def prune(self, before_ms: int) -> int:
+        """Removes messages that ended before that time and have nothing left to deliver. Returns their number."""
+        ...
+
+
+class InboxLedger(Protocol):
+    """What channels remember before a message is accepted."""
+
+    async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
+        """Tells whether a channel message with this key was seen within ``ttl_ms``, also before a restart.
+
+        A known key counts as seen again. An unknown key is remembered unless ``remember`` is false. At most ``keep``
+        keys are kept, and the oldest go first. An empty key is never seen.
+        """
+        ...
+
+    async def hold(self, key: str, message: bytes) -> None:
+        """Keeps a message that waits for more words of its sender. A known key changes nothing."""
+        ...
+
+    async def held(self) -> list[tuple[str, bytes]]:
+        """Returns the messages that are held, oldest first."""
+        ...
+
+    async def let_go(self, keys: Sequence[str]) -> None: ...
+
+
+class Outbox(Protocol):
+    """The parts of replies that wait for their delivery."""
+
+    async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
+        """Returns the pending parts whose time has come, in the order in which they are due."""
+        ...
 
     async def outbox_depth(self) -> int:
-        """How many parts still wait to be delivered."""
+        """Counts the parts that wait to be delivered."""
         ...
 
     async def outbox_of(self, ledger_id: int) -> list[OutboxRow]: ...
@@ -591,11 +617,13 @@ class Ledger(Protocol):
         doubts: int = 0,
         code: DeliveryCode = DeliveryCode.NONE,
         message_id: str = "",
-    ) -> None: ...
-
-    async def prune(self, before_ms: int) -> int:
-        """Removes ended rows older than that (their outbox sent or dead); returns how many."""
+    ) -> None:
+        """Replaces the state of a part and all that is given with it. ``sending`` counts one attempt more."""
         ...
+
+
+class Ledger(MessageLedger, InboxLedger, Outbox, Protocol):
+    """Every call is one transaction, which is on disk when the call returns. Concurrent calls share a commit."""
 
     async def close(self) -> None: ...
 
@@ -604,7 +632,7 @@ class Ledger(Protocol):
 
 
 class BlobStore(Protocol):
-    """Large tool output and media, stored once by SHA-256."""
+    """Large tool output and media. Each content is stored once, under its SHA-256."""
 
     async def put(self, data: bytes) -> str: ...
 

@@ -1,4 +1,4 @@
-"""Telling a disk that cannot be written for now from every other failure, and saying so to a person."""
+"""Errors of a disk that cannot be written for now: recognising them, waiting, and the words for a person."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DISK = _FULL | _FORBIDDEN | {errno.EIO}
 
 
 def is_disk_trouble(error: BaseException) -> bool:
-    """The disk is full, read-only, not ours to write to, or failing: the same write may succeed later."""
+    """Tells whether the disk is full, read-only, forbidden or failing, so that the same write may succeed later."""
     return isinstance(error, OSError) and error.errno in _DISK
 
 
@@ -41,25 +41,25 @@ def in_words(error: OSError) -> str:
 
 
 class DiskWait:
-    """How long something had to wait for a disk that took nothing, for those who ask why it took so long."""
+    """How long a message had to wait for the disk, and why. ``why`` shows it."""
 
     def __init__(self) -> None:
         self.problem = ""
-        """What was wrong last."""
+        """The last problem."""
         self.waited_s = 0.0
         self.waiting = False
 
     def noted(self) -> dict[str, Any]:
-        """For the ledger: nothing when there was no such wait."""
+        """Returns what the ledger keeps of the wait. Empty when there was none."""
         return {"diskWait": {"ms": int(self.waited_s * 1000), "problem": self.problem}} if self.problem else {}
 
 
 async def until_written(
     write: Callable[[], Awaitable[T]], pause: Callable[[float], Awaitable[None]], disk: DiskWait | None = None
 ) -> T:
-    """Repeats a write until the disk takes it: what was said is not lost when space returns. Other errors are raised.
+    """Repeats a write until the disk takes it. Errors that are not trouble with the disk are raised.
 
-    ``pause`` decides how long this may go on: it sleeps, or raises when nobody wants to wait any longer.
+    ``pause`` sleeps between two tries. It may raise an error to end the wait.
     """
     wait_s = FIRST_PAUSE_S
     while True:

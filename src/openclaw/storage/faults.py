@@ -1,8 +1,8 @@
-"""The fault switch, for tests only: dying, failing and dawdling at named points of a message's life.
+"""Fault injection for tests: the process dies, fails or sleeps at named points of a message's life.
 
-Off unless the process was started with ``OPENCLAW_FAULT_INJECTION=allow`` *and* a plan in ``OPENCLAW_FAULT_PLAN``. Both
-are read once, when this module is first imported, before any configuration is: nothing in the configuration and nothing
-that comes over the network can turn it on. Off, ``point`` and ``write`` are empty functions.
+It is off unless the process is started with ``OPENCLAW_FAULT_INJECTION=allow`` *and* a plan in ``OPENCLAW_FAULT_PLAN``.
+Both are read once, when this module is imported. Neither the configuration nor the network can turn it on. When it is
+off, ``point``, ``write`` and ``sync`` are empty functions.
 
 A plan is a JSON list of faults::
 
@@ -31,21 +31,22 @@ CONSENT = "OPENCLAW_FAULT_INJECTION"
 
 class Fault(msgspec.Struct, frozen=True, rename={"while_exists": "while"}, forbid_unknown_fields=True):
     at: str
-    """Name of a point, ``write`` or ``sync``; wildcards as in file names."""
+    """The name of a point, ``write`` or ``sync``. Wildcards work as in file names."""
     do: Literal["kill", "ENOSPC", "EIO", "EROFS", "delay"]
     path: str = "*"
-    """For ``write`` and ``sync``: which files."""
+    """The files that ``write`` and ``sync`` faults hold for."""
     hit: int = 1
-    """The first matching hit that counts."""
+    """The number of the first hit that fails."""
     times: int = 0
-    """How many hits fail from there on; 0 is all."""
+    """How many hits fail from there on. 0 means all."""
     ms: int = 0
+    """How long a ``delay`` sleeps."""
     while_exists: str | None = None
-    """Counts only while this file exists, so that a test can give the space back."""
+    """The fault happens only while this file exists, so that a test can end it."""
 
 
 class Plan:
-    """The faults of one process and how often each was met. Points are passed in several threads."""
+    """The faults of one process and how often each was hit. Several threads use it."""
 
     def __init__(self, faults: list[Fault]) -> None:
         self._faults = faults
@@ -86,7 +87,7 @@ def _strike(fault: Fault, name: str, path: str) -> None:
 
 
 def plan_from(environ: Mapping[str, str]) -> Plan | None:
-    """None unless both variables are set. A plan that cannot be read is an error: a test must not pass by accident."""
+    """Reads the plan. None unless both variables are set. A plan that cannot be read is an error."""
     if environ.get(CONSENT) != "allow" or not environ.get(PLAN):
         return None
     return Plan(msgspec.json.decode(environ[PLAN], type=list[Fault]))
@@ -99,8 +100,8 @@ def _nothing(_: object) -> None:
 _plan = plan_from(os.environ)
 active = _plan is not None
 point: Callable[[str], None] = _plan.point if _plan else _nothing
-"""A named step has been reached."""
+"""Called when a named step is reached."""
 write: Callable[[Path], None] = _plan.write if _plan else _nothing
-"""Bytes are about to be written to this file."""
+"""Called before bytes are written to a file."""
 sync: Callable[[Path], None] = _plan.sync if _plan else _nothing
-"""This file is about to be made durable."""
+"""Called before a file is made durable."""

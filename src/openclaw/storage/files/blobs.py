@@ -1,4 +1,4 @@
-"""Large tool output and media: one file per content, named by its SHA-256."""
+"""``BlobStore`` on files: each content is one file, named by its SHA-256."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FileBlobStore:
         return await asyncio.to_thread(self._get, digest)
 
     def path(self, digest: str) -> Path | None:
-        """Where a blob is, for those who rather read a part of it. None for what is not a digest."""
+        """Returns where a blob is, for callers that read only a part of it. None for a text that is no digest."""
         return self._folder / digest if _DIGEST.fullmatch(digest) else None
 
     def _put(self, data: bytes) -> str:

@@ -1,7 +1,6 @@
-"""Transcripts nobody has touched for long, kept small: ``<name>.jsonl.zst`` beside where ``<name>.jsonl`` was.
+"""Compression of old transcripts: ``<name>.jsonl`` becomes ``<name>.jsonl.zst`` in the same folder.
 
-At every moment at least one of the two holds everything. Where both are there (a crash in between), the plain one
-counts: it is the one that is written to.
+At every moment at least one of the two files is whole. If a crash leaves both, the plain file is used.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _PACKABLE = re.compile(r".+\.jsonl(?:\.(?:deleted|reset|bak)\..+(?<!\.zst)(?<!\.
 
 
 class Changed(Exception):
-    """Someone wrote to the file while it was compressed; it stays as it is."""
+    """The file was written to during its compression, so it stays as it is."""
 
 
 def packed_name(path: Path) -> Path:
@@ -38,7 +37,7 @@ def plain_name(packed: Path) -> Path:
 
 
 def pack(path: Path) -> tuple[int, int]:
-    """Compresses a file in its place; sizes before and after. The original goes only once the copy is proven equal."""
+    """Compresses a file and returns its sizes before and after. The original goes when the copy is proven equal."""
     before = path.stat()
     faults.write(path)
     prepared = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
@@ -64,7 +63,7 @@ def pack(path: Path) -> tuple[int, int]:
 
 
 def unpack(packed: Path) -> Path:
-    """The plain file again, its age kept. What is damaged raises ``OSError`` and stays where it is."""
+    """Restores the plain file with its modification time. A damaged file raises ``OSError`` and stays."""
     path = plain_name(packed)
     before = packed.stat()
     faults.write(path)
@@ -93,12 +92,12 @@ def unpacked_blocks(packed: Path) -> Iterator[bytes]:
                 yield block
     except zstandard.ZstdError as error:
         raise OSError(f"{packed} is damaged and cannot be decompressed: {error}") from None
-    if size != wanted:  # A file that was cut short ends without an error.
+    if size != wanted:  # The library reports no error for a file that was cut short.
         raise OSError(f"{packed} is damaged: {size} bytes of {wanted} could be decompressed")
 
 
 def unpacked_size(packed: Path) -> int | None:
-    """As its header says; None when it does not."""
+    """Returns the size that the header gives. None when it gives none."""
     with packed.open("rb") as file:
         head = file.read(18)
     try:
@@ -109,7 +108,7 @@ def unpacked_size(packed: Path) -> int | None:
 
 
 def old_files(folder: Path, before_ms: int, most: int) -> list[Path]:
-    """Plain transcripts in ``folder`` last written before that moment, the oldest first."""
+    """Finds plain transcripts in ``folder`` that were last written before that time, the oldest first."""
     found: list[tuple[float, Path]] = []
     try:
         with os.scandir(folder) as listed:

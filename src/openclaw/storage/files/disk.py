@@ -1,4 +1,4 @@
-"""Getting bytes onto the disk: append-only files that share their fdatasync calls, and atomic replacement."""
+"""Durable writes: append-only files that share their fdatasync calls, and atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
 
-# Darwin has no fdatasync; fsync asks for more and is always right.
+# Darwin has no fdatasync. fsync does the same and more.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
 T = TypeVar("T")
 _Then: TypeAlias = Callable[[OSError | None], None]
 _Work: TypeAlias = Callable[[], None]
 _MOST_THREADS = 4
-"""Syncs that run beside each other share the file system's commits: 100 files take 12 ms and not 200."""
+"""Parallel syncs share the commits of the file system: 100 files take 12 ms instead of 200."""
 
 
 class Disk:
-    """Threads that make appended files durable. Whoever asks while a file's sync runs shares its next one."""
+    """The threads that make appended files durable. Requests that come during a file's sync share the next one."""
 
     def __init__(self) -> None:
         self._wanted: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
@@ -37,13 +37,13 @@ class Disk:
         self._closed = False
 
     def sync(self, file: AppendFile, written: int, then: _Then) -> None:
-        """``then`` is called in a thread of the disk once the file's first ``written`` appends are on disk."""
+        """Calls ``then`` in a disk thread when the file's first ``written`` appends are on disk."""
         if self._closed:
             raise RuntimeError("the store is closed; nothing more can be made durable")
         self._asked.add(lambda: then(file.sync_now(written)))
 
     def make(self, file: AppendFile) -> None:
-        """Has a file made that will soon be written to, which takes ten times as long as writing to it."""
+        """Creates, in a disk thread, a file that is soon written to. Creating takes ten times as long as writing."""
         self._to_make.append(file)
         if len(self._to_make) == 1 and not self._closed:
             self._asked.add(self._make_all)
@@ -67,18 +67,18 @@ class Disk:
             thread.start()
 
     def _make_all(self) -> None:
-        """One after the other: threads that make files in one folder at the same time only wait for each other.
+        """Creates the files in one thread, because threads that create files in one folder wait for each other.
 
-        One sync of their folder does for all of them, where each would need one of its own with its first entry.
+        One sync of the folder serves all its new files.
         """
         made: dict[Path, list[Callable[[], None]]] = {}
-        with contextlib.suppress(IndexError):  # None is left; another thread may have taken the last.
+        with contextlib.suppress(IndexError):  # The deque is empty. Another thread may have taken the last file.
             while True:
                 file = self._to_make.popleft()
                 if (named := file.open_early()) is not None:
                     made.setdefault(file.path.parent, []).append(named)
         for folder, files in made.items():
-            with contextlib.suppress(OSError):  # The sync of each file will try again, and tell.
+            with contextlib.suppress(OSError):  # The sync of each file tries again and reports the error.
                 sync_dir(folder)
                 for named in files:
                     named()
@@ -97,15 +97,15 @@ def _tell(future: asyncio.Future[Any], error: OSError | None) -> None:
         else:
             future.set_exception(error)
 
-    # A closed loop has nobody left who waits.
+    # After the loop has closed, nobody waits for the future.
     with contextlib.suppress(RuntimeError):
         future.get_loop().call_soon_threadsafe(settle)
 
 
 class AppendFile:
-    """A file that only grows. Opened at the first append; one line is one write; a torn end is closed off, never cut.
+    """A file that only grows. The first append opens it. After a torn last line, an append begins a new line.
 
-    Appends come from one thread (the event loop); ``sync_now`` runs in the disk's threads.
+    Only the event loop's thread appends. ``sync_now`` runs in the disk's threads.
     """
 
     def __init__(self, path: Path, disk: Disk) -> None:
@@ -115,8 +115,9 @@ class AppendFile:
         self._size = 0
         self._torn = False
         self._end = 0
-        """Where the last append ended, if nobody wrote just before it."""
+        """Where the last append ended, if no other program wrote just before it."""
         self.end_is_sure = True
+        """False after an append, until ``look`` or ``drift`` has compared ``_end`` with the file."""
         self._written = 0
         self._synced = 0
         self._named_on_disk = False
@@ -131,7 +132,7 @@ class AppendFile:
         return self._syncing > 0
 
     def look(self) -> int:
-        """How long the file is; opened, or begun, if it was not open or someone removed it."""
+        """Returns the size of the file. Opens it if it is not open, and creates it if it is missing."""
         status = os.fstat(self._fd) if self._fd >= 0 else None
         if status is None or status.st_nlink == 0:
             status = self._open()
@@ -144,9 +145,9 @@ class AppendFile:
         return size
 
     def append(self, data: bytes, *, looked: bool = False) -> int:
-        """Writes ``data`` at the end and returns its offset, which may ``drift``. On an error nothing of it counts.
+        """Writes ``data`` at the end and returns its offset, which ``drift`` may correct.
 
-        ``looked``: the caller has done so in this very step.
+        ``looked`` says that the caller has called ``look`` in this step of the event loop.
         """
         faults.write(self.path)
         if not looked:
@@ -155,7 +156,7 @@ class AppendFile:
             data = b"\n" + data
         written = os.write(self._fd, data)
         while written < len(data):
-            # After a short write the rest, or the error that cut it short. The next append sees what is torn.
+            # A short write is continued, or the error that caused it is raised. Then the next append sees a torn line.
             written += os.write(self._fd, memoryview(data)[written:])
         start, self._torn = self._size + self._torn, not data.endswith(b"\n")
         self._size = self._end = self._size + len(data)
@@ -164,10 +165,9 @@ class AppendFile:
         return start
 
     def drift(self) -> int:
-        """How much further on the last append is than its offset said: another program may have written just before.
+        """Returns how far after its offset the last append really is, because another program wrote just before it.
 
-        Asked by who needs to know it, and not in every append: when other threads wait for the interpreter, each call
-        of the system costs 20 µs.
+        It is not part of ``append``, because a system call costs 20 µs when other threads wait for the interpreter.
         """
         if self.end_is_sure or self._fd < 0:
             return 0
@@ -176,7 +176,7 @@ class AppendFile:
 
     @property
     def is_durable(self) -> bool:
-        """Whether all that was appended is on disk."""
+        """True when everything that was appended is on disk."""
         return self._synced >= self._written
 
     async def sync(self) -> None:
@@ -185,7 +185,7 @@ class AppendFile:
             await self.sync_into(done, lambda: _tell(done, None))
 
     async def sync_into(self, done: asyncio.Future[T], then: Callable[[], None]) -> T:
-        """Makes the file durable and goes on with ``then``, in a thread of the disk, which leads to ``done``."""
+        """Makes the file durable, then calls ``then`` in a disk thread, and waits for ``done``, which it leads to."""
         self._syncing += 1
         try:
             self._disk.sync(self, self._written, lambda error: then() if error is None else _tell(done, error))
@@ -194,7 +194,7 @@ class AppendFile:
             self._syncing -= 1
 
     def sync_now(self, wanted: int | None = None) -> OSError | None:
-        """In the calling thread. ``wanted``: so many appends are enough, which another's sync may have covered."""
+        """Makes the first ``wanted`` appends durable (None: all), in the calling thread. Returns the error, if any."""
         try:
             with self._guard:
                 written = self._written
@@ -204,7 +204,7 @@ class AppendFile:
                 if self._fd >= 0:
                     _sync_data(self._fd)
                 else:
-                    # Given back meanwhile: any descriptor of the file flushes all of it.
+                    # The file was closed meanwhile. Any descriptor of it flushes all its data.
                     with self.path.open("rb") as file:
                         os.fsync(file.fileno())
                 if not self._named_on_disk:
@@ -222,16 +222,16 @@ class AppendFile:
                 os.close(fd)
 
     def open_early(self) -> Callable[[], None] | None:
-        """In a thread of the disk; an append that comes before it is done opens the file itself.
+        """Opens the file in a disk thread, unless an append has opened it already.
 
-        If it made the file: to be called when its name in the folder is on disk.
+        If it opened the file, it returns a function to call when the file's name in the folder is on disk.
         """
         if self._fd >= 0:
             return None
         try:
             fd = _open_or_make(self.path)
         except OSError:
-            return None  # Whoever appends will meet the same error, and somebody is told then.
+            return None  # The first append meets the same error and raises it.
         with self._guard:
             if self._fd < 0:
                 self._fd = fd
@@ -265,7 +265,7 @@ def _open_or_make(path: Path) -> int:
 
 
 def atomic_replace(path: Path, data: bytes) -> None:
-    """Readers see the old file or the new one, never a part; on disk when this returns."""
+    """Replaces a file. Readers see the old one or the new one, never a part. It is on disk when this returns."""
     prepared = write_beside(path, data)
     try:
         put_in_place(prepared, path)
@@ -275,7 +275,7 @@ def atomic_replace(path: Path, data: bytes) -> None:
 
 
 def write_beside(path: Path, data: bytes) -> Path:
-    """``data`` in a new private file next to ``path``, on disk."""
+    """Writes ``data`` to a new private file next to ``path`` and makes it durable."""
     faults.write(path)
     make_private_dir(str(path.parent))
     prepared = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
@@ -307,7 +307,7 @@ def sync_dir(path: Path) -> None:
 
 
 class Batch(Generic[T]):
-    """A file is written, or a thread woken, once for all who ask in one step and not once for each of them."""
+    """Collects the items of one step of the event loop and hands them on together at its end."""
 
     def __init__(self, hand_on: Callable[[list[T]], None]) -> None:
         self._hand_on = hand_on
@@ -322,7 +322,7 @@ class Batch(Generic[T]):
         self._items.append(item)
 
     def now(self) -> None:
-        """Without waiting for the end of the step."""
+        """Hands the items on at once."""
         if self._items:
             items, self._items = self._items, []
             self._hand_on(items)

@@ -1,7 +1,7 @@
-"""Sessions of older layouts (``<state>/sessions/`` and ``<state>/sessions/<agent>/``) brought to where they live now.
+"""Migration of sessions from older layouts (``<state>/sessions/`` and ``<state>/sessions/<agent>/``).
 
-Copied, verified by count and hash, and only then is the old folder renamed; it is never deleted. Cut short, it starts
-over at the next start and finds what it has done.
+Files are copied and compared by hash. Only then the old folder is renamed; it is never deleted. After an interruption
+the next start begins again and skips the files that are copied already.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _STORE = "sessions.json"
 class MigrationReport(msgspec.Struct, kw_only=True):
     copied: int = 0
     present: int = 0
-    """Files that an earlier, interrupted migration had brought over."""
+    """The number of files that an earlier, interrupted migration had copied."""
     sessions: int = 0
-    """Entries added to or renewed in the stores."""
+    """The number of entries that were added to or renewed in the stores."""
     problems: list[str] = msgspec.field(default_factory=list)
-    """What could not be brought over; while there is one, the old folder stays where it is."""
+    """What could not be migrated. While there is a problem, the old folder stays where it is."""
     moved_to: str | None = None
 
 
 async def migrate_sessions(
     state_dir: str, *, clock: Clock, default_agent: str = "main", main_key: str = "main", scope: str = "per-sender"
 ) -> MigrationReport | None:
-    """None when there is nothing to migrate. To be called before the stores are opened."""
+    """Migrates the sessions. Returns None when there are none. Call it before the stores are opened."""
     old = Path(state_dir) / "sessions"
     if not old.is_dir():
         return None
@@ -61,7 +61,7 @@ class _Naming(msgspec.Struct, frozen=True):
 
 
 def legacy_store_key(agent: str, key: str, *, main_key: str = "main", scope: str = "per-sender") -> str:
-    """The key an entry of an old store gets."""
+    """Returns the current key for a key of an old store."""
     lowered = key.strip().lower()
     if lowered in RESERVED_KEYS:
         return lowered
@@ -82,7 +82,7 @@ def _migrate(state: Path, old: Path, default_agent: str, naming: _Naming, clock:
     folders += [(folder, normalize_agent_id(folder.name)) for folder in sorted(old.iterdir()) if folder.is_dir()]
     brought = {folder: _copy_files(folder, _home(state, agent), report) for folder, agent in folders}
     read = [at for at in folders if _merge_store(at[0], _home(state, at[1]), at[1], naming, report)]
-    # What a store lists comes before what has to be guessed, also when the two come from different folders.
+    # Entries of a store take precedence over entries that are made from file names, in whatever folder they are.
     for folder, agent in read:
         _list_the_rest(_home(state, agent), agent, brought[folder], naming, report)
     if not report.problems:
@@ -98,7 +98,7 @@ def _home(state: Path, agent: str) -> Path:
 
 
 def _copy_files(folder: Path, home: Path, report: MigrationReport) -> list[Path]:
-    """Every file but the store; returns where the transcripts are now."""
+    """Copies every file but the store. Returns the new paths of the transcripts."""
     transcripts: list[Path] = []
     for source in sorted(folder.iterdir()):
         if source.name == _STORE or source.is_dir() or source.name.endswith((".lock", ".tmp")):
@@ -118,7 +118,7 @@ def _copy_verified(source: Path, target: Path, report: MigrationReport) -> bool:
     data = source.read_bytes()
     digest = hashlib.sha256(data).digest()
     if target.exists():
-        # The same, or the same and already written on.
+        # The target may have grown since an earlier migration.
         if hashlib.sha256(target.read_bytes()[: len(data)]).digest() == digest:
             report.present += 1
             return True
@@ -141,7 +141,7 @@ def _copy_verified(source: Path, target: Path, report: MigrationReport) -> bool:
 
 
 def _merge_store(folder: Path, home: Path, agent: str, naming: _Naming, report: MigrationReport) -> bool:
-    """False when a store cannot be read: nothing is guessed about its sessions then."""
+    """Adds the entries of the old store. False when a store cannot be read; then its folder is left alone."""
     old, current = _read_store(folder / _STORE, report), _read_store(home / _STORE, report)
     if old is None or current is None:
         return False
@@ -184,7 +184,7 @@ def _read_store(path: Path, report: MigrationReport) -> dict[str, Any] | None:
 def _canonical_entries(
     old: Mapping[str, Any], agent: str, folder: Path, home: Path, naming: _Naming
 ) -> dict[str, dict[str, Any]]:
-    """Old entries under current keys; of two that meet the newer stays, one without a session id is left out."""
+    """Returns the old entries under current keys. Of two with one key the newer stays. A session id is required."""
     entries: dict[str, dict[str, Any]] = {}
     for key, value in old.items():
         if not isinstance(value, dict) or not isinstance(value.get("sessionId"), str) or not value["sessionId"].strip():
@@ -199,7 +199,7 @@ def _canonical_entries(
 
 
 def _unlisted(transcripts: list[Path], merged: Mapping[str, Any], agent: str) -> dict[str, dict[str, Any]]:
-    """The oldest layout had no store: its transcripts get an entry each, so that they can be found."""
+    """Makes entries for transcripts that no store lists. The oldest layout had no store."""
     listed = {entry.get("sessionId") for entry in merged.values() if isinstance(entry, dict)}
     return {
         f"agent:{agent}:imported:{path.stem.lower()}": {
@@ -213,7 +213,7 @@ def _unlisted(transcripts: list[Path], merged: Mapping[str, Any], agent: str) ->
 
 
 def _choose_main(merged: dict[str, Any], main: str) -> None:
-    """Without a main entry the latest direct conversation becomes it."""
+    """Makes the latest direct conversation the main session, if there is no main session."""
     if isinstance(merged.get(main), dict):
         return
     direct = [

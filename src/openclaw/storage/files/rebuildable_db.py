@@ -1,4 +1,4 @@
-"""A SQLite file that can be made again from others: opened for each piece of work, thrown away when damaged."""
+"""A SQLite file that can be rebuilt from other files. It is deleted when it is damaged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class RebuildableDatabase:
-    """Blocking: use it from a worker thread. Pieces of work wait for each other."""
+    """Opens the file for each piece of work. It blocks, so use it in a worker thread. Concurrent work waits."""
 
     def __init__(self, path: Path, schema: str, version: int) -> None:
         self.path = path
@@ -29,14 +29,14 @@ class RebuildableDatabase:
         self._guard = threading.Lock()
 
     def use(self, work: Callable[[sqlite3.Connection], T], *, anew: bool = False) -> T:
-        """Does the work; on a damaged file, or one of another version, once more on an empty one."""
+        """Does the work. If the file is damaged or of another version, it does the work again on an empty file."""
         with self._guard:
             if anew:
                 self._throw_away()
             try:
                 return self._once(work)
             except sqlite3.DatabaseError as error:
-                if is_busy(error):
+                if "locked" in str(error) or "busy" in str(error):  # Another process writes to it.
                     raise
                 log.warning("%s is damaged and is made anew: %s", self.path, error)
                 self._throw_away()
@@ -51,7 +51,7 @@ class RebuildableDatabase:
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         db = sqlite3.connect(self.path, timeout=BUSY_S)
         try:
-            # It can be made again at any time: not worth a sync.
+            # The file can be rebuilt at any time, so no sync is needed.
             db.execute("PRAGMA synchronous = OFF")
             found = db.execute("PRAGMA user_version").fetchone()[0]
             if found not in (0, self._version):
@@ -66,8 +66,3 @@ class RebuildableDatabase:
     def _throw_away(self) -> None:
         for ending in ("", "-journal", "-wal", "-shm"):
             Path(f"{self.path}{ending}").unlink(missing_ok=True)
-
-
-def is_busy(error: sqlite3.Error) -> bool:
-    """Someone else writes to it; that is no damage."""
-    return "locked" in str(error) or "busy" in str(error)
