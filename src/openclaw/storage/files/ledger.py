@@ -1,4 +1,4 @@
-"""``Ledger`` in SQLite (``ledger.db``, WAL, fully synchronous): the life of every accepted message."""
+"""``Ledger`` in SQLite: ``ledger.db``, with a write-ahead log and full synchronisation."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ from openclaw.storage.files.ledger_db import BatchableOperation, LedgerThread, N
 from openclaw.storage.files.transcript import FileTranscript
 
 PRUNE_EVERY = 64
-"""A look-up that finds nothing writes nothing, except one in so many, which clears away what is too old."""
+"""One in so many look-ups of an unknown key removes keys that are too old. The others write nothing."""
 
 MOST_KEYS = 50_000
+"""``MaybeSeen`` forgets its keys when there are more."""
 
 
 def is_time_to_prune(key: str) -> bool:
@@ -47,20 +48,20 @@ def is_time_to_prune(key: str) -> bool:
 
 
 class MaybeSeen:
-    """Every key the table may hold, so that a new message, as most are, is known to be new without asking the disk."""
+    """The keys that the ``seen`` table may hold. For most messages it tells without a query that they are new."""
 
     def __init__(self) -> None:
         self._keys: set[str] = set()
         self._complete = False
 
     def note(self, keys: Iterable[str]) -> None:
-        """Before they are written. One too many only costs a look-up."""
+        """Adds keys before they are written. A key too many only costs a query."""
         self._keys.update(keys)
         if len(self._keys) > MOST_KEYS:
             self._keys, self._complete = set(), False
 
     async def complete(self, stored: Callable[[], Awaitable[Iterable[str]]]) -> None:
-        """Learns what the table holds; what comes meanwhile is noted. All for nothing if they are forgotten again."""
+        """Loads the keys of the table once. Keys that come meanwhile are added by ``note``."""
         learning = self._keys
         if not self._complete:
             learning.update(await stored())
@@ -75,7 +76,7 @@ def stored_keys(db: sqlite3.Connection) -> list[str]:
 
 
 def seen(db: sqlite3.Connection, key: str, ttl_ms: int, keep: int, now: int, *, remember: bool) -> bool:
-    """Whether the key was seen within ``ttl_ms``; being asked for counts as being seen again."""
+    """Tells whether the key was seen within ``ttl_ms``. A known key counts as seen again."""
     row = db.execute("SELECT at FROM seen WHERE key = ?", (key,)).fetchone()
     known = row is not None and now - row[0] < ttl_ms
     if known or remember:
@@ -85,14 +86,6 @@ def seen(db: sqlite3.Connection, key: str, ttl_ms: int, keep: int, now: int, *, 
         newest_to_go = "SELECT step FROM seen ORDER BY step DESC LIMIT 1 OFFSET ?"
         db.execute(f"DELETE FROM seen WHERE step <= ({newest_to_go})", (max(0, keep),))
     return known
-
-
-def hold(db: sqlite3.Connection, key: str, message: bytes) -> None:
-    db.execute("INSERT OR IGNORE INTO held (key, message) VALUES (?, ?)", (key, message))
-
-
-def let_go(db: sqlite3.Connection, keys: Iterable[str]) -> None:
-    db.executemany("DELETE FROM held WHERE key = ?", [(key,) for key in keys])
 
 
 def remember_seen(db: sqlite3.Connection, keys: Iterable[str], now: int) -> None:
@@ -106,7 +99,7 @@ MESSAGE = (
 
 
 class AcceptOperation(BatchableOperation):
-    """A message to be written down, with its first step if that is known already."""
+    """Stores a message, with its first step if that is known already."""
 
     message: Accept
     route: bytes
@@ -160,7 +153,7 @@ def _insert(count: int) -> str:
 
 
 def _known(db: sqlite3.Connection, message: Accept) -> LedgerRow:
-    # The index covers only real keys; saying so lets SQLite use it.
+    # The index covers only keys that are not empty. The condition says so, and SQLite can use the index.
     by_key = f"{MESSAGE} WHERE dedupe_key = ? AND dedupe_key <> ''"
     return message_of(
         db.execute(f"{MESSAGE} WHERE run_id = ?", (message.run_id,)).fetchone()
@@ -193,7 +186,7 @@ _decode_body = msgspec.json.Decoder(MessageBody).decode
 
 
 def _body(raw: bytes) -> MessageBody:
-    """An empty body when it cannot be read: one damaged message must not keep the others from being read."""
+    """Decodes a body. A damaged one is read as an empty body, so that the other messages can be read."""
     try:
         return _decode_body(raw)
     except (msgspec.MsgspecError, UnicodeError):
@@ -209,7 +202,7 @@ def _reason(code: str, detail: str) -> Reason:
 
 
 def _object(raw: bytes) -> dict[str, Any] | None:
-    """None when a damaged page left nothing readable: one such message must not keep the others from being read."""
+    """Decodes an object. A damaged one is read as None, so that the other messages can be read."""
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError):
@@ -217,18 +210,20 @@ def _object(raw: bytes) -> dict[str, Any] | None:
 
 
 class FinishOperation(BatchableOperation):
+    """Ends a message and stores the parts to deliver."""
+
     ledger_id: int
     state: MessageState
     reason: Reason
     result: bytes | None
     parts: list[tuple[int, str, bytes]]
-    """Number, channel and payload of what is to be delivered."""
+    """The number, channel and payload of each part to deliver."""
     now: int
     follows: bool = False
-    """The transcript was made durable for it. (Not named: the thread holds its last operation until the next.)"""
+    """The transcript was made durable before. It is not kept here, as the thread holds its last operation."""
 
     def __call__(self, db: sqlite3.Connection) -> bool:
-        """False when it had ended before."""
+        """Returns False when the message had ended before."""
         self._check()
         ended = db.execute(_update(1), [*self._values(), self.ledger_id])
         if not ended.rowcount:
@@ -289,7 +284,7 @@ def end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
 
 _STEPS = frozenset({"accepted", "queued", "running"})
 _LOOKED_THROUGH = 20_000
-"""How many of the latest messages a question about a state may read."""
+"""How many of the latest messages a search by state may read."""
 _OUTBOX = (
     "SELECT id, ledger_id, run_id, part, channel, route, payload, state, attempts, next_at, created_at, error,"
     " doubts, code, message_id FROM outbox"
@@ -305,7 +300,7 @@ class FileLedger:
 
     @classmethod
     async def open(cls, state_dir: str, *, clock: Clock) -> FileLedger:
-        """Opens or creates the ledger. Parts found half sent wait again, with one doubt more."""
+        """Opens or creates the ledger. A part that was being sent becomes pending again, with one doubt more."""
         ledger = cls(state_dir, clock=clock)
         await ledger._thread.start(clock.now_ms())
         return ledger
@@ -363,14 +358,7 @@ class FileLedger:
         end = (state, reason, None if result is None else encode(result))
         return await self._thread.run(lambda db: _post(db, message, route, body, parts, end, now))
 
-    async def absorb(
-        self,
-        into: int,
-        others: Sequence[int],
-        *,
-        body: MessageBody,
-        reason: Reason,
-    ) -> None:
+    async def absorb(self, into: int, others: Sequence[int], *, body: MessageBody, reason: Reason) -> None:
         now, encoded = self._clock.now_ms(), encode(body)
         await self._thread.run(lambda db: _absorb(db, into, others, encoded, reason, now))
 
@@ -386,14 +374,16 @@ class FileLedger:
         return await self._thread.run(lambda db: seen(db, key, ttl_ms, keep, now, remember=remember))
 
     async def hold(self, key: str, message: bytes) -> None:
-        await self._thread.run(lambda db: hold(db, key, message))
+        statement = "INSERT OR IGNORE INTO held (key, message) VALUES (?, ?)"
+        await self._thread.run(lambda db: db.execute(statement, (key, message)).rowcount)
 
     async def held(self) -> list[tuple[str, bytes]]:
         statement = "SELECT key, message FROM held ORDER BY step"
         return await self._thread.run(lambda db: db.execute(statement).fetchall())
 
     async def let_go(self, keys: Sequence[str]) -> None:
-        await self._thread.run(lambda db: let_go(db, keys))
+        statement, values = "DELETE FROM held WHERE key = ?", [(key,) for key in keys]
+        await self._thread.run(lambda db: db.executemany(statement, values).rowcount)
 
     async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None:
         values = (ledger_id, call_id, name, arguments, self._clock.now_ms())
@@ -450,19 +440,18 @@ class FileLedger:
             conditions.append("session_key = ?")
             values.append(session_key)
         if state is not None:
-            # A rare state must not make the thread read every message there ever was.
+            # Without a bound, the search for a rare state would read every message.
             conditions += ["state = ?", "id > (SELECT coalesce(max(id), 0) FROM messages) - ?"]
             values += [state, _LOOKED_THROUGH]
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         return await self._many(f"{MESSAGE}{where} ORDER BY id DESC LIMIT ?", *values, max(0, limit))
 
     async def runs_beginning(self, prefix: str, limit: int = 10) -> list[LedgerRow]:
-        # A range and not LIKE, which would neither use the index nor tell capitals apart.
+        # LIKE would neither use the index nor distinguish capitals.
         statement = f"{MESSAGE} WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?"
         return await self._many(statement, prefix, f"{prefix}\U0010ffff", max(0, limit))
 
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
-        """Pending parts whose time has come, in the order they were due and written."""
         statement = f"{_OUTBOX} WHERE state = 'pending' AND next_at <= ? ORDER BY next_at, id LIMIT ?"
         return await self._parts(statement, now_ms, max(0, limit))
 
@@ -484,7 +473,6 @@ class FileLedger:
         code: DeliveryCode = DeliveryCode.NONE,
         message_id: str = "",
     ) -> None:
-        """``sending`` counts as one more attempt."""
         values = (state, state == "sending", next_at, error, doubts, code, message_id, outbox_id)
         statement = (
             "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, doubts = ?, code = ?,"
@@ -513,7 +501,7 @@ class FileLedger:
 
 
 async def _file_of(written: Writing | None) -> AppendFile | None:
-    """The file to be synced on the way to the ledger; what is not a file of ours is synced here."""
+    """Returns the file that the ledger's thread must find synced. A write to anything else is synced here."""
     if isinstance(written, FileTranscript):
         return written.file
     if written is None or isinstance(written, AppendFile):
@@ -522,7 +510,8 @@ async def _file_of(written: Writing | None) -> AppendFile | None:
     return None
 
 
-# The operations, run in the ledger's thread. Those that refuse before they write cost their neighbours nothing.
+# Operations in the ledger's thread. They check before they write, because a refused operation that has written
+# something rolls back the whole batch.
 
 
 def _post(

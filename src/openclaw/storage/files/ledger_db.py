@@ -1,4 +1,4 @@
-"""The ledger's tables, and opening them: the one place that touches ``ledger.db`` other than through its connection."""
+"""The database of the ledger: its tables, its migrations, and the one thread that uses it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 5
 _CHECKED_UP_TO = 64 << 20
-"""Larger databases are not checked page by page at start."""
+"""A larger database is not checked at the start."""
 _LOG_BYTES = 1_008 * (4_096 + 24)
-"""How long SQLite's log gets before it is begun anew: a thousand pages, each with a head, and what the last adds."""
+"""The size that SQLite's log reaches before it is reused: about a thousand pages with their headers."""
 _SPARE_BYTES = 256 << 20
-"""On a disk with less left, nothing is taken that is not needed yet."""
+"""The log is not lengthened in advance on a disk with less space than this."""
 
 _SCHEMA = """
 CREATE TABLE messages (
@@ -100,7 +100,7 @@ CREATE TABLE seen (
 );
 CREATE INDEX seen_at ON seen (at);
 """
-"""``step`` is the order of the last sightings: several fall into one millisecond."""
+"""``step`` is the order in which keys were last seen, because several fall into one millisecond."""
 _HELD_SCHEMA = """
 CREATE TABLE IF NOT EXISTS held (
   step INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -108,7 +108,7 @@ CREATE TABLE IF NOT EXISTS held (
   message BLOB NOT NULL
 );
 """
-"""Messages that wait for more words of their sender before they become a turn."""
+"""The messages that wait for more words of their sender before they are accepted."""
 _TELL_STORY = """
 CREATE TEMP TRIGGER accepted AFTER INSERT ON main.messages BEGIN
   INSERT INTO story (ledger_id, step, at, state, detail) VALUES (NEW.id, 1, NEW.accepted_at, 'accepted', '');
@@ -122,7 +122,7 @@ WHEN OLD.ended_at IS NULL AND NEW.ended_at IS NOT NULL BEGIN
   FROM story WHERE ledger_id = NEW.id;
 END;
 """
-"""The first and the last lines of a story, in the statement that makes them true: each one more would be a wait."""
+"""Triggers that write the first and the last lines of a story. Separate statements would cost time."""
 _MESSAGE_ID = "ALTER TABLE outbox ADD COLUMN message_id TEXT NOT NULL DEFAULT '';"
 _CODES = """
 ALTER TABLE messages RENAME COLUMN reason TO detail;
@@ -135,7 +135,7 @@ UPDATE messages SET code = reason_code(detail), detail = reason_detail(detail) W
 UPDATE story SET code = reason_code(detail), detail = reason_detail(detail) WHERE detail <> '';
 UPDATE outbox SET doubts = doubts_in(error), code = delivery_code(error), error = problem_in(error) WHERE error <> '';
 """
-"""Until version 4 the reasons and the doubts were kept as English sentences."""
+"""Up to version 4, reasons and doubts were stored as English sentences."""
 _REASON_SENTENCES: dict[str, ReasonCode] = {
     r"another message of this session is running": ReasonCode.SESSION_BUSY,
     r"another message of this session is running; what comes meanwhile is collected": ReasonCode.COLLECTING,
@@ -159,11 +159,11 @@ _REPEATED = "possibly delivered twice: it was in doubt whether the first try arr
 
 
 class LedgerError(OSError):
-    """The ledger could not do what was asked; says which file and why."""
+    """The ledger could not be opened, read or written. The message names the file and the problem."""
 
 
 def open_ledger(path: Path, now_ms: int) -> sqlite3.Connection:
-    """A connection for the calling thread only. A damaged database is kept aside and a new one begun."""
+    """Opens a connection for the calling thread. A damaged database is renamed and a new one created."""
     make_private_dir(str(path.parent))
     try:
         return _connect(path)
@@ -177,7 +177,7 @@ def open_ledger(path: Path, now_ms: int) -> sqlite3.Connection:
 
 def _connect(path: Path) -> sqlite3.Connection:
     if not path.exists():
-        # SQLite takes the mode of -wal and -shm from here.
+        # SQLite gives -wal and -shm the mode of this file.
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, isolation_level=None, cached_statements=256)
     try:
@@ -195,9 +195,9 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _lengthen_log(path: Path) -> None:
-    """Gives the log its full length at once: a commit that need not lengthen it is on disk in half the time.
+    """Gives the log its full length at once, because a commit that lengthens it takes twice as long.
 
-    SQLite knows where its log ends by the sums over its pages, whatever stands behind them.
+    SQLite finds the end of its log by the checksums of the pages, so zeros behind them do no harm.
     """
     with contextlib.suppress(OSError), path.with_name(f"{path.name}-wal").open("r+b") as log:
         missing = _LOG_BYTES - log.seek(0, os.SEEK_END)
@@ -230,12 +230,12 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         steps = [_SCHEMA, _SEEN_SCHEMA, _MESSAGE_ID, _HELD_SCHEMA, _CODES]
         missing = "".join(steps[version:])
         connection.executescript(f"BEGIN; {missing} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-    # What was being sent when the process died may or may not have arrived. The sender decides, knowing the doubt.
+    # A part that was being sent when the process died may have arrived. The delivery decides, given its doubts.
     connection.execute("UPDATE outbox SET state = 'pending', doubts = doubts + 1, error = '' WHERE state = 'sending'")
 
 
 def reason_from_sentence(sentence: str) -> Reason:
-    """What a sentence of an older ledger means."""
+    """Returns the reason that a sentence of an older ledger stands for."""
     for pattern, code in _REASON_SENTENCES.items():
         if found := re.fullmatch(pattern, sentence, re.DOTALL):
             return Reason(code, found[1] if found.groups() else "")
@@ -243,7 +243,7 @@ def reason_from_sentence(sentence: str) -> Reason:
 
 
 def delivery_from_sentence(sentence: str) -> tuple[int, DeliveryCode, str]:
-    """Doubts, code and the channel's own problem in an outbox error of an older ledger."""
+    """Returns the doubts, the code and the channel's problem that an outbox error of an older ledger stands for."""
     if sentence == _REPEATED:
         return 1, DeliveryCode.REPEATED, ""
     if found := _GIVEN_UP.match(sentence):
@@ -265,13 +265,13 @@ Result = TypeVar("Result")
 
 
 class NotBatchable(Exception):
-    """One of several operations is not as the others: they have to be done one after the other."""
+    """The operations cannot share a statement and must be done one by one."""
 
 
 class BatchableOperation(msgspec.Struct):
-    """An operation that can be done in one statement with others of its kind, in whatever order with other kinds.
+    """An operation that can share one statement with others of its kind, and does not depend on their order.
 
-    The interpreter is handed from thread to thread around every statement, which costs more than the statement.
+    This saves time, because the interpreter lock changes hands around every statement.
     """
 
     def __call__(self, db: sqlite3.Connection) -> Any:
@@ -279,14 +279,14 @@ class BatchableOperation(msgspec.Struct):
 
     @staticmethod
     def together(db: sqlite3.Connection, operations: Sequence[Any]) -> list[Any]:
-        """The result of each. Raises ``NotBatchable`` when one of them would not do what most do."""
+        """Does the operations and returns the result of each. Raises ``NotBatchable`` when one has another outcome."""
         raise NotImplementedError
 
 
 Operation: TypeAlias = Callable[[sqlite3.Connection], Any]
 _Job: TypeAlias = tuple[Operation, "asyncio.Future[Any]"]
 _MOST_TOGETHER = 16
-"""Everyone whose operation was committed goes on at the same moment: more at once would stall the event loop."""
+"""The most operations in one commit. Their callers go on together, and more would stall the event loop."""
 _ERRNO = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_IOERR: errno.EIO,
@@ -296,6 +296,8 @@ _ERRNO = {
 
 
 class LedgerThread:
+    """The one thread that uses the database. It commits together what is asked together."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
@@ -311,9 +313,9 @@ class LedgerThread:
     async def run(
         self, operation: Callable[[sqlite3.Connection], Result], *, after: AppendFile | None = None
     ) -> Result:
-        """The operation's result, once what it wrote is on disk.
+        """Does the operation and returns its result when what it wrote is on disk.
 
-        ``after``: a file that must be on disk before. One thread hands over to the other: the loop is asked once.
+        ``after`` is a file that must be on disk before. The disk's thread hands the operation to this one directly.
         """
         if self._thread is None:
             raise LedgerError(f"the ledger {self._path} is closed")
@@ -344,7 +346,7 @@ class LedgerThread:
                 _settle(self._commit_together(connection, jobs))
 
     def _batches(self) -> Iterator[list[_Job]]:
-        """What is committed together, in the order it was asked for, until the ledger is closed."""
+        """Yields the operations to commit together, in the order they were asked for, until the ledger is closed."""
         waiting: list[_Job] = []
         while (asked := self._jobs.get()) is not None:
             waiting += asked
@@ -355,7 +357,7 @@ class LedgerThread:
             yield waiting
 
     def _commit_together(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
-        """All in one transaction. When the database refuses one, each gets a transaction of its own."""
+        """Does all in one transaction. If that fails, each gets a transaction of its own."""
         try:
             try:
                 return self._transact(connection, jobs, _jointly)
@@ -365,7 +367,7 @@ class LedgerThread:
             if len(jobs) == 1:
                 return [(jobs[0][1], None, self._explain(error))]
         except Exception as error:
-            # The thread outlives every operation; whoever asked is told what went wrong.
+            # The caller gets the error. The thread goes on.
             if len(jobs) == 1:
                 return [(jobs[0][1], None, error)]
         return [outcome for job in jobs for outcome in self._commit_together(connection, [job])]
@@ -392,7 +394,7 @@ class LedgerThread:
 
     def _explain(self, error: sqlite3.Error) -> LedgerError:
         explained = LedgerError(f"the ledger {self._path} could not be written or read: {error}")
-        # So that whoever asked can tell a disk that is full for now from a mistake.
+        # With the number, the caller can recognise a full disk.
         explained.errno = _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
         return explained
 
@@ -424,7 +426,7 @@ def _one_by_one(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outco
         try:
             outcomes.append((done, operation(connection), None))
         except (ValueError, LookupError) as refusal:
-            # Refused before it wrote anything, the others are not touched; otherwise it all goes back.
+            # An operation that wrote something before it refused makes the whole transaction fail.
             if connection.total_changes != before:
                 raise
             outcomes.append((done, None, refusal))
@@ -441,6 +443,6 @@ def _settle(outcomes: list[_Outcome]) -> None:
             else:
                 future.set_exception(error)
 
-    # A closed loop has nobody left who waits.
+    # After the loop has closed, nobody waits for the futures.
     with contextlib.suppress(RuntimeError):
         outcomes[0][0].get_loop().call_soon_threadsafe(tell)

@@ -1,4 +1,4 @@
-"""``SessionStore`` on files: one ``sessions.json`` with its journal per agent (or one for all, if so configured)."""
+"""``SessionStore`` on files: one ``sessions.json`` with its journal for each agent, or one for all agents."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.store_file import StoreFile, private_copy
 
 Name: TypeAlias = tuple[str, str]
-"""Agent and key."""
+"""The agent and the session key."""
 Place: TypeAlias = tuple[int, str, str]
+"""The sort key of a row: its negative ``updatedAt``, its session key and its agent."""
 
 
 def updated_at(entry: Any) -> int:
-    """``updatedAt`` as a number whatever a person wrote there."""
+    """Returns ``updatedAt``, or 0 when it is not a number."""
     value = entry.get("updatedAt") if isinstance(entry, dict) else None
     return int(value) if isinstance(value, int | float) and abs(value) < 2**63 else 0
 
@@ -35,7 +36,7 @@ def _place(row: SessionRow) -> Place:
 
 
 class RowIndex:
-    """Rows, newest first. A change costs a note; far more are made than listings are asked for."""
+    """Rows, newest first. Changes are only noted, and sorted in at the next listing, because listings are rare."""
 
     def __init__(self) -> None:
         self._rows: dict[Name, SessionRow] = {}
@@ -43,7 +44,7 @@ class RowIndex:
         self._placed: dict[Name, Place] = {}
         self._order: list[Place] = []
         self._listed: list[SessionRow] = []
-        """In that order."""
+        """The rows in the order of ``_order``."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -91,18 +92,18 @@ class RowIndex:
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""How often outside edits are looked for and changes are folded at the latest."""
+"""How often the store looks for outside edits and folds changes."""
 QUIET_SECONDS = 0.02
-"""Changes are folded as soon as none came for so long: who looks into the file after a turn finds that turn."""
+"""Changes are folded when none came for this time, so that ``sessions.json`` is up to date after a turn."""
 FOLD_SHARE = 40
-"""A store that takes long to write waits that many times as long, so that folding stays a small part of the work."""
+"""The pause between two folds is this many times as long as a fold takes."""
 LONGEST_WAIT_S = 5.0
 MOST_AGENTS = 256
 MOST_UNLISTED = 1000
 
 
 def store_path(state_dir: str, agent_id: str, template: str | None = None) -> Path:
-    """Where an agent's ``sessions.json`` is; ``session.store`` may say otherwise, ``{agentId}`` filled in."""
+    """Returns the path of an agent's ``sessions.json``. ``template`` is the setting ``session.store``."""
     agent = normalize_agent_id(agent_id)
     if template and template.strip():
         return Path(template.strip().replace("{agentId}", agent)).expanduser().absolute()
@@ -117,14 +118,14 @@ class FileSessionStore:
         self._default_agent = default_agent
         self._disk = Disk()
         self._files: dict[str, StoreFile] = {}
-        """By path: several agents may share one."""
+        """The files by path. Several agents may share one."""
         self._of_agent: dict[str, StoreFile] = {}
-        """By the agent's id as it was asked for, so that nobody has to make a path to find a row."""
+        """The same files by agent id, as callers spell it. It saves making the path."""
         self._all_rows = RowIndex()
         self._agent_rows: defaultdict[str, RowIndex] = defaultdict(RowIndex)
         self._by_session: dict[str, dict[Name, SessionRow]] = {}
         self._unlisted: dict[Name, Any] = {}
-        """Changes since somebody last asked for rows: made several times a turn, looked at now and then."""
+        """Changes that are not in the indexes yet. ``_list`` takes them in when somebody asks for rows."""
         self._opening = asyncio.Lock()
         self._folds: set[asyncio.Task[None]] = set()
         self._settling: dict[StoreFile, asyncio.Task[None]] = {}
@@ -134,7 +135,7 @@ class FileSessionStore:
     async def open(
         cls, state_dir: str, *, clock: Clock, store_template: str | None = None, agent_ids: Sequence[str] = ()
     ) -> FileSessionStore:
-        """Reads every agent's store; agents that only exist on disk are found too. The first id is the default."""
+        """Reads the stores of these agents and of all agents on disk. The first id is the default agent."""
         configured = [normalize_agent_id(agent) for agent in agent_ids]
         store = cls(
             state_dir,
@@ -166,7 +167,7 @@ class FileSessionStore:
     ) -> tuple[SessionEntry | None, AppendFile]:
         file = self._of_agent.get(agent_id) or await self._file(agent_id)
         if not file.dirty and file.edited:
-            # Before the first change of its own: a key that was changed on both sides would keep only this one.
+            # Edits are merged before the first own change, because a key that both changed would keep only ours.
             await self._settled(file)
         current = file.values.get(key)
         wanted = change(private_copy(current) if isinstance(current, dict) else None)
@@ -188,7 +189,7 @@ class FileSessionStore:
         return index.rows() if index else []
 
     async def find_session_id(self, session_id: str) -> SessionRow | None:
-        """The row of that session; of several the latest, a cron job's own row before the alias of one run."""
+        """Finds the latest row of that session. A cron job's own row comes before the alias of one run."""
         self._list()
         rows = self._by_session.get(session_id, {}).values()
         return min(rows, key=lambda row: (is_cron_run_alias(row.key), -updated_at(row.entry), row.key), default=None)
@@ -203,7 +204,6 @@ class FileSessionStore:
 
     @property
     def agent_ids(self) -> list[str]:
-        """Agents that have at least one session."""
         self._list()
         return [agent for agent, index in self._agent_rows.items() if len(index)]
 
@@ -224,7 +224,7 @@ class FileSessionStore:
             try:
                 await file.close()
             except OSError as error:
-                # The journal has it all; the snapshot is made at the next start.
+                # The journal has all changes. The next start writes the snapshot.
                 log.warning("session store %s could not be folded at close: %s", file.path, error)
         await self._disk.close()
 
@@ -261,11 +261,11 @@ class FileSessionStore:
             for file in list(self._files.values()):
                 if file.dirty and self._clock.monotonic() - file.folded_at < _rest(file):
                     continue
-                # A task of its own: closing cancels this loop but never a fold half done.
+                # The fold is a task of its own, because closing cancels this loop but must not cancel a fold.
                 await self._settled(file)
 
     async def _settle(self, file: StoreFile) -> None:
-        """Folds once the changes pause. While they go on, the tender does it in its own time."""
+        """Folds when the changes pause. While they go on, ``_tend`` folds from time to time."""
         try:
             changes = -1
             while file.dirty and changes != file.changes:
@@ -299,7 +299,7 @@ class FileSessionStore:
     # Indexes
 
     def _list(self) -> None:
-        """Brings the indexes up to date, before anyone looks into them."""
+        """Brings the indexes up to date. Call it before you use them."""
         changes, self._unlisted = self._unlisted, {}
         for name, value in changes.items():
             self._observe(name, value)
@@ -307,7 +307,7 @@ class FileSessionStore:
     def _observe(self, name: Name, value: Any) -> None:
         agent, key = name
         before = self._all_rows.get(name)
-        if _is_entry(value):
+        if isinstance(value, dict):  # Any other value stays in the file and is not listed.
             row = SessionRow(agent, key, cast("SessionEntry", value))
             self._all_rows.put(name, row)
             self._agent_rows[agent].put(name, row)
@@ -333,13 +333,8 @@ def _session_id(row: SessionRow | None) -> str | None:
 
 
 def _rest(file: StoreFile) -> float:
-    """How long a store is left alone between two folds."""
+    """Returns the pause between two folds of a file."""
     return min(LONGEST_WAIT_S, max(QUIET_SECONDS, FOLD_SHARE * file.fold_seconds))
-
-
-def _is_entry(value: Any) -> bool:
-    """Anything else a person put there stays in the file and is not listed."""
-    return isinstance(value, dict)
 
 
 def _agents_on_disk(state_dir: str) -> list[str]:

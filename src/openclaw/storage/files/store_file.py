@@ -1,4 +1,4 @@
-"""One ``sessions.json``: its map in memory, its journal, and the folding of the one into the other."""
+"""One ``sessions.json``: its entries in memory, the journal of changes, and folding the journal into the file."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ _decode_line = msgspec.json.Decoder(tuple[int, str | None, Any]).decode
 
 
 class Recovered(msgspec.Struct):
-    """What the files say the store held."""
+    """What was read from the files of a store."""
 
     values: dict[str, Any]
     changed: dict[str, int]
-    """Keys that are not in the snapshot as they should be, with the sequence number of their last change."""
+    """The keys that changed after the snapshot, with the sequence number of their last change."""
     seq: int
     damaged: bool
-    """The snapshot could not be read and has to be written anew."""
+    """The snapshot could not be read and has to be written again."""
     warnings: list[str]
 
 
 class Journal:
+    """The file of changes beside a ``sessions.json``, the snapshot."""
+
     def __init__(self, snapshot: Path, disk: Disk) -> None:
         self._snapshot = snapshot
         self._disk = disk
@@ -46,19 +48,19 @@ class Journal:
         self._file = AppendFile(self.path, disk)
 
     def append(self, lines: bytes) -> AppendFile:
-        """Writes changes, each a ``journal_line``; the returned file is the one to sync for them to last."""
+        """Writes changes, each a ``journal_line``. The changes last when the returned file is synced."""
         file = self._file
         if lines:
             file.append(lines)
         return file
 
     def rotate(self) -> None:
-        """From here on changes go to a new file; the older ones wait for the snapshot that will hold them.
+        """Begins a new journal file. The older one stays until a snapshot holds its changes.
 
-        Blocking, and safe beside ``append``: what is written meanwhile is in either file.
+        This blocks, so call it in a thread. ``append`` may be called meanwhile and writes to either file.
         """
         if self._folding.exists() or not self.path.exists():
-            # An earlier fold did not finish: its marks and ours stay together in the current file.
+            # An earlier fold did not finish. The marks of both folds go to the current file.
             return
         begun = AppendFile(self.path, self._disk)
         self.path.replace(self._folding)
@@ -72,13 +74,13 @@ class Journal:
         await file.sync()
 
     async def note_unfold(self, prepared: Path) -> None:
-        """Takes a noted fold back; only then may its prepared file be removed."""
+        """Takes a noted fold back. Only after that may its prepared file be removed."""
         file = self._file
         file.append(journal_line(0, None, {"unfold": prepared.name}))
         await file.sync()
 
     def keep_backup(self) -> None:
-        """The snapshot about to be replaced stays reachable under another name."""
+        """Keeps the snapshot that is about to be replaced as a backup."""
         with contextlib.suppress(OSError):
             self._backup.unlink(missing_ok=True)
             os.link(self._snapshot, self._backup)
@@ -114,7 +116,7 @@ class Journal:
         return Recovered(values, changed, last, damaged, warnings)
 
     def _settle_folds(self, records: list[tuple[int, str | None, Any]]) -> int:
-        """The sequence number up to which the snapshot holds the journal. Undoes a fold that was cut short."""
+        """Returns the sequence number up to which the snapshot holds the journal. Undoes an interrupted fold."""
         folds: dict[str, int] = {}
         for seq, key, mark in records:
             if key is None and isinstance(mark, dict) and "fold" in mark:
@@ -131,7 +133,7 @@ class Journal:
         return max(folds.values(), default=-1)
 
     def _read_snapshot(self, clock: Clock, warnings: list[str]) -> dict[str, Any] | None:
-        """The store's map; empty when there is no file; None when the file could not be read and was kept aside."""
+        """Reads the entries. Empty when there is no file. None when the file is damaged; then it is renamed."""
         try:
             raw = self._snapshot.read_bytes()
         except FileNotFoundError:
@@ -159,7 +161,7 @@ def journal_line(seq: int, key: str | None, entry: Any) -> bytes:
 
 
 def parse_store(raw: bytes) -> dict[str, Any] | None:
-    """The map in a sessions.json, or None when it holds anything else."""
+    """Parses a ``sessions.json``. None when it does not hold a JSON object."""
     try:
         data = json_text.decode_json5(raw)
     except ValueError:
@@ -175,7 +177,7 @@ def set_aside(path: Path, clock: Clock) -> Path:
 
 
 def _read(path: Path, warnings: list[str]) -> Iterator[tuple[int, str | None, Any]]:
-    """The readable lines of a journal. A torn or damaged line is passed over; it stays in the file."""
+    """Yields the readable lines of a journal. Damaged lines are skipped and stay in the file."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -194,11 +196,11 @@ log = logging.getLogger(__name__)
 FOLD_RECORDS = 500
 _FOLD_ATTEMPTS = 3
 _PATIENCE_S = 1.5
-"""How long a file may be half saved or missing before that counts as its state."""
+"""How long ``sessions.json`` may be missing or unreadable before the store writes it again."""
 
 Signature: TypeAlias = tuple[int, int, int] | None
 Observer: TypeAlias = Callable[[str, Any], None]
-"""Told (key, new value or None) for every change of the map."""
+"""Called with the key and the new value (None: removed) for every change."""
 
 
 class _Unwritten(NamedTuple):
@@ -211,10 +213,10 @@ class _Unwritten(NamedTuple):
 
 
 class StoreFile:
-    """The truth is ``values``; what is in it is replaced, never mutated."""
+    """A ``sessions.json`` with its journal. ``values`` holds the entries, which are replaced and never changed."""
 
     def __init__(self, path: Path, disk: Disk, clock: Clock, observer: Observer) -> None:
-        # A symlinked store stays a symlink: what is replaced is the file it leads to.
+        # If the store is a symlink, the file it leads to is replaced and the symlink stays.
         self.path = path.resolve() if path.is_symlink() else path
         self._clock = clock
         self._observer = observer
@@ -222,22 +224,22 @@ class StoreFile:
         self.values: dict[str, Any] = {}
         self._changed: dict[str, int] = {}
         self._before: dict[str, Any] = {}
-        """What the snapshot has for keys that changed since."""
+        """The values that the snapshot has for the keys in ``_changed``."""
         self._seq = 0
         self._unwritten: Batch[_Unwritten] = Batch(self._write)
         self._seen: Signature = None
         self._unsettled: tuple[Signature, float] | None = None
-        """A state of the file that cannot last, and since when it has been so."""
+        """The signature of a missing or unreadable file, and since when it is so."""
         self._rewrite = False
         self._pretty: dict[str, tuple[Any, bytes]] = {}
         self._folding = asyncio.Lock()
         self.fold_seconds = 0.0
-        """How much processor time the last fold took; waiting for a slow disk takes nothing from anybody."""
+        """The processor time that the last fold took, without the wait for the disk."""
         self.folded_at = 0.0
-        """When it ended."""
+        """When the last fold ended, on the monotonic clock."""
 
     async def open(self) -> dict[str, Any]:
-        """Recovers what the files hold and returns it; the observer hears only of later changes."""
+        """Reads the files and returns the entries. The observer is called for later changes only."""
         recovered, self._seen = await asyncio.to_thread(self._recover)
         self._changed, self._seq = recovered.changed, recovered.seq
         self._rewrite = recovered.damaged
@@ -257,7 +259,7 @@ class StoreFile:
 
     @property
     def changes(self) -> int:
-        """Grows with every change."""
+        """A number that grows with every change."""
         return self._seq
 
     @property
@@ -267,20 +269,20 @@ class StoreFile:
     async def put(
         self, key: str, wanted: dict[str, Any] | None, *, at_once: bool
     ) -> tuple[dict[str, Any] | None, AppendFile]:
-        """Sets or removes one entry. In memory when the first await is reached, in the journal when this returns.
+        """Sets or removes one entry. Returns the stored copy of ``wanted``, and the file to sync to make it last.
 
-        ``at_once``: not together with other changes of this step. Returns what is stored, a copy of ``wanted``, and the
-        file to sync for it to last.
+        The change is in memory before the first await, and in the journal when this returns. With ``at_once`` the
+        journal is written at once, and not together with later changes of this step of the event loop.
         """
         previous = self.values.get(key)
         entry = None if wanted is None else self._in_order(key, wanted, previous)
-        # What is there but cannot be an entry is not ours to remove.
+        # A value that is not an entry is not removed, because a person put it there.
         changed = entry is not previous and (entry is not None or isinstance(previous, dict))
         if not changed and not self._unwritten:
             return entry, self._journal.append(b"")
         line = journal_line(self._seq + 1, key, entry) if changed else b""
         written: asyncio.Future[AppendFile] = asyncio.get_running_loop().create_future()
-        # Who changed nothing waits too: messages must not overtake each other here.
+        # A caller that changed nothing waits too, so that messages keep their order.
         self._unwritten.add(_Unwritten(key, previous, line, written))
         if changed:
             self._note_change(key, previous)
@@ -290,12 +292,12 @@ class StoreFile:
         return entry, await written
 
     def _in_order(self, key: str, wanted: dict[str, Any], previous: Any) -> dict[str, Any]:
-        """The entry to be stored; ``previous`` itself when nothing has changed."""
+        """Returns the entry to store, or ``previous`` itself when nothing has changed."""
         if not isinstance(previous, dict):
             return self._normalized(key, private_copy(wanted))
         news = {name: value for name, value in wanted.items() if name not in previous or previous[name] != value}
         if is_plain(news) and previous.keys() <= wanted.keys():
-            # Most changes only count something or note the time.
+            # Most changes only set numbers and times, which need no normalization.
             return {**previous, **private_copy(news)} if news else previous
         entry = self._with_topic_file(key, normalize_entry(private_copy(wanted), previous))
         return previous if entry == previous else entry
@@ -307,7 +309,7 @@ class StoreFile:
         self._changed[key] = self._seq
 
     def _write(self, changes: list[_Unwritten]) -> None:
-        """Changes made in one step of the loop are one write. If the disk does not take it, none was made."""
+        """Writes the changes of one step of the event loop. If the write fails, all of them are undone."""
         try:
             file = self._journal.append(b"".join([change.line for change in changes]))
         except OSError as error:
@@ -325,7 +327,7 @@ class StoreFile:
         return self._with_topic_file(key, normalize_entry(value)) if isinstance(value, dict) else value
 
     def _with_topic_file(self, key: str, entry: dict[str, Any]) -> dict[str, Any]:
-        """The transcript of a forum topic has the topic's number in its name; the entry says so, as it always may."""
+        """Sets ``sessionFile`` for a forum topic, whose transcript has the topic's number in its name."""
         _, mark, topic = key.rpartition(":topic:")
         session_id = entry.get("sessionId")
         if mark and topic and isinstance(session_id, str) and session_id and not entry.get("sessionFile"):
@@ -343,7 +345,7 @@ class StoreFile:
     # Folding
 
     async def fold(self) -> None:
-        """Brings ``sessions.json`` up to date, outside edits merged in."""
+        """Merges outside edits and writes ``sessions.json``."""
         async with self._folding:
             for _ in range(_FOLD_ATTEMPTS):
                 if not await self._take_in_outside_edits() or not self.dirty:
@@ -354,11 +356,11 @@ class StoreFile:
 
     @property
     def edited(self) -> bool:
-        """Whether someone else has written ``sessions.json`` since it was last read or written here."""
+        """True when someone else wrote ``sessions.json`` after it was last read or written here."""
         return _signature(self.path) != self._seen
 
     async def look(self) -> None:
-        """Notices and merges what someone else wrote into ``sessions.json``."""
+        """Merges what someone else wrote into ``sessions.json``."""
         if self.edited:
             async with self._folding:
                 await self._take_in_outside_edits()
@@ -371,9 +373,9 @@ class StoreFile:
             await self._journal.close()
 
     async def _write_snapshot(self) -> bool:
-        """False when someone wrote the file meanwhile: their edit has to be merged first."""
+        """Writes the snapshot. False when someone wrote the file meanwhile and the edit has to be merged first."""
         await asyncio.to_thread(self._journal.rotate)
-        # Taken after that: the snapshot holds all that is in the older file, which goes when it is done.
+        # The values are taken after the rotation, so that the snapshot holds all changes of the older journal.
         self._unwritten.now()
         seq, values = self._seq, self.values.copy()
         prepared = await asyncio.to_thread(self._prepare, values)
@@ -393,7 +395,7 @@ class StoreFile:
         return True
 
     async def _abandon(self, prepared: Path) -> None:
-        """A noted fold counts as done once its prepared file is gone, so the note is taken back first."""
+        """Removes the prepared file. The note is taken back first, as a fold without a prepared file counts as done."""
         with contextlib.suppress(OSError):
             if prepared.exists():
                 await self._journal.note_unfold(prepared)
@@ -411,7 +413,7 @@ class StoreFile:
         return _signature(self.path)
 
     def _encode(self, values: dict[str, Any]) -> bytes:
-        """The whole file; only entries that changed since the last time are formatted anew."""
+        """Encodes the whole file. Only entries that changed since the last time are formatted again."""
         parts: list[bytes] = []
         for key, value in values.items():
             known = self._pretty.get(key)
@@ -426,7 +428,7 @@ class StoreFile:
     # Outside edits
 
     async def _take_in_outside_edits(self) -> bool:
-        """Merges per key, and per field where both sides changed one. False: not now, the file is unsettled."""
+        """Merges by key, and by field where both sides changed a key. False when the file is being saved right now."""
         now = _signature(self.path)
         if now == self._seen:
             return True
@@ -446,14 +448,14 @@ class StoreFile:
         return True
 
     def _settled_missing(self) -> bool:
-        """Editors that save by renaming leave a short gap; only a lasting one is a removal, and is written anew."""
+        """Waits for editors that save by renaming. A file that stays missing is written again."""
         if not self._lasts(None):
             return False
         self._seen, self._rewrite = None, True
         return True
 
     def _settled_unreadable(self, now: Signature) -> bool:
-        """A half-saved file gets some time; one that stays unreadable is kept aside and written anew."""
+        """Waits for a file that is half saved. A file that stays unreadable is renamed and written again."""
         if not self._lasts(now):
             return False
         aside = set_aside(self.path, self._clock)
@@ -481,7 +483,7 @@ class StoreFile:
                 self._set(key, normal)
 
     def _merge_fields(self, key: str, theirs: Any) -> None:
-        """A field that only the editor changed is the editor's; one that both changed stays the Gateway's."""
+        """Takes the fields that only the editor changed. For fields that both changed, the Gateway's value stays."""
         before, ours = self._before.get(key), self.values.get(key)
         if not (isinstance(before, dict) and isinstance(ours, dict) and isinstance(theirs, dict)):
             return
@@ -506,5 +508,5 @@ def _signature(path: Path) -> Signature:
 
 
 def private_copy(value: Any) -> Any:
-    """JSON values copied to the ground. Twice in every update: 2 µs here, 14 as a loop in Python."""
+    """Copies JSON values deeply. msgspec does it several times faster than a loop in Python."""
     return msgspec.to_builtins(value)

@@ -1,4 +1,4 @@
-"""A live transcript: index and active branch in memory, every entry appended to its file as one line."""
+"""An open transcript: its index and active branch are in memory, and its file gets one line per entry."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from openclaw.storage.files.transcript_index import MAYBE_SHOWN_TYPES, SHOWN_TYP
 FORMAT_VERSION = 3
 _MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage)
 _INDEX_BYTES = 250
-"""Roughly what one indexed entry costs in memory."""
+"""The approximate memory that one indexed entry takes."""
 
 
 class FileTranscript:
-    """``Transcript`` on a JSONL file. Existing bytes are never changed, whatever state they are in."""
+    """``Transcript`` on a JSONL file. It never changes existing bytes, even damaged ones."""
 
     def __init__(self, path: Path, session_id: str, *, cwd: str, parent: str | None, disk: Disk, clock: Clock) -> None:
         self._session_id = session_id
@@ -35,12 +35,12 @@ class FileTranscript:
         self._index = TranscriptIndex()
         self._leaf = -1
         self._newest = 0
-        """The first entry of the last append."""
+        """The place of the first entry of the last append."""
         self._branch: BranchContext | None = BranchContext()
         self._decoded_bytes = 0
 
     def load(self) -> None:
-        """Reads the file, if there is one. Runs in a thread, before anyone else knows this object."""
+        """Reads the file, if there is one. Call it in a thread, before anyone else uses this object."""
         if self._file.path.exists():
             self._index = scan(self._file.path)
             self._leaf = len(self._index) - 1
@@ -68,8 +68,8 @@ class FileTranscript:
 
     @property
     def weight(self) -> int:
-        """Roughly the bytes of memory it takes."""
-        # Twice: what is said, and what readers keep of it in the branch's memo.
+        """The approximate memory that the transcript takes, in bytes."""
+        # The messages count twice, because readers keep values computed from them in the branch's memo.
         return 2 * self._decoded_bytes + len(self._index) * _INDEX_BYTES
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class FileTranscript:
         return await self.append({"type": "label", "targetId": entry_id, **({"label": name} if name else {})})
 
     def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
-        """Those that are new, each below the one before it, in one write."""
+        """Appends the entries that are new, each as the child of the one before, in one write."""
         read_back = False
         for fields in entries.values():
             if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
@@ -140,7 +140,7 @@ class FileTranscript:
         parent, now = self.leaf_id, iso_utc(self._clock.now_ms())
         lines: list[bytes] = []
         for own, fields in entries.items():
-            # Both in front, where readers look for them, and after the fields, which do not decide them.
+            # They come first because readers look there, and again last so that ``fields`` cannot replace them.
             ours = {"id": own, "parentId": parent, "timestamp": now}
             lines.append(json_text.encode({"type": fields["type"], **ours, **fields, **ours}))
             parent = own
@@ -157,13 +157,13 @@ class FileTranscript:
         if kind == "compaction":
             self._branch = self._rebuild(branch)
         else:
-            # The very object that was given: who keeps notes about messages knows it again.
+            # The branch keeps the same message object, so that caches by identity work.
             message = fields.get("message")
             branch.add(own, kind, line, message if isinstance(message, _MESSAGES) else None)
             self._decoded_bytes += len(line)
 
     def _find_newest(self) -> None:
-        """Another program may have written between our last look at the file and our write."""
+        """Corrects the offsets of the last append, if another program wrote just before it."""
         if drift := self._file.drift():
             self._index.shift(self._newest, drift)
 
@@ -186,14 +186,14 @@ class FileTranscript:
         return str(uuid.uuid4())
 
     def _notice_removal(self) -> None:
-        """An empty file where there was a transcript: what it held is gone, and the next entry starts it anew."""
+        """Starts the transcript anew when its file has become empty."""
         if self._index.header is not None or self._index.ids:
             self._index = TranscriptIndex()
             self._index.warn("the file was removed while it was in use; it was begun anew")
             self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
 
     def begin_with(self, entries: Sequence[Entry]) -> None:
-        """Fills a new transcript with a branch of another one, lines as they are, in one write."""
+        """Fills a new transcript with a branch of another one. The lines are copied in one write."""
         header = self._header_line()
         lines = [_with_own_id(entry) for entry in entries]
         offset = self._file.append(b"".join([header, *(line + b"\n" for line in lines)]))
@@ -212,15 +212,6 @@ class FileTranscript:
             self._branch = self._rebuild()
         return self._branch.context()
 
-    async def warm(self) -> None:
-        """After ``branch``: reads in a thread what ``context`` needs, so that it does not have to."""
-        if self._branch is None:
-            leaf = self._leaf
-            self._find_newest()
-            rebuilt = await asyncio.to_thread(self._rebuild)
-            if self._leaf == leaf and self._branch is None:
-                self._branch = rebuilt
-
     def labels(self) -> dict[str, str]:
         return dict(self._index.labels)
 
@@ -236,7 +227,7 @@ class FileTranscript:
         return await self._entries(self._index.path(self._leaf, limit))
 
     async def shown_entries(self, limit: int) -> list[Entry]:
-        """The last entries of the branch that people see, oldest first."""
+        """Returns the last entries of the branch that people see, oldest first."""
         places: list[int] = []
         place, counted = self._leaf, 0
         while place >= 0 and counted < limit:
@@ -256,9 +247,9 @@ class FileTranscript:
         return [Entry(*names, raw) for names, raw in zip(named, raws, strict=True)]
 
     def _rebuild(self, before: BranchContext | None = None) -> BranchContext:
-        """The context at the leaf; only entries that count are read.
+        """Builds the context at the leaf. It reads only the entries that are part of it.
 
-        ``before`` is the context of the same branch without its last entry: what it holds is not read again.
+        ``before`` is the context of the same branch without its last entry. Its messages are not read again.
         """
         index = self._index
         window = select_window(index.walk(self._leaf), self._first_kept)
@@ -283,13 +274,13 @@ class FileTranscript:
         fields = fields_of(self._raw(place))
         if isinstance(kept := fields.get("firstKeptEntryId"), str):
             return kept
-        # The first format counted lines, its header among them.
+        # The first format names a line number, which counts the header too.
         number = fields.get("firstKeptEntryIndex")
         at = number - (self._index.header is not None) if isinstance(number, int) else -1
         return self._index.ids[at] if 0 <= at < len(self._index) else None
 
     def _settings_before(self, edge: int, branch: BranchContext) -> None:
-        """Model and thinking level as they were when the window begins, searched from its edge backwards."""
+        """Finds the model and the thinking level that hold where the window begins, by reading backwards."""
         for place, kind, _ in self._index.walk(self._index.parents[edge]):
             if (kind == "thinking_level_change" and branch.thinking_level is None) or (
                 kind == "model_change" and branch.model is None
@@ -310,18 +301,18 @@ class FileTranscript:
         return self._file.busy
 
     def moved_to(self, path: Path) -> None:
-        """The file was renamed (archived): late entries follow it instead of starting a new one."""
+        """Tells that the file was renamed (archived). Later entries go to the renamed file."""
         self._file.path = path
 
     def rest(self) -> None:
-        """Gives the file descriptor back; the next append opens the file again."""
+        """Closes the file unless it is being synced. The next append opens it again."""
         if not self._file.busy:
             self._find_newest()
             self._file.close()
 
 
 def _with_own_id(entry: Entry) -> bytes:
-    """Lines of the first format leave id and parent to their place in the file; elsewhere they must say both."""
+    """Returns the line with its id and parent. Lines of the first format have neither."""
     fields = fields_of(entry.raw)
     if fields.get("id") == entry.id:
         return entry.raw

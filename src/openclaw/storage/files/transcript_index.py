@@ -1,4 +1,4 @@
-"""What a transcript file holds and where: one pass over the envelopes, bodies left alone."""
+"""The index of a transcript file: the envelope and the position of every entry, read in one pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from openclaw.storage.files.compressed import unpacked_blocks
 
 SHOWN_TYPES = frozenset({"message", "compaction", "custom_message", "custom"})
 MAYBE_SHOWN_TYPES = frozenset({"custom_message", "custom"})
-"""Shown to people only when the entry says so."""
+"""Entries of these types are shown to people only when the entry says so."""
 _BLOCK = 1 << 20
 _TAIL_BLOCK = 256 << 10
 _WARNINGS = 50
@@ -37,7 +37,7 @@ _decode_envelope = msgspec.json.Decoder(Envelope).decode
 
 
 def read_envelope(line: bytes) -> Envelope | None:
-    """The envelope of a line, or None when it is not a JSON object."""
+    """Returns the envelope of a line, or None when the line is not a JSON object."""
     try:
         return _decode_envelope(line)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -57,7 +57,7 @@ def read_envelope(line: bytes) -> Envelope | None:
 
 
 def trim(line: bytes) -> tuple[bytes, int]:
-    """The line without what a crash or another editor left around it, and how many bytes went at the front."""
+    """Strips what a crash or an editor left around a line. Returns the line and how many bytes went at the front."""
     if line[:1] == b"{" and line[-1:] == b"}":
         return line, 0
     kept = line.lstrip(b"\0 \t\r\xef\xbb\xbf")
@@ -65,9 +65,9 @@ def trim(line: bytes) -> tuple[bytes, int]:
 
 
 class TranscriptIndex:
-    """Entries in file order; a place is a position in that order. A parent always stands before its child.
+    """The entries in the order of the file. A place is a position in that order. A parent comes before its child.
 
-    Lines without an id (the first format) get one from their place and follow the line before them.
+    Lines of the first format have no id. They get one from their place, and the line before is their parent.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class TranscriptIndex:
         place, parent = len(self.ids), -1
         own, above = envelope.id or f"{place:08x}", envelope.parentId
         if above is not None and above != own:
-            # The latest line with that id before this one: also right where ids occur twice, and never a circle.
+            # The latest earlier line with that id is the parent. So repeated ids cannot make a circle.
             parent = self.by_id.get(above, -1)
             if parent < 0:
                 self.missing_parents[place] = above
@@ -98,7 +98,7 @@ class TranscriptIndex:
         return self.put(own, envelope.type, parent, offset, length)
 
     def put(self, own: str, kind: str, parent: int, offset: int, length: int) -> int:
-        """``parent`` by its place; -1 for none."""
+        """Adds an entry and returns its place. ``parent`` is a place, or -1 for none."""
         place = len(self.ids)
         self.ids.append(own)
         self.types.append(sys.intern(kind))
@@ -109,7 +109,7 @@ class TranscriptIndex:
         return place
 
     def shift(self, first: int, distance: int) -> None:
-        """The entries from place ``first`` on are that much further on in the file."""
+        """Moves the offsets of the entries from place ``first`` on."""
         for place in range(first, len(self.ids)):
             self.offsets[place] += distance
 
@@ -145,7 +145,7 @@ class TranscriptIndex:
         return self.ids[parent] if parent >= 0 else self.missing_parents.get(place)
 
     def path(self, leaf: int, limit: int | None = None) -> list[int]:
-        """Places from the root (or the last ``limit``) to ``leaf``."""
+        """Returns the places from the root to ``leaf``, with ``limit`` only the last ones."""
         walked: list[int] = []
         parents = self.parents
         while leaf >= 0 and (limit is None or len(walked) < limit):
@@ -155,7 +155,7 @@ class TranscriptIndex:
         return walked
 
     def walk(self, leaf: int) -> Iterator[tuple[int, str, str]]:
-        """(place, type, id) from ``leaf`` towards the root."""
+        """Yields (place, type, id) from ``leaf`` towards the root."""
         parents, types, ids = self.parents, self.types, self.ids
         while leaf >= 0:
             yield leaf, types[leaf], ids[leaf]
@@ -166,7 +166,7 @@ class TranscriptIndex:
 
 
 def scan(path: Path) -> TranscriptIndex:
-    """Reads the whole file once. Whatever is wrong with it becomes a warning; nothing is changed and nothing raised."""
+    """Reads the whole file once. Damage becomes a warning and raises nothing."""
     index = TranscriptIndex()
     number = start = 0
     for start, block in _blocks(path):
@@ -178,7 +178,7 @@ def scan(path: Path) -> TranscriptIndex:
 
 
 def _take_block(index: TranscriptIndex, block: memoryview, start: int, number: int) -> int:
-    """Indexes whole lines; returns the number of the last one. Most lines are sound and never copied."""
+    """Indexes whole lines and returns the number of the last one. Undamaged lines are not copied."""
     data = block.obj
     assert isinstance(data, bytearray)
     begin, size = 0, len(block)
@@ -202,7 +202,7 @@ def _take_block(index: TranscriptIndex, block: memoryview, start: int, number: i
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, memoryview]]:
-    """(offset, bytes) of blocks that end at the end of a line or of the file; valid until the next one is asked for."""
+    """Yields (offset, bytes) of blocks that end with a line or the file. A block is valid until the next one."""
     filled = offset = 0
     with path.open("rb", buffering=0) as file:
         buffer = bytearray(min(_BLOCK, os.fstat(file.fileno()).st_size + 1))
@@ -219,12 +219,12 @@ def _blocks(path: Path) -> Iterator[tuple[int, memoryview]]:
             buffer[: filled - whole] = buffer[whole:filled]
             filled -= whole
             if filled == len(buffer):
-                # A line longer than the buffer. (A new one: the old may still be looked at.)
+                # The line is longer than the buffer. The old buffer may still be in use, so a new one is made.
                 buffer = buffer + bytes(len(buffer))
 
 
 def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    """The bytes at each (offset, length), in order; neighbours are fetched with one read."""
+    """Yields the bytes at each (offset, length), in order. Neighbours are fetched with one read."""
     if not spans:
         return
     with path.open("rb", buffering=0) as file:
@@ -237,7 +237,7 @@ def read_spans(path: Path, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
 
 
 def _stretch(spans: Sequence[tuple[int, int]], place: int) -> int:
-    """How much to read at once from here: through small gaps, up to a bound."""
+    """Returns how much to read at once from here: across small gaps, up to a limit."""
     start, length = spans[place]
     end = start + length
     for offset, more in islice(spans, place + 1, None):
@@ -248,12 +248,12 @@ def _stretch(spans: Sequence[tuple[int, int]], place: int) -> int:
 
 
 def read_tail(path: Path, limit: int) -> list[Entry]:
-    """The last entries of the active branch that people see, oldest first. Abandoned branches are stepped over."""
+    """Returns the last entries of the active branch that people see, oldest first."""
     return _tail_of(_lines_backwards(path), limit)
 
 
 def read_packed_tail(packed: Path, limit: int) -> list[Entry]:
-    """The same of a compressed file, which has to be read from its beginning."""
+    """Does the same for a compressed file, which has to be read from its beginning."""
     return _tail_of(reversed(b"".join(unpacked_blocks(packed)).split(b"\n")), limit)
 
 
@@ -270,7 +270,7 @@ def _tail_of(lines: Iterator[bytes], limit: int) -> list[Entry]:
             continue
         if envelope.type in SHOWN_TYPES and (envelope.type not in MAYBE_SHOWN_TYPES or is_displayed(line)):
             found.append(Entry(envelope.id or "", envelope.parentId, envelope.type, line))
-        # A line of the first format has no id and follows the line before it.
+        # The parent of a line of the first format is the line before it.
         anything = envelope.id is None and envelope.parentId is None
         wanted = envelope.parentId
         if len(found) >= limit or (wanted is None and not anything) or (wanted == envelope.id and not anything):
@@ -280,11 +280,11 @@ def _tail_of(lines: Iterator[bytes], limit: int) -> list[Entry]:
 
 
 def _lines_backwards(path: Path) -> Iterator[bytes]:
-    """Lines from the last to the first."""
+    """Yields the lines from the last to the first."""
     with path.open("rb", buffering=0) as file:
         fd = file.fileno()
         end = os.fstat(fd).st_size
-        # The head of a line whose beginning is in an earlier block, as pieces, latest first.
+        # The pieces of a line that begins in an earlier block, the last piece first.
         pieces: list[bytes] = []
         while end > 0:
             start = max(0, end - _TAIL_BLOCK)

@@ -1,4 +1,4 @@
-"""``TranscriptStore`` on files: finds transcripts, keeps the live ones, archives the old ones."""
+"""``TranscriptStore`` on files: it finds transcripts, keeps open ones in memory and archives old ones."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from openclaw.storage.files.transcript_index import read_packed_tail, read_tail
 log = logging.getLogger(__name__)
 
 MOST_AGENTS = 256
-"""Whose folders are kept in mind."""
+"""The number of agents whose folders are cached."""
 
 
 class Locations:
-    """Paths of one state directory. ``store_path`` tells where an agent's ``sessions.json`` is, if not at home."""
+    """The paths of transcripts. ``store_path`` returns where an agent's ``sessions.json`` is, if that is configured."""
 
     def __init__(self, state_dir: str, store_path: Callable[[str], str] | None = None) -> None:
         self._state = state_dir
@@ -40,12 +40,12 @@ class Locations:
         self._warned: set[str] = set()
 
     def default(self, ref: TranscriptRef) -> Path:
-        """Where a new transcript is written: where the entry says, if it may say so, else in the agent's folder."""
+        """Returns the path of a new transcript: the entry's ``sessionFile`` if allowed, else in the agent's folder."""
         pointed = self._pointed_at(ref)
         return pointed or Path(self._home(ref), session_file_name(ref.session_id, ref.thread_id))
 
     def real_default(self, ref: TranscriptRef) -> tuple[Path, str]:
-        """The same, with links followed. Those of the agent's folder once: a file that is new is no link itself."""
+        """Returns the default path, and the same path with links followed. A new file is no link itself."""
         if ref.file:
             path = self.default(ref)
             return path, os.path.realpath(path)
@@ -56,16 +56,16 @@ class Locations:
         return next(self._plain(ref, self._candidates(ref)), None)
 
     def find_packed(self, ref: TranscriptRef) -> Path | None:
-        """The compressed file, where there is no plain one."""
+        """Returns the compressed file."""
         return next(self._packed(ref, self._candidates(ref)), None)
 
     def find_either(self, ref: TranscriptRef) -> tuple[Path | None, Path | None]:
-        """The plain file, or else the compressed one."""
+        """Returns the plain file, or else the compressed one."""
         candidates = self._candidates(ref)
         plain = next(self._plain(ref, candidates), None)
         packed = next(self._packed(ref, candidates), None) if plain is None else None
         if plain is None and packed is None:
-            # Looked for once more: it may have turned from one form into the other in between.
+            # The file may have been decompressed between the two searches.
             plain = next(self._plain(ref, candidates), None)
         return plain, packed
 
@@ -76,7 +76,7 @@ class Locations:
         return _distinct(self._packed(ref, self._candidates(ref)))
 
     def folders(self, agent_id: str) -> list[Path]:
-        """Where this agent's transcripts are, older places included."""
+        """Returns the folders of this agent's transcripts, also those of older versions."""
         *own, _ = self._places(agent_id)
         return _distinct(Path(folder) for folder in own)
 
@@ -94,7 +94,7 @@ class Locations:
         if ref.thread_id is not None:
             names.append(session_file_name(ref.session_id))
         if ref.file:
-            # A state directory that was moved: the entry's absolute path is stale, the file's name is not.
+            # If the state directory was moved, the entry's absolute path is wrong but the file name is right.
             names.insert(0, os.path.basename(ref.file.strip().rstrip("/")))
         named = [name for name in names if name not in ("", ".", "..")]
         pointed = self._pointed_at(ref)
@@ -105,7 +105,7 @@ class Locations:
         return found if pointed is None else [str(pointed), *found]
 
     def _places_of(self, agent_id: str) -> tuple[str, ...]:
-        """The folders to look into. The last two are of older versions; of these the second is shared by all agents."""
+        """Returns the folders to search. The last two are of older versions, and all agents share the last one."""
         beside = [os.path.dirname(self._store_path(agent_id))] if self._store_path else []
         older = os.path.join(self._state, "sessions")
         home, oldest = sessions_dir(self._state, agent_id), os.path.join(older, normalize_agent_id(agent_id))
@@ -115,7 +115,7 @@ class Locations:
         return sessions_dir(self._state, ref.agent_id)
 
     def _pointed_at(self, ref: TranscriptRef) -> Path | None:
-        """``sessionFile``, as long as it stays inside the state directory (or beside the store)."""
+        """Returns the path in ``sessionFile``, if it is inside the state directory or beside the store."""
         text = (ref.file or "").strip()
         if not text:
             return None
@@ -127,7 +127,7 @@ class Locations:
         return Path(path)
 
     def _is_inside(self, path: str, ref: TranscriptRef) -> bool:
-        """Links followed: a name inside may lead outside."""
+        """Follows links, because a name inside may lead outside."""
         real = os.path.realpath(path)
         beside, *_ = self._places(ref.agent_id)
         roots = [os.path.join(os.path.realpath(root), "") for root in (self._state, beside)]
@@ -144,14 +144,14 @@ def _is_named_so(path: str) -> bool:
 
 
 def _distinct(paths: Iterable[Path]) -> list[Path]:
-    """Without those that lead to the same place as another."""
+    """Removes paths that lead to the same file as another."""
     return list({os.path.realpath(path): path for path in paths}.values())
 
 
 def shorten_file(path: Path, max_lines: int, archive: Path) -> Shortened:
-    """The whole file goes to ``archive``; in its place come the header and the last lines, first one re-rooted.
+    """Keeps the header and the last lines, and makes the first of them the root. ``archive`` gets the whole file.
 
-    The archive is made first and the new file replaces the old in one step: a crash leaves either the old one or both.
+    The archive is made first, and the new file replaces the old one in one step. So a crash loses nothing.
     """
     lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
     header = lines[:1] if lines and _decoded(lines[0]).get("type") == "session" else []
@@ -165,7 +165,7 @@ def shorten_file(path: Path, max_lines: int, archive: Path) -> Shortened:
 
 
 def _rerooted(lines: list[bytes]) -> list[bytes]:
-    """An entry whose parent was left behind hangs on the kept entry before it; the first one on nothing."""
+    """Gives an entry whose parent was removed the entry before it as its parent. The first gets none."""
     known: set[str] = set()
     last: str | None = None
     rooted: list[bytes] = []
@@ -194,13 +194,13 @@ T = TypeVar("T")
 LONGEST_TAIL = 1000
 MOST_PLACES = 4096
 WEIGHED_EVERY = 32
-"""They grow while they are held: so often all are weighed, besides whenever a heavy one comes."""
+"""The memory of all open transcripts is added up each time this many were opened, because they grow."""
 LARGEST_IN_MEMORY = 64 << 20
-"""A compressed transcript larger than this is made plain again to be looked at."""
+"""A larger compressed transcript is decompressed to a file when its tail is read."""
 
 
 class FileTranscriptStore:
-    """Keeps at most ``most_live`` idle transcripts in memory; one that somebody still holds stays the same object."""
+    """Keeps at most ``most_live`` unused transcripts in memory. One that is still in use stays the same object."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class FileTranscriptStore:
         if task is None:
             task = self._opening[place] = asyncio.create_task(self._load(place, path, ref.session_id, cwd))
             task.add_done_callback(lambda _: self._opening.pop(place, None))
-        # Shielded: one caller giving up must not take the file away from the others.
+        # The task is shielded, because other callers may wait for it too.
         return await asyncio.shield(task)
 
     def begin(self, ref: TranscriptRef, *, cwd: str = "") -> None:
@@ -267,7 +267,6 @@ class FileTranscriptStore:
         self._places[ref] = place
 
     async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> FileTranscript:
-        """A new transcript that begins with ``source``'s active branch, same ids, labels carried over."""
         path = self._locations.default(ref)
         if path.exists():
             raise FileExistsError(f"{path} exists already; a fork needs a new session id")
@@ -275,7 +274,7 @@ class FileTranscriptStore:
         forked = self._make(path, ref.session_id, cwd, parent=source.path)
         forked.begin_with(entries)
         self._keep(os.path.realpath(path), forked)
-        # A name given while another branch was active is not on this one.
+        # Labels that were given while another branch was active are not part of this one.
         for entry_id, text in source.labels().items():
             if entry_id in forked and forked.labels().get(entry_id) != text:
                 await forked.label(entry_id, text)
@@ -331,7 +330,7 @@ class FileTranscriptStore:
         stamp = iso_utc(self._clock.now_ms()).replace(":", "-")
         shortened = await asyncio.to_thread(shorten_file, path, max_lines, path.with_name(f"{path.name}.bak.{stamp}"))
         if shortened.archived is not None:
-            # Whoever opens it next reads the new file; the old object would write to a file that is gone.
+            # The old object would write to the old file, so the next caller gets a new one.
             await self.forget(ref.session_id)
             if live is not None:
                 live.rest()
@@ -362,7 +361,7 @@ class FileTranscriptStore:
         )
 
     def _let_go(self, place: str) -> bool:
-        """True when nobody but this store had the transcript in memory, which now has not either."""
+        """Drops the transcript from memory. False when somebody else uses it."""
         kept = self._recent.pop(place, None)
         if kept is None:
             return place not in self._live
@@ -377,7 +376,7 @@ class FileTranscriptStore:
         return False
 
     async def _plain(self, ref: TranscriptRef) -> Path | None:
-        """The transcript's file, made plain again if it was compressed; nothing is changing it when this returns."""
+        """Returns the plain file, which it decompresses if necessary. Nothing changes the file when this returns."""
         while True:
             path, packed = self._locations.find_either(ref)
             target = path or (plain_name(packed) if packed is not None else None)
@@ -391,7 +390,7 @@ class FileTranscriptStore:
                 await self._change(os.path.realpath(target), partial(unpack, packed))
 
     async def _change(self, place: str, work: Callable[[], T]) -> T:
-        """Only one at a time turns a file into its other form, to the end, whoever gives up waiting for it."""
+        """Compresses or decompresses a file. The work goes on to its end even if the caller is cancelled."""
         task = asyncio.create_task(asyncio.to_thread(work))
         self._changing[place] = task
         task.add_done_callback(lambda _: self._changing.pop(place, None))
@@ -427,7 +426,7 @@ class FileTranscriptStore:
         return self._keep(place, transcript)
 
     def _use(self, place: str, transcript: FileTranscript) -> None:
-        """The last to be let go. Only one that was let go before can make it too many."""
+        """Marks the transcript as the most recently used one."""
         if place in self._recent:
             self._recent.move_to_end(place)
         else:
@@ -452,7 +451,7 @@ class FileTranscriptStore:
 
 
 def _rename_free(path: Path, stamp: str) -> Path:
-    """The stamp comes before the ending that says a file is compressed."""
+    """Renames a file to a free name. The stamp comes before the ending of a compressed file."""
     ending = SUFFIX if path.name.endswith(SUFFIX) else ""
     name = path.name.removesuffix(ending)
     target, count = path.with_name(f"{name}.{stamp}{ending}"), 1
