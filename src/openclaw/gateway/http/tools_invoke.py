@@ -16,7 +16,7 @@ from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.openai_shared import Refused, admit, json_response, read_json
 from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.session_target import entry_of, require_agent, target_of
+from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
 from openclaw.inbound.commands.context import Facts
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.models.base import ModelError
