@@ -184,17 +184,17 @@ class SignalChannel:
 
     # Sending
 
-    async def send(self, route: Route, part: OutgoingMessage, key: str) -> SendReceipt:
-        params: dict[str, Any] = {"message": part.text, **self._account(), **recipient_params(route.to or "")}
-        if part.media:
-            params["attachments"] = await self._outgoing_media(part)
-        elif not part.text:
+    async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
+        params: dict[str, Any] = {"message": message.text, **self._account(), **recipient_params(route.to or "")}
+        if message.media:
+            params["attachments"] = await self._outgoing_media(message)
+        elif not message.text:
             raise SendFailed("there is nothing to send", permanent=True)
         return sent_of(await self._ask("send", params, SEND_TIMEOUT_S))
 
-    async def _outgoing_media(self, part: OutgoingMessage) -> list[str]:
+    async def _outgoing_media(self, message: OutgoingMessage) -> list[str]:
         uris: list[str] = []
-        for media in part.media:
+        for media in message.media:
             data = await self._context.blobs.get(media.blob)
             if data is None:
                 raise SendFailed(f"the file {media.file_name or media.blob[:12]} is gone", permanent=True)
