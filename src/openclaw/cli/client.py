@@ -160,7 +160,7 @@ def _connect(target: Target, timeout_s: float | None) -> socket.socket:
 class GatewayError(UserError):
     """The Gateway understood the request and refused it."""
 
-    def __init__(self, message: str, code: str, details: Any = None) -> None:
+    def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.message = message
         self.error_code = code
@@ -319,7 +319,7 @@ def refused(error: Any) -> GatewayError:
     if isinstance(issues, list):
         lines = [f"  {i.get('path') or '(root)'}: {i.get('message')}" for i in issues if isinstance(i, dict)]
         message = "\n".join([message, *lines])
-    return GatewayError(message, str(error.get("code") or "UNAVAILABLE"), details)
+    return GatewayError(message, str(error.get("code") or "UNAVAILABLE"))
 
 
 def new_id() -> str:

@@ -175,8 +175,6 @@ def agent(args: argparse.Namespace) -> int:
 
 def with_context(text: str, files: list[str]) -> tuple[str, list[dict[str, Any]]]:
     """Returns the message with the text files in it, and the images as attachments."""
-    import binascii
-
     parts, attachments = [text], []
     for path in files:
         data = _read(path)
@@ -186,6 +184,8 @@ def with_context(text: str, files: list[str]) -> tuple[str, list[dict[str, Any]]
             continue
         if len(data) > MAX_IMAGE_BYTES:
             raise UserError(f"Image too large: {path} has more than {MAX_IMAGE_BYTES} bytes")
+        import binascii
+
         content = binascii.b2a_base64(data, newline=False).decode()
         image = {"type": "image", "mimeType": mime, "fileName": os.path.basename(path), "content": content}
         attachments.append(image)

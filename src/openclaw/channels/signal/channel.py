@@ -161,14 +161,11 @@ class SignalChannel:
                     return
             await self._context.clock.sleep(OFFER_AGAIN.delay_s(attempt, random.random))
         if taken is not False and self._settings.send_read_receipts and inbound.peer.kind == "direct":
-            await self._confirm_read(inbound)
-
-    async def _confirm_read(self, inbound: Inbound) -> None:
-        params = {"recipient": _address_of_sender(inbound), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
-        try:
-            await self._daemon().call("sendReceipt", {**params, **self._account()})
-        except (RpcError, RpcUnreachable) as error:
-            self._context.log.info("the read receipt was not sent: %s", error)
+            read = {"recipient": _address_of_sender(inbound), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
+            try:
+                await self._daemon().call("sendReceipt", {**read, **self._account()})
+            except (RpcError, RpcUnreachable) as error:
+                self._context.log.info("the read receipt was not sent: %s", error)
 
     def _wants(self, reaction: IncomingReaction) -> bool:
         match self._settings.reaction_notifications:
