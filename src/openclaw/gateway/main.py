@@ -153,7 +153,7 @@ async def serving(
             log.info("taking up %d unfinished messages", unfinished)
         await gateway.dispatcher.recover()
         await tell_lost(gateway)
-        await gateway.reception.recover()
+        await gateway.pipeline.recover()
         if gateway.channel_services is not None:
             await gateway.channel_services.start()
         yield gateway, server
