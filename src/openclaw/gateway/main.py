@@ -151,7 +151,7 @@ async def serving(
         await gateway.start_services()
         if unfinished:
             log.info("taking up %d unfinished messages", unfinished)
-        await gateway.dispatcher.recover()
+        gateway.dispatcher.start_unfinished()
         await tell_lost(gateway)
         await gateway.pipeline.recover()
         if gateway.channel_services is not None:

@@ -111,7 +111,7 @@ async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict
         run_id=run_id,
         call_id=run_id,
         notify=lambda text: gateway.runtime.notes.add(target.key, text),
-        exec=wish,
+        exec_overrides=wish,
     )
     try:
         result = await tool.run(arguments, context)
