@@ -177,6 +177,7 @@ async def answer(gateway: Gateway, client: Client, id: str, name: str, raw: msgs
     except Exception as error:
         log.exception("method %s failed", name[:80], extra={"fields": {"conn": client.conn_id, "id": id[:80]}})
         # The client learns a cause only when its reader can act on it.
-        is_disk = isinstance(error, OSError) and is_disk_trouble(error)
-        message = f"not done: {in_words(error)}, then try again" if is_disk else "internal error (see logs)"
+        message = "internal error (see logs)"
+        if isinstance(error, OSError) and is_disk_trouble(error):
+            message = f"not done: {in_words(error)}, then try again"
         return Answer(frames.encode_error(id, frames.ErrorShape(code="UNAVAILABLE", message=message)), False, message)
