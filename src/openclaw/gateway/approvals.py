@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.gateway.spoken import notice
-from openclaw.inbound.intake import Incoming, take_in
 from openclaw.tools.exec.approvals import Approval, Approvals, PendingApproval
 
 if TYPE_CHECKING:
@@ -68,7 +65,7 @@ def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> No
     record = gateway.dispatcher.find(approval.run_id) if approval.run_id else None
     shown = gateway.runtime.config.current.approvals.get("exec", {})
     if record is not None and not (isinstance(shown, dict) and shown.get("enabled") is False):
-        gateway.spawn(notice(gateway, record, f"approval-{approval.id}-{what}", text))
+        gateway.spawn(gateway.notices.beside_run(record, f"approval-{approval.id}-{what}", text))
 
 
 async def tell_lost(gateway: Gateway) -> None:
@@ -82,7 +79,7 @@ async def tell_lost(gateway: Gateway) -> None:
             lost = journal.left_over[0]
             if lost.run_id:
                 # Named after the question: told once, also when the Gateway stops in the middle of this.
-                await _wake(gateway, lost.run_id, lost_text(lost), str(uuid.uuid5(_LOST, lost.id)))
+                await gateway.pipeline.wake(lost.run_id, lost_text(lost), str(uuid.uuid5(_LOST, lost.id)))
             await journal.note(msgspec.structs.replace(lost, state="lost"))
             journal.left_over.pop(0)
     except OSError as error:
@@ -102,26 +99,3 @@ def lost_text(lost: PendingApproval) -> str:
         "The Gateway was restarted before anybody answered, so the command was not run and the question is closed. "
         "Say so; if the command is still wanted, it has to be asked for again."
     )
-
-
-def wake(gateway: Gateway, run_id: str, text: str) -> None:
-    gateway.spawn(_wake(gateway, run_id, text, str(uuid.uuid4())))
-
-
-async def _wake(gateway: Gateway, run_id: str, text: str, own_id: str) -> None:
-    """A turn about something that ended: in the session of the run that began it, answered where that run was."""
-    row = await gateway.runtime.ledger.by_run(run_id)
-    if row is None:
-        return
-    zone = gateway.user_zone()
-    moment = datetime.fromtimestamp(gateway.runtime.clock.now_ms() / 1000, zone).astimezone(zone)
-    incoming = Incoming(
-        run_id=own_id,
-        agent_id=row.agent_id,
-        session_key=row.session_key,
-        source=row.source,
-        route=row.route,
-        prompt=f"System: [{moment:%Y-%m-%d %H:%M:%S %Z}] {text}",
-        carried=row.body.wishes(),
-    )
-    await take_in(incoming, gateway.runtime, gateway.dispatcher)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.targets import find_row, target_of
-from openclaw.inbound.stamp import without_wrappers
+from openclaw.gateway.session_target import find_row, target_of
 from openclaw.runs.run_index import LONGEST_CHAIN
-from openclaw.runs.why_text import answered_by, delivery_text, reason_text, summary, tell
+from openclaw.runs.why import Life, life_of, story_of
+from openclaw.runs.why_text import answered_by, delivery_text, reason_text, summary
 from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.reset import previous_sessions
-from openclaw.storage.base import LedgerRow, OutboxRow, StateChange, ToolCallRow
+from openclaw.sessions.typed_text import without_wrappers
+from openclaw.storage.base import LedgerRow, OutboxRow, ToolCallRow
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -28,29 +26,6 @@ LONGEST_TEXT = 2_000
 LONGEST_ARGUMENTS = 2_000
 LONGEST_NUMBER = 18
 """Digits; the ledger counts in 64 bits."""
-
-
-class Life(msgspec.Struct, frozen=True):
-    """Everything the ledger knows about one message."""
-
-    row: LedgerRow
-    changes: list[StateChange]
-    tool_calls: list[ToolCallRow]
-    outbox: list[OutboxRow]
-
-
-async def life_of(gateway: Gateway, row: LedgerRow) -> Life:
-    ledger = gateway.runtime.ledger
-    # Asked together they share one trip to the ledger's thread.
-    parts = await asyncio.gather(ledger.story(row.id), ledger.tool_calls(row.id), ledger.outbox_of(row.id))
-    return Life(row, *parts)
-
-
-def story_of(gateway: Gateway, life: Life) -> list[str]:
-    now, zone = gateway.runtime.clock.now_ms(), gateway.user_zone()
-    record = gateway.dispatcher.find(life.row.run_id)
-    disk = record.disk if record is not None and life.row.ended_at is None else None
-    return tell(life.row, life.changes, life.tool_calls, life.outbox, now, zone, disk)
 
 
 async def why(gateway: Gateway, ref: str) -> dict[str, Any]:
@@ -67,12 +42,15 @@ async def why(gateway: Gateway, ref: str) -> dict[str, Any]:
 
 
 async def why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
-    life = await life_of(gateway, row)
-    answer = {"kind": "message", "message": facts(life), "story": story_of(gateway, life)}
+    life = await life_of(gateway.runtime, row)
+    answer = {"kind": "message", "message": facts(life), "story": story_of(gateway.runtime, gateway.dispatcher, life)}
     answering = await _answering(gateway, row)
     if answering is not None:
-        theirs = await life_of(gateway, answering)
-        answer["answeredBy"] = {"message": facts(theirs), "story": story_of(gateway, theirs)}
+        theirs = await life_of(gateway.runtime, answering)
+        answer["answeredBy"] = {
+            "message": facts(theirs),
+            "story": story_of(gateway.runtime, gateway.dispatcher, theirs),
+        }
     return answer
 
 

@@ -153,9 +153,9 @@ async def serving(
         await gateway.start_services()
         if unfinished:
             log.info("taking up %d unfinished messages", unfinished)
-        await gateway.dispatcher.recover()
+        gateway.dispatcher.start_unfinished()
         await tell_lost(gateway)
-        await gateway.reception.recover()
+        await gateway.pipeline.recover()
         if gateway.channel_services is not None:
             await gateway.channel_services.start()
         yield gateway, server

@@ -9,12 +9,11 @@ import msgspec
 
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.targets import Target
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import level_unless_set, parse_level, supported_levels
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import is_subagent
+from openclaw.sessions.keys import SessionRef, is_subagent
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -68,7 +67,7 @@ _OFF_IS_ABSENT = frozenset({"reasoningLevel", "responseUsage"})
 
 
 def apply_patch(
-    entry: SessionEntry | None, patch: SessionsPatch, target: Target, gateway: Gateway, now_ms: int
+    entry: SessionEntry | None, patch: SessionsPatch, target: SessionRef, gateway: Gateway, now_ms: int
 ) -> SessionEntry:
     """The changed entry. A session that does not exist yet is made. Raises MethodError for a value it cannot take."""
     changed: dict[str, Any] = dict(entry or {"sessionId": str(uuid.uuid4())})
@@ -121,7 +120,7 @@ def _set_label(entry: dict[str, Any], value: Setting) -> None:
     entry["label"] = label
 
 
-def _set_thinking(entry: dict[str, Any], value: Setting, target: Target, gateway: Gateway) -> None:
+def _set_thinking(entry: dict[str, Any], value: Setting, target: SessionRef, gateway: Gateway) -> None:
     """Off is the absence of a level, unless the session's model would think without one."""
     if value is msgspec.UNSET:
         return
@@ -141,7 +140,7 @@ def _set_thinking(entry: dict[str, Any], value: Setting, target: Target, gateway
         entry["thinkingLevel"] = level
 
 
-def _model_of(entry: dict[str, Any], target: Target, gateway: Gateway) -> Model | None:
+def _model_of(entry: dict[str, Any], target: SessionRef, gateway: Gateway) -> Model | None:
     """The one the session uses; None when that is not known any more."""
     chosen, provider = entry.get("modelOverride"), entry.get("providerOverride")
     try:
@@ -162,7 +161,7 @@ def _set_text(entry: dict[str, Any], name: str, value: Setting) -> None:
         entry.pop(name, None)
 
 
-def _set_spawned_by(entry: dict[str, Any], value: Setting, target: Target) -> None:
+def _set_spawned_by(entry: dict[str, Any], value: Setting, target: SessionRef) -> None:
     if value is msgspec.UNSET:
         return
     known = entry.get("spawnedBy")
@@ -180,7 +179,7 @@ def _set_spawned_by(entry: dict[str, Any], value: Setting, target: Target) -> No
     entry["spawnedBy"] = parent
 
 
-def _set_model(entry: dict[str, Any], value: Setting, target: Target, gateway: Gateway) -> None:
+def _set_model(entry: dict[str, Any], value: Setting, target: SessionRef, gateway: Gateway) -> None:
     """The default model is stored as the absence of a choice, so that it follows the configuration."""
     if value is msgspec.UNSET:
         return

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime, timedelta, tzinfo
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -21,65 +19,11 @@ from openclaw.agent.spend.spend import (
     together,
     total_of,
 )
-from openclaw.gateway.targets import Target, transcript_ref
-from openclaw.models.base import Price
-from openclaw.models.catalogue import UnknownModel
-from openclaw.paths import sessions_dir
-from openclaw.sessions.entry import SessionEntry
 
 if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
+    pass
 
 T = TypeVar("T")
-DAY_MS = 86_400_000
-
-
-def prices(gateway: Gateway) -> PriceOf:
-    """Each model is looked up once; what the catalogue does not know has no price."""
-    catalogue, known = gateway.runtime.catalogue(), dict[tuple[str, str], Price | None]()
-
-    def price_of(provider: str, model: str) -> Price | None:
-        if (provider, model) not in known:
-            try:
-                known[provider, model] = catalogue.resolve(f"{provider}/{model}").cost
-            except UnknownModel:
-                known[provider, model] = None
-        return known[provider, model]
-
-    return price_of
-
-
-def last_days(now_ms: int, count: int, zone: tzinfo | None) -> Days:
-    """Today and the days before it, ``count`` in all."""
-    today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).date()
-    return Days((today - timedelta(days=count - 1)).isoformat(), today.isoformat(), zone)
-
-
-def begins_ms(days: Days) -> int:
-    """No call of these days can be older, whatever the zone."""
-    first = datetime.combine(date.fromisoformat(days.first), datetime.min.time(), UTC)
-    return int(first.timestamp() * 1000) - DAY_MS
-
-
-def folders(gateway: Gateway, agent_id: str | None = None) -> list[Path]:
-    agents = [agent_id] if agent_id else gateway.agent_ids()
-    found = [Path(sessions_dir(gateway.runtime.state_dir, agent)) for agent in agents]
-    return list(dict.fromkeys([*found, *(Path(gateway.runtime.sessions.path(agent)).parent for agent in agents)]))
-
-
-async def of_session(
-    gateway: Gateway, target: Target, entry: SessionEntry | None, what: Callable[[FileSpend], T]
-) -> T | None:
-    """None when the session has no transcript."""
-    path = transcript_path(gateway, target, entry)
-    if path is None:
-        return None
-    return await gateway.runtime.spending.reckon(lambda found: what(found.get(path, FileSpend())), [path])
-
-
-def transcript_path(gateway: Gateway, target: Target, entry: SessionEntry | None) -> Path | None:
-    found = gateway.runtime.transcripts.locate(transcript_ref(target, entry)) if entry else None
-    return Path(found) if found else None
 
 
 # Parts of answers

@@ -9,7 +9,8 @@ import msgspec
 from openclaw.gateway import explain
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.targets import target_of
+from openclaw.gateway.session_target import target_of
+from openclaw.runs.why import life_of
 from openclaw.storage.base import MessageState
 
 methods = MethodTable()
@@ -47,7 +48,7 @@ async def get(call: Call) -> Any:
         raise MethodError("Provide either id or runId (not both)")
     if row is None:
         raise MethodError(f"No message found: {params.run_id or params.id}")
-    return explain.facts(await explain.life_of(call.gateway, row))
+    return explain.facts(await life_of(call.gateway.runtime, row))
 
 
 class MessagesWhy(Params):

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Collection
 from functools import lru_cache
 
 import msgspec
 
 from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
+from openclaw.inbound.access import ChannelSettings
 from openclaw.inbound.message import Inbound
+from openclaw.inbound.prompt_text import HistoryEntry, media_marks, sender_label
 from openclaw.sessions.entry import SessionEntry
 
-log = logging.getLogger("openclaw.inbound.mentions")
+log = logging.getLogger("openclaw.inbound.gate")
 
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f]")
 _NATIVE_ONLY = frozenset({"whatsapp"})
@@ -105,3 +108,66 @@ def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
         except (re.error, RecursionError, OverflowError) as error:
             log.warning("mention pattern %r is not a regular expression (%s); it is ignored", pattern, error)
     return tuple(compiled)
+
+
+DEFAULT_LIMIT = 50
+_DEFAULT_LIMITS = {"discord": 20}
+MOST_CONVERSATIONS = 1000
+MOST_CHARS = 8000
+"""Of one remembered message; longer ones are cut."""
+
+
+class PendingHistory:
+    """Per conversation, oldest first. Of too many conversations the one silent for longest is forgotten."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, list[HistoryEntry]] = {}
+
+    def record(self, key: str, entry: HistoryEntry, limit: int) -> None:
+        """A limit of 0 records nothing and leaves what is there."""
+        if limit <= 0:
+            return
+        entries = self._pending.pop(key, [])
+        entries.append(entry)
+        self._pending[key] = entries[-limit:]
+        while len(self._pending) > MOST_CONVERSATIONS:
+            del self._pending[next(iter(self._pending))]
+
+    def pending(self, key: str, limit: int) -> tuple[HistoryEntry, ...]:
+        return tuple(self._pending.get(key, ())[-limit:]) if limit > 0 else ()
+
+    def clear(self, key: str, limit: int, used: Collection[HistoryEntry] | None = None) -> None:
+        """After a run was started. With ``used``, what came in meanwhile stays for the next one."""
+        if limit <= 0 or key not in self._pending:
+            return
+        spent = {id(entry) for entry in used} if used is not None else None
+        left = [entry for entry in self._pending[key] if spent is not None and id(entry) not in spent]
+        if left:
+            self._pending[key] = left
+        else:
+            del self._pending[key]
+
+
+def history_limit(config: Config, settings: ChannelSettings) -> int:
+    """The account's or channel's limit, else the general one for groups, else the built-in one."""
+    if settings.history_limit is not None:
+        return settings.history_limit
+    general = config.messages.group_chat.history_limit
+    return general if general is not None else _DEFAULT_LIMITS.get(settings.channel, DEFAULT_LIMIT)
+
+
+def history_key(inbound: Inbound) -> str:
+    key = f"{inbound.channel}:{inbound.account_id}:{inbound.peer.kind}:{inbound.peer.id}"
+    if inbound.thread_has_session and inbound.thread_id is not None:
+        key += f":thread:{inbound.thread_id}"
+    return key.lower()
+
+
+def history_entry(inbound: Inbound) -> HistoryEntry:
+    body = inbound.text if inbound.text.strip() else " ".join(media_marks(inbound))
+    return HistoryEntry(
+        sender=sender_label(inbound.sender),
+        body=body if len(body) <= MOST_CHARS else body[:MOST_CHARS] + "…",
+        timestamp_ms=inbound.timestamp_ms,
+        message_id=inbound.message_id,
+    )

@@ -9,8 +9,8 @@ import pytest
 
 from openclaw.inbound.command_text import DIRECT_CHAT, Listening
 from openclaw.inbound.commands.context import Continue, Handled
-from openclaw.inbound.commands.model_choice import leading_model
-from openclaw.inbound.commands.new_session import find_reset
+from openclaw.inbound.commands.models import leading_model
+from openclaw.inbound.commands.session import find_reset
 from tests.inbound.commands.desk import Desk, MakeDesk
 
 STARTED = "✅ New session started · model: acme/swift-1"

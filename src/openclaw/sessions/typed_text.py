@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-from openclaw.inbound.envelope import minute_stamp, time_zone
-
-_STAMPED = re.compile(r"^\[[^\]]*\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}[^\]]*\]")
+STAMPED = re.compile(r"^\[[^\]]*\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}[^\]]*\]")
 _MESSAGE_ID_LINE = re.compile(r"^[ \t]*\[message_id: [^\]]*\][ \t]*$\n?", re.MULTILINE)
 _SYSTEM_LINES = re.compile(r"(?:System: \[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [^\]\n]*\][^\n]*\n)+\n(?=.)", re.DOTALL)
 
@@ -21,13 +19,6 @@ GREETING_MARK = "A new session was started via /new or /reset"
 """Begins what the agent is told where a person only asked for a new session: nobody typed it."""
 
 
-def stamped(text: str, now_ms: int, zone: str | None) -> str:
-    """``[Sun 2026-11-15 18:22 UTC] text``; left alone when the text carries a stamp already."""
-    if _STAMPED.match(text) or "Current time: " in text:
-        return text
-    return f"[{minute_stamp(now_ms, time_zone(zone or ''))}] {text}"
-
-
 def without_wrappers(text: str) -> str:
     """What the person typed: without stamp or channel envelope, message-id lines, and what was told in front of it."""
     if text.startswith("System: [") and (told := _SYSTEM_LINES.match(text)) is not None:
@@ -35,5 +26,5 @@ def without_wrappers(text: str) -> str:
     if text.startswith(ABORT_NOTE):
         text = text[len(ABORT_NOTE) :].lstrip()
     plain = _MESSAGE_ID_LINE.sub("", text) if "[message_id: " in text else text
-    match = _STAMPED.match(plain)
+    match = STAMPED.match(plain)
     return (plain[match.end() :].lstrip() if match else plain).rstrip("\n")

@@ -1,36 +1,44 @@
-"""``/compact`` and the pinned texts it never touches: ``/pin``, ``/unpin``, ``/pins``."""
+"""``/context``: what the model is shown, by part and size."""
 
 from __future__ import annotations
 
 from openclaw.agent.compaction.compaction import CompactionOutcome, NothingToDo
 from openclaw.agent.compaction.pins import Pin, PinRefused
-from openclaw.inbound.commands.context import CommandContext, handles
-from openclaw.inbound.commands.figures import percent, shortened, token_count
-from openclaw.inbound.commands.registry import Command, add
+from openclaw.agent.prompt.report import context_detail, context_help, context_json, context_list
+from openclaw.inbound.commands.context import CommandContext
+from openclaw.models.base import ModelError
+from openclaw.models.catalogue import UnknownModel
+from openclaw.outbound.usage_text import percent, shortened, token_count
+from openclaw.sessions.entry import SessionEntry
 
-add(
-    Command(
-        name="compact",
-        usage="[preview|undo|what to keep in mind]",
-        category="Session",
-        slow=True,
-        help="Condense the older part of the conversation; nothing is deleted.",
-    )
-)
-add(
-    Command(
-        name="pin",
-        usage="<text>",
-        category="Session",
-        slow=True,
-        help="Keep a text word for word, whatever is condensed.",
-    )
-)
-add(Command(name="unpin", usage="<number>", category="Session", slow=True, help="Take a pinned text off again."))
-add(Command(name="pins", category="Session", help="The pinned texts."))
+_VIEWS = {
+    "list": context_list,
+    "show": context_list,
+    "detail": context_detail,
+    "deep": context_detail,
+    "json": context_json,
+}
 
 
-@handles("compact")
+async def context(context: CommandContext) -> str:
+    wish = context.args.strip().removeprefix(":").strip().lower()
+    if wish in ("", "help"):
+        return context_help()
+    view = _VIEWS.get(wish)
+    if view is None:
+        return (
+            f"Unknown /context mode. Use: /context, /context list, /context detail, or /context json.\n{context_help()}"
+        )
+    try:
+        report = await context.services.prompt_report(context.session)
+    except (ModelError, UnknownModel) as problem:
+        return f"⚙️ {problem}"
+    entry = dict(context.entry or SessionEntry(sessionId=""))
+    if entry.get("contextTokens") is None:
+        entry["contextTokens"] = await context.services.context_window(context.session)
+    return view(report, entry)
+
+
 async def compact(context: CommandContext) -> str:
     session, compactions = context.session, context.services.compactions
     wish = context.args.strip().removeprefix(":").strip()
@@ -78,7 +86,6 @@ async def _fullness(context: CommandContext) -> str:
     return f"{text} ({percent(used, window)})" if used is not None and window else text
 
 
-@handles("pin")
 async def pin(context: CommandContext) -> str:
     session = context.session
     if await context.services.entry(session) is None:
@@ -90,7 +97,6 @@ async def pin(context: CommandContext) -> str:
     return f"📌 Pinned: {shortened(pinned.text, 120)}"
 
 
-@handles("unpin")
 async def unpin(context: CommandContext) -> str:
     word = context.args.strip().removeprefix("#")
     if not (word.isascii() and word.isdigit()):
@@ -103,7 +109,6 @@ async def unpin(context: CommandContext) -> str:
     return f"📌 No longer pinned: {shortened(taken.text, 120)}"
 
 
-@handles("pins")
 async def pins(context: CommandContext) -> str:
     session = context.session
     return pins_text(await context.services.compactions.pins(session.agent_id, session.key))

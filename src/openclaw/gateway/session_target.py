@@ -5,25 +5,18 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from openclaw.config.agents import default_agent_id, main_key
 from openclaw.gateway.server.registry import MethodError
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import LONGEST_KEY, REMEMBERED_KEYS, agent_of, canonical_key, key_problem
-from openclaw.sessions.send_policy import send_decision
+from openclaw.sessions.keys import LONGEST_KEY, REMEMBERED_KEYS, SessionRef, agent_of, canonical_key, key_problem
+from openclaw.sessions.send_policy import is_blocked
 from openclaw.storage.base import SessionRow, TranscriptRef
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 
-class Target(msgspec.Struct, frozen=True):
-    agent_id: str
-    key: str
-
-
-def target_of(gateway: Gateway, key: str, agent_id: str | None = None) -> Target:
+def target_of(gateway: Gateway, key: str, agent_id: str | None = None) -> SessionRef:
     """``agent_id`` says whose session a key without an agent prefix means; the default agent's otherwise.
 
     Raises ``MethodError`` for what cannot be a key.
@@ -35,14 +28,14 @@ def target_of(gateway: Gateway, key: str, agent_id: str | None = None) -> Target
 
 
 @lru_cache(maxsize=REMEMBERED_KEYS)
-def _target(key: str, default_agent: str, main_key: str, scope: str) -> Target:
+def _target(key: str, default_agent: str, main_key: str, scope: str) -> SessionRef:
     if problem := key_problem(key):
         raise MethodError(f"invalid session key: {problem}")
     canonical = canonical_key(key, default_agent=default_agent, main_key=main_key, scope=scope)
-    return Target(agent_of(canonical, default_agent=default_agent), canonical)
+    return SessionRef(agent_of(canonical, default_agent=default_agent), canonical)
 
 
-def require_configured(gateway: Gateway, target: Target) -> None:
+def require_configured(gateway: Gateway, target: SessionRef) -> None:
     """A message for an agent nobody configured is a slip of the pen, once any agents are configured."""
     config = gateway.runtime.config.current
     if config.agents.list and target.agent_id not in gateway.agent_ids():
@@ -50,11 +43,11 @@ def require_configured(gateway: Gateway, target: Target) -> None:
         raise MethodError(f'unknown agent id "{target.agent_id}" in the session key; there are: {known}')
 
 
-async def entry_of(gateway: Gateway, target: Target) -> SessionEntry | None:
+async def entry_of(gateway: Gateway, target: SessionRef) -> SessionEntry | None:
     return await gateway.runtime.sessions.get(target.agent_id, target.key)
 
 
-def transcript_ref(target: Target, entry: SessionEntry) -> TranscriptRef:
+def transcript_ref(target: SessionRef, entry: SessionEntry) -> TranscriptRef:
     return TranscriptRef(agent_id=target.agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
 
 
@@ -64,11 +57,10 @@ def require_agent(gateway: Gateway, agent_id: str) -> None:
         raise MethodError(f'unknown agent id "{agent_id}"')
 
 
-def check_send_policy(gateway: Gateway, target: Target, entry: SessionEntry | None, channel: str | None = None) -> None:
-    policy = gateway.runtime.config.current.session.send_policy
-    rules = policy.rules if policy else ()
-    default = policy.default if policy else None
-    if send_decision(target.key, entry, rules, default, channel=channel) == "deny":
+def check_send_policy(
+    gateway: Gateway, target: SessionRef, entry: SessionEntry | None, channel: str | None = None
+) -> None:
+    if is_blocked(gateway.runtime.config.current.session.send_policy, target.key, entry, channel=channel):
         raise MethodError("send blocked by session policy")
 
 
