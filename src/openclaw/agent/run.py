@@ -303,7 +303,7 @@ class AgentRun:
             update=update,
             notify=notify,
             wake=partial(runtime.wake, run_id) if runtime.wake is not None else notify,
-            exec=overrides,
+            exec_overrides=overrides,
         )
 
     def _call_model(self, request: ModelRequest, heard: Heard) -> Awaitable[AssistantMessage]:

@@ -16,7 +16,7 @@ from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.openai_shared import Refused, admit, json_response, read_json
 from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.session_target import entry_of, require_agent, target_of
+from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
 from openclaw.inbound.commands.context import Facts
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.models.base import ModelError
@@ -107,7 +107,7 @@ async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict
         run_id=run_id,
         call_id=run_id,
         notify=lambda text: gateway.runtime.notes.add(target.key, text),
-        exec=wish,
+        exec_overrides=wish,
     )
     try:
         result = await tool.run(arguments, context)

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.gateway import session_rows
+from openclaw.gateway.methods.session_patch import SessionsPatch, apply_patch, resolved_model
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.session_patch import SessionsPatch, apply_patch, resolved_model
-from openclaw.gateway.session_target import entry_of, target_of, transcript_ref
+from openclaw.gateway.server.session_target import entry_of, target_of, transcript_ref
+from openclaw.gateway.views import session_rows
 from openclaw.outbound.preview import (
     derived_title,
     first_messages,

@@ -13,11 +13,11 @@ import msgspec
 from openclaw.agent.prompt.report import stored_report
 from openclaw.agent.spend import report as spend_report
 from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
-from openclaw.gateway import spend_view
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params, Positive
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.session_rows import model_defaults, row_view
-from openclaw.gateway.session_target import find_row, transcript_ref
+from openclaw.gateway.server.session_target import find_row, transcript_ref
+from openclaw.gateway.views import spend as spend_view
+from openclaw.gateway.views.session_rows import model_defaults, row_view
 from openclaw.messages import AssistantMessage
 from openclaw.models.cost import cost_of
 from openclaw.outbound.preview import message_of, preview_role, preview_text, shortened
