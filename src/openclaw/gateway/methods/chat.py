@@ -103,7 +103,7 @@ async def _answer(call: Call, message: Incoming) -> dict[str, Any]:
         return _acknowledgement(result.submission)
     if isinstance(result, Handled):
         if result.stopped is not None:
-            return {"ok": True, "aborted": bool(result.stopped.run_ids), "runIds": result.stopped.run_ids}
+            return {"ok": True, "aborted": bool(result.stopped), "runIds": result.stopped}
         call.client.finish_after(run_id)
         gateway.spawn(gateway.pipeline.answer(message, result))
         return {"runId": run_id, "status": "started"}
