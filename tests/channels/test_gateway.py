@@ -79,7 +79,8 @@ async def house(
     http = await serve(gateway, "127.0.0.1", 0)
     try:
         await gateway.start_services()
-        await gateway.dispatcher.recover()
+        await gateway.dispatcher.find_unfinished()
+        gateway.dispatcher.start_unfinished()
         await gateway.channel_services.start()
         async with (
             aiohttp.ClientSession() as session,

@@ -49,7 +49,7 @@ async def gateway(tmp_path: Path, models: ModelServer, clock: JumpingClock) -> A
     config.load_or_create()
     made = await open_gateway(str(state), config, clock, {"HOME": str(tmp_path)})
     await made.dispatcher.find_unfinished()
-    await made.dispatcher.recover()
+    made.dispatcher.start_unfinished()
     yield made
     await close_gateway(made)
 

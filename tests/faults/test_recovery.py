@@ -298,7 +298,7 @@ async def test_what_was_left_unfinished_comes_before_what_is_sent_while_the_gate
     try:
         assert await again.dispatcher.find_unfinished() == 2
         assert (await submit(again, "c", "c")).queued
-        await again.dispatcher.recover()
+        again.dispatcher.start_unfinished()
         for key in ("a", "b", "c"):
             assert (await again.dispatcher.wait(key, 15)).status == "ok"
         rows = await again.runtime.ledger.recent(session_key="agent:main:main")
@@ -358,7 +358,8 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
     gateway = await open_gateway(str(tmp_path / "state"), config, SystemClock(), {"HOME": str(tmp_path)})
     fields: dict[str, Any] = {"agent_id": "main", "session_key": "agent:main:main", "source": "webchat"}
     try:
-        await gateway.dispatcher.recover()
+        await gateway.dispatcher.find_unfinished()
+        gateway.dispatcher.start_unfinished()
         accept = Accept(run_id="a", dedupe_key="", session_id="s", route={}, body=MessageBody(prompt="a"), **fields)
         row, _ = await gateway.runtime.ledger.accept(accept)
         await gateway.runtime.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})

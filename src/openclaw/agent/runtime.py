@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
     from openclaw.agent.abort import Deadlines
-    from openclaw.agent.hooks import Hooks
+    from openclaw.agent.hooks import CompactionHooks
     from openclaw.agent.prompt.report import ReportStore
     from openclaw.agent.prompt.system_prompt import PromptCache
     from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
@@ -23,19 +23,10 @@ if TYPE_CHECKING:
     from openclaw.messages import AssistantMessage
     from openclaw.models.base import Heard, ModelRequest
     from openclaw.models.catalogue import Catalogue
+    from openclaw.sessions.notes import SessionNotes
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.process_registry import ProcessRegistry
-
-
-class SessionNotes(Protocol):
-    """Lines waiting for a session's next turn (a background process ended, a node reported something)."""
-
-    def add(self, session_key: str, text: str) -> None: ...
-
-    def peek(self, session_key: str) -> list[str]: ...
-
-    def drain(self, session_key: str) -> list[str]: ...
 
 
 class Runtime(msgspec.Struct, kw_only=True):
@@ -62,7 +53,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Given a run id and a text: begins a turn in that run's session, answered where that run was."""
     memories: AgentMemories
     """The agents' memory files and their search indexes."""
-    hooks: Hooks
+    hooks: CompactionHooks
     derived: Derived
     """Settings and tools worked out from the current configuration."""
     snapshots: WorkspaceSnapshots

@@ -12,7 +12,7 @@ from typing import Any
 
 from openclaw.agent.abort import Deadlines
 from openclaw.agent.compaction.memory_flush import watch_compactions
-from openclaw.agent.hooks import Hooks, load_extensions
+from openclaw.agent.hooks import CompactionHooks, load_extensions
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
@@ -25,7 +25,6 @@ from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore, Derived
-from openclaw.gateway.approvals import watch_approvals
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
 from openclaw.gateway.channel_services import ChannelRun, ChannelServices
@@ -51,13 +50,13 @@ from openclaw.gateway.methods import (
 )
 from openclaw.gateway.methods import config as config_methods
 from openclaw.gateway.methods import sessions as sessions_methods
+from openclaw.gateway.methods.exec_approvals import watch_approvals
 from openclaw.gateway.metrics import LoopLag, MeteredRun, Metrics
 from openclaw.gateway.restart import Restart
 from openclaw.gateway.server.broadcast import Broadcaster
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.server.run_events import RunStream
-from openclaw.gateway.system_events import SystemEvents
 from openclaw.inbound.commands.context import CommandContext
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
@@ -73,6 +72,7 @@ from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.run_index import Observer, RunRecord
+from openclaw.sessions.notes import SessionNotes
 from openclaw.sessions.search import SearchIndex
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
@@ -142,14 +142,14 @@ async def open_gateway(
         blobs=FileBlobStore(state_dir),
         catalogue=CurrentCatalogue(config, environ, found, state_dir),
         processes=ProcessRegistry(),
-        notes=SystemEvents(clock, lambda: user_zone(config.current)),
+        notes=SessionNotes(clock, lambda: user_zone(config.current)),
         call_model=model_calls.call,
         snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=approvals,
         approval_rules=ApprovalRules(state_dir, clock),
         wake=wake,
         memories=AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ)),
-        hooks=Hooks(),
+        hooks=CompactionHooks(),
         derived=Derived(),
         prompts=PromptCache(),
         reports=ReportStore(),

@@ -1,28 +1,26 @@
-"""The channels of a Gateway and the worker that delivers to them: made, started and stopped together."""
+"""The channels of a Gateway and the worker that delivers to them. They start and stop together."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 from openclaw.channels.base import ChannelKind, Receive
-from openclaw.channels.manager import ChannelManager, RunningAccount
+from openclaw.channels.manager import ChannelManager
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore
 from openclaw.events import Event
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.deliver import Delivery
-from openclaw.outbound.typing import Typing, TypingMode
+from openclaw.outbound.typing import Typing
 from openclaw.runs.run_index import Observer, RunRecord
 from openclaw.storage.base import BlobStore, Ledger
 
-log = logging.getLogger("openclaw.gateway.channels")
-
 
 class ChannelServices:
+    """Owns the channel manager and the delivery worker."""
+
     def __init__(
         self,
         *,
@@ -52,13 +50,13 @@ class ChannelServices:
         self._unsubscribe: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Once runs can be accepted: messages may come in before this returns."""
+        """Starts both. Call it once runs can be accepted: messages may come in before it returns."""
         self._unsubscribe = self._config.subscribe(self._config_changed)
         self._worker = asyncio.create_task(self.delivery.run(), name="outbox")
         await self.channels.start()
 
     async def stop(self) -> None:
-        """After the last run has ended: no more parts are started, those on the wire may finish."""
+        """Stops both. Call it after the last run has ended. Parts that are on the wire may finish."""
         self._unsubscribe()
         if self._worker is not None:
             self._worker.cancel()
@@ -71,65 +69,27 @@ class ChannelServices:
             await self.channels.config_changed(old, new, changed)
 
 
-def summary_of(accounts: list[RunningAccount]) -> dict[str, Any]:
-    """One channel in a few words: well as soon as one of its accounts is."""
-    views = [running.status.view() for running in accounts]
-    best = max(views, key=lambda view: (view["connected"], view["running"], view["configured"], view["enabled"]))
-    flags = {name: best[name] for name in ("enabled", "configured", "running", "connected")}
-    errors = {"lastError": best["lastError"]} if best.get("lastError") else {}
-    return {**flags, **errors}
-
-
-def summary_lines(channels: ChannelManager | None) -> list[str]:
-    """``Signal: connected``, a line for every channel."""
-    return [
-        f"{accounts[0].kind.label}: {_in_a_word(summary_of(accounts))}" for accounts in by_channel(channels).values()
-    ]
-
-
-def _in_a_word(summary: dict[str, Any]) -> str:
-    if not summary["enabled"]:
-        return "disabled"
-    if not summary["configured"]:
-        return "not configured"
-    state = "connected" if summary["connected"] else "connecting" if summary["running"] else "not running"
-    return f"{state} ({summary['lastError']})" if not summary["connected"] and summary.get("lastError") else state
-
-
-def by_channel(channels: ChannelManager | None) -> dict[str, list[RunningAccount]]:
-    grouped: dict[str, list[RunningAccount]] = {}
-    for running in channels.accounts() if channels else ():
-        grouped.setdefault(running.kind.id, []).append(running)
-    return grouped
-
-
-def typing_mode(config: Config, *, direct: bool) -> TypingMode:
-    configured = config.session.typing_mode or config.agents.defaults.typing_mode
-    return configured or ("instant" if direct else "message")
-
-
 class ChannelRun:
-    """Watches a run whose route is delivered, on its way to whoever shows it."""
+    """Observes a run whose reply goes to a channel: shows there that the agent is typing, and wakes the delivery.
+
+    It passes everything on to ``inner``, the observer that shows the run to clients.
+    """
 
     def __init__(self, record: RunRecord, inner: Observer, services: ChannelServices, config: Config) -> None:
         self._record = record
         self._inner = inner
         self._services = services
-        self._typing = self._sign(config)
-
-    def _sign(self, config: Config) -> Typing:
-        row = self._record.row
+        row, session, defaults = record.row, config.session, config.agents.defaults
         direct = not any(f":{kind}:" in row.session_key for kind in ("group", "channel", "room"))
-        interval = config.session.typing_interval_seconds or config.agents.defaults.typing_interval_seconds
 
         async def show(on: bool) -> None:
-            await self._services.channels.typing(str(row.route["channel"]), row.route, on)
+            await services.channels.typing(str(row.route["channel"]), row.route, on)
 
-        return Typing(
-            self._services.clock,
+        self._typing = Typing(
+            services.clock,
             show,
-            mode=typing_mode(config, direct=direct),
-            interval_s=interval,
+            mode=session.typing_mode or defaults.typing_mode or ("instant" if direct else "message"),
+            interval_s=session.typing_interval_seconds or defaults.typing_interval_seconds,
         )
 
     def started(self) -> None:

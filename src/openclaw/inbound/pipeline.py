@@ -11,7 +11,6 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Any, TypeAlias
 
 import msgspec
@@ -65,6 +64,7 @@ from openclaw.runs.admission import Ticket
 from openclaw.runs.dispatcher import Dispatcher, Submission
 from openclaw.sessions.entry import SessionEntry, group_display_name
 from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.notes import system_line
 from openclaw.sessions.reset import Rotation
 from openclaw.sessions.send_policy import is_blocked
 from openclaw.sessions.typed_text import ABORT_NOTE
@@ -298,10 +298,9 @@ class Pipeline:
         if row is None:
             return
         zone = user_zone(self._runtime.config.current)
-        moment = datetime.fromtimestamp(self._runtime.clock.now_ms() / 1000, zone).astimezone(zone)
         message = Incoming(
             facts=Facts(session=SessionRef(row.agent_id, row.session_key)),
-            text=f"System: [{moment:%Y-%m-%d %H:%M:%S %Z}] {text}",
+            text=system_line(text, self._runtime.clock.now_ms(), zone),
             door="program",
             run_id=own_id,
             source=row.source,

@@ -1,4 +1,4 @@
-"""Reads what sessions and agents have spent: by session, by day, and against their limits."""
+"""Reads what sessions and agents have spent: by session and by day."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.budget import Limit, budget_of, family_of, is_limited, limits, spent_so_far
 from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, total_of
 from openclaw.config.agents import user_zone
 from openclaw.models.base import Price
@@ -22,7 +21,7 @@ DAY_MS = 86_400_000
 
 
 def prices(catalogue: Catalogue) -> PriceOf:
-    """Finds the price of a model, and looks each model up once. A model that the catalogue does not know has none."""
+    """A function that looks up each model once. The price is None if the catalogue does not know the model."""
     known: dict[tuple[str, str], Price | None] = {}
 
     def price_of(provider: str, model: str) -> Price | None:
@@ -37,18 +36,19 @@ def prices(catalogue: Catalogue) -> PriceOf:
 
 
 def last_days(now_ms: int, count: int, zone: tzinfo | None) -> Days:
-    """Today and the days before it, ``count`` in all."""
+    """The last ``count`` days, including today."""
     today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).date()
     return Days((today - timedelta(days=count - 1)).isoformat(), today.isoformat(), zone)
 
 
 def begins_ms(days: Days) -> int:
-    """A moment before every call of these days, whatever their zone is."""
+    """A time before the first of these days in every zone. Older transcripts need not be read."""
     first = datetime.combine(date.fromisoformat(days.first), datetime.min.time(), UTC)
     return int(first.timestamp() * 1000) - DAY_MS
 
 
 def folders(runtime: Runtime, agents: Sequence[str]) -> list[Path]:
+    """The folders that may hold transcripts of these agents, each once."""
     found = [Path(sessions_dir(str(runtime.state_dir), agent)) for agent in agents]
     return list(dict.fromkeys([*found, *(Path(runtime.sessions.path(agent)).parent for agent in agents)]))
 
@@ -91,14 +91,3 @@ def cost_text(totals: Totals) -> str:
     if not totals.known:
         return "n/a"
     return money(totals.total_cost) + (" (partial)" if totals.missing_cost_entries > 0 else "")
-
-
-async def limits_of(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> list[Limit]:
-    """The limits of the session's agent and how far they are used up. Empty: none are set."""
-    budget = budget_of(runtime.config.current, session.agent_id)
-    if not is_limited(budget):
-        return []
-    # The folder of the transcript tells which agent's day is added up, also when there is no transcript yet.
-    nothing = Path(sessions_dir(str(runtime.state_dir), session.agent_id), "none.jsonl")
-    transcript = transcript_path(runtime, session, entry) or nothing
-    return limits(budget, await spent_so_far(runtime, transcript, await family_of(runtime, session.key)))

@@ -18,7 +18,7 @@ from openclaw.agent.run import entry_id
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
 from openclaw.gateway.http.openai_shared import Refused, stateless_target
 from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
-from openclaw.gateway.session_target import entry_of, transcript_ref
+from openclaw.gateway.server.session_target import entry_of, transcript_ref
 from openclaw.inbound.accept import Incoming, current_session
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.commands.context import Facts

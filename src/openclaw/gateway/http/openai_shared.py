@@ -20,7 +20,7 @@ from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refus
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server import frames
 from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.session_target import require_agent, target_of
+from openclaw.gateway.server.session_target import require_agent, target_of
 from openclaw.inbound.attachments import Image
 from openclaw.messages import ToolSpec
 from openclaw.models.thinking import parse_level

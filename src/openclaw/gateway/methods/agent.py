@@ -10,7 +10,7 @@ from openclaw.agent.result import RunResult
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.session_target import entry_of, require_agent, target_of
+from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
 from openclaw.inbound.accept import Incoming
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
 from openclaw.inbound.command_text import may_be_command

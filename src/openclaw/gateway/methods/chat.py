@@ -9,7 +9,7 @@ import msgspec
 from openclaw.gateway.auth.authorise import ADMIN, APPROVALS
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.session_target import entry_of, require_configured, target_of, transcript_ref
+from openclaw.gateway.server.session_target import entry_of, require_configured, target_of, transcript_ref
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.accept import Incoming
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images

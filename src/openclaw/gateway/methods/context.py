@@ -21,7 +21,7 @@ from openclaw.agent.request_log import (
 )
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.session_target import entry_of, find_row, target_of
+from openclaw.gateway.server.session_target import entry_of, find_row, target_of
 from openclaw.models.calls import wire_body
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef
@@ -166,7 +166,7 @@ class ContextFind(Params):
 
 @methods.add("context.find", ContextFind, access="admin")
 async def find(call: Call) -> Any:
-    """Among the session's last runs: when the phrase came into the model's view, and when and why it left."""
+    """Tells in which of the session's last runs the phrase came into the model's view, and when and why it left."""
     params: ContextFind = call.params
     runs = await _last_runs(call.gateway, params.key, params.limit)
     search = PhraseSearch(params.phrase, call.gateway.runtime.blobs)

@@ -15,7 +15,7 @@ from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.session_target import check_send_policy, entry_of, target_of
+from openclaw.gateway.server.session_target import check_send_policy, entry_of, target_of
 from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.outbound.reply import MediaRef, SendFailed

@@ -9,8 +9,7 @@ from typing import Any
 
 import pyjson5
 
-from openclaw.agent.spend.budget import OVERRIDE, end_of_day_ms, overridden, user_zone
-from openclaw.agent.spend.report import limits_of
+from openclaw.agent.spend.budget import OVERRIDE, end_of_day_ms, limits_of, overridden, user_zone
 from openclaw.config.keypath import MISSING, get_path, parse_path
 from openclaw.config.schema import Config
 from openclaw.config.secrets import redacted

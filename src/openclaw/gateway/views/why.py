@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.session_target import find_row, target_of
+from openclaw.gateway.server.session_target import find_row, target_of
 from openclaw.runs.run_index import LONGEST_CHAIN
 from openclaw.runs.why import Life, life_of, story_of
 from openclaw.runs.why_text import answered_by, delivery_text, reason_text, summary
@@ -28,7 +28,7 @@ LONGEST_NUMBER = 18
 """Digits; the ledger counts in 64 bits."""
 
 
-async def why(gateway: Gateway, ref: str) -> dict[str, Any]:
+async def explain(gateway: Gateway, ref: str) -> dict[str, Any]:
     """Facts and ``story`` of a message (by ledger id, run id or the beginning of one, or its channel's id) or of a
     session (by key, id or label). Raises ``MethodError`` when nothing, or more than one thing, goes by that name."""
     name = ref.strip()

@@ -1,4 +1,4 @@
-"""Short notes that wait for a session's next run: a node woke up, a process ended, a restart happened."""
+"""Short notes that wait for a session's next turn: a node woke up, a process ended, a restart happened."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ MAX_SESSIONS = 1000
 MAX_TEXT = 4000
 
 
-class SystemEvents:
+class SessionNotes:
+    """The waiting notes of every session. They live in memory only."""
+
     def __init__(self, clock: Clock, zone: Callable[[], tzinfo | None] = lambda: None) -> None:
         self._clock = clock
         self._zone = zone
         self._queues: dict[str, deque[tuple[int, str]]] = {}
 
     def add(self, session_key: str, text: str) -> None:
-        """Queues a note; the same one twice in a row counts once, and the oldest gives way when there are too many."""
+        """Queues a note. A note equal to the one before it is ignored; a full queue loses its oldest note."""
         text = " ".join(text.split())[:MAX_TEXT]
         queue = self._queues.setdefault(session_key, deque(maxlen=MAX_PER_SESSION))
         if not text or (queue and queue[-1][1] == text):
@@ -30,12 +32,15 @@ class SystemEvents:
             del self._queues[next(iter(self._queues))]
 
     def peek(self, session_key: str) -> list[str]:
+        """Returns the waiting notes of a session and keeps them."""
         return [text for _, text in self._queues.get(session_key, ())]
 
     def drain(self, session_key: str) -> list[str]:
-        """The notes as lines for the next prompt; they are gone afterwards."""
-        return [self._line(at, text) for at, text in self._queues.pop(session_key, ())]
+        """Removes the waiting notes of a session and returns them as lines for the prompt."""
+        return [system_line(text, at, self._zone()) for at, text in self._queues.pop(session_key, ())]
 
-    def _line(self, at_ms: int, text: str) -> str:
-        moment = datetime.fromtimestamp(at_ms / 1000, self._zone()).astimezone(self._zone())
-        return f"System: [{moment:%Y-%m-%d %H:%M:%S %Z}] {text}"
+
+def system_line(text: str, at_ms: int, zone: tzinfo | None) -> str:
+    """``System: [2026-11-15 18:22:19 UTC] text``: how the Gateway itself speaks in a prompt."""
+    moment = datetime.fromtimestamp(at_ms / 1000, zone).astimezone(zone)
+    return f"System: [{moment:%Y-%m-%d %H:%M:%S %Z}] {text}"
