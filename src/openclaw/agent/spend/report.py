@@ -64,7 +64,7 @@ async def session_totals(runtime: Runtime, session: SessionRef, entry: SessionEn
     path, price_of = transcript_path(runtime, session, entry), prices(runtime.catalogue())
     if path is None:
         return Totals()
-    return await runtime.spending.reckon(lambda found: total_of(found.values(), price_of), [path])
+    return await runtime.spending.compute(lambda found: total_of(found.values(), price_of), [path])
 
 
 async def spent_by_session_and_agent(
@@ -84,7 +84,7 @@ async def spent_by_session_and_agent(
         }
 
     places = [*([path] if path else []), *folders(runtime, [session.agent_id])]
-    return await runtime.spending.reckon(add_up, places, begins_ms(month))
+    return await runtime.spending.compute(add_up, places, begins_ms(month))
 
 
 def cost_text(totals: Totals) -> str:
