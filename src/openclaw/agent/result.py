@@ -12,7 +12,7 @@ from openclaw.agent.prompt.report import PromptReport
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.outbound.usage_text import with_footer
-from openclaw.outbound.visible import heard
+from openclaw.outbound.visible import speech_of
 
 NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."
 RAN_OUT = (
@@ -93,5 +93,5 @@ def note_speech(result: RunResult, speech: Speech, reasoning: str) -> None:
 def result_of(final: AssistantMessage, parts: Sequence[AssistantMessage] = ()) -> RunResult:
     """Of an answer that stood in the transcript already, in one part or several."""
     result = RunResult(outcome="ok", final=final, usage=final.usage)
-    note_speech(result, heard(joined(parts) if parts else final.text), "")
+    note_speech(result, speech_of(joined(parts) if parts else final.text), "")
     return result

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from openclaw.config.store import ConfigStore, Derived
     from openclaw.memory.search import AgentMemories
     from openclaw.messages import AssistantMessage
-    from openclaw.models.base import Heard, ModelRequest
+    from openclaw.models.base import ModelRequest, OnEvent
     from openclaw.models.catalogue import Catalogue
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
@@ -50,7 +50,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     blobs: BlobStore
     catalogue: Callable[[], Catalogue]
     """The models that can be used now; asked each time, because a local server can appear or go."""
-    call_model: Callable[[ModelRequest, str, Heard], Awaitable[AssistantMessage]]
+    call_model: Callable[[ModelRequest, str, OnEvent], Awaitable[AssistantMessage]]
     """Calls the model with the key of the agent named by the second argument, and returns the whole answer."""
     processes: ProcessRegistry
     """Commands that the agents' ``exec`` tool started and that still run."""

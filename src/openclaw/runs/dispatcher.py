@@ -393,12 +393,12 @@ class Dispatcher:
                 session_id=session_id,
                 images=images,
                 # A run that waited behind another one looks at the workspace that one left.
-                came=record.ticket.arrived_at if record.ticket is not None and not record.queued else None,
+                arrived_at=record.ticket.arrived_at if record.ticket is not None and not record.queued else None,
                 abort=record.abort,
                 inbox=record.inbox,
                 emit=emit,
                 disk=record.disk,
-                asks=record.release_ticket,
+                on_model_call=record.release_ticket,
             )
             result = await (run.execute() if going_on == "run" else run.give_up(error))
             result.expired = record.expired
@@ -406,7 +406,7 @@ class Dispatcher:
             for left in reversed(record.inbox.close()):
                 # Its words came too late for this run: they get the next one, before those that came later.
                 lane.add(left, left.queue, first=True)
-        await self._finish(record, result, run.written)
+        await self._finish(record, result, run.transcript)
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(run.prepared, result.final, emit)
 

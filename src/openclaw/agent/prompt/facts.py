@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import msgspec
 
-from openclaw.agent.prompt.sections import SandboxWish
+from openclaw.agent.prompt.sections import RequestedSandbox
 from openclaw.agent.prompt.workspace_files import BootstrapFile, effective_max_chars
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshot
 from openclaw.agent.skills.library import SkillsPrompt
@@ -54,7 +54,7 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     owners: Sequence[str] = ()
     citations: bool = False
     heartbeat_prompt: str = ""
-    sandbox: SandboxWish | None = None
+    sandbox: RequestedSandbox | None = None
     tagged_reasoning: bool = False
     """The model writes its reasoning into the answer and must tell the two apart by tags."""
     repo_root: str | None = None
@@ -117,7 +117,7 @@ def gather_facts(
     facts.capabilities = _capabilities(config, channel)
     if facts.sandbox_mode != "off" and wants_sandbox(config, agent_id, key):
         sandbox = sandbox_config(config, agent_id)
-        facts.sandbox = SandboxWish(sandbox.mode, sandbox.workspace_access)
+        facts.sandbox = RequestedSandbox(sandbox.mode, sandbox.workspace_access)
     facts.tagged_reasoning = reasons_in_tags(model) is not False
     return facts
 

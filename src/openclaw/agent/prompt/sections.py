@@ -20,7 +20,7 @@ _RANK = {name: place for place, name in enumerate(TOOL_ORDER)}
 PROJECT_CONTEXT = "# Project Context"
 
 
-class SandboxWish(msgspec.Struct, frozen=True):
+class RequestedSandbox(msgspec.Struct, frozen=True):
     """What the configuration asks for a session: ``mode`` and ``workspaceAccess`` of its sandbox."""
 
     mode: str
@@ -157,7 +157,7 @@ def workspace_files() -> str:
     )
 
 
-def sandbox(wanted: SandboxWish | None) -> str:
+def sandbox(wanted: RequestedSandbox | None) -> str:
     """What a session is told that the configuration wants in a sandbox, which this Gateway cannot give it."""
     if wanted is None:
         return ""

@@ -86,11 +86,11 @@ class HistoryCleaner:
         self._shown: list[Message] = []
         self._cleaned = _Cleaned()
 
-    def remember(self, memo: dict[Any, Any]) -> None:
+    def use_cache(self, branch_cache: dict[Any, Any]) -> None:
         """Goes on from what an earlier run of the same branch cleaned for the same model."""
         model = self._model
         key = ("cleaned", model.ref, model.context_window, "image" in model.input, self._max_side)
-        self._cleaned = memo.setdefault(key, self._cleaned)
+        self._cleaned = branch_cache.setdefault(key, self._cleaned)
 
     async def prepare(self, messages: list[Message]) -> None:
         """Sees to the pictures in what has not been cleaned yet."""

@@ -421,9 +421,9 @@ class PromptWindow:
         """Raises ``DoesNotFit`` when no conversation of any length could be sent."""
         check_room(self.budget)
 
-    def remember(self, memo: dict[Any, Any]) -> None:
+    def use_cache(self, branch_cache: dict[Any, Any]) -> None:
         """Counts from where an earlier run of the same branch stopped counting."""
-        self._all, self._shown = memo.setdefault("tokens", (self._all, self._shown))
+        self._all, self._shown = branch_cache.setdefault("tokens", (self._all, self._shown))
 
     def begin(self, messages: list[Message]) -> None:
         """With what the run finds said already: whether the provider's cache has expired is decided from it."""
