@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.prompt.facts import gather_facts, is_private
-from openclaw.agent.prompt.report import PromptReport, prompt_report, stored_report
+from openclaw.agent.prompt.report import PromptReport, stored_report
 from openclaw.agent.prompt.system_prompt import SystemPrompt
 from openclaw.agent.prompt.workspace_snapshot import Audience
 from openclaw.agent.run_settings import run_settings_of
@@ -32,6 +32,10 @@ from openclaw.tools.exec.settings import ExecOverrides
 
 NO_MESSAGE = MessageBody()
 """The body for work that answers no message, e.g. a compaction."""
+
+
+UNSEEN_SOURCES = ("", "cron", "heartbeat", "hook")
+"""Sources of runs that nobody watches. A warning in such a run would be lost."""
 
 
 class Prepared(msgspec.Struct, kw_only=True):
@@ -155,6 +159,9 @@ async def prepare(
     )
     now, max_tokens = runtime.clock.now_ms(), body.max_tokens or params.max_tokens
     prompt = runtime.prompts.of(facts, now, body.client_tools if model.tools else [])
+    own_report = {"source": "run", "generatedAt": now, "sessionId": session_id, "sessionKey": session_key}
+    seen = facts.mode == "full" and source not in UNSEEN_SOURCES
+    warnings = runtime.snapshots.new_warnings(facts.files) if seen else []
     window = PromptWindow(
         model,
         prompt.overhead,
@@ -183,7 +190,7 @@ async def prepare(
         workspace=workspace,
         skill_env=snapshot.skill_env,
         prompt=prompt,
-        report=prompt_report(session_key, session_id, source, facts, prompt, now),
+        report=PromptReport(own_report, prompt.report, warnings),
         timeout_s=run_timeout(body.timeout_seconds, config),
         retry=settings.agent.retry,
         window=window,

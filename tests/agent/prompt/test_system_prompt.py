@@ -195,5 +195,5 @@ def test_files_stand_under_their_paths_and_the_persona_is_announced(tmp_path: Pa
 
 def test_a_cut_file_is_in_the_warnings(tmp_path: Path) -> None:
     (tmp_path / "TOOLS.md").write_text("x" * 30_000)
-    [warning] = build_system_prompt(facts(tmp_path), NOON).warnings
+    [warning] = [file.warning for file in facts(tmp_path).files if file.warning]
     assert warning.startswith("TOOLS.md is too long")
