@@ -38,7 +38,7 @@ async def measure() -> list[Row]:
             what=f"{what}, wall",
             kind="wall",
             unit="s",
-            bar=1.5,
+            bar=1.8,
             reference="the model alone",
             reference_value=limit,
             **summary(wall),

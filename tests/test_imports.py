@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "outbound": RECORDS | {"config", "storage", "sessions"},
     "agent": RECORDS | {"config", "storage", "sessions", "models", "memory", "tools", "outbound"},
     "runs": RECORDS | {"config", "storage", "sessions", "models", "agent", "outbound"},
-    "inbound": RECORDS | {"config", "storage", "sessions", "models", "agent", "runs", "outbound", "routing"},
+    "inbound": RECORDS | {"config", "storage", "sessions", "models", "tools", "agent", "runs", "outbound", "routing"},
     "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
     "scheduler": RECORDS | {"config", "storage", "sessions", "runs", "inbound", "agent"},
     "skills": set(),

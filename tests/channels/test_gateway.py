@@ -19,14 +19,15 @@ from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.server.server import serve
-from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import SendFailed
 from openclaw.routing import resolve_route
+from openclaw.sessions.keys import SessionRef
 from tests.support.gateway import RequestFailed, WireClient, model_config
 from tests.support.loopback_channel import Loopback
 from tests.support.model_server import ModelServer
 from tests.support.signal_daemon import SignalDaemon
+from tests.support.submit import submit
 
 ME, ANN = "+15550000001", "+15550000042"
 
@@ -50,15 +51,9 @@ async def take(gateway: Gateway, inbound: Inbound) -> None:
     """The shortest way in: no rules, one run per message."""
     resolved = resolve_route(gateway.runtime.config.current, inbound)
     route = {"channel": inbound.channel, "to": inbound.to, "accountId": inbound.account_id}
-    message = Incoming(
-        run_id=f"{inbound.channel}-{inbound.message_id}",
-        agent_id=resolved.agent_id,
-        session_key=resolved.session_key,
-        source=inbound.channel,
-        route=route,
-        prompt=inbound.text,
-    )
-    await take_in(message, gateway.runtime, gateway.dispatcher)
+    session = SessionRef(resolved.agent_id, resolved.session_key)
+    run_id = f"{inbound.channel}-{inbound.message_id}"
+    await submit(gateway, inbound.text, run_id, session=session, source=inbound.channel, route=route)
 
 
 @asynccontextmanager
@@ -84,7 +79,8 @@ async def house(
     http = await serve(gateway, "127.0.0.1", 0)
     try:
         await gateway.start_services()
-        await gateway.dispatcher.recover()
+        await gateway.dispatcher.find_unfinished()
+        gateway.dispatcher.start_unfinished()
         await gateway.channel_services.start()
         async with (
             aiohttp.ClientSession() as session,

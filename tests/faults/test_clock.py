@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,13 +13,13 @@ from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.receive import Reception
-from openclaw.inbound.intake import Incoming, take_in
 from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.runs.dispatcher import Submission
-from openclaw.storage.base import LedgerRow, TranscriptRef
+from openclaw.sessions.keys import SessionRef
+from openclaw.storage.base import LedgerRow, MessageBody, TranscriptRef
 from tests.support.gateway import GatewayProcess, model_config
 from tests.support.model_server import ModelServer, Reply
+from tests.support.submit import submit
 
 DAY_MS = 24 * 3600 * 1000
 KEY = "agent:main:main"
@@ -50,15 +49,13 @@ async def gateway(tmp_path: Path, models: ModelServer, clock: JumpingClock) -> A
     config.load_or_create()
     made = await open_gateway(str(state), config, clock, {"HOME": str(tmp_path)})
     await made.dispatcher.find_unfinished()
-    await made.dispatcher.recover()
+    made.dispatcher.start_unfinished()
     yield made
     await close_gateway(made)
 
 
 async def say(gateway: Gateway, key: str) -> Submission:
-    fields: dict[str, Any] = {"source": "webchat", "route": {"channel": "webchat"}}
-    message = Incoming(run_id=key, agent_id="main", session_key=KEY, prompt=f"{key} [[reply:done {key}]]", **fields)
-    return await take_in(message, gateway.runtime, gateway.dispatcher)
+    return await submit(gateway, f"{key} [[reply:done {key}]]", key)
 
 
 @pytest.mark.parametrize("jump", [-DAY_MS, DAY_MS])
@@ -95,16 +92,15 @@ async def test_a_run_under_way_is_not_cut_short_by_a_jump(
 
 
 class Ann:
-    """A person on a channel, and the Gateway's reception."""
+    """A person on a channel, who writes to the Gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.reception = Reception(gateway)
 
     async def says(self, number: int, text: str) -> None:
         where = {"peer": Peer(kind="direct", id=ANN), "sender": Sender(id=ANN, e164=ANN), "to": f"signal:{ANN}"}
         message = Inbound(channel="signal", message_id=str(number), text=text, timestamp_ms=1, **where)
-        await self.reception.receive(message)
+        await self.gateway.pipeline.receive(message)
 
     async def messages(self) -> list[LedgerRow]:
         """Hers, newest first, once each has its end."""
@@ -163,12 +159,11 @@ async def test_timers_of_a_run_go_by_what_has_passed_and_not_by_the_clock(
     gateway: Gateway, clock: JumpingClock, models: ModelServer
 ) -> None:
     """A limit of an hour is not over because somebody set the clock a day ahead; one of a moment still ends."""
-    fields: dict[str, Any] = {"source": "webchat", "route": {"channel": "webchat"}, "agent_id": "main"}
     held = asyncio.Event()
     models.queue(Reply("in time", hold=held, hold_after=0), Reply("never", hold=asyncio.Event(), hold_after=0))
     for run_id, timeout_s in (("long", 3600.0), ("short", 0.3)):
-        message = Incoming(run_id=run_id, session_key=f"agent:main:{run_id}", prompt="x", timeout_s=timeout_s, **fields)
-        await take_in(message, gateway.runtime, gateway.dispatcher)
+        body = MessageBody(timeout_seconds=timeout_s)
+        await submit(gateway, "x", run_id, session=SessionRef("main", f"agent:main:{run_id}"), body=body)
         await models.wait_for_requests(1 if run_id == "long" else 2)
     clock.offset_ms = -DAY_MS
     assert (await gateway.dispatcher.wait("short", 15)).status == "error"

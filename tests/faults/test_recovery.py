@@ -15,11 +15,11 @@ import pytest
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
-from openclaw.inbound.intake import Incoming, take_in
 from openclaw.storage.base import Accept, MessageBody
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import RequestFailed, WireClient, model_config, text_of
 from tests.support.model_server import Call, ModelServer, Reply
+from tests.support.submit import submit
 
 Make = Callable[..., ForkedGateway]
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -297,10 +297,8 @@ async def test_what_was_left_unfinished_comes_before_what_is_sent_while_the_gate
     again = await open_gateway(str(tmp_path / "state"), config, SystemClock(), {"HOME": str(tmp_path)})
     try:
         assert await again.dispatcher.find_unfinished() == 2
-        fields: dict[str, Any] = {"source": "webchat", "route": {"channel": "webchat"}}
-        message = Incoming(run_id="c", agent_id="main", session_key="agent:main:main", prompt="c", **fields)
-        assert (await take_in(message, again.runtime, again.dispatcher)).queued
-        await again.dispatcher.recover()
+        assert (await submit(again, "c", "c")).queued
+        again.dispatcher.start_unfinished()
         for key in ("a", "b", "c"):
             assert (await again.dispatcher.wait(key, 15)).status == "ok"
         rows = await again.runtime.ledger.recent(session_key="agent:main:main")
@@ -360,15 +358,12 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
     gateway = await open_gateway(str(tmp_path / "state"), config, SystemClock(), {"HOME": str(tmp_path)})
     fields: dict[str, Any] = {"agent_id": "main", "session_key": "agent:main:main", "source": "webchat"}
     try:
-        await gateway.dispatcher.recover()
+        await gateway.dispatcher.find_unfinished()
+        gateway.dispatcher.start_unfinished()
         accept = Accept(run_id="a", dedupe_key="", session_id="s", route={}, body=MessageBody(prompt="a"), **fields)
         row, _ = await gateway.runtime.ledger.accept(accept)
         await gateway.runtime.ledger.finish(row.id, "superseded", result={"answeredBy": "b"})
-        await take_in(
-            Incoming(run_id="b", prompt="b", route={"channel": "webchat"}, **fields),
-            gateway.runtime,
-            gateway.dispatcher,
-        )
+        await submit(gateway, "b", "b")
         record = gateway.dispatcher.find("b")
         assert record is not None
         look_up, looked_up = gateway.runtime.ledger.by_run, 0

@@ -19,7 +19,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.loop_fairness import LoopFairness
 from openclaw.gateway.metrics import Metrics
 from openclaw.gateway.server.server import Server, serve
-from openclaw.gateway.system_events import SystemEvents
+from openclaw.sessions.notes import SessionNotes
 from openclaw.storage.files.session_store import FileSessionStore
 
 TOKEN = "a-long-enough-test-token"
@@ -163,7 +163,7 @@ async def running_gateway(
         blobs=unused,
         catalogue=CurrentCatalogue(store, environ, [], str(state)),
         processes=unused,
-        notes=SystemEvents(clock),
+        notes=SessionNotes(clock),
         call_model=unused,
         snapshots=unused,
         approvals=unused,

@@ -12,15 +12,16 @@ from openclaw.config.load import build, parse_config
 from openclaw.config.schema.system import Commands
 from openclaw.inbound.access import (
     Allow,
+    ChannelSettings,
     Drop,
     Pair,
+    channel_settings,
     decide_access,
     group_rules,
     normal_id,
     sender_ids,
-    sender_standing,
+    sender_rights,
 )
-from openclaw.inbound.channel_settings import ChannelSettings, channel_settings
 from openclaw.inbound.message import Inbound, Peer, Sender
 from tests.inbound.support import configured, message
 
@@ -214,7 +215,7 @@ def whatsapp(sender: Sender, peer: str = "") -> Inbound:
 def test_commands_are_for_people_on_a_list(
     allow_from: list[str], inbound: Inbound, sender_id: str, authorised: bool
 ) -> None:
-    standing = sender_standing(inbound, settings("whatsapp", allowFrom=allow_from), (), Commands())
+    standing = sender_rights(inbound, settings("whatsapp", allowFrom=allow_from), (), Commands())
     assert (standing.sender_id, standing.authorised) == (sender_id, authorised)
 
 
@@ -238,20 +239,18 @@ def test_commands_are_for_people_on_a_list(
 def test_standing_of_a_sender(
     section: dict[str, Any], commands: Commands, store: list[str], authorised: bool, owner: bool
 ) -> None:
-    standing = sender_standing(message(peer="+1", sender="+1"), settings(**section), store, commands)
+    standing = sender_rights(message(peer="+1", sender="+1"), settings(**section), store, commands)
     assert (standing.authorised, standing.owner) == (authorised, owner)
 
 
 def test_in_a_group_the_list_of_its_members_also_authorises() -> None:
     rules = settings(groupAllowFrom=["+1"], allowFrom=["+2"])
-    standings = [sender_standing(group(sender), rules, (), Commands()) for sender in ("+1", "+2", "+3")]
+    standings = [sender_rights(group(sender), rules, (), Commands()) for sender in ("+1", "+2", "+3")]
     assert [(one.authorised, one.owner) for one in standings] == [(True, False), (True, True), (False, False)]
 
 
 def test_whoever_comes_through_the_gateways_own_door_is_the_owner() -> None:
-    standing = sender_standing(
-        message(channel="webchat", sender=""), ChannelSettings(channel="webchat"), (), Commands()
-    )
+    standing = sender_rights(message(channel="webchat", sender=""), ChannelSettings(channel="webchat"), (), Commands())
     assert standing.authorised and standing.owner
 
 
@@ -269,4 +268,4 @@ def test_no_name_ever_opens_a_door(name: str, username: str, tag: str, kind: Any
         normal_id("signal", value) for value in (name, username, tag)
     }:
         assert isinstance(decide_access(inbound, rules, ()), Drop)
-        assert not sender_standing(inbound, rules, (), Commands()).authorised
+        assert not sender_rights(inbound, rules, (), Commands()).authorised

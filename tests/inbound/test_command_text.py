@@ -18,7 +18,7 @@ from openclaw.inbound.command_text import (
     structural_strip,
     understands_text,
 )
-from openclaw.inbound.history import CURRENT_MARKER
+from openclaw.inbound.prompt_text import CURRENT_MARKER
 
 GROUP = Listening(group=True, channel="discord", mentions=(re.compile(r"@?\bclawd\b", re.IGNORECASE),))
 

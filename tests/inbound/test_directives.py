@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.inbound.commands.registry import all_commands, find
-from openclaw.inbound.directives import MAX_DIRECTIVES, Directives, parse_directives
-from openclaw.inbound.history import CURRENT_MARKER
-from openclaw.inbound.levels import level_values, read_level, read_send_policy, read_usage, stored
+from openclaw.inbound.commands.registry import COMMANDS, find
+from openclaw.inbound.directives import (
+    MAX_DIRECTIVES,
+    Directives,
+    level_values,
+    parse_directives,
+    read_level,
+    read_send_policy,
+    read_usage,
+    stored,
+)
+from openclaw.inbound.prompt_text import CURRENT_MARKER
 from openclaw.runs.queue import QueueWish
 
 HISTORY = "[Chat messages since your last reply - for context]\nPeter: /thinking high please\n\n"
@@ -288,7 +296,7 @@ def test_any_text_can_be_read(text: str) -> None:
 
 
 def test_every_directive_of_the_table_is_read() -> None:
-    for command in all_commands():
+    for command in COMMANDS:
         if command.directive:
             for word in (command.name, *command.aliases):
                 assert parse(f"/{word}").any_setting, word

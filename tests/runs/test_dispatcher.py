@@ -316,7 +316,7 @@ async def test_what_had_begun_goes_on_first_and_what_waited_follows(
     async with stage(tmp_path / "state", model, clock) as on:
         assert await on.runs.find_unfinished() == 3
         assert not on.model.requests[1:], "nothing runs before the Gateway listens"
-        await on.runs.recover()
+        on.runs.start_unfinished()
         assert await on.states("one", "two", "three") == ["answered"] * 3
         assert [((await on.end(name)).result or {})["text"] for name in ("one", "two", "three")] == ["1", "2", "3"]
     assert [model.prompts(number)[-1] for number in (1, 2, 3)] == ["one", "two", "three"]
@@ -331,7 +331,8 @@ async def test_what_waited_is_collected_after_a_restart_but_not_what_had_begun(
             await on.send(name, COLLECT)
         await model.asked(1)
     async with stage(tmp_path / "state", model, clock) as on:
-        await on.runs.recover()
+        await on.runs.find_unfinished()
+        on.runs.start_unfinished()
         assert (await on.end("one")).state == "answered"
         clock.advance(1)
         assert await on.states("two", "three") == ["superseded", "answered"]
@@ -350,7 +351,7 @@ async def test_a_message_sent_after_a_restart_waits_behind_what_was_left(
     async with stage(tmp_path / "state", model, clock) as on:
         await on.runs.find_unfinished()
         assert (await on.send("new")).queued
-        await on.runs.recover()
+        on.runs.start_unfinished()
         await model.asked(2)
         hold.set()
         assert await on.states("old", "new") == ["answered", "answered"]
@@ -366,7 +367,8 @@ async def test_what_is_a_day_old_is_not_run_but_ends_with_a_notice(
         await model.asked(1)
     clock.advance(EXPIRY_MS / 1000 + 1)
     async with stage(tmp_path / "state", model, clock) as on:
-        await on.runs.recover()
+        await on.runs.find_unfinished()
+        on.runs.start_unfinished()
         row = await on.end("old")
         assert row.state == "expired"
         assert (await on.runs.wait("old", 0)).status == "error"
@@ -379,7 +381,8 @@ async def test_stopping_in_the_middle_costs_a_message_no_try(
     for number in itertools.count(1):
         model.held()
         async with stage(tmp_path / "state", model, clock) as on:
-            await on.runs.recover()
+            await on.runs.find_unfinished()
+            on.runs.start_unfinished()
             if number == 1:
                 await on.send("hi")
             await model.asked(number)
@@ -387,6 +390,7 @@ async def test_stopping_in_the_middle_costs_a_message_no_try(
             break
     model.queue("at last")
     async with stage(tmp_path / "state", model, clock) as on:
-        await on.runs.recover()
+        await on.runs.find_unfinished()
+        on.runs.start_unfinished()
         row = await on.end("hi")
         assert (row.state, (row.result or {})["text"]) == ("answered", "at last")

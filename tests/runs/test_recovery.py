@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from openclaw.runs.queue import QueueSettings
-from openclaw.runs.recovery import how_to_go_on, in_order, is_too_old, queue_again, why_not
+from openclaw.config.schema import Config
+from openclaw.runs.recovery import how_to_go_on, unfinished_records
+from openclaw.runs.run_index import RunRecord
+from openclaw.runs.why_text import reason_text
 from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
 
 
-def row(number: int, attempts: int = 0) -> LedgerRow:
+def row(number: int, attempts: int = 0, prompt: str | None = "x") -> LedgerRow:
     return LedgerRow(
         id=number,
         run_id=f"r{number}",
@@ -19,7 +24,7 @@ def row(number: int, attempts: int = 0) -> LedgerRow:
         session_id="s",
         source="webchat",
         route={},
-        body=MessageBody(prompt="x"),
+        body=MessageBody(prompt=prompt),
         state="running" if attempts else "accepted",
         reason=NO_REASON,
         attempts=attempts,
@@ -30,31 +35,54 @@ def row(number: int, attempts: int = 0) -> LedgerRow:
     )
 
 
-def test_what_had_begun_goes_first_then_the_oldest() -> None:
-    rows = [row(3), row(1), row(2, attempts=1)]
-    assert [one.id for one in in_order(rows)] == [2, 1, 3]
+async def found(*rows: LedgerRow, now_ms: int = 0) -> list[RunRecord]:
+    async def unfinished() -> list[LedgerRow]:
+        return list(rows)
+
+    async def entry(*_: str) -> dict[str, Any]:
+        return {"queueMode": "collect"}
+
+    runtime = SimpleNamespace(
+        ledger=SimpleNamespace(unfinished=unfinished),
+        sessions=SimpleNamespace(get=entry),
+        clock=SimpleNamespace(now_ms=lambda: now_ms),
+        config=SimpleNamespace(current=Config()),
+    )
+    return await unfinished_records(cast("Any", runtime))
 
 
-def test_what_had_begun_is_not_collected() -> None:
-    collect = QueueSettings(mode="collect")
-    assert queue_again(row(1, attempts=1), collect).mode == "followup"
-    assert queue_again(row(1), collect) is collect
-    assert queue_again(row(1), collect, alone=True).mode == "followup"
+def record(attempts: int, *, expired: bool = False) -> RunRecord:
+    made = RunRecord(row(1, attempts))
+    made.expired = expired
+    return made
+
+
+async def test_what_had_begun_goes_first_then_the_oldest() -> None:
+    assert [one.row.id for one in await found(row(3), row(1), row(2, attempts=1))] == [2, 1, 3]
+
+
+async def test_what_had_begun_is_not_collected() -> None:
+    begun, waited, damaged = await found(row(1, attempts=1), row(2), row(3, prompt=None))
+    assert (begun.queue.mode, waited.queue.mode, damaged.queue.mode) == ("followup", "collect", "followup")
 
 
 @pytest.mark.parametrize(("hours", "old"), [(0, False), (23, False), (24, True), (900, True), (-30, False)])
-def test_after_a_day_without_anyone_working_on_it_a_message_is_too_old(hours: int, old: bool) -> None:
-    assert is_too_old(row(1), hours * 3_600_000) is old
+async def test_after_a_day_without_anyone_working_on_it_a_message_is_too_old(hours: int, old: bool) -> None:
+    (one,) = await found(row(1), now_ms=hours * 3_600_000)
+    assert (one.expired, one.queue.mode) == (old, "followup" if old else "collect")
 
 
 @pytest.mark.parametrize(("attempts", "wanted"), [(0, "give up"), (2, "give up"), (3, "give up"), (4, "close")])
-def test_what_is_too_old_is_not_run(attempts: int, wanted: str) -> None:
-    assert how_to_go_on(attempts, expired=True) == wanted
-    assert "49 hours" in why_not(row(1, attempts), attempts, 49 * 3_600_000 + 5, expired=True)
+async def test_what_is_too_old_is_not_run(attempts: int, wanted: str) -> None:
+    choice, reason = how_to_go_on(record(attempts, expired=True), attempts, 49 * 3_600_000 + 5)
+    assert choice == wanted
+    assert "49 hours" in reason_text(reason)
 
 
 @pytest.mark.parametrize(
     ("attempts", "wanted"), [(0, "run"), (1, "run"), (2, "run"), (3, "give up"), (4, "close"), (9, "close")]
 )
-def test_a_message_gets_three_tries_then_a_notice_then_only_an_end(attempts: int, wanted: str) -> None:
-    assert how_to_go_on(attempts) == wanted
+async def test_a_message_gets_three_tries_then_a_notice_then_only_an_end(attempts: int, wanted: str) -> None:
+    choice, reason = how_to_go_on(record(attempts), attempts, 0)
+    assert choice == wanted
+    assert choice == "run" or f"stopped {attempts} times" in reason_text(reason)

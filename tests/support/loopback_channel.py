@@ -166,7 +166,7 @@ class LoopbackChannel:
             del self.world.lives[self.context.account.id]
             self.world.changed()
 
-    async def send(self, route: Route, part: OutgoingMessage, key: str) -> SendReceipt:
+    async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         world = self.world
         await world.gate.wait()
         if world.failures:
@@ -174,7 +174,7 @@ class LoopbackChannel:
         if not route.to:
             raise SendFailed("no recipient", permanent=True)
         if not (world.capabilities.idempotent and any(earlier.key == key for earlier in world.delivered)):
-            world.delivered.append(Delivered(route.to, self.context.account.id, part, key))
+            world.delivered.append(Delivered(route.to, self.context.account.id, message, key))
         world.changed()
         if world.failures_after:
             raise world.failures_after.pop(0)

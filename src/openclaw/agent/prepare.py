@@ -302,7 +302,7 @@ def tool_context(
         update=update,
         notify=notify,
         wake=partial(runtime.wake, run_id) if runtime.wake is not None else notify,
-        exec=overrides,
+        exec_overrides=overrides,
     )
 
 

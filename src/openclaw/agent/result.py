@@ -46,8 +46,6 @@ class RunResult(msgspec.Struct, kw_only=True):
     request: Any = None
     """What the model was sent, as ``request_log`` notes it."""
     duration_ms: int = 0
-    expired: bool = False
-    """It was too old to be answered when the Gateway came back."""
     taken_in: bool = False
     """The words were answered in another run, which had taken them in before a restart."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -114,7 +115,7 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
     policies = [*_policies(config.tools, model), *(_policies(own, model) if own else ())]
     fs = own.fs if own and own.fs else config.tools.fs
     exec_config = own.exec if own and own.exec else config.tools.exec
-    exec_settings = msgspec.convert(_given(exec_config), ExecSettings, strict=False)
+    exec_settings = msgspec.convert(_given(exec_config), ExecSettings, strict=False).with_environment(os.environ)
     exec_settings.allow_background = bool(allowed_tools(["process"], policies))
     skills = [place.folder for place in skill_folders(config, str(runtime.state_dir), agent_id)]
     roots = [runtime.state_dir / "blobs", *skills]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,19 +23,10 @@ if TYPE_CHECKING:
     from openclaw.messages import AssistantMessage
     from openclaw.models.base import ModelRequest, OnEvent
     from openclaw.models.catalogue import Catalogue
+    from openclaw.sessions.notes import SessionNotes
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.process_registry import ProcessRegistry
-
-
-class SessionNotes(Protocol):
-    """Lines waiting for a session's next turn (a background process ended, a node reported something)."""
-
-    def add(self, session_key: str, text: str) -> None: ...
-
-    def peek(self, session_key: str) -> list[str]: ...
-
-    def drain(self, session_key: str) -> list[str]: ...
 
 
 class Runtime(msgspec.Struct, kw_only=True):

@@ -89,7 +89,7 @@ class Channel(Protocol):
         """
         ...
 
-    async def send(self, route: Route, part: OutgoingMessage, key: str) -> SendReceipt:
+    async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
         """Sends one message. ``key`` is the same for every attempt. Raises ``SendFailed``."""
         ...
 

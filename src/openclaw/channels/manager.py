@@ -199,7 +199,7 @@ class ChannelManager:
         kind = self._kinds.get(channel)
         return kind is not None and kind.capabilities.idempotent
 
-    async def send(self, channel: str, route: dict[str, Any], part: OutgoingMessage, key: str) -> SendReceipt:
+    async def send(self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str) -> SendReceipt:
         account_id = route.get("accountId")
         running = self.find(channel, account_id)
         if running is None:
@@ -212,7 +212,7 @@ class ChannelManager:
         except msgspec.ValidationError as error:
             raise SendFailed(f"the route cannot be read: {error}", permanent=True) from None
         try:
-            sent = await running.channel.send(where, part, key)
+            sent = await running.channel.send(where, message, key)
         except SendFailed:
             raise
         except Exception as error:

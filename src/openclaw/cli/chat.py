@@ -33,7 +33,8 @@ class Conversation:
         self.key = self._key(session)
         self.running: dict[str, Turn] = {}
         """Our own runs that have not ended, by run id."""
-        self._ours: dict[str, None] = {}
+        self.ours: dict[str, None] = {}
+        """The ids of the last runs that this chat began, oldest first."""
 
     def _key(self, session: str | None) -> str:
         if not session or session == "main":
@@ -61,9 +62,9 @@ class Conversation:
         """Returns the turn, and an iterator of what to show; consuming it sends the message."""
         run_id = new_id()
         turn = Turn(run_id, self.key)
-        self._ours[run_id] = None
-        while len(self._ours) > REMEMBERED_RUNS:
-            del self._ours[next(iter(self._ours))]
+        self.ours[run_id] = None
+        while len(self.ours) > REMEMBERED_RUNS:
+            del self.ours[next(iter(self.ours))]
         self.running[run_id] = turn
         params = {"sessionKey": self.key, "message": text, "deliver": False, "idempotencyKey": run_id}
         return turn, self._updates(turn, params)
@@ -78,9 +79,6 @@ class Conversation:
         finally:
             self.running.pop(turn.run_id, None)
 
-    def is_ours(self, run_id: Any) -> bool:
-        return run_id in self._ours
-
     def abort(self) -> list[str]:
         """Stops everything that runs in this session, and returns the ids of the runs."""
         answer = self.client.call("chat.abort", {"sessionKey": self.key}, timeout_ms=5000)
@@ -92,7 +90,7 @@ def foreign_reply(conversation: Conversation, frame: dict[str, Any]) -> str | No
     payload = frame.get("payload")
     if frame.get("event") != "chat" or not isinstance(payload, dict) or payload.get("state") != "final":
         return None
-    if conversation.is_ours(payload.get("runId")) or not isinstance(payload.get("message"), dict):
+    if payload.get("runId") in conversation.ours or not isinstance(payload.get("message"), dict):
         return None
     return message_text(payload["message"]) or None
 

@@ -54,10 +54,8 @@ class Exchange:
             pass
         self._socket.close()
 
-    def set_timeout(self, timeout_s: float | None) -> None:
-        self._socket.settimeout(timeout_s)
-
     def send(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> None:
+        """Sends the request and reads the head of the response."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self._target.authority}", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body:
@@ -67,9 +65,6 @@ class Exchange:
         except (BrokenPipeError, ConnectionResetError):
             # A server may refuse a large body before it has read it all; its answer is then still to be read.
             pass
-        self._read_head()
-
-    def _read_head(self) -> None:
         words = self._line().split(" ", 2)
         if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
             raise BadResponse(f"not an HTTP response: {' '.join(words)[:80]!r}")
@@ -92,8 +87,9 @@ class Exchange:
                 raise BadResponse(f"response larger than {MAX_BODY_BYTES} bytes")
         return bytes(data)
 
-    def lines(self) -> Iterator[bytes]:
+    def lines(self, timeout_s: float | None) -> Iterator[bytes]:
         """Yields the lines of an endless body as they arrive. A line that is cut off by the peer is left out."""
+        self._socket.settimeout(timeout_s)
         pending = bytearray()
         for part in self._parts():
             pending += part
@@ -164,11 +160,10 @@ def _connect(target: Target, timeout_s: float | None) -> socket.socket:
 class GatewayError(UserError):
     """The Gateway understood the request and refused it."""
 
-    def __init__(self, message: str, code: str, details: Any = None) -> None:
+    def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.message = message
         self.error_code = code
-        self.details = details
 
 
 class Unreachable(UserError):
@@ -212,7 +207,8 @@ class Client:
 
         ``after`` is the last event that was received, and its epoch. The feed begins with what came after it.
         """
-        query = "".join(c if (c.isalnum() and c.isascii()) or c in "-_.~" else _quoted(c) for c in session_key)
+        plain = b"-_.~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+        query = "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in session_key.encode())
         missed = f"&afterSeq={after[0]}&epoch={after[1]}" if after is not None else ""
         exchange = self._request("GET", f"{EVENTS_PATH}?sessionKey={query}{missed}", b"", self.timeout_ms)
         return exchange, self._frames(exchange, None)
@@ -228,9 +224,8 @@ class Client:
 
     def _frames(self, exchange: Exchange, idle_ms: int | None) -> Iterator[dict[str, Any]]:
         with exchange:
-            exchange.set_timeout(idle_ms / 1000 if idle_ms else None)
             try:
-                for line in exchange.lines():
+                for line in exchange.lines(idle_ms / 1000 if idle_ms else None):
                     frame = json.loads(line)
                     if isinstance(frame, dict):
                         yield frame
@@ -240,9 +235,8 @@ class Client:
                 raise self._foreign("a line of its stream is not JSON") from error
 
     def _post(self, request: dict[str, Any], timeout_ms: int) -> Exchange:
-        return self._request(
-            "POST", RPC_PATH, json.dumps(request, ensure_ascii=False).encode("utf-8", "replace"), timeout_ms
-        )
+        body = json.dumps(request, ensure_ascii=False).encode("utf-8", "replace")
+        return self._request("POST", RPC_PATH, body, timeout_ms)
 
     def _request(self, method: str, path: str, body: bytes, timeout_ms: int) -> Exchange:
         headers = {"User-Agent": f"openclaw-cli/{__version__}", "Content-Type": "application/json"}
@@ -325,7 +319,7 @@ def refused(error: Any) -> GatewayError:
     if isinstance(issues, list):
         lines = [f"  {i.get('path') or '(root)'}: {i.get('message')}" for i in issues if isinstance(i, dict)]
         message = "\n".join([message, *lines])
-    return GatewayError(message, str(error.get("code") or "UNAVAILABLE"), details)
+    return GatewayError(message, str(error.get("code") or "UNAVAILABLE"))
 
 
 def new_id() -> str:
@@ -341,7 +335,3 @@ def _text(error: Any, default: str) -> str:
     if isinstance(error, dict):
         return str(error.get("message") or default)
     return error if isinstance(error, str) and error else default
-
-
-def _quoted(character: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in character.encode())

@@ -29,21 +29,19 @@ def run(args: argparse.Namespace) -> int:
         found = client.call("context.get", {"key": args.session, **given})
         lines = _request(found)
         if args.wire and not args.json:
-            return _print_wire(found)
+            if found["wire"] is None:
+                missing = ", ".join(found["missing"]) or "what was noted of the model"
+                raise UserError(
+                    f"What run {found['runId']} was sent cannot be rebuilt to the byte: {missing} is not there."
+                )
+            sys.stdout.write(found["wire"])
+            return 0
     if args.json or args.full:
         print_json(found)
     else:
         sys.stdout.write("\n".join(printable(line) for line in lines) + "\n")
         if missing := found.get("missing"):
             sys.stdout.write(paint(printable(f"Not complete any more, missing: {', '.join(missing)}"), "yellow") + "\n")
-    return 0
-
-
-def _print_wire(found: dict[str, Any]) -> int:
-    if found["wire"] is None:
-        missing = ", ".join(found["missing"]) or "what was noted of the model"
-        raise UserError(f"What run {found['runId']} was sent cannot be rebuilt to the byte: {missing} is not there.")
-    sys.stdout.write(found["wire"])
     return 0
 
 

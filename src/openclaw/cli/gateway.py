@@ -122,8 +122,17 @@ def status(args: argparse.Namespace) -> int:
 
 def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
     target = client.target
+    rpc: dict[str, Any] | None = None
+    if probe:
+        rpc = {"ok": True, "url": target.url}
+        try:
+            client.call("health")
+        except UserError as error:
+            rpc |= {"ok": False, "error": str(error)}
     config = {"path": paths.config_path(), "exists": os.path.exists(paths.config_path())}
     runtime = service.runtime()
+    running = targets.running_gateway() or {}
+    daemon_path = str(running.get("configPath") or config["path"])
     listening = client.alive()
     issues = service.unit_issues()
     return {
@@ -134,7 +143,7 @@ def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
             "runtime": runtime,
             "configAudit": {"ok": not issues, "issues": issues},
         },
-        "config": {"cli": config, "daemon": _daemon_config(config)},
+        "config": {"cli": config, "daemon": {"path": daemon_path, "exists": os.path.exists(daemon_path)}},
         "gateway": {
             "bindMode": target.bind or "remote",
             "bindHost": target.host,
@@ -148,23 +157,9 @@ def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
             "listeners": [{"pid": runtime["pid"]}] if "pid" in runtime else [],
             "hints": [] if listening else ["Start one with `openclaw gateway start`."],
         },
-        "rpc": _probe(client) if probe else None,
+        "rpc": rpc,
         "extraServices": service.other_units(),
     }
-
-
-def _daemon_config(config: dict[str, Any]) -> dict[str, Any]:
-    running = targets.running_gateway()
-    path = str(running.get("configPath") or config["path"]) if running else config["path"]
-    return {"path": path, "exists": os.path.exists(path)}
-
-
-def _probe(client: Client) -> dict[str, Any]:
-    try:
-        client.call("health")
-    except UserError as error:
-        return {"ok": False, "url": client.target.url, "error": str(error)}
-    return {"ok": True, "url": client.target.url}
 
 
 def call(args: argparse.Namespace) -> int:

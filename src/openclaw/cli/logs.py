@@ -34,7 +34,10 @@ def run(args: argparse.Namespace) -> int:
         if not client.target.local or args.follow:
             raise
         page = _from_file(args.limit, args.max_bytes)
-    _header(page, as_json=args.json)
+    if args.json:
+        _emit({"type": "meta", "file": page.get("file"), "cursor": page.get("cursor"), "size": page.get("size")})
+    else:
+        sys.stdout.write(f"Log file: {page.get('file')}\n")
     _show(page, as_json=args.json)
     while args.follow:
         time.sleep(args.interval / 1000)
@@ -45,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _from_file(limit: int, max_bytes: int) -> dict[str, Any]:
     directory = os.path.join(paths.state_dir(), "logs")
-    names = [n for n in _names(directory) if n.startswith("openclaw-") and n.endswith(".log")]
+    files = os.listdir(directory) if os.path.isdir(directory) else []
+    names = [name for name in files if name.startswith("openclaw-") and name.endswith(".log")]
     if not names:
         raise UserError(f"No Gateway is running, and there is no log in {directory}. Start one: openclaw gateway start")
     path = os.path.join(directory, max(names))
@@ -56,20 +60,6 @@ def _from_file(limit: int, max_bytes: int) -> dict[str, Any]:
         text = file.read(max_bytes).decode("utf-8", "replace")
     lines = text.splitlines()
     return {"file": path, "cursor": size, "size": size, "lines": (lines[1:] if size > max_bytes else lines)[-limit:]}
-
-
-def _names(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
-
-
-def _header(page: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        _emit({"type": "meta", "file": page.get("file"), "cursor": page.get("cursor"), "size": page.get("size")})
-    else:
-        sys.stdout.write(f"Log file: {page.get('file')}\n")
 
 
 def _show(page: dict[str, Any], *, as_json: bool) -> None:

@@ -47,7 +47,13 @@ def send(args: argparse.Namespace) -> int:
     if args.run_timeout != RUN_TIMEOUT_S:
         params["timeout"] = args.run_timeout
     if args.no_wait:
-        return _accepted(client, params)
+        turn = Turn(params["idempotencyKey"])
+        for frame in client.stream("agent", params):
+            turn.digest(frame)
+            if turn.accepted is not None:
+                print_json(turn.accepted)
+                return 0
+        raise UserError("The Gateway closed the connection without accepting the message.")
     turn = run_turn(client, "agent", params, quiet=args.json, timeout_s=args.run_timeout)
     if args.json:
         payload = turn.payload or {}
@@ -105,16 +111,6 @@ def find_session(client: Client, name: str, agent: str | None = None) -> str:
     raise UserError(f"No session found: {name}")
 
 
-def _accepted(client: Client, params: dict[str, Any]) -> int:
-    turn = Turn(params["idempotencyKey"])
-    for frame in client.stream("agent", params):
-        turn.digest(frame)
-        if turn.accepted is not None:
-            print_json(turn.accepted)
-            return 0
-    raise UserError("The Gateway closed the connection without accepting the message.")
-
-
 def _send_to_channel(args: argparse.Namespace) -> int:
     text = args.message if args.message is not None else args.text
     if not (text and text.strip()) and not args.media:
@@ -157,7 +153,10 @@ def agent(args: argparse.Namespace) -> int:
     params["deliver"] = args.deliver
     if args.agent:
         check_agent(client, args.agent)
-    if args.verbose and (key := _session_key(client, args)):
+    if args.verbose and (args.session_id or args.agent):
+        key = f"agent:{args.agent}:main"
+        if args.session_id:
+            key = str(client.call("sessions.resolve", {"sessionId": args.session_id})["key"])
         client.call("sessions.patch", {"key": key, "verboseLevel": args.verbose})
     turn = run_turn(client, "agent", params, quiet=True, timeout_s=seconds)
     if args.json:
@@ -171,12 +170,6 @@ def agent(args: argparse.Namespace) -> int:
     return 0
 
 
-def _session_key(client: Client, args: argparse.Namespace) -> str | None:
-    if args.session_id:
-        return str(client.call("sessions.resolve", {"sessionId": args.session_id})["key"])
-    return f"agent:{args.agent}:main" if args.agent else None
-
-
 # Files given with --context: text goes into the message after its own text, images are attached.
 
 
@@ -186,10 +179,16 @@ def with_context(text: str, files: list[str]) -> tuple[str, list[dict[str, Any]]
     for path in files:
         data = _read(path)
         mime = image_type(data)
-        if mime:
-            attachments.append(_attachment(path, mime, data))
-        else:
+        if mime is None:
             parts.append(_block(path, _decoded(path, data)))
+            continue
+        if len(data) > MAX_IMAGE_BYTES:
+            raise UserError(f"Image too large: {path} has more than {MAX_IMAGE_BYTES} bytes")
+        import binascii
+
+        content = binascii.b2a_base64(data, newline=False).decode()
+        image = {"type": "image", "mimeType": mime, "fileName": os.path.basename(path), "content": content}
+        attachments.append(image)
     return "\n\n".join(parts), attachments
 
 
@@ -225,26 +224,15 @@ def _decoded(path: str, data: bytes) -> str:
 def _block(path: str, text: str) -> str:
     if len(text) > MAX_CHARS:
         text = f"{text[:MAX_CHARS]}\n[… cut here: the file is longer than {MAX_CHARS} characters]"
-    # A fence longer than any in the file, so that the file cannot end its own block.
+    # The fence is longer than any in the file, so that the file cannot end its own block.
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     newline = "" if text.endswith("\n") else "\n"
-    return f"{_label(path)}:\n{fence}\n{text}{newline}{fence}"
-
-
-def _label(path: str) -> str:
-    """The path relative to the current folder; a file outside of it keeps the path as it was given."""
-    seen = os.path.relpath(path)
-    return path if seen.split(os.sep, 1)[0] == os.pardir else seen
-
-
-def _attachment(path: str, mime: str, data: bytes) -> dict[str, Any]:
-    import binascii
-
-    if len(data) > MAX_IMAGE_BYTES:
-        raise UserError(f"Image too large: {path} has more than {MAX_IMAGE_BYTES} bytes")
-    content = binascii.b2a_base64(data, newline=False).decode()
-    return {"type": "image", "mimeType": mime, "fileName": os.path.basename(path), "content": content}
+    # The label is the path relative to the current folder. A file outside of it keeps the path as it was given.
+    label = os.path.relpath(path)
+    if label.split(os.sep, 1)[0] == os.pardir:
+        label = path
+    return f"{label}:\n{fence}\n{text}{newline}{fence}"
 
 
 COMMANDS = {

@@ -164,7 +164,11 @@ class _Progress:
         else:
             if label != self._label:
                 self.end()
-            sys.stderr.write(f"\r{label} {_bar(done, total)}\x1b[K")
+            bar = "…"
+            if done is not None and total:
+                filled = min(BAR_WIDTH, done * BAR_WIDTH // total)
+                bar = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done // 1_000_000}/{total // 1_000_000} MB"
+            sys.stderr.write(f"\r{label} {bar}\x1b[K")
             sys.stderr.flush()
             self._open = True
         self._label = label
@@ -173,13 +177,6 @@ class _Progress:
         if self._open:
             sys.stderr.write("\n")
             self._open = False
-
-
-def _bar(done: int | None, total: int | None) -> str:
-    if done is None or not total:
-        return "…"
-    filled = min(BAR_WIDTH, done * BAR_WIDTH // total)
-    return f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done // 1_000_000}/{total // 1_000_000} MB"
 
 
 COMMANDS = {

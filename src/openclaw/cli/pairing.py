@@ -80,10 +80,6 @@ def _show_let_in(payload: dict[str, Any] | None, args: argparse.Namespace) -> li
     return [f"Approved {device.get('deviceId', args.request)}."]
 
 
-def _show_token(payload: dict[str, Any] | None, args: argparse.Namespace) -> list[str]:
-    return [f"New token for {args.device} ({args.role}): {(payload or {}).get('token')}"]
-
-
 COMMANDS = {
     "pairing": Group(
         {
@@ -140,7 +136,9 @@ COMMANDS = {
                 "device.token.rotate",
                 (Flag("--scope", action="append", default=[], help="scope of the new token; may be repeated"), *_TOKEN),
                 params=lambda args: {"scopes": args.scope} if args.scope else {},
-                show=_show_token,
+                show=lambda payload, args: [
+                    f"New token for {args.device} ({args.role}): {(payload or {}).get('token')}"
+                ],
                 example="openclaw devices rotate --device d9cceedf --role operator",
             ),
             "revoke": query(

@@ -57,17 +57,22 @@ class BlockSplitter:
     def _take(self, line: str, finished: list[str]) -> None:
         if self._fence is not None:
             self._block.append(line)
-            if _closes(line, self._fence):
+            text = line.strip()
+            if len(text) >= len(self._fence) and set(text) == {self._fence[0]}:
                 self._fence = None
                 if not self._list:
                     self._cut(finished)
             return
         if not line.strip():
-            self._take_blank(line, finished)
+            self._block.append(line)
+            self._blank = True
+            # A list may go on after a blank line. Any other block with text in it ends here.
+            if not self._list and self._has_text():
+                self._cut(finished)
             return
-        if self._list and self._blank and not _continues_list(line):
-            self._cut(finished)
         starts_list = _ITEM.match(line) is not None
+        if self._list and self._blank and not starts_list and line[0] not in " \t":
+            self._cut(finished)
         fence = _opens(line, in_list=self._list or starts_list)
         if not self._list and (_HEADING.match(line) or starts_list or fence) and self._has_text():
             self._cut(finished)
@@ -78,13 +83,6 @@ class BlockSplitter:
         if not self._list and fence is None and _HEADING.match(line):
             self._cut(finished)
 
-    def _take_blank(self, line: str, finished: list[str]) -> None:
-        self._block.append(line)
-        self._blank = True
-        # A list may go on after a blank line. Any other block with text in it ends here.
-        if not self._list and self._has_text():
-            self._cut(finished)
-
     def _has_text(self) -> bool:
         return any(line.strip() for line in self._block)
 
@@ -92,10 +90,6 @@ class BlockSplitter:
         if self._block:
             finished.append("".join(self._block))
         self._block, self._list, self._blank = [], False, False
-
-
-def starts_list(text: str) -> bool:
-    return _ITEM.match(text.lstrip("\r\n")) is not None
 
 
 def _opens(line: str, *, in_list: bool) -> str | None:
@@ -113,15 +107,6 @@ def _opens(line: str, *, in_list: bool) -> str | None:
     if match is None or (match[1][0] == "`" and "`" in match[2]):
         return None
     return match[1]
-
-
-def _closes(line: str, fence: str) -> bool:
-    text = line.strip()
-    return len(text) >= len(fence) and set(text) == {fence[0]}
-
-
-def _continues_list(line: str) -> bool:
-    return line[0] in " \t" or _ITEM.match(line) is not None
 
 
 class _Heading(Heading):
@@ -143,9 +128,8 @@ class Renderer:
         self._splitter = BlockSplitter()
         self._after_block = False
         """Whether a block of text was printed last; the next block then needs a blank line before it."""
-        colour = wants_color()
         # Without a file the console uses the current sys.stdout, which the prompt replaces.
-        self._console = Console(force_terminal=True, no_color=not colour, highlight=False)
+        self._console = Console(force_terminal=True, no_color=not wants_color(), highlight=False)
 
     @property
     def preview(self) -> str:
@@ -173,9 +157,6 @@ class Renderer:
         """Prints the rest of the current message."""
         self.markdown(self._splitter.finish())
 
-    def drop(self) -> None:
-        self._splitter.finish()
-
     def finish(self, turn: turns.Turn) -> None:
         """Ends a turn: prints what is missing of the final message, and the error if there was one."""
         rest = turn.rest()
@@ -183,7 +164,7 @@ class Renderer:
             self.flush()
             self.plain(rest if rest is not None else turn.final_text or "")
         elif rest is None:
-            self.drop()
+            self._splitter.finish()
             self.line("(the final reply differs from what was streamed)", "dim")
             self.markdown(printable(turn.final_text or ""))
         else:
@@ -199,7 +180,8 @@ class Renderer:
     def markdown(self, text: str) -> None:
         if not text.strip():
             return
-        if self._after_block and not starts_list(text):  # lists bring their own blank line
+        # A list brings its own blank line.
+        if self._after_block and not _ITEM.match(text.lstrip("\r\n")):
             self._console.print()
         self._console.print(_Markdown(text, hyperlinks=False, code_theme="ansi_dark"))
         self._after_block = True

@@ -55,9 +55,15 @@ def start(client: Client, extra: list[str] | None = None) -> int:
     dots = False
     try:
         while time.monotonic() < deadline:
-            _follow_port(client, explicit=bool(extra))
+            # The port may differ from the configured one (port 0, first start).
+            lock = targets.running_gateway()
+            if lock is not None and (extra or not os.environ.get("OPENCLAW_GATEWAY_PORT")):
+                client.target.port = int(lock.get("port") or client.target.port)
             if client.alive():
-                _learn_secret(client)
+                if not client.target.secret:
+                    # A first start has written a secret into the configuration.
+                    fresh = targets.resolve()
+                    client.target.secret, client.target.secret_source = fresh.secret, fresh.secret_source
                 return running_pid() or process.pid
             # Another start may have been quicker. Its Gateway then holds the lock and is the one to wait for.
             if process.poll() is not None and not _lock_is_held():
@@ -94,22 +100,6 @@ def _spawn(extra: list[str]) -> subprocess.Popen[bytes]:
         )
     finally:
         os.close(descriptor)
-
-
-def _follow_port(client: Client, *, explicit: bool) -> None:
-    """Takes over the port of the running Gateway, which may differ from the configured one (port 0, first start)."""
-    lock = targets.running_gateway()
-    if lock is None:
-        return
-    if explicit or not os.environ.get("OPENCLAW_GATEWAY_PORT"):
-        client.target.port = int(lock.get("port") or client.target.port)
-
-
-def _learn_secret(client: Client) -> None:
-    """Takes over the secret that a first start has written into the configuration."""
-    if not client.target.secret:
-        fresh = targets.resolve()
-        client.target.secret, client.target.secret_source = fresh.secret, fresh.secret_source
 
 
 def _log_tail() -> str:

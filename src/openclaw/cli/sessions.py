@@ -102,7 +102,9 @@ def table(rows: list[dict[str, Any]]) -> str:
             token_text(row),
             " ".join(flags(row)),
         )
-        lines.append(_line(cells, widths, _usage_colour(percent_used(row))))
+        share = percent_used(row) or 0
+        colour = "red" if share >= 95 else "yellow" if share >= 80 else "green" if share >= 60 else None
+        lines.append(_line(cells, widths, colour))
     return "\n".join(lines)
 
 
@@ -162,12 +164,6 @@ def flags(row: dict[str, Any]) -> list[str]:
     if row.get("sessionId"):
         shown.append(f"id:{row['sessionId']}")
     return [printable(flag) for flag in shown]
-
-
-def _usage_colour(share: int | None) -> str | None:
-    if share is None or share < 60:
-        return None
-    return "red" if share >= 95 else "yellow" if share >= 80 else "green"
 
 
 # Earlier sessions of a conversation

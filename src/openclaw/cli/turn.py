@@ -49,10 +49,12 @@ class Turn:
         self.error: str | None = None
 
     def digest(self, frame: dict[str, Any]) -> list[tuple[str, str]]:
+        """Takes a frame in, and returns what to show for it: kinds with their texts."""
         payload = frame.get("payload")
         payload = payload if isinstance(payload, dict) else {}
         if frame.get("type") == "res":
-            return self._response(frame, payload)
+            self._response(frame, payload)
+            return []
         if payload.get("runId") not in (None, self.run_id):
             return []
         self.session_key = payload.get("sessionKey") or self.session_key
@@ -62,19 +64,17 @@ class Turn:
             self._chat(payload)
         return []
 
-    def _response(self, frame: dict[str, Any], payload: dict[str, Any]) -> list[tuple[str, str]]:
+    def _response(self, frame: dict[str, Any], payload: dict[str, Any]) -> None:
         if not frame.get("ok"):
             if self.accepted is None:
                 raise refused(frame.get("error"))
-            self.error = self.error or str(
-                _dict(frame.get("error")).get("message") or payload.get("summary") or "failed"
-            )
+            reason = _dict(frame.get("error")).get("message") or payload.get("summary") or "failed"
+            self.error = self.error or str(reason)
             self.state = self.state or "error"
         self.run_id = payload.get("runId") or self.run_id
         if self.accepted is None:
             self.accepted = payload
         self.payload = payload
-        return []
 
     def _agent(self, stream: str, data: dict[str, Any]) -> list[tuple[str, str]]:
         if stream == "assistant":
@@ -165,15 +165,12 @@ def message_text(message: dict[str, Any]) -> str:
 
 def tool_line(name: str, args: Any, meta: Any = None) -> str:
     """``exec: echo hi``: the tool and the one argument that tells what it does."""
-    detail = meta if isinstance(meta, str) and meta else _telling(_dict(args))
+    given = _dict(args)
+    detail = meta if isinstance(meta, str) else ""
+    if not detail:
+        telling = (given[key] for key in _TELLING_ARGUMENTS if isinstance(given.get(key), str) and given[key])
+        detail = next(telling, json.dumps(given, ensure_ascii=False) if given else "")
     return printable(f"{name}: {shortened(detail, 100)}" if detail else name)
-
-
-def _telling(args: dict[str, Any]) -> str:
-    for key in _TELLING_ARGUMENTS:
-        if isinstance(args.get(key), str) and args[key]:
-            return args[key]
-    return json.dumps(args, ensure_ascii=False) if args else ""
 
 
 def result_text(result: Any) -> str:

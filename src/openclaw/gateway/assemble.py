@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,9 @@ from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore, Derived
-from openclaw.gateway import spoken
-from openclaw.gateway.approvals import wake, watch_approvals
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
-from openclaw.gateway.channel_run import ChannelRun
-from openclaw.gateway.channel_services import ChannelServices
+from openclaw.gateway.channel_services import ChannelRun, ChannelServices
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
 from openclaw.gateway.http import monitoring, openai_chat, openai_responses, rpc, tools_invoke
@@ -52,15 +50,17 @@ from openclaw.gateway.methods import (
 )
 from openclaw.gateway.methods import config as config_methods
 from openclaw.gateway.methods import sessions as sessions_methods
+from openclaw.gateway.methods.exec_approvals import watch_approvals
 from openclaw.gateway.metrics import LoopLag, MeteredRun, Metrics
-from openclaw.gateway.receive import Reception
 from openclaw.gateway.restart import Restart
 from openclaw.gateway.server.broadcast import Broadcaster
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.server.run_events import RunStream
-from openclaw.gateway.system_events import SystemEvents
+from openclaw.inbound.commands.services import Services
+from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
+from openclaw.inbound.pipeline import Pipeline
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
 from openclaw.models.base import ModelError
@@ -72,6 +72,7 @@ from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.run_index import Observer, RunRecord
+from openclaw.sessions.notes import SessionNotes
 from openclaw.sessions.search import SearchIndex
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
@@ -115,6 +116,10 @@ async def open_gateway(
         state_dir, clock=clock, store_template=current.session.store, agent_ids=agent_ids(current)
     )
     found = await _servers_here(current, environ, state_dir)
+
+    def wake(run_id: str, text: str) -> None:
+        gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
+
     keys = Keys(environ, state_dir=state_dir, clock=clock)
     questions = ApprovalJournal(state_dir)
     await questions.load()
@@ -137,12 +142,12 @@ async def open_gateway(
         blobs=FileBlobStore(state_dir),
         catalogue=CurrentCatalogue(config, environ, found, state_dir),
         processes=ProcessRegistry(),
-        notes=SystemEvents(clock, lambda: user_zone(config.current)),
+        notes=SessionNotes(clock, lambda: user_zone(config.current)),
         call_model=model_calls.call,
         snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=approvals,
         approval_rules=ApprovalRules(state_dir, clock),
-        wake=lambda run_id, text: wake(gateway, run_id, text),
+        wake=wake,
         memories=AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ)),
         hooks=Hooks(),
         derived=Derived(),
@@ -159,7 +164,15 @@ async def open_gateway(
     watch_compactions(runtime)
     await asyncio.to_thread(load_extensions, current, runtime.hooks)
     gateway.dispatcher = Dispatcher(runtime, lambda record: observe(gateway, record))
-    gateway.reception = Reception(gateway)
+    gateway.notices = Notices(
+        runtime,
+        gateway.dispatcher,
+        publish=gateway.broadcaster.publish,
+        wake_delivery=lambda: gateway.channel_services.delivery.wake() if gateway.channel_services else None,
+        spawn=gateway.spawn,
+    )
+    commands = Services(runtime, gateway.dispatcher, gateway.notices, restart=gateway.restart.schedule, environ=environ)
+    gateway.pipeline = Pipeline(runtime, gateway.dispatcher, gateway.pairing, gateway.notices, commands, gateway.spawn)
     gateway.channel_services = ChannelServices(
         kinds=channel_kinds(),
         config=config,
@@ -167,8 +180,8 @@ async def open_gateway(
         state_dir=state_dir,
         ledger=runtime.ledger,
         blobs=runtime.blobs,
-        receive=gateway.reception.receive,
-        notice=gateway.reception.notice,
+        receive=gateway.pipeline.receive,
+        notice=gateway.pipeline.notice,
     )
     return gateway
 
@@ -255,7 +268,7 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
         return record.verbose or gateway.runtime.config.current.agents.defaults.verbose_default or "off"
 
     def notice(name: str, text: str) -> None:
-        gateway.spawn(spoken.notice(gateway, record, name, text))
+        gateway.spawn(gateway.notices.beside_run(record, name, text))
 
     shown: Observer = RunStream(record, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
     if gateway.channel_services is not None and is_delivered(record.row.route):
@@ -265,7 +278,7 @@ def observe(gateway: Gateway, record: RunRecord) -> Observer:
 
 async def close_gateway(gateway: Gateway) -> None:
     """Closes the parts in the order of the flow: runs first, because they still write to the stores."""
-    await gateway.reception.close()
+    await gateway.pipeline.close()
     await gateway.dispatcher.stop()
     if gateway.channel_services is not None:
         await gateway.channel_services.stop()

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
     from openclaw.gateway.health import DiskCheck, Health
     from openclaw.gateway.loop_fairness import LoopFairness
     from openclaw.gateway.metrics import LoopLag, Metrics
-    from openclaw.gateway.receive import Reception
     from openclaw.gateway.restart import Restart
     from openclaw.gateway.server.broadcast import Broadcaster, Client
     from openclaw.gateway.server.presence import Presence
     from openclaw.gateway.server.registry import MethodTable
     from openclaw.gateway.server.server import Route
+    from openclaw.inbound.notices import Notices
     from openclaw.inbound.pairing import PairingStore
+    from openclaw.inbound.pipeline import Pipeline
     from openclaw.models.calls import ModelCalls
     from openclaw.runs.dispatcher import Dispatcher
     from openclaw.sessions.search import SearchIndex
@@ -78,8 +79,10 @@ class Gateway:
     """The HTTP connections to the providers."""
     dispatcher: Dispatcher = field(init=False)
     """The runs under way."""
-    reception: Reception = field(init=False)
-    """Takes the messages of channels."""
+    notices: Notices = field(init=False)
+    """What the Gateway itself says in chats."""
+    pipeline: Pipeline = field(init=False)
+    """The one way in for messages."""
     channel_services: ChannelServices | None = None
     """The channels and the worker that delivers to them."""
     given_secret: SharedSecret | None = None

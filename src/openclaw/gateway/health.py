@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_config, default_agent_id
-from openclaw.gateway.channel_services import by_channel, summary_of
-from openclaw.gateway.session_rows import most_recent
+from openclaw.gateway.views.channels import by_channel, summary_of
+from openclaw.gateway.views.session_rows import most_recent
 from openclaw.sessions.keys import shown_key
 from openclaw.storage import faults
 from openclaw.storage.disk_errors import in_words

@@ -23,10 +23,10 @@ import msgspec
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigInvalid, ConfigStore
-from openclaw.gateway.approvals import tell_lost
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.methods.exec_approvals import tell_lost
 from openclaw.gateway.server.server import Server, StartRefused, bind_host, serve
 from openclaw.logs import Logs
 from openclaw.paths import DEFAULT_PORT, config_path, make_private_dir, state_dir
@@ -151,9 +151,9 @@ async def serving(
         await gateway.start_services()
         if unfinished:
             log.info("taking up %d unfinished messages", unfinished)
-        await gateway.dispatcher.recover()
+        gateway.dispatcher.start_unfinished()
         await tell_lost(gateway)
-        await gateway.reception.recover()
+        await gateway.pipeline.recover()
         if gateway.channel_services is not None:
             await gateway.channel_services.start()
         yield gateway, server

@@ -6,16 +6,18 @@ People are known by their stable ids; names, which anyone can change, decide not
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
+from openclaw.config.schema import Config
+from openclaw.config.schema.channels import DmPolicy, GroupPolicy, SignalAccount
 from openclaw.config.schema.system import Commands
 from openclaw.config.validate import KNOWN_CHANNELS
-from openclaw.inbound.channel_settings import STORE_COUNTS_IN_GROUPS, ChannelSettings, GroupSettings
 from openclaw.inbound.message import Inbound
+from openclaw.sessions.keys import DEFAULT_ACCOUNT
 
 OPERATOR_CHANNELS = frozenset({"webchat"})
 """Doors that only the Gateway's own secret opens; whoever came through is the owner."""
@@ -52,7 +54,7 @@ class GroupRules(msgspec.Struct, frozen=True, kw_only=True):
     require_mention: bool
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class SenderRights(msgspec.Struct, frozen=True, kw_only=True):
     """What a sender may do besides talking."""
 
     sender_id: str
@@ -81,21 +83,21 @@ def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
     )
 
 
-def sender_standing(
+def sender_rights(
     inbound: Inbound,
     settings: ChannelSettings,
     allow_store: Collection[str],
     commands: Commands,
-) -> Standing:
+) -> SenderRights:
     ids = sender_ids(inbound)
     sender = next(iter(ids), "")
     if inbound.channel.strip().lower() in OPERATOR_CHANNELS:
-        return Standing(sender_id=sender, authorised=True, owner=True)
+        return SenderRights(sender_id=sender, authorised=True, owner=True)
     people = _known(settings.channel, settings.allow_from) | _known(settings.channel, allow_store)
     configured = _owners_of_channel(commands.owner_allow_from, settings.channel)
     owners = configured or people - {"*"}
     passes = _passes_owner_rule(ids, settings.channel, configured, people)
-    return Standing(
+    return SenderRights(
         sender_id=sender,
         authorised=passes and command_authorised(inbound, settings, allow_store, commands),
         owner="*" in configured or not owners.isdisjoint(ids),
@@ -227,3 +229,109 @@ def _passes_owner_rule(ids: Collection[str], channel: str, configured: frozenset
     if configured:
         return _admits(configured, ids)
     return channel not in _OWNER_ENFORCED or not people or _admits(people, ids)
+
+
+_DM_POLICIES = ("pairing", "allowlist", "open", "disabled")
+_GROUP_POLICIES = ("open", "disabled", "allowlist")
+STORE_COUNTS_IN_GROUPS = frozenset({"telegram", "signal", "imessage"})
+"""Channels where a paired person may also speak in groups."""
+
+
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: bool = True
+    require_mention: bool | None = None
+    policy: GroupPolicy | None = None
+    allow_from: tuple[str, ...] | None = None
+    topics: Mapping[str, GroupSettings] = {}
+
+
+class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
+    channel: str
+    dm_policy: DmPolicy = "pairing"
+    allow_from: tuple[str, ...] = ()
+    group_policy: GroupPolicy = "allowlist"
+    group_allow_from: tuple[str, ...] | None = None
+    """None: unset, so that ``allow_from`` counts; an empty list means nobody."""
+    groups: Mapping[str, GroupSettings] = {}
+    history_limit: int | None = None
+
+
+def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACCOUNT) -> ChannelSettings:
+    """The settings of one account; a channel without a section gets the careful defaults."""
+    name = channel.strip().lower()
+    if name == "signal":
+        signal = config.channels.signal
+        if signal is None:
+            return ChannelSettings(channel=name)
+        return _of_signal(name, signal.accounts.get(account_id, signal))
+    section = config.channels.others.get(name) or config.channels.others.get(channel) or {}
+    accounts = _map(section.get("accounts"))
+    own = _map(accounts.get(account_id))
+    return _of_map(name, {**section, **own}, config.channels.defaults.group_policy)
+
+
+def _of_signal(channel: str, account: SignalAccount) -> ChannelSettings:
+    return ChannelSettings(
+        channel=channel,
+        dm_policy=account.dm_policy,
+        allow_from=_ids(account.allow_from) or (),
+        group_policy=account.group_policy,
+        group_allow_from=_ids(account.group_allow_from),
+        groups={
+            group: GroupSettings(require_mention=settings.require_mention) for group, settings in account.groups.items()
+        },
+        history_limit=account.history_limit,
+    )
+
+
+def _of_map(channel: str, section: Mapping[str, Any], default_group_policy: GroupPolicy | None) -> ChannelSettings:
+    direct = _map(section.get("dm"))
+    policy = _dm_policy(section.get("dmPolicy", direct.get("policy", "pairing")))
+    own = _ids(section.get("allowFrom"))
+    return ChannelSettings(
+        channel=channel,
+        dm_policy="disabled" if direct.get("enabled") is False else policy,
+        allow_from=(own or ()) + (_ids(direct.get("allowFrom")) or ()),
+        group_policy=_group_policy(section.get("groupPolicy", default_group_policy or "allowlist")),
+        group_allow_from=_ids(section.get("groupAllowFrom")),
+        groups={str(group): _group_settings(value) for group, value in _map(section.get("groups")).items()},
+        history_limit=_count(section.get("historyLimit")),
+    )
+
+
+def _group_settings(value: Any) -> GroupSettings:
+    section = _map(value)
+    mention = section.get("requireMention")
+    policy = section.get("groupPolicy")
+    return GroupSettings(
+        enabled=section.get("enabled") is not False,
+        require_mention=mention if isinstance(mention, bool) else None,
+        policy=None if policy is None else _group_policy(policy),
+        allow_from=_ids(section.get("allowFrom")),
+        topics={str(topic): _group_settings(settings) for topic, settings in _map(section.get("topics")).items()},
+    )
+
+
+def _dm_policy(value: Any) -> DmPolicy:
+    return value if value in _DM_POLICIES else "disabled"
+
+
+def _group_policy(value: Any) -> GroupPolicy:
+    return value if value in _GROUP_POLICIES else "disabled"
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _ids(value: Any) -> tuple[str, ...] | None:
+    """None when unset. A list of the wrong shape is an empty one: it lets nobody in."""
+    if value is None:
+        return None
+    items = cast("list[Any]", value) if isinstance(value, list) else []
+    texts = (str(item).strip() for item in items if isinstance(item, str | int) and not isinstance(item, bool))
+    return tuple(text for text in texts if text)
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

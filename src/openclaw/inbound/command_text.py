@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from openclaw.inbound.commands.registry import Command, Enabled, always, find
-from openclaw.inbound.history import CURRENT_MARKER
+from openclaw.inbound.prompt_text import CURRENT_MARKER
 
 ABORT_WORDS: frozenset[str] = frozenset({"stop", "esc", "abort", "wait", "exit", "interrupt"})
 NATIVE_SURFACES: frozenset[str] = frozenset({"telegram", "discord", "slack"})
@@ -141,6 +141,11 @@ def is_abort(text: str, listening: Listening = DIRECT_CHAT) -> bool:
     if bare.lower() in ABORT_WORDS:
         return True
     return bare.startswith("/") and normalize_command_body(bare, listening.bot_username).lower() == "/stop"
+
+
+def may_be_command(text: str) -> bool:
+    """A quick look that errs on the side of yes."""
+    return "/" in text or is_abort(text)
 
 
 def command_body(text: str, listening: Listening = DIRECT_CHAT) -> str:

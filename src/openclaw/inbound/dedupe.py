@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import uuid
+from collections.abc import Sequence
+
 from openclaw.inbound.message import Inbound
 from openclaw.storage.base import Ledger
 
@@ -37,6 +41,17 @@ def dedupe_key_of(inbound: Inbound, session_key: str = "") -> str | None:
         thread_id=inbound.thread_id,
         message_id=inbound.message_id,
     )
+
+
+def held_key(inbound: Inbound) -> str:
+    """The name under which a message waits in the ledger for more words of its sender."""
+    return dedupe_key_of(inbound) or f"{inbound.channel}|{inbound.account_id}|{inbound.peer.id}|{inbound.timestamp_ms}"
+
+
+def run_id_of(keys: Sequence[str], session_key: str) -> str:
+    """The same run id for every delivery of the same messages to a session."""
+    text = "\n".join((*keys, session_key))
+    return str(uuid.UUID(hashlib.sha256(text.encode()).hexdigest()[:32]))
 
 
 class Dedupe:

@@ -251,7 +251,7 @@ def word_scores(db: sqlite3.Connection, wanted: Sequence[str]) -> dict[int, floa
 
 def _holding(db: sqlite3.Connection, word: str) -> set[int]:
     """The chunks with the word, or with a longer word that begins like it."""
-    if without_spaces(word):
+    if _NO_SPACES.search(word):
         rows = db.execute("SELECT rowid FROM found WHERE instr(text, ?) > 0", (word,))
     else:
         rows = db.execute(
@@ -292,16 +292,12 @@ def chunks_of(text: str, most: int = CHUNK_CHARS, overlap: int = OVERLAP_CHARS) 
             yield Chunk(start + 1, end, piece)
         if end >= len(lines):
             return
-        start = _overlap(lines, start, end, overlap)
-
-
-def _overlap(lines: list[str], start: int, end: int, most: int) -> int:
-    """The line where the next chunk begins: a little before the end of this one, and after its beginning."""
-    size, at = 0, end
-    while at - 1 > start and size + len(lines[at - 1]) < most:
-        at -= 1
-        size += len(lines[at]) + 1
-    return at
+        # The next chunk begins a little before the end of this one, and after its beginning.
+        size, at = 0, end
+        while at - 1 > start and size + len(lines[at - 1]) < overlap:
+            at -= 1
+            size += len(lines[at]) + 1
+        start = at
 
 
 def words(text: str) -> list[str]:
@@ -318,10 +314,6 @@ def telling_words(query: str) -> list[str]:
 def folded(text: str) -> str:
     spread = unicodedata.normalize("NFD", text.casefold())
     return unicodedata.normalize("NFC", "".join(char for char in spread if not unicodedata.combining(char)))
-
-
-def without_spaces(word: str) -> bool:
-    return _NO_SPACES.search(word) is not None
 
 
 def packed(vector: Iterable[float]) -> bytes:
@@ -342,7 +334,10 @@ def similarities(wanted: bytes, others: Sequence[bytes]) -> list[float]:
     With numpy (the ``memory`` extra) thousands take a millisecond, without it some tenths of a second.
     """
     same = [other if len(other) == len(wanted) else bytes(len(wanted)) for other in others]
-    numpy = _numpy()
+    try:
+        numpy: Any = importlib.import_module("numpy")
+    except ImportError:
+        numpy = None
     if numpy is not None and same:
         matrix = numpy.frombuffer(b"".join(same), dtype="<f4").reshape(len(same), -1)
         return (matrix @ numpy.frombuffer(wanted, dtype="<f4")).tolist()
@@ -355,10 +350,3 @@ def _numbers(blob: bytes) -> array[float]:
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers
-
-
-def _numpy() -> Any:
-    try:
-        return importlib.import_module("numpy")
-    except ImportError:
-        return None

@@ -206,7 +206,7 @@ class AgentMemories:
     def of(self, agent_id: str, workspace: Path, settings: MemorySearch, config: Config) -> AgentMemory:
         chunking = settings.chunking
         index = MemoryIndex(
-            index_path(self._state_dir, agent_id),
+            self._state_dir / "memory" / f"{normalize_agent_id(agent_id)}.sqlite",
             chunk_chars=chunking.tokens * CHARS_PER_TOKEN,
             overlap_chars=min(chunking.overlap, chunking.tokens // 2) * CHARS_PER_TOKEN,
         )
@@ -220,7 +220,3 @@ class AgentMemories:
     async def close(self) -> None:
         if self._embedders is not None:
             await self._embedders.close()
-
-
-def index_path(state_dir: Path, agent_id: str) -> Path:
-    return state_dir / "memory" / f"{normalize_agent_id(agent_id)}.sqlite"

@@ -221,9 +221,8 @@ def _result_blocks(message: ToolResultMessage, model: Model) -> tuple[dict[str, 
     content: Any = _without_refusal_test(convert.result_text(blocks))
     pictures = [_user_block(block) for block in blocks if isinstance(block, ImageBlock)]
     if pictures and not message.is_error:
-        texts = any(isinstance(block, TextBlock) for block in blocks)
         content = [_user_block(block) for block in blocks]
-        if not texts:
+        if not any(isinstance(block, TextBlock) for block in blocks):
             content.insert(0, {"type": "text", "text": convert.SEE_IMAGE})
         pictures = []
     result = {
@@ -306,7 +305,10 @@ def _add_thinking(
     model = request.model
     body["max_tokens"] = thinking.output_limit(model, request.max_tokens)
     if level == "off" or _is_forced(body):
-        _switch_off(body, model, facts)
+        if facts.off == "low_effort":
+            _think_adaptively(body, model, "low")
+        elif facts.off != "omit":
+            body["thinking"] = {"type": facts.off}
     elif facts.adaptive:
         _think_adaptively(body, model, claude_effort(level, facts))
     elif _may_think(current):
@@ -316,16 +318,6 @@ def _add_thinking(
             body["max_tokens"] = limit
     if request.temperature is not None and facts.sampling and "thinking" not in body:
         body["temperature"] = min(1.0, max(0.0, request.temperature))
-
-
-def _switch_off(body: dict[str, Any], model: Model, facts: ClaudeFacts) -> None:
-    match facts.off:
-        case "omit":
-            pass
-        case "low_effort":
-            _think_adaptively(body, model, "low")
-        case style:
-            body["thinking"] = {"type": style}
 
 
 def _think_adaptively(body: dict[str, Any], model: Model, effort: str) -> None:

@@ -118,16 +118,18 @@ class Catalogue:
         if explicit := primary_model(config, agent_id):
             model = self.resolve(explicit)
             return Choice(model, f"using {model.ref} because the config names it for the agent {agent_id}")
-        return self._configured_choice() or self._key_choice() or self._ollama_choice() or self._local_choice()
-
-    def _configured_choice(self) -> Choice | None:
         for name, section in self._config.models.providers.items():
             if section.models:
                 model = self.resolve(f"{name}/{section.models[0].id}")
-                return Choice(
-                    model, f"using {model.ref} because it is the first model of models.providers in the config"
-                )
-        return None
+                why = f"using {model.ref} because it is the first model of models.providers in the config"
+                return Choice(model, why)
+        if choice := self._key_choice() or self._ollama_choice():
+            return choice
+        model = self._models[local_model().ref.lower()]
+        why = f"using {model.ref}, the embedded model, because no key and no local server was found"
+        if not is_installed(self._state_dir):
+            why += f"; it is not installed yet: run {INSTALL_COMMAND}"
+        return Choice(model, why)
 
     def _key_choice(self) -> Choice | None:
         for name, facts in PROVIDERS.items():
@@ -159,13 +161,6 @@ class Catalogue:
         model = next((candidate for candidate in models if candidate.tools), models[0])
         return Choice(model, f"using {model.ref} because an Ollama server with this model runs at {model.base_url}")
 
-    def _local_choice(self) -> Choice:
-        model = self._models[local_model().ref.lower()]
-        why = f"using {model.ref}, the embedded model, because no key and no local server was found"
-        if not is_installed(self._state_dir):
-            why += f"; it is not installed yet: run {INSTALL_COMMAND}"
-        return Choice(model, why)
-
     def _assemble(self) -> Iterator[Model]:
         """The models in order of authority. The first source of a reference wins."""
         seen: set[str] = set()
@@ -173,18 +168,15 @@ class Catalogue:
         configured = configured_models(self._config, self._environ)
         window = context_length(weights_path(self._state_dir))
         embedded = local_model(context_window=min(window or LOCAL_WINDOW, LOCAL_WINDOW))
-        for model in (*configured, *self._running_here(), *builtin, embedded):
+        running: list[Model] = []
+        if self._found:
+            from openclaw.models.detect import catalogue_models
+
+            running = [model for server in self._found for model in catalogue_models(server)]
+        for model in (*configured, *running, *builtin, embedded):
             if model.ref.lower() not in seen:
                 seen.add(model.ref.lower())
                 yield self._capped(model)
-
-    def _running_here(self) -> Iterator[Model]:
-        if not self._found:
-            return
-        from openclaw.models.detect import catalogue_models
-
-        for server in self._found:
-            yield from catalogue_models(server)
 
     def _by_bare_id(self, text: str) -> Model:
         same = [model for model in self._models.values() if model.id.lower() == text.lower()]
@@ -304,7 +296,9 @@ def _provider_row(
 
 def _with_overrides(base: Model, row: ModelConfig, *, inherits: bool) -> Model:
     """The base row with the values that the config gives the model."""
-    given = _given_fields(row)
+    # A value equal to the default counts as not given.
+    blank = type(row)(id=row.id)
+    given = {name for name in row.__struct_fields__ if getattr(row, name) != getattr(blank, name)}
     window = row.context_window if "context_window" in given or not inherits else base.context_window
     if base.api == "local" and "context_window" not in given:
         window = min(context_length(base.base_url) or LOCAL_WINDOW, LOCAL_WINDOW)
@@ -347,9 +341,3 @@ def _endpoint(api: str, base_url: str) -> tuple[str, str]:
     if api == "google-generative-ai":
         return "openai-completions", address if address.endswith("/openai") else f"{address}/openai"
     return api, address
-
-
-def _given_fields(row: ModelConfig) -> set[str]:
-    """The fields that the config sets. A value equal to the default counts as not set."""
-    blank = type(row)(id=row.id)
-    return {name for name in row.__struct_fields__ if getattr(row, name) != getattr(blank, name)}

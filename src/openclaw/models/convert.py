@@ -172,20 +172,21 @@ def pair(messages: list[Message]) -> list[Message]:
             else:
                 deferred.append(following)
         for call in calls:
-            queue = results.get(call.id)
-            out.append(queue.pop(0) if queue else _missing_result(call, message.timestamp))
+            if queue := results.get(call.id):
+                out.append(queue.pop(0))
+                continue
+            missing = TextBlock(text=NO_RESULT)
+            out.append(
+                ToolResultMessage(
+                    tool_call_id=call.id,
+                    tool_name=call.name,
+                    content=[missing],
+                    is_error=True,
+                    timestamp=message.timestamp,
+                )
+            )
         out.extend(deferred)
     return out
-
-
-def _missing_result(call: ToolCall, timestamp: int) -> ToolResultMessage:
-    return ToolResultMessage(
-        tool_call_id=call.id,
-        tool_name=call.name,
-        content=[TextBlock(text=NO_RESULT)],
-        is_error=True,
-        timestamp=timestamp,
-    )
 
 
 def _assistant_block(block: AssistantBlock, same: bool) -> AssistantBlock | None:

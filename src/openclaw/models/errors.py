@@ -97,13 +97,9 @@ _BY_STATUS: dict[int, Classified] = {
 }
 
 
-def is_rate_limit(text: str) -> bool:
-    return bool(_RATE_LIMIT.search(text))
-
-
 def is_overflow(text: str) -> bool:
     """Whether the text says that the prompt does not fit the model. Limits per minute use similar words."""
-    return bool(_OVERFLOW.search(text)) and not is_rate_limit(text)
+    return bool(_OVERFLOW.search(text)) and not _RATE_LIMIT.search(text)
 
 
 def is_silent_overflow(message: AssistantMessage, context_window: int) -> bool:

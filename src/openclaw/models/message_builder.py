@@ -157,7 +157,8 @@ class MessageBuilder:
             try:
                 value = msgspec.convert(json.loads(data.decode("utf-8", "replace")), decoder.type)
             except (ValueError, RecursionError):
-                raise self.failure(f"The model's stream held something unreadable: {_glimpse(data)}") from None
+                shown = data[:120].decode("utf-8", "replace") + ("…" if len(data) > 120 else "")
+                raise self.failure(f"The model's stream held something unreadable: {shown!r}") from None
             self._ragged = True
             return value
 
@@ -267,8 +268,3 @@ def encode_body(body: dict[str, Any]) -> bytes:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:
         return msgspec.json.encode(_without_lone_surrogates(body))
-
-
-def _glimpse(data: bytes) -> str:
-    text = data[:120].decode("utf-8", "replace")
-    return repr(text + ("…" if len(data) > 120 else ""))

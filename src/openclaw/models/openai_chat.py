@@ -441,7 +441,13 @@ class ChatStream:
         index = part.get("index")
         call_id = part.get("id")
         call_id = call_id if isinstance(call_id, str) else ""
-        known = self._calls.get(index) if isinstance(index, int) else self._by_id(call_id, name)
+        if isinstance(index, int):
+            known = self._calls.get(index)
+        elif call_id:
+            known = next((block for block in self.builder.blocks if block.call_id == call_id), None)
+        else:
+            # Without id and index, a name begins a call and anything else continues the last one.
+            known = None if name else self._last_call
         if known is not None and not (name and call_id and known.call_id != call_id):
             if name and not known.name:
                 known.name = name
@@ -451,12 +457,6 @@ class ChatStream:
         self._last_call = block
         self._calls[index if isinstance(index, int) else len(self._calls)] = block
         return block
-
-    def _by_id(self, call_id: str, name: str) -> BlockBuilder | None:
-        if call_id:
-            return next((block for block in self.builder.blocks if block.call_id == call_id), None)
-        # Without id and index, a name begins a call and anything else continues the last one.
-        return None if name else self._last_call
 
     def _keep_details(self, details: list[Any]) -> None:
         for detail in details:

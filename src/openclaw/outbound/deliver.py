@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -54,18 +54,9 @@ class Outlet(Protocol):
         """Whether the channel drops a second send with the same key."""
         ...
 
-    async def send(self, channel: str, route: dict[str, Any], part: OutgoingMessage, key: str) -> SendReceipt:
-        """Raises ``SendFailed``."""
+    async def send(self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str) -> SendReceipt:
+        """Sends one part. Raises ``SendFailed``."""
         ...
-
-
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a part."""
-
-    row: OutboxRow
-    state: Literal["sent", "dead"]
-    message_id: str = ""
-    error: str = ""
 
 
 def route_key(row: OutboxRow) -> RouteKey:
@@ -75,6 +66,8 @@ def route_key(row: OutboxRow) -> RouteKey:
 
 
 class Delivery:
+    """The worker. ``run`` delivers until it is cancelled."""
+
     def __init__(
         self,
         ledger: Ledger,
@@ -84,7 +77,6 @@ class Delivery:
         expiry_ms: int = EXPIRY_MS,
         max_attempts: int = MAX_ATTEMPTS,
         chance: Chance = random.random,
-        settled: Callable[[Settled], None] | None = None,
     ) -> None:
         self._ledger = ledger
         self._outlet = outlet
@@ -92,7 +84,6 @@ class Delivery:
         self._expiry_ms = expiry_ms
         self._max_attempts = max_attempts
         self._chance = chance
-        self._settled = settled
         self._woken = asyncio.Event()
         self._busy: dict[RouteKey, asyncio.Task[None]] = {}
         self._held: dict[RouteKey, int] = {}
@@ -220,10 +211,10 @@ class Delivery:
             return await self._end(row, "dead", error=row.error, doubts=doubts, code=DeliveryCode.GIVEN_UP)
         await self._mark(row, "sending", error=row.error, doubts=row.doubts)
         try:
-            part = outgoing_message(row.payload)
+            message = outgoing_message(row.payload)
             if doubts:
-                part = msgspec.structs.replace(part, possibly_duplicate=True)
-            sent = await self._outlet.send(row.channel, row.route, part, f"{row.run_id}:{row.part}")
+                message = msgspec.structs.replace(message, possibly_duplicate=True)
+            sent = await self._outlet.send(row.channel, row.route, message, f"{row.run_id}:{row.part}")
         except SendFailed as failure:
             return await self._failed(row, failure, doubts)
         faults.point("outbox.arrived")
@@ -276,8 +267,6 @@ class Delivery:
             log.error("part %d of %s to %s was not delivered: %s", row.part, row.run_id, row.channel, problem)
         for waiter in self._waiters.get(row.ledger_id, ()):
             waiter.set()
-        if self._settled is not None:
-            self._settled(Settled(row=row, state=state, message_id=message_id, error=error))
         return state
 
     async def _mark(
@@ -291,7 +280,7 @@ class Delivery:
         code: DeliveryCode = DeliveryCode.NONE,
         message_id: str = "",
     ) -> None:
-        """Until the disk takes it: what was sent must not be forgotten, or it would be sent again."""
+        """Writes the state of a part and tries again until the disk takes it, so that no sent part is sent again."""
         await until_written(
             lambda: self._ledger.outbox_mark(
                 row.id, state, next_at=next_at, error=error, doubts=doubts, code=code, message_id=message_id
@@ -302,27 +291,27 @@ class Delivery:
     # Waiting
 
     async def _defer(self, rows: Sequence[OutboxRow], until: int) -> None:
-        """Equal times keep the order of writing, so the conversation stays in order across restarts."""
+        """Lets all the parts wait until the same time. Parts with equal times keep their order across restarts."""
         await asyncio.gather(
             *(self._mark(row, "pending", next_at=until, error=row.error, doubts=row.doubts) for row in rows)
         )
 
     async def _wait_for_channel(self, rows: list[OutboxRow], *, full: bool) -> None:
-        now = self._now()
+        """Leaves the parts pending until their channel can send. Parts that are too old expire."""
         expired = [row for row in rows if self._is_too_old(row)]
         for row in expired:
             await self._expire(row)
         if full:
-            # The window is crowded: step aside for a while, or parts for channels that are up would never be seen.
-            await self._defer([row for row in rows if row not in expired], now + int(SETTLE_S * 1000))
+            # The batch is full. These parts wait a while, so that the next batch has parts for other channels.
+            await self._defer([row for row in rows if row not in expired], self._now() + int(SETTLE_S * 1000))
 
     async def _recall_holds(self) -> None:
-        """After a restart: what waits for another try holds back what comes later, as before."""
+        """Holds back the conversations that waited for another attempt when the Gateway stopped."""
         now = self._now()
         for row in await self._ledger.outbox_due(FOR_EVER, BATCH):
             key, longest = route_key(row), now + int(RETRY.max_s * 1000)
             if row.next_at > longest:
-                # The clock was ahead when this was written: nobody waits that long for another try.
+                # The clock was ahead when this was written. No attempt is put off for longer than ``RETRY.max_s``.
                 await self._mark(row, "pending", next_at=longest, error=row.error, doubts=row.doubts)
             if row.next_at > now:
                 self._held[key] = max(self._held.get(key, 0), min(row.next_at, longest))

@@ -1,15 +1,10 @@
-"""How many messages are prepared, and how many runs work, at the same time."""
+"""The admission of messages: how many are prepared at the same time, and in which order."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Literal
-
-from openclaw.config.schema import Config
-from openclaw.sessions.keys import REMEMBERED_KEYS, is_subagent, kind_of
 
 MOST_ADMITTED = 12
 LONGEST_S = 0.5
@@ -120,89 +115,3 @@ class Ticket:
             self._limit.cancel()
             self._release()
             self._release = None
-
-
-LaneName = Literal["main", "subagent", "cron"]
-
-
-class Slot:
-    """One run's share of a limit. It counts from the moment it is asked for until it is given back."""
-
-    __slots__ = ("_lane", "_queue", "_taken")
-
-    def __init__(self, taken: Counter[LaneName], lane: LaneName, queue: asyncio.Semaphore | None = None) -> None:
-        self._taken = taken
-        self._lane: LaneName = lane
-        self._queue = queue
-
-    def __enter__(self) -> None:
-        self._taken[self._lane] += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._taken[self._lane] -= 1
-
-    async def __aenter__(self) -> None:
-        self.__enter__()
-        if self._queue is not None:
-            try:
-                await self._queue.acquire()
-            except BaseException:
-                self.__exit__()
-                raise
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._queue is not None:
-            self._queue.release()
-        self.__exit__()
-
-
-class ConcurrencyLimits:
-    """How many runs of a kind may work at the same time, over all sessions.
-
-    The first to come is the first to run. A changed limit holds from the next run on. ``main`` has no limit unless one
-    is configured: a run that waits for its model costs almost nothing, and a limit would let one person's slow session
-    delay another's.
-    """
-
-    def __init__(self, config: Callable[[], Config]) -> None:
-        self._config = config
-        self._limits: dict[LaneName, tuple[int, asyncio.Semaphore]] = {}
-        self._taken: Counter[LaneName] = Counter()
-
-    def free(self, session_key: str) -> bool:
-        """Whether a run of this session could begin at once."""
-        lane = lane_of(session_key)
-        limit = self._limit(lane)
-        return limit is None or self._taken[lane] < limit
-
-    def promised(self, session_key: str) -> Slot:
-        """A slot for a message that is being accepted, so that no other message gets it meanwhile."""
-        return Slot(self._taken, lane_of(session_key))
-
-    def for_run(self, session_key: str) -> Slot:
-        """A slot for a run. Entering it waits until one is free."""
-        lane = lane_of(session_key)
-        limit = self._limit(lane)
-        if limit is None:
-            return Slot(self._taken, lane)
-        known = self._limits.get(lane)
-        if known is None or known[0] != limit:
-            known = self._limits[lane] = (limit, asyncio.Semaphore(limit))
-        return Slot(self._taken, lane, known[1])
-
-    def _limit(self, lane: LaneName) -> int | None:
-        config = self._config()
-        match lane:
-            case "main":
-                return config.agents.defaults.max_concurrent
-            case "subagent":
-                return config.agents.defaults.subagents.max_concurrent
-            case "cron":
-                return config.cron.max_concurrent_runs
-
-
-@lru_cache(maxsize=REMEMBERED_KEYS)
-def lane_of(session_key: str) -> LaneName:
-    if is_subagent(session_key):
-        return "subagent"
-    return "cron" if kind_of(session_key) == "cron" else "main"

@@ -1,4 +1,4 @@
-"""Where accepted messages become runs: one lane per session, every run followed from acceptance to its one end."""
+"""The dispatcher turns accepted messages into runs, one lane per session, and leads every message to its one end."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from openclaw.agent.run import AgentRun, RunResult
 from openclaw.agent.runtime import Runtime
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import TextBlock, UserMessage
-from openclaw.runs.admission import Admission, ConcurrencyLimits, Ticket
+from openclaw.runs.admission import Admission, Ticket
 from openclaw.runs.compactions import Compactions
+from openclaw.runs.concurrency import ConcurrencyLimits
 from openclaw.runs.lane import Lane, RunInbox, may_share
 from openclaw.runs.outcome import Ending, abort_reason, ending_of, reply_parts
-from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, queue_settings, waiting_reason
-from openclaw.runs.recovery import crashes_of, how_to_go_on, in_order, is_too_old, put_down, queue_again, why_not
+from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, waiting_reason
+from openclaw.runs.recovery import crashes_of, how_to_go_on, note_shutdown, unfinished_records
 from openclaw.runs.run_index import Observer, RunIndex, RunRecord, WaitResult
-from openclaw.runs.why_text import abort_text
+from openclaw.runs.why_text import abort_text, reason_text
 from openclaw.storage import faults
 from openclaw.storage.base import (
     NO_REASON,
@@ -40,16 +41,21 @@ log = logging.getLogger("openclaw.runs")
 T = TypeVar("T")
 
 IDLE_LANES = 1_000
+"""Unused lanes are removed when there are this many lanes."""
 STOP_S = 5.0
-"""How long stopping waits for bookkeeping; what a full disk keeps from being written is found at the next start."""
-QUEUE_FULL = "Not taken: {waiting} messages of this session are waiting already. Wait for an answer, or use /stop."
+"""``stop`` waits this long for ledger writes. The next start finds the messages whose writes a full disk refuses."""
 
 
 class Submission(msgspec.Struct, frozen=True):
+    """What became of a message that was submitted."""
+
     row: LedgerRow
     new: bool
+    """False for a message whose run id or dedupe key the ledger already has."""
     queued: bool
+    """The message does not run at once: it waits, was steered into the active run, or was refused."""
     record: RunRecord | None
+    """None for a message of long ago, which only the ledger remembers."""
 
 
 class Dispatcher:
@@ -59,15 +65,16 @@ class Dispatcher:
         self._lanes: dict[str, Lane] = {}
         self._index = RunIndex(runtime.ledger)
         self._observers: dict[str, Observer] = {}
-        self._left: dict[str, list[tuple[RunRecord, QueueSettings]]] | None = None
-        """Messages of an earlier life, by session, until their lane is made."""
+        """The observer of every run that has not ended, by run id."""
+        self._unfinished: dict[str, list[RunRecord]] = {}
+        """Messages that an earlier process left without an end, by session. A session's lane takes them when it is
+        made."""
         self._background: set[asyncio.Task[None]] = set()
         self._limits = ConcurrencyLimits(lambda: runtime.config.current)
         self.admission = Admission()
         self.compactions = Compactions(runtime, self.exclusively)
-        self._stopping = False
 
-    # Accepting
+    # The main path: submit, place, perform, run, finish
 
     async def submit(
         self,
@@ -77,14 +84,14 @@ class Dispatcher:
         ticket: Ticket | None = None,
         after: Writing | None = None,
     ) -> Submission:
-        """Writes the message down, then decides what becomes of it. A known id starts nothing.
+        """Writes the message to the ledger, then runs, queues, steers or refuses it. A known message starts nothing.
 
-        ``ticket``: its place in the admission, which a message that runs at once keeps until it asks its model.
-        ``after``: what must be on disk before the message is.
+        ``ticket`` is the message's place in the admission. A message that runs at once keeps it until it asks its
+        model. ``after`` is a write that must be on disk before the message is.
         """
         settings = settings or QueueSettings(mode="followup")
         lane = self._lane(message.session_key)
-        step = self._first_step(lane, settings)
+        step = self._expected_step(lane, settings)
         faults.point("accept.before")
         reason = waiting_reason(settings) if step == "queued" else NO_REASON
         lane.coming += 1
@@ -94,7 +101,7 @@ class Dispatcher:
         finally:
             lane.coming -= 1
         faults.point("accept.after")
-        record = self._index.get(row.run_id) if not new else RunRecord(row, noted=step)
+        record = self._index.get(row.run_id) if not new else RunRecord(row, noted_step=step)
         if record is not None and watcher is not None:
             record.watchers.add(watcher)
         if not new or record is None:
@@ -107,15 +114,19 @@ class Dispatcher:
             record.release_ticket()
         return Submission(row, True, queued, record)
 
-    def _first_step(self, lane: Lane, settings: QueueSettings) -> FirstStep | None:
-        """What will become of a message at once, where that is plain: one commit says both then."""
+    def _expected_step(self, lane: Lane, settings: QueueSettings) -> FirstStep | None:
+        """What will become of the message, as far as it is clear before the message is in the ledger.
+
+        This is a forecast. With it, one commit notes the acceptance and the first step. ``_place`` makes the decision
+        after the commit, because the lane goes on meanwhile. If it decides otherwise, it notes that in a second commit.
+        """
         if lane.unused:
             return "running" if self._limits.free(lane.key) else None
         choice = decide(settings, busy=lane.busy, steerable=True, waiting=lane.depth)
         return "queued" if choice == "wait" else None
 
     async def _place(self, record: RunRecord, settings: QueueSettings) -> bool:
-        """Runs, queues, steers or refuses by the session's queue mode; True when the message does not run at once."""
+        """Runs, queues, steers or refuses the message. Returns True when the message does not run at once."""
         lane = self._lane(record.session_key)
         active = lane.active
         steerable = active is not None and active.steerable and may_share([active, record])
@@ -123,41 +134,156 @@ class Dispatcher:
         if choice == "steer" and active is not None and await self._steer_in_order(lane, active, record, settings):
             return True
         if choice == "refuse":
-            error = QUEUE_FULL.format(waiting=lane.depth)
-            await self._finish(record, RunResult(outcome="error", error=error))
+            ending = Ending("failed", Reason(ReasonCode.QUEUE_FULL, str(lane.depth)))
+            await self._finish(record, RunResult(outcome="error"), ending=ending)
             return True
         if choice == "interrupt":
             self.abort(record.session_key, reason=AbortReason.INTERRUPT)
         queued = lane.add(record, settings)
         if queued and choice != "interrupt":
-            if record.noted != "queued":
-                self._later(self._runtime.ledger.advance(record.row.id, "queued", waiting_reason(settings)))
-            self._make_room(lane, settings)
+            if record.noted_step != "queued":
+                self._in_background(self._runtime.ledger.advance(record.row.id, "queued", waiting_reason(settings)))
+            self._drop_oldest(lane, settings)
         if queued:
-            record.noted = None
+            record.noted_step = None
         return queued
 
-    async def _steer(self, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
+    async def _perform(self, lane: Lane, batch: list[RunRecord]) -> None:
+        """Runs the newest message of the batch. The run answers the others too. The lane calls this."""
+        record = batch[-1]
         try:
-            blocks = [
-                TextBlock(text=record.row.body.prompt or ""),
-                *await load_images(record.row.body, self._runtime.blobs),
-            ]
-        except OSError:
-            return False  # It is accepted: a run of its own will say what is wrong with its pictures.
-        now = self._runtime.clock.now_ms()
-        if active.inbox is None or not active.inbox.put(record, UserMessage(content=blocks, timestamp=now)):
-            return False
-        record.queue = settings
-        self._later(self._runtime.ledger.advance(record.row.id, "queued", Reason(ReasonCode.STEERING, active.run_id)))
-        if settings.mode == "steer-backlog":
-            await self._again_later(record)
-        return True
+            await self._collect(lane, batch)
+            async with self._limits.for_run(record.session_key):
+                await self._run(lane, record)
+        except Exception as error:
+            log.exception("run %s of %s failed", record.run_id, record.session_key)
+            for other in reversed(batch[:-1]):
+                if other.absorbed_by is None:
+                    lane.add(other, QueueSettings(mode="followup"), first=True)
+            problem = f"Something went wrong inside the Gateway: {error}"
+            await self._finish(record, RunResult(outcome="error", error=problem))
+
+    async def _collect(self, lane: Lane, batch: list[RunRecord]) -> None:
+        """Makes one prompt of the batch, under the newest message's run id. It is on disk before the model sees it."""
+        record = batch[-1]
+        count, lines = lane.overflow.take()
+        if not record.queued or (record.queue.mode != "collect" and not count):
+            return
+        overflow = overflow_text(count, lines)
+        if record.queue.mode == "collect":
+            prompt = collected_prompt([one.row.body.prompt or "" for one in batch], overflow)
+        else:
+            prompt = f"{overflow}\n\n{record.row.body.prompt or ''}"
+        others = batch[:-1]
+        images = [image for one in batch for image in one.row.body.images]
+        reason, ids = Reason(ReasonCode.COLLECTED, record.run_id), [one.row.id for one in others]
+        ledger, row_id = self._runtime.ledger, record.row.id
+        body = msgspec.structs.replace(record.row.body, prompt=prompt, images=images)
+        await self._until_written(lambda: ledger.absorb(row_id, ids, body=body, reason=reason))
+        faults.point("absorb.after")
+        record.row.body = body
+        for other in others:
+            self._absorb(record, other)
+
+    async def _run(self, lane: Lane, record: RunRecord) -> None:
+        observer = self._observers[record.run_id]
+        crashes = await crashes_of(record.row, self._runtime.ledger)
+        choice, refusal = how_to_go_on(record, crashes, self._runtime.clock.now_ms())
+        refused = Ending("expired" if record.expired else "failed", refusal)
+        if choice == "close":
+            await self._finish(record, RunResult(outcome="error"), ending=refused)
+            return
+        session_id = await self._session_of(record)
+        images = await load_images(record.row.body, self._runtime.blobs)
+        record.inbox = RunInbox()
+        record.begin(self._runtime.clock.now_ms())
+        if record.recovered:
+            # The attempt is counted before anything else happens, so that a message that crashes the Gateway is given
+            # up in the end.
+            await self._until_written(lambda: self._note_running(record, session_id), record.disk)
+        elif record.noted_step != "running" or session_id != record.row.session_id:
+            self._in_background(self._note_running(record, session_id))
+        faults.point("run.start")
+        observer.started()
+
+        def emit(event: Event) -> None:
+            if isinstance(event, SteeringInjected):
+                self._took_in(record, event.token)
+            observer.event(event)
+            record.tell(event)
+
+        try:
+            run = AgentRun(
+                record.row,
+                self._runtime,
+                session_id=session_id,
+                images=images,
+                # A run that waited behind another one must see the workspace as that one left it.
+                arrived_at=record.ticket.arrived_at if record.ticket is not None and not record.queued else None,
+                abort=record.abort,
+                inbox=record.inbox,
+                emit=emit,
+                disk=record.disk,
+                on_model_call=record.release_ticket,
+            )
+            result = await (run.execute() if choice == "run" else run.give_up(reason_text(refusal)))
+        finally:
+            for left in reversed(record.inbox.close()):
+                # This run did not take the message in. It is the next to run, before messages that came later.
+                lane.add(left, left.queue, first=True)
+        gave_up = choice == "give up" and result.outcome == "error"
+        await self._finish(record, result, run.written, refused if gave_up else None)
+        if run.prepared is not None and result.outcome == "ok":
+            self.compactions.after_run(run.prepared, result.final, emit)
+
+    async def _finish(
+        self,
+        record: RunRecord,
+        result: RunResult,
+        written: Transcript | None = None,
+        ending: Ending | None = None,
+    ) -> None:
+        """Ends the message: first on disk, then for everyone who follows it. ``ending`` None: the result decides it."""
+        ending = ending or ending_of(result)
+        error = None if result.outcome == "ok" else abort_text(ending.reason)
+        summary = result.summary()
+        faults.point("finish.before")
+        if written is not None:
+            faults.point("sync.before")
+        row_id, disk = record.row.id, record.disk
+        parts = reply_parts(record.row.route, ending, result, self._runtime.config.current)
+        await self._until_written(
+            lambda: self._runtime.ledger.finish(
+                row_id, ending.state, reason=ending.reason, result=summary | disk.noted(), outbox=parts, written=written
+            ),
+            disk,
+        )
+        faults.point("finish.after")
+        for one in (record, *record.absorbed):
+            one.started_at = one.started_at or record.started_at
+            one.end(result.outcome, self._runtime.clock.now_ms(), error, result)
+            self._index.ended(one.run_id)
+        observer = self._observers.pop(record.run_id, None)
+        if observer is not None:
+            observer.finished()
+
+    # Steps of the main path
+
+    def _lane(self, session_key: str) -> Lane:
+        lane = self._lanes.get(session_key)
+        if lane is None:
+            if len(self._lanes) >= IDLE_LANES:
+                for key in [key for key, lane in self._lanes.items() if lane.unused]:
+                    del self._lanes[key]
+            lane = self._lanes[session_key] = Lane(session_key, self._runtime.clock, self._perform)
+            for record in self._unfinished.pop(session_key, ()):
+                lane.add(record, record.queue)
+        return lane
 
     async def _steer_in_order(self, lane: Lane, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
-        """Nothing that waits is overtaken: it is steered in first, or else the new message waits behind it.
+        """Steers the message into the active run, after those that wait. False when one of them cannot be steered.
 
-        What was left from before a restart may have reached the model already; it is not put before it again.
+        A message from before a restart is not steered, because the model may have seen it already.
         """
         for earlier in lane.waiting:
             steers = earlier.queue.mode in ("steer", "steer-backlog") and not earlier.recovered
@@ -168,23 +294,50 @@ class Dispatcher:
                 return False
         return await self._steer(active, record, settings)
 
-    async def _again_later(self, record: RunRecord) -> None:
-        """Besides being steered in, the message gets a turn of its own when the run has ended."""
-        row = record.row
-        copy = Accept(
-            run_id=f"{row.run_id}:backlog",
-            dedupe_key="",
-            agent_id=row.agent_id,
-            session_key=row.session_key,
-            session_id=row.session_id,
-            source=row.source,
-            route=row.route,
-            body=row.body,
-        )
-        await self.submit(copy, QueueSettings(mode="followup"))
+    async def _steer(self, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
+        row, ledger = record.row, self._runtime.ledger
+        try:
+            blocks = [TextBlock(text=row.body.prompt or ""), *await load_images(row.body, self._runtime.blobs)]
+        except OSError:
+            return False  # The message gets a run of its own, which reports what is wrong with its pictures.
+        now = self._runtime.clock.now_ms()
+        if active.inbox is None or not active.inbox.put(record, UserMessage(content=blocks, timestamp=now)):
+            return False
+        record.queue = settings
+        self._in_background(ledger.advance(row.id, "queued", Reason(ReasonCode.STEERING, active.run_id)))
+        if settings.mode == "steer-backlog":
+            # The message also gets a turn of its own when the active run has ended.
+            again = Accept(
+                run_id=f"{row.run_id}:backlog",
+                dedupe_key="",
+                agent_id=row.agent_id,
+                session_key=row.session_key,
+                session_id=row.session_id,
+                source=row.source,
+                route=row.route,
+                body=row.body,
+            )
+            await self.submit(again, QueueSettings(mode="followup"))
+        return True
 
-    def _make_room(self, lane: Lane, settings: QueueSettings) -> None:
-        """Lets the oldest go when more wait than the session allows; their end says so."""
+    def _took_in(self, record: RunRecord, run_id: str) -> None:
+        """The run has put the words of a steered message before its model, so that message ends here."""
+        steered = self._index.get(run_id)
+        if steered is not None:
+            self._absorb(record, steered)
+            reason, by = Reason(ReasonCode.STEERED, record.run_id), {"answeredBy": record.run_id}
+            ledger, row_id = self._runtime.ledger, steered.row.id
+            finish = self._until_written(lambda: ledger.finish(row_id, "superseded", reason=reason, result=by))
+            self._in_background(finish)
+
+    def _absorb(self, record: RunRecord, other: RunRecord) -> None:
+        other.absorbed_by = record.run_id
+        record.absorbed.append(other)
+        record.watchers |= other.watchers
+        self._observers.pop(other.run_id).absorbed(record.run_id)
+
+    def _drop_oldest(self, lane: Lane, settings: QueueSettings) -> None:
+        """Ends the oldest waiting messages when more wait than the session allows."""
         surplus = lane.depth - settings.cap
         for oldest in lane.waiting[:surplus] if surplus > 0 else ():
             lane.withdraw(oldest)
@@ -193,66 +346,83 @@ class Dispatcher:
                 lane.overflow.add(oldest.row.body.prompt or "", settings.cap)
                 code = ReasonCode.QUEUE_OVERFLOW_SUMMARIZED
             ending = Ending("superseded", Reason(code, str(settings.cap)))
-            self._later(self._finish(oldest, RunResult(outcome="aborted"), ending=ending))
+            self._in_background(self._finish(oldest, RunResult(outcome="aborted"), ending=ending))
 
-    def _lane(self, session_key: str) -> Lane:
-        lane = self._lanes.get(session_key)
-        if lane is None:
-            if len(self._lanes) >= IDLE_LANES:
-                for key in [key for key, lane in self._lanes.items() if lane.unused]:
-                    del self._lanes[key]
-            lane = self._lanes[session_key] = Lane(session_key, self._runtime.clock, self._perform)
-            for record, settings in (self._left or {}).pop(session_key, ()):
-                lane.add(record, settings)
-        return lane
+    async def _session_of(self, record: RunRecord) -> str:
+        """Returns the id of the session that the message runs in, and takes over what the session shows of its runs.
 
-    async def exclusively(self, session_key: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Housekeeping of one session (inject, reset, delete): after its runs, before those that come later."""
-        return await self._lane(session_key).exclusively(work)
+        Raises ``ValueError`` when the stored message is damaged.
+        """
+        row, body = record.row, record.row.body
+        if body.prompt is None:
+            raise ValueError("what was stored of this message is damaged; send it again")
+        entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
+        record.verbose = body.verbose or (entry.get("verboseLevel") if entry else None)
+        record.reasoning = body.reasoning or (entry.get("reasoningLevel") if entry else None) or "off"
+        return row.session_id if row.attempts or entry is None else entry.get("sessionId", row.session_id)
+
+    async def _note_running(self, record: RunRecord, session_id: str) -> None:
+        await self._runtime.ledger.advance(record.row.id, "running", session_id=session_id)
+
+    async def _until_written(self, write: Callable[[], Awaitable[T]], disk: DiskWait | None = None) -> T:
+        """Repeats the write until the disk takes it. The session waits, as its next message could not be stored."""
+        return await until_written(write, self._runtime.clock.sleep, disk)
+
+    def _remember(self, record: RunRecord) -> None:
+        self._observers[record.run_id] = self._observe(record)
+        self._index.add(record)
+
+    def _in_background(self, work: Awaitable[Any]) -> None:
+        """Starts a ledger write that nobody waits for. Errors are logged."""
+
+        async def settle() -> None:
+            try:
+                await work
+            except Exception:
+                log.exception("bookkeeping failed")
+
+        task = asyncio.ensure_future(settle())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # Recovery after a restart
 
     async def find_unfinished(self) -> int:
-        """Finds the messages without an end, before anyone can send new ones: they come first in their sessions."""
-        rows, now = in_order(await self._runtime.ledger.unfinished()), self._runtime.clock.now_ms()
-        self._left = {}
-        config = self._runtime.config.current.messages.queue
-        for row in rows:
-            record = RunRecord(row)
-            record.recovered, record.expired = True, is_too_old(row, now)
-            self._remember(record)
-            if not row.attempts:
-                self._later(self._runtime.ledger.advance(row.id, "queued", Reason(ReasonCode.RESTARTED)))
-            entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
-            settings = queue_again(
-                row, queue_settings(config, entry, row.source), alone=record.expired or row.body.prompt is None
-            )
-            self._left.setdefault(row.session_key, []).append((record, settings))
-        return len(rows)
+        """Finds the messages that an earlier process left without an end. Returns their number.
 
-    async def recover(self) -> int:
-        """Takes up every message without an end; called once, after the Gateway has begun to listen."""
-        if self._left is None:
-            await self.find_unfinished()
-        left = list(self._left or ())
-        for session_key in left:
+        Call it before anyone can send a message, so that these come first in their sessions.
+        """
+        records = await unfinished_records(self._runtime)
+        for record in records:
+            self._remember(record)
+            self._unfinished.setdefault(record.session_key, []).append(record)
+            if not record.row.attempts:
+                restarted = Reason(ReasonCode.RESTARTED)
+                self._in_background(self._runtime.ledger.advance(record.row.id, "queued", restarted))
+        return len(records)
+
+    def start_unfinished(self) -> None:
+        """Starts what ``find_unfinished`` found. Call it once the Gateway listens."""
+        for session_key in list(self._unfinished):
             self._lane(session_key)
-        return len(left)
 
     # Looking
 
     def find(self, run_id: str) -> RunRecord | None:
+        """Returns a run that has not ended, or one of the last that have."""
         return self._index.get(run_id)
 
     async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
-        """The run's end, or ``timeout``."""
+        """Waits until the run has ended. The status is ``timeout`` when it has not ended in time."""
         return await self._index.wait(run_id, timeout_s)
 
     def active(self, session_key: str) -> list[RunRecord]:
-        """What runs now, then what waits."""
+        """Returns the session's active run, then its waiting ones."""
         lane = self._lanes.get(session_key)
         return lane.records if lane is not None else []
 
     def occupied(self, session_key: str) -> bool:
-        """Whether anything of the session runs or waits."""
+        """Tells whether any message of the session runs or waits."""
         lane = self._lanes.get(session_key)
         return lane is not None and (lane.active is not None or lane.depth > 0)
 
@@ -261,15 +431,17 @@ class Dispatcher:
         return lane.waiting if lane is not None else []
 
     def busy(self) -> int:
+        """Counts the active runs."""
         return sum(1 for lane in self._lanes.values() if lane.active is not None)
 
     def queued(self) -> int:
+        """Counts the waiting messages."""
         return sum(lane.depth for lane in self._lanes.values())
 
-    # Stopping and editing
+    # Stopping and reordering
 
     def abort(self, session_key: str, run_id: str | None = None, reason: AbortReason = AbortReason.RPC) -> list[str]:
-        """Stops the session's runs (or one of them), waiting ones included; returns the ids it stopped."""
+        """Stops one run of the session, or all of them, the waiting ones included. Returns the ids it stopped."""
         if run_id is None and reason is not AbortReason.INTERRUPT:
             self.compactions.cancel(session_key)
             if self._runtime.approvals is not None:
@@ -286,19 +458,22 @@ class Dispatcher:
             stopped.append(record.run_id)
             self._observers[record.run_id].aborted(abort_text(abort_reason(reason)))
             if lane.withdraw(record):
-                self._later(self._finish(record, RunResult(outcome="aborted", error=reason)))
+                self._in_background(self._finish(record, RunResult(outcome="aborted", error=reason)))
         if run_id is None:
             lane.overflow.take()
         return stopped
 
     def promote(self, session_key: str, run_id: str) -> bool:
-        """Lets a waiting message go next."""
+        """Lets a waiting message go next. False when no such message waits."""
         lane = self._lanes.get(session_key)
-        record = next((waiting for waiting in self.waiting(session_key) if waiting.run_id == run_id), None)
-        return lane is not None and record is not None and lane.promote(record)
+        return lane is not None and any(lane.promote(one) for one in lane.waiting if one.run_id == run_id)
+
+    async def exclusively(self, session_key: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Does work on a session (inject, reset, delete) after the runs it has now and before those that come later."""
+        return await self._lane(session_key).exclusively(work)
 
     async def settle(self, session_key: str, timeout_s: float) -> bool:
-        """Waits until nothing of the session is running."""
+        """Waits until the session's runs have ended. False when they have not ended in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 for record in self.active(session_key):
@@ -308,183 +483,14 @@ class Dispatcher:
         return True
 
     async def stop(self) -> None:
-        """Ends the process's part in every run; their rows stay open and are taken up at the next start."""
-        self._stopping = True
+        """Stops every run in this process. The messages stay open in the ledger, and the next start takes them up."""
         await self.compactions.stop()
         cut_short = [lane.active for lane in self._lanes.values() if lane.active is not None]
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
         for record in cut_short:
             if record.ended_at is None:
-                self._later(put_down(record.row, self._runtime.ledger))
+                self._in_background(note_shutdown(record.row, self._runtime.ledger))
         if self._background:
             _, late = await asyncio.wait(self._background, timeout=STOP_S)
             for task in late:
                 task.cancel()
-
-    # Running
-
-    async def _perform(self, lane: Lane, batch: list[RunRecord]) -> None:
-        record = batch[-1]
-        try:
-            await self._collect(lane, batch)
-            async with self._limits.for_run(record.session_key):
-                await self._run(lane, record)
-        except Exception as error:
-            log.exception("run %s of %s failed", record.run_id, record.session_key)
-            for other in reversed(batch[:-1]):
-                if other.absorbed_by is None:
-                    lane.add(other, QueueSettings(mode="followup"), first=True)
-            problem = f"Something went wrong inside the Gateway: {error}"
-            await self._finish(record, RunResult(outcome="error", error=problem))
-
-    async def _collect(self, lane: Lane, batch: list[RunRecord]) -> None:
-        """Several messages become one prompt under the newest one's name; on disk before the model sees it."""
-        record = batch[-1]
-        count, lines = lane.overflow.take()
-        if not record.queued or (record.queue.mode != "collect" and not count):
-            return
-        overflow = overflow_text(count, lines)
-        if record.queue.mode == "collect":
-            prompt = collected_prompt([one.row.body.prompt or "" for one in batch], overflow)
-        else:
-            prompt = f"{overflow}\n\n{record.row.body.prompt or ''}"
-        others = batch[:-1]
-        images = [image for one in batch for image in one.row.body.images]
-        reason, ids = Reason(ReasonCode.COLLECTED, record.run_id), [one.row.id for one in others]
-        ledger, row_id = self._runtime.ledger, record.row.id
-        body = msgspec.structs.replace(record.row.body, prompt=prompt, images=images)
-        await self._kept(lambda: ledger.absorb(row_id, ids, body=body, reason=reason))
-        faults.point("absorb.after")
-        record.row.body = body
-        for other in others:
-            self._absorb(record, other)
-
-    async def _run(self, lane: Lane, record: RunRecord) -> None:
-        observer = self._observers[record.run_id]
-        crashes = await crashes_of(record.row, self._runtime.ledger)
-        going_on = how_to_go_on(crashes, expired=record.expired)
-        now = self._runtime.clock.now_ms()
-        error = "" if going_on == "run" else why_not(record.row, crashes, now, expired=record.expired)
-        if going_on == "close":
-            await self._finish(record, RunResult(outcome="error", error=error, expired=record.expired))
-            return
-        session_id = await self._session_of(record)
-        images = await load_images(record.row.body, self._runtime.blobs)
-        record.inbox = RunInbox()
-        record.begin(self._runtime.clock.now_ms())
-        if record.recovered:
-            # Counted before anything else happens: a message that brings the Gateway down must not do so for ever.
-            await self._kept(lambda: self._begun(record, session_id), record.disk)
-        elif record.noted != "running" or session_id != record.row.session_id:
-            self._later(self._begun(record, session_id))
-        faults.point("run.start")
-        observer.started()
-
-        def emit(event: Event) -> None:
-            if isinstance(event, SteeringInjected):
-                self._took_in(record, event.token)
-            observer.event(event)
-            record.tell(event)
-
-        try:
-            run = AgentRun(
-                record.row,
-                self._runtime,
-                session_id=session_id,
-                images=images,
-                # A run that waited behind another one looks at the workspace that one left.
-                arrived_at=record.ticket.arrived_at if record.ticket is not None and not record.queued else None,
-                abort=record.abort,
-                inbox=record.inbox,
-                emit=emit,
-                disk=record.disk,
-                on_model_call=record.release_ticket,
-            )
-            result = await (run.execute() if going_on == "run" else run.give_up(error))
-            result.expired = record.expired
-        finally:
-            for left in reversed(record.inbox.close()):
-                # Its words came too late for this run: they get the next one, before those that came later.
-                lane.add(left, left.queue, first=True)
-        await self._finish(record, result, run.transcript)
-        if run.prepared is not None and result.outcome == "ok":
-            self.compactions.after_run(run.prepared, result.final, emit)
-
-    async def _session_of(self, record: RunRecord) -> str:
-        """The id of the session the message runs in; takes over what is shown of the run. ValueError: it is damaged."""
-        row, body = record.row, record.row.body
-        if body.prompt is None:
-            raise ValueError("what was stored of this message is damaged; send it again")
-        entry = await self._runtime.sessions.get(row.agent_id, row.session_key)
-        record.verbose = body.verbose or (entry.get("verboseLevel") if entry else None)
-        record.reasoning = body.reasoning or (entry.get("reasoningLevel") if entry else None) or "off"
-        return row.session_id if row.attempts or entry is None else entry.get("sessionId", row.session_id)
-
-    async def _begun(self, record: RunRecord, session_id: str) -> None:
-        await self._runtime.ledger.advance(record.row.id, "running", session_id=session_id)
-
-    def _took_in(self, record: RunRecord, run_id: str) -> None:
-        steered = self._index.get(run_id)
-        if steered is not None:
-            self._absorb(record, steered)
-            reason, by = Reason(ReasonCode.STEERED, record.run_id), {"answeredBy": record.run_id}
-            row_id = steered.row.id
-            self._later(self._kept(lambda: self._runtime.ledger.finish(row_id, "superseded", reason=reason, result=by)))
-
-    def _absorb(self, record: RunRecord, other: RunRecord) -> None:
-        other.absorbed_by = record.run_id
-        record.absorbed.append(other)
-        record.watchers |= other.watchers
-        self._observers.pop(other.run_id).absorbed(record.run_id)
-
-    async def _finish(
-        self,
-        record: RunRecord,
-        result: RunResult,
-        written: Transcript | None = None,
-        ending: Ending | None = None,
-    ) -> None:
-        """The one end of a message: first on disk, then told to everyone."""
-        ending = ending or ending_of(result)
-        error = abort_text(ending.reason) if result.outcome == "aborted" else result.error
-        summary = result.summary()
-        faults.point("finish.before")
-        if written is not None:
-            faults.point("sync.before")
-        row_id, disk = record.row.id, record.disk
-        parts = reply_parts(record.row.route, ending, result, self._runtime.config.current)
-        await self._kept(
-            lambda: self._runtime.ledger.finish(
-                row_id, ending.state, reason=ending.reason, result=summary | disk.noted(), outbox=parts, written=written
-            ),
-            disk,
-        )
-        faults.point("finish.after")
-        for one in (record, *record.absorbed):
-            one.started_at = one.started_at or record.started_at
-            one.end(result.outcome, self._runtime.clock.now_ms(), error, result)
-            self._index.ended(one.run_id)
-        observer = self._observers.pop(record.run_id, None)
-        if observer is not None:
-            observer.finished()
-
-    async def _kept(self, write: Callable[[], Awaitable[T]], disk: DiskWait | None = None) -> T:
-        """A disk that takes nothing keeps the session waiting: its next message could not be accepted either."""
-        return await until_written(write, self._runtime.clock.sleep, disk)
-
-    def _remember(self, record: RunRecord) -> None:
-        self._observers[record.run_id] = self._observe(record)
-        self._index.add(record)
-
-    def _later(self, work: Awaitable[Any]) -> None:
-        """Bookkeeping nobody waits for; kept referenced until done, failures logged."""
-
-        async def settle() -> None:
-            try:
-                await work
-            except Exception:
-                log.exception("bookkeeping failed")
-
-        task = asyncio.ensure_future(settle())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from openclaw.agent.loop import Steered
-from openclaw.clock import Clock
+from openclaw.clock import Clock, wait_within
 from openclaw.messages import UserMessage
 from openclaw.runs.queue import QueueSettings, same_destination, same_rights, summary_line
 from openclaw.runs.run_index import RunRecord
@@ -58,9 +58,9 @@ class Lane:
         self._jobs = 0
         """How many of them are housekeeping."""
         self._task: asyncio.Task[None] | None = None
-        self._changed_at = 0.0
-        self._stirred = asyncio.Event()
-        self._apart = False
+        self._last_added_at = 0.0
+        self._changed = asyncio.Event()
+        self._one_by_one = False
         """Of what waits now, each message gets a run of its own."""
 
     @property
@@ -93,12 +93,12 @@ class Lane:
         """True when the run waits behind something else. ``first``: before everything else that waits."""
         behind = self.busy
         record.queue, record.queued = settings, behind
-        self._changed_at = self._clock.monotonic()
+        self._last_added_at = self._clock.monotonic()
         if first:
             self._waiting.appendleft(record)
         else:
             self._waiting.append(record)
-        self._stirred.set()
+        self._changed.set()
         self._start()
         return behind
 
@@ -118,7 +118,7 @@ class Lane:
 
         self._waiting.append(_Job(settle))
         self._jobs += 1
-        self._stirred.set()
+        self._changed.set()
         self._start()
         return await done
 
@@ -128,7 +128,7 @@ class Lane:
             self._waiting.remove(record)
         except ValueError:
             return False
-        self._stirred.set()
+        self._changed.set()
         return True
 
     def promote(self, record: RunRecord) -> bool:
@@ -146,7 +146,7 @@ class Lane:
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                await self._quiet()
+                await self._wait_for_pause()
                 batch = self._next()
                 if isinstance(batch, _Job):
                     await batch.work()
@@ -164,22 +164,17 @@ class Lane:
         finally:
             self.active = None
 
-    async def _quiet(self) -> None:
+    async def _wait_for_pause(self) -> None:
         """Messages to be collected wait until the person has paused."""
         while self._waiting:
             head = self._waiting[0]
             if not isinstance(head, RunRecord) or not head.queued or head.queue.mode != "collect":
                 return
-            due = self._changed_at + head.queue.debounce_ms / 1000 - self._clock.monotonic()
+            due = self._last_added_at + head.queue.debounce_ms / 1000 - self._clock.monotonic()
             if due <= 0:
                 return
-            self._stirred.clear()
-            waits = [asyncio.ensure_future(self._clock.sleep(due)), asyncio.ensure_future(self._stirred.wait())]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
+            self._changed.clear()
+            await wait_within(self._changed, due, self._clock)
 
     def _next(self) -> list[RunRecord] | _Job:
         if not self._waiting:
@@ -191,9 +186,9 @@ class Lane:
         if not head.queued or head.queue.mode != "collect":
             return [head]
         together = _leading(self._waiting)
-        if self._apart or not may_share([head, *together]):
+        if self._one_by_one or not may_share([head, *together]):
             # Once two of them must be answered apart, all that wait are: who gets which answer stays plain.
-            self._apart = bool(together)
+            self._one_by_one = bool(together)
             return [head]
         for _ in together:
             self._waiting.popleft()

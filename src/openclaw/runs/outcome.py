@@ -33,8 +33,7 @@ def ending_of(result: RunResult) -> Ending:
         case "ok":
             return Ending("answered")
         case "error":
-            state = "expired" if result.expired else "failed"
-            return Ending(state, Reason(ReasonCode.OTHER, result.error or "unknown error"))
+            return Ending("failed", Reason(ReasonCode.OTHER, result.error or "unknown error"))
         case "aborted" if result.error == AbortReason.TIMEOUT:
             return Ending("failed", abort_reason(AbortReason.TIMEOUT))
         case "aborted":

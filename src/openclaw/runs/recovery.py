@@ -1,65 +1,70 @@
-"""After a restart: in what order unfinished messages are taken up, and when one is given up."""
+"""Recovery of the messages that an earlier process left without an end: their order, and when one is given up."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from openclaw.runs.queue import QueueSettings
-from openclaw.storage.base import Ledger, LedgerRow, Reason, ReasonCode
+from openclaw.agent.runtime import Runtime
+from openclaw.runs.queue import QueueSettings, queue_settings
+from openclaw.runs.run_index import RunRecord
+from openclaw.storage.base import NO_REASON, Ledger, LedgerRow, Reason, ReasonCode
 
 MAX_ATTEMPTS = 3
+"""A message is given up when the Gateway has crashed this often while it worked on it."""
 EXPIRY_MS = 24 * 3600 * 1000
-"""A message that nobody worked on for so long is not answered any more: what it asked for may be long settled."""
-EXPIRED = (
-    "The Gateway was not running for too long: this message had waited {hours} hours, so it was not answered. "
-    "Send it again if it still matters."
-)
-GAVE_UP = (
-    "The Gateway stopped {attempts} times while working on this message, so it was given up. Send it again to retry."
-)
+"""A message that has waited this long when the Gateway starts is not answered, because it may not matter any more."""
+
+Choice: TypeAlias = Literal["run", "give up", "close"]
 
 
-def in_order(rows: Iterable[LedgerRow]) -> list[LedgerRow]:
-    """As they were accepted, but what had begun goes first: its words are in the transcript already."""
-    return sorted(rows, key=lambda row: (row.attempts == 0, row.id))
+async def unfinished_records(runtime: Runtime) -> list[RunRecord]:
+    """Finds the messages without an end, in the order in which they go on.
+
+    Messages that had begun come first, because their words are in the transcript already. A message that had begun,
+    is expired or is damaged runs alone; the others may still be collected.
+    """
+    rows = sorted(await runtime.ledger.unfinished(), key=lambda row: (row.attempts == 0, row.id))
+    now, config = runtime.clock.now_ms(), runtime.config.current.messages.queue
+    records: list[RunRecord] = []
+    for row in rows:
+        record = RunRecord(row)
+        # Decided once, at the start, so that a clock that jumps later makes no message expire.
+        record.recovered, record.expired = True, now - row.accepted_at >= EXPIRY_MS
+        if row.attempts or record.expired or row.body.prompt is None:
+            record.queue = QueueSettings(mode="followup")
+        else:
+            entry = await runtime.sessions.get(row.agent_id, row.session_key)
+            record.queue = queue_settings(config, entry, row.source)
+        records.append(record)
+    return records
 
 
-def queue_again(row: LedgerRow, settings: QueueSettings, *, alone: bool = False) -> QueueSettings:
-    """What had begun is continued by itself; what waited may still be collected."""
-    return QueueSettings(mode="followup") if row.attempts or alone else settings
+def how_to_go_on(record: RunRecord, crashes: int, now_ms: int) -> tuple[Choice, Reason]:
+    """Decides whether the message is run, and if not, for what reason.
 
-
-def is_too_old(row: LedgerRow, now_ms: int) -> bool:
-    """Asked once, at the start: a clock that jumps later must not make anything old."""
-    return now_ms - row.accepted_at >= EXPIRY_MS
-
-
-async def put_down(row: LedgerRow, ledger: Ledger) -> None:
-    """The Gateway was told to stop in the middle of this message."""
-    with contextlib.suppress(ValueError):  # It has ended after all.
-        await ledger.advance(row.id, "queued", Reason(ReasonCode.SHUTDOWN))
+    ``give up`` also writes the reason into the transcript. ``close`` ends the message in the ledger only, because the
+    Gateway crashed even while it gave up.
+    """
+    if crashes < MAX_ATTEMPTS and not record.expired:
+        return "run", NO_REASON
+    if record.expired:
+        hours = max(1, (now_ms - record.row.accepted_at) // 3_600_000)
+        reason = Reason(ReasonCode.EXPIRED, str(hours))
+    else:
+        reason = Reason(ReasonCode.CRASHED, str(crashes))
+    return "give up" if crashes <= MAX_ATTEMPTS else "close", reason
 
 
 async def crashes_of(row: LedgerRow, ledger: Ledger) -> int:
-    """How often the Gateway died while it worked on this message; being told to stop does not count."""
+    """Counts how often the Gateway died while it worked on this message. A shutdown does not count."""
     if row.attempts < MAX_ATTEMPTS:
         return row.attempts
     changes = await ledger.story(row.id)
     return row.attempts - sum(change.reason.code is ReasonCode.SHUTDOWN for change in changes)
 
 
-def how_to_go_on(attempts: int, *, expired: bool = False) -> Literal["run", "give up", "close"]:
-    """``give up`` says so in the transcript. If even that did not end well, only the ledger is closed."""
-    if attempts < MAX_ATTEMPTS:
-        return "give up" if expired else "run"
-    return "give up" if attempts == MAX_ATTEMPTS else "close"
-
-
-def why_not(row: LedgerRow, crashes: int, now_ms: int, *, expired: bool) -> str:
-    """What the sender is told of a message that is not answered."""
-    if not expired:
-        return GAVE_UP.format(attempts=crashes)
-    hours = max(1, (now_ms - row.accepted_at) // 3_600_000)
-    return EXPIRED.format(hours=hours)
+async def note_shutdown(row: LedgerRow, ledger: Ledger) -> None:
+    """Notes that the Gateway was told to stop while this message was running."""
+    with contextlib.suppress(ValueError):  # The message has ended meanwhile.
+        await ledger.advance(row.id, "queued", Reason(ReasonCode.SHUTDOWN))

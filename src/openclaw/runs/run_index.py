@@ -25,7 +25,7 @@ RunState = Literal["queued", "running", "ok", "error", "aborted"]
 
 
 class RunRecord:
-    def __init__(self, row: LedgerRow, *, noted: FirstStep | None = None) -> None:
+    def __init__(self, row: LedgerRow, *, noted_step: FirstStep | None = None) -> None:
         self.row = row
         self.run_id = row.run_id
         self.session_key = row.session_key
@@ -40,8 +40,8 @@ class RunRecord:
         """The session's own setting when the run began."""
         self.reasoning = "off"
         """Whether the session sees the model's reasoning: ``off``, ``on`` (with the answer) or ``stream``."""
-        self.noted = noted
-        """What was written down about it when it was accepted: that it runs, or that it waits."""
+        self.noted_step = noted_step
+        """The step that the ledger noted together with the acceptance. None when it noted no step."""
         self.recovered = False
         """Taken up after a restart."""
         self.expired = False

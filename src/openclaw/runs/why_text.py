@@ -45,7 +45,17 @@ _REASONS = {
         "Dropped: more messages were waiting than the queue holds ({detail}); "
         "its beginning was put before the next one."
     ),
+    ReasonCode.QUEUE_FULL: (
+        "Not taken: {detail} messages of this session are waiting already. Wait for an answer, or use /stop."
+    ),
     ReasonCode.REMOVED_FROM_QUEUE: "dropped from the queue by hand",
+    ReasonCode.EXPIRED: (
+        "The Gateway was not running for too long: this message had waited {detail} hours, so it was not answered. "
+        "Send it again if it still matters."
+    ),
+    ReasonCode.CRASHED: (
+        "The Gateway stopped {detail} times while working on this message, so it was given up. Send it again to retry."
+    ),
     ReasonCode.OTHER: "{detail}",
 }
 _STOPPED_BY: dict[str, str] = {

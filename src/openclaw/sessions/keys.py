@@ -9,6 +9,8 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
+import msgspec
+
 from openclaw.paths import normalize_agent_id
 
 DEFAULT_AGENT = "main"
@@ -219,3 +221,10 @@ def _short(name: str) -> str:
         return name
     # "%~" cannot occur in percent-encoding, so a shortened name never equals a whole one.
     return f"{name[:80]}%~{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+class SessionRef(msgspec.Struct, frozen=True):
+    """A session by its agent and the key it has in the store."""
+
+    agent_id: str
+    key: str

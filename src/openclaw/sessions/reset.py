@@ -21,7 +21,7 @@ from openclaw.config.schema.messages import Session
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import GROUP_MARKS, rest_of
 from openclaw.sessions.tree import fields_of
-from openclaw.storage.base import Entry, SessionStore, TranscriptRef, TranscriptStore
+from openclaw.storage.base import SessionStore, TranscriptRef, TranscriptStore
 
 if TYPE_CHECKING:
     from openclaw.config.store import ConfigStore
@@ -212,13 +212,12 @@ async def _replace(
 async def was_used(stores: Stores, agent_id: str, entry: SessionEntry) -> bool:
     """Whether the session's transcript holds anything besides the marker of its beginning."""
     shown = await stores.transcripts.tail(transcript_ref(agent_id, entry), 2)
-    return any(not _is_beginning(line) for line in shown)
-
-
-def _is_beginning(line: Entry) -> bool:
-    fields = fields_of(line.raw) if line.type == "custom" else {}
-    data = fields.get("data")
-    return fields.get("customType") == MARKER_TYPE and isinstance(data, dict) and data.get("reason") != "resume"
+    for line in shown:
+        fields = fields_of(line.raw) if line.type == "custom" else {}
+        data = fields.get("data")
+        if fields.get("customType") != MARKER_TYPE or not isinstance(data, dict) or data.get("reason") == "resume":
+            return True
+    return False
 
 
 async def mark(stores: Stores, agent_id: str, rotation: Rotation) -> None:

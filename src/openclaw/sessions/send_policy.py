@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openclaw.config.schema.messages import Decision, SendMatch, SendRule
+from openclaw.config.schema.messages import Decision, SendMatch, SendPolicy, SendRule
 from openclaw.sessions.keys import channel_of, rest_of
+
+
+def is_blocked(
+    policy: SendPolicy | None,
+    key: str,
+    entry: Mapping[str, Any] | None,
+    *,
+    channel: str | None = None,
+    chat_type: str | None = None,
+) -> bool:
+    rules, default = (policy.rules, policy.default) if policy else ((), None)
+    return send_decision(key, entry, rules, default, channel=channel, chat_type=chat_type) == "deny"
 
 
 def send_decision(

@@ -5,6 +5,7 @@ It understands the subset of JSON Schema that tools use. Other keywords accept a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -79,9 +80,15 @@ def _check(schema: Any, value: Any, path: str, problems: list[str], depth: int) 
     if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return value
     schema = cast("dict[str, Any]", schema)
-    if alternatives := schema.get("anyOf") or schema.get("oneOf"):
-        return _check_alternatives(alternatives, value, path, problems, depth)
     where = path or "root"
+    if alternatives := schema.get("anyOf") or schema.get("oneOf"):
+        for alternative in alternatives:
+            found: list[str] = []
+            checked = _check(alternative, value, path, found, depth + 1)
+            if not found:
+                return checked
+        problems.append(f"{where}: matches none of the allowed forms")
+        return value
     if types := _types(schema):
         value = _coerce_to_any(types, value)
         if value is _INVALID:
@@ -100,16 +107,6 @@ def _check(schema: Any, value: Any, path: str, problems: list[str], depth: int) 
     return value
 
 
-def _check_alternatives(alternatives: Any, value: Any, path: str, problems: list[str], depth: int) -> Any:
-    for alternative in alternatives:
-        found: list[str] = []
-        checked = _check(alternative, value, path, found, depth + 1)
-        if not found:
-            return checked
-    problems.append(f"{path or 'root'}: matches none of the allowed forms")
-    return value
-
-
 def _check_object(
     schema: dict[str, Any], value: dict[str, Any], path: str, problems: list[str], depth: int
 ) -> dict[str, Any]:
@@ -121,7 +118,7 @@ def _check_object(
         inner = f"{path}.{name}" if path else name
         if name in properties:
             # Models that must fill in every field send null for an argument they do not give.
-            if item is not None or _takes_null(properties[name]):
+            if item is not None or "null" in _types(properties[name]):
                 checked[name] = _check(properties[name], item, inner, problems, depth + 1)
         elif extra is False:
             problems.append(f"{inner}: is not a parameter of this tool")
@@ -155,15 +152,12 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
     return cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
 
 
-def _types(schema: Mapping[str, Any]) -> list[str]:
-    declared = schema.get("type")
+def _types(schema: Any) -> list[str]:
+    """The types that a schema names. Empty if it names none."""
+    declared = cast("dict[str, Any]", schema).get("type") if isinstance(schema, dict) else None
     if isinstance(declared, str):
         return [declared]
     return [str(item) for item in cast("list[Any]", declared)] if isinstance(declared, list) else []
-
-
-def _takes_null(schema: Any) -> bool:
-    return isinstance(schema, dict) and "null" in _types(cast("dict[str, Any]", schema))
 
 
 def _coerce_to_any(types: list[str], value: Any) -> Any:
@@ -209,7 +203,10 @@ def _coerce(name: str, value: Any) -> Any:
         case "boolean", 0 | 1:
             return bool(value)
         case (("array" | "object"), str()):
-            return _parse_container(name, value)
+            with contextlib.suppress(msgspec.MsgspecError):
+                parsed = msgspec.json.decode(value)
+                return parsed if _has_type(name, parsed) else _INVALID
+            return _INVALID
         case _:
             return _INVALID
 
@@ -224,11 +221,3 @@ def _parse_number(name: str, text: str) -> Any:
     if number.is_integer():
         return int(number)
     return number if name == "number" else _INVALID
-
-
-def _parse_container(name: str, text: str) -> Any:
-    try:
-        parsed = msgspec.json.decode(text)
-    except msgspec.MsgspecError:
-        return _INVALID
-    return parsed if _has_type(name, parsed) else _INVALID

@@ -45,7 +45,7 @@ class ToolContext(msgspec.Struct, kw_only=True):
     """Queues a line for the session's next turn, for example when a background process exits."""
     wake: Callable[[str], None] | None = None
     """Like ``notify``, but starts the next turn at once, so that the person is told."""
-    exec: Callable[[], Awaitable[ExecOverrides | None]] | None = None
+    exec_overrides: Callable[[], Awaitable[ExecOverrides | None]] | None = None
     """Returns the present ``/exec`` and ``/elevated`` settings. A change counts for a run that is under way, too."""
 
 

@@ -71,9 +71,10 @@ def fit_image(data: bytes, mime_type: str, max_side: int = MAX_SIDE) -> FittedIm
 
 def _shrink(image: Image, original: tuple[int, int], max_side: int) -> FittedImage:
     fit = min(1.0, max_side / max(original))
+    has_alpha = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
     for scale in _SCALES:
         size = max(1, round(original[0] * fit * scale)), max(1, round(original[1] * fit * scale))
-        small = image.convert("RGBA" if _has_alpha(image) else "RGB").resize(size)
+        small = image.convert("RGBA" if has_alpha else "RGB").resize(size)
         for data, mime_type in _encodings(small):
             if _base64_length(len(data)) <= MAX_BASE64_BYTES:
                 return FittedImage(_block(data, mime_type), _note(original, size))
@@ -89,8 +90,8 @@ def _encodings(image: Image) -> list[tuple[bytes, str]]:
 
         flat = images.new("RGB", image.size, "white")
         flat.paste(image, mask=image.getchannel("A"))
-    jpegs = [(_encoded(flat, "JPEG", quality), "image/jpeg") for quality in _QUALITIES[:1]]
-    best = sorted([png, *jpegs], key=lambda encoding: len(encoding[0]))
+    jpeg = _encoded(flat, "JPEG", _QUALITIES[0]), "image/jpeg"
+    best: list[tuple[bytes, str]] = sorted([png, jpeg], key=lambda encoding: len(encoding[0]))
     if _base64_length(len(best[0][0])) <= MAX_BASE64_BYTES:
         return best
     return [(_encoded(flat, "JPEG", quality), "image/jpeg") for quality in _QUALITIES[1:]]
@@ -103,10 +104,6 @@ def _encoded(image: Image, kind: str, quality: int | None = None) -> bytes:
     else:
         image.save(buffer, kind, quality=quality)
     return buffer.getvalue()
-
-
-def _has_alpha(image: Image) -> bool:
-    return image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
 
 
 def _note(original: tuple[int, int], shown: tuple[int, int]) -> str:

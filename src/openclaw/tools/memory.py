@@ -86,15 +86,14 @@ class MemorySearchTool:
             # The index holds all notes. A group gets other notes in place of the curated ones.
             found = await self._notes.search(query, limit if private else MOST_RESULTS, least)
             hits = [hit for hit in found.hits if private or not is_curated(hit.name)][:limit]
-            said = await asyncio.to_thread(self._said, query, limit - len(hits)) if private else []
+            said: list[dict[str, Any]] = []
+            if private and self._transcripts is not None and limit > len(hits):
+                said = await asyncio.to_thread(self._transcripts, query, limit - len(hits))
         except (OSError, sqlite3.Error) as error:
             return _answer({"results": [], "disabled": True, "error": str(error)})
         cite = self._citations == "on" or (self._citations == "auto" and private)
         results = [*(result_of(hit, query, cite) for hit in hits), *(_said_result(found, cite) for found in said)]
         return _answer({"results": results, **facts_of(found), "citations": self._citations})
-
-    def _said(self, query: str, limit: int) -> list[dict[str, Any]]:
-        return self._transcripts(query, limit) if self._transcripts is not None and limit > 0 else []
 
 
 def facts_of(found: MemoryResults) -> dict[str, Any]:

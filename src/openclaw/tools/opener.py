@@ -106,7 +106,10 @@ class PathOpener:
                     yield file
                     file.flush()
                     if existing is not None:
-                        _copy_mode(existing, file.fileno())
+                        os.fchmod(file.fileno(), stat_modes.S_IMODE(existing.st_mode))
+                        if (existing.st_uid, existing.st_gid) != (os.geteuid(), os.getegid()):
+                            with contextlib.suppress(PermissionError):
+                                os.fchown(file.fileno(), existing.st_uid, existing.st_gid)
                     os.fsync(file.fileno())
                 # A rename replaces whatever has that name now and does not follow a link.
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
@@ -144,6 +147,7 @@ class PathOpener:
         raise ToolError(f"The path keeps changing while it is opened: {shown or path}")
 
     def _walk(self, resolved: str, writing: bool) -> tuple[int, str]:
+        """Opens the parent directory one component at a time, and follows links only inside the allowed roots."""
         root, parts = self._split(resolved, writing, resolved)
         if writing:
             _make_directories(self.workspace)
@@ -173,7 +177,10 @@ class PathOpener:
                 elif not pending:
                     return trail.pop(), part
                 else:
-                    trail.append(_enter(part, trail[-1], make=writing))
+                    if writing:
+                        with contextlib.suppress(FileExistsError):
+                            os.mkdir(part, 0o700, dir_fd=trail[-1])
+                    trail.append(_open_final(part, _DIRECTORY | os.O_NOFOLLOW, trail[-1]))
             return trail.pop(), "."
         finally:
             for fd in trail:
@@ -217,13 +224,6 @@ def _link_target(name: str, parent: int) -> str | None:
         raise
 
 
-def _enter(name: str, parent: int, *, make: bool) -> int:
-    if make:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, 0o700, dir_fd=parent)
-    return _open_final(name, _DIRECTORY | os.O_NOFOLLOW, parent)
-
-
 def _open_final(name: str, flags: int, parent: int) -> int:
     try:
         return os.open(name, flags, dir_fd=parent)
@@ -254,13 +254,6 @@ def _replaceable(parent: int, name: str, path: str) -> tuple[int, str, os.stat_r
     if not os.access(name, os.W_OK, dir_fd=parent):
         raise ToolError(f"Permission denied: {path} is read-only")
     return os.dup(parent), name, found
-
-
-def _copy_mode(existing: os.stat_result, fd: int) -> None:
-    os.fchmod(fd, stat_modes.S_IMODE(existing.st_mode))
-    if (existing.st_uid, existing.st_gid) != (os.geteuid(), os.getegid()):
-        with contextlib.suppress(PermissionError):
-            os.fchown(fd, existing.st_uid, existing.st_gid)
 
 
 def _spellings(path: str) -> list[str]:

@@ -103,13 +103,11 @@ class ShellProcess:
                         raise TimeoutError("the process does not read its input") from None
                     await self._clock.sleep(_POLL_S)
 
-    def close_input(self) -> bool:
-        """Closes the input. Returns False for a terminal, whose input ends only with Ctrl-D."""
-        if self.is_pty or self._input_fd is None:
-            return False
-        os.close(self._input_fd)
-        self._input_fd = None
-        return True
+    def close_input(self) -> None:
+        """Closes the input. The input of a terminal ends only with Ctrl-D."""
+        if not self.is_pty and self._input_fd is not None:
+            os.close(self._input_fd)
+            self._input_fd = None
 
     async def stop(self) -> None:
         """Ends the process tree with SIGTERM, then with SIGKILL. It goes on even if the caller is cancelled."""
@@ -233,7 +231,13 @@ def find_shell(preferred: str) -> str:
 def watch_exit(loop: asyncio.AbstractEventLoop, child: subprocess.Popen[bytes], exited: Callable[[int], None]) -> None:
     """Calls ``exited`` on the loop with the exit code. Where possible, the child is not reaped yet."""
     if not hasattr(os, "pidfd_open"):
-        _watch_in_thread(loop, child, exited)
+
+        def wait() -> None:
+            code = child.wait()
+            with contextlib.suppress(RuntimeError):  # The loop is closed.
+                loop.call_soon_threadsafe(exited, code)
+
+        threading.Thread(target=wait, name=f"wait-{child.pid}", daemon=True).start()
         return
     pidfd = os.pidfd_open(child.pid)
 
@@ -247,17 +251,6 @@ def watch_exit(loop: asyncio.AbstractEventLoop, child: subprocess.Popen[bytes], 
             exited(result.si_status if result.si_code == os.CLD_EXITED else -result.si_status)
 
     loop.add_reader(pidfd, ready)
-
-
-def _watch_in_thread(
-    loop: asyncio.AbstractEventLoop, child: subprocess.Popen[bytes], exited: Callable[[int], None]
-) -> None:
-    def wait() -> None:
-        code = child.wait()
-        with contextlib.suppress(RuntimeError):  # The loop is closed.
-            loop.call_soon_threadsafe(exited, code)
-
-    threading.Thread(target=wait, name=f"wait-{child.pid}", daemon=True).start()
 
 
 def _discard(spawning: asyncio.Future[Spawned]) -> None:

@@ -1,11 +1,9 @@
-"""Who is here, and notes that wait."""
+"""The list of who is connected."""
 
 import asyncio
-from datetime import UTC
 from pathlib import Path
 
 from openclaw.gateway.server.presence import MAX_ENTRIES, Presence
-from openclaw.gateway.system_events import MAX_PER_SESSION, SystemEvents
 from tests.gateway.support import Running, running_gateway
 from tests.support.clock import HeldClock
 
@@ -108,28 +106,6 @@ async def test_a_system_event_is_presence_or_a_note_for_the_main_session(running
         assert (await socket.call("status"))["payload"]["queuedSystemEvents"] == ["the kettle boils"]
         assert "studio" in [entry["host"] for entry in (await socket.call("system-presence"))["payload"]]
         assert (await socket.call("last-heartbeat"))["payload"] is None
-
-
-def test_notes_are_drained_once_as_dated_lines() -> None:
-    notes = SystemEvents(HeldClock(), lambda: UTC)
-    notes.add("k", "one")
-    notes.add("k", "one")
-    notes.add("k", "two\nlines")
-    notes.add("other", "x")
-    assert notes.drain("k") == [
-        "System: [2026-11-15 18:22:19 UTC] one",
-        "System: [2026-11-15 18:22:19 UTC] two lines",
-    ]
-    assert notes.drain("k") == []
-    assert notes.peek("other") == ["x"]
-
-
-def test_old_notes_give_way() -> None:
-    notes = SystemEvents(HeldClock(), lambda: UTC)
-    for number in range(MAX_PER_SESSION + 5):
-        notes.add("k", str(number))
-    assert notes.peek("k")[0] == "5"
-    assert len(notes.peek("k")) == MAX_PER_SESSION
 
 
 async def test_health_is_computed_once_for_clients_that_connect_together(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from openclaw.inbound.commands.context import (
     Handled,
     Outcome,
     QueueView,
-    SessionRef,
     Stopped,
     Waiting,
 )
@@ -26,6 +25,7 @@ from openclaw.inbound.commands.handle import handle_commands
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import previous_sessions
 from openclaw.sessions.resume import choose
 from openclaw.storage.files.session_store import FileSessionStore

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openclaw.inbound.commands.context import Continue, Handled
-from openclaw.inbound.commands.registry import all_commands
+from openclaw.inbound.commands.registry import COMMANDS
 from tests.inbound.commands.desk import Desk
 
 STRANGER: dict[str, Any] = {"authorised": False, "owner": False}
@@ -40,7 +40,7 @@ async def test_what_only_owners_may_is_silence_for_others(desk: Desk, text: str)
 
 
 def test_the_commands_reserved_to_owners() -> None:
-    owners = {command.name for command in all_commands() if command.access == "owner"}
+    owners = {command.name for command in COMMANDS if command.access == "owner"}
     assert owners == {"send", "activation", "approve", "config", "restart", "budget"}
 
 

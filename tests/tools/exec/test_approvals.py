@@ -53,7 +53,7 @@ class Asked:
         async def wished() -> ExecOverrides:
             return wish
 
-        context = msgspec.structs.replace(self.context, exec=wished)
+        context = msgspec.structs.replace(self.context, exec_overrides=wished)
         return await tool.run({"command": command, **arguments}, context)
 
     def write_rules(self, **file: Any) -> None:

@@ -412,6 +412,7 @@ def test_settings_stay_within_their_bounds() -> None:
     assert (low.background_ms, low.cleanup_ms, low.max_output_chars) == (10, 60_000, 1000)
     high = ExecSettings().with_environment({"PI_BASH_YIELD_MS": "999999", "PI_BASH_MAX_OUTPUT_CHARS": "5000"})
     assert (high.background_ms, high.max_output_chars) == (120_000, 5000)
+    assert ExecSettings(background_ms=500).with_environment({"PI_BASH_YIELD_MS": "700"}).background_ms == 500
     decoded = msgspec.convert({"backgroundMs": 50, "timeoutSec": 5}, ExecSettings)
     assert (decoded.background_ms, decoded.timeout_sec) == (50, 5)
 

@@ -161,14 +161,11 @@ class SignalChannel:
                     return
             await self._context.clock.sleep(OFFER_AGAIN.delay_s(attempt, random.random))
         if taken is not False and self._settings.send_read_receipts and inbound.peer.kind == "direct":
-            await self._confirm_read(inbound)
-
-    async def _confirm_read(self, inbound: Inbound) -> None:
-        params = {"recipient": _address_of_sender(inbound), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
-        try:
-            await self._daemon().call("sendReceipt", {**params, **self._account()})
-        except (RpcError, RpcUnreachable) as error:
-            self._context.log.info("the read receipt was not sent: %s", error)
+            read = {"recipient": _address_of_sender(inbound), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
+            try:
+                await self._daemon().call("sendReceipt", {**read, **self._account()})
+            except (RpcError, RpcUnreachable) as error:
+                self._context.log.info("the read receipt was not sent: %s", error)
 
     def _wants(self, reaction: IncomingReaction) -> bool:
         match self._settings.reaction_notifications:
@@ -184,17 +181,17 @@ class SignalChannel:
 
     # Sending
 
-    async def send(self, route: Route, part: OutgoingMessage, key: str) -> SendReceipt:
-        params: dict[str, Any] = {"message": part.text, **self._account(), **recipient_params(route.to or "")}
-        if part.media:
-            params["attachments"] = await self._outgoing_media(part)
-        elif not part.text:
+    async def send(self, route: Route, message: OutgoingMessage, key: str) -> SendReceipt:
+        params: dict[str, Any] = {"message": message.text, **self._account(), **recipient_params(route.to or "")}
+        if message.media:
+            params["attachments"] = await self._outgoing_media(message)
+        elif not message.text:
             raise SendFailed("there is nothing to send", permanent=True)
         return sent_of(await self._ask("send", params, SEND_TIMEOUT_S))
 
-    async def _outgoing_media(self, part: OutgoingMessage) -> list[str]:
+    async def _outgoing_media(self, message: OutgoingMessage) -> list[str]:
         uris: list[str] = []
-        for media in part.media:
+        for media in message.media:
             data = await self._context.blobs.get(media.blob)
             if data is None:
                 raise SendFailed(f"the file {media.file_name or media.blob[:12]} is gone", permanent=True)

@@ -11,9 +11,13 @@ from aiohttp import web
 from openclaw.config.agents import agent_ids
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http import openai_run
-from openclaw.gateway.http.openai_common import (
+from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, Ending, Following, Said, SlowReader
+from openclaw.gateway.http.openai_shared import (
+    KEEP_ALIVE,
+    KEEP_ALIVE_S,
     NO_RETRY,
     Refused,
+    SseResponse,
     admit,
     checked_tools,
     chosen_tools,
@@ -22,14 +26,12 @@ from openclaw.gateway.http.openai_common import (
     json_response,
     named_agent,
     read_json,
+    read_pictures,
     run_id_for,
+    sse_event,
     thinking_of,
     tool_spec,
 )
-from openclaw.gateway.http.openai_images import read_pictures
-from openclaw.gateway.http.openai_prompt import Said
-from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, Ending, Following, SlowReader
-from openclaw.gateway.http.sse import KEEP_ALIVE, KEEP_ALIVE_S, SseResponse, sse_event
 from openclaw.messages import Usage
 
 if TYPE_CHECKING:

@@ -14,13 +14,15 @@ from openclaw.agent.prepare import choose_model, exec_overrides
 from openclaw.agent.run_settings import tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import Peer
-from openclaw.gateway.http.openai_common import Refused, admit, json_response, read_json
+from openclaw.gateway.http.openai_shared import Refused, admit, json_response, read_json
 from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
-from openclaw.gateway.webchat import operator_may_elevate
+from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
+from openclaw.inbound.commands.context import Facts
+from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.models.base import ModelError
 from openclaw.paths import make_private_dir
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import MessageBody
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
@@ -68,7 +70,7 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
     return await asyncio.shield(gateway.spawn(_run(gateway, target, tool, arguments)))
 
 
-async def _tool(gateway: Gateway, target: Target, name: str) -> Tool | None:
+async def _tool(gateway: Gateway, target: SessionRef, name: str) -> Tool | None:
     """The tool, if the session's agent may use it and it is offered over HTTP."""
     config = gateway.runtime.config.current
     entry = await entry_of(gateway, target) or SessionEntry(sessionId="")
@@ -93,11 +95,12 @@ def _arguments(tool: Tool, body: InvokeBody) -> dict[str, Any]:
     return arguments
 
 
-async def _run(gateway: Gateway, target: Target, tool: Tool, arguments: dict[str, Any]) -> web.Response:
+async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict[str, Any]) -> web.Response:
     run_id = f"invoke-{uuid.uuid4()}"
 
     async def wish() -> ExecOverrides | None:
-        body = MessageBody(elevated_allowed=operator_may_elevate(gateway, target))
+        allowed = elevated_allowed(gateway.runtime.config.current, Facts(session=target))
+        body = MessageBody(elevated_allowed=allowed)
         default = gateway.runtime.config.current.agents.defaults.elevated_default
         return exec_overrides(body, await entry_of(gateway, target), default)
 
@@ -108,7 +111,7 @@ async def _run(gateway: Gateway, target: Target, tool: Tool, arguments: dict[str
         run_id=run_id,
         call_id=run_id,
         notify=lambda text: gateway.runtime.notes.add(target.key, text),
-        exec=wish,
+        exec_overrides=wish,
     )
     try:
         result = await tool.run(arguments, context)

@@ -5,30 +5,26 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from msgspec.structs import replace
 
 from openclaw.agent.result import RunResult
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.spoken import Said, say, show
-from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_agent, target_of
-from openclaw.gateway.webchat import fresh_session, hear, may_be_command, operator_may_elevate
-from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
-from openclaw.inbound.command_text import is_abort, is_control_message
-from openclaw.inbound.commands.context import Continue, Handled, Outcome
-from openclaw.inbound.intake import Incoming, take_in
-from openclaw.inbound.stamp import ABORT_NOTE, stamped
+from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
+from openclaw.inbound.accept import Incoming
+from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
+from openclaw.inbound.command_text import may_be_command
+from openclaw.inbound.commands.context import Handled, operator_facts
+from openclaw.inbound.pipeline import Accepted
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.paths import normalize_agent_id
-from openclaw.runs.admission import Ticket
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.run_index import RunRecord
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import is_subagent
-from openclaw.storage.base import LedgerRow
+from openclaw.sessions.keys import SessionRef, is_subagent
+from openclaw.storage.base import LedgerRow, MessageBody
 
 methods = MethodTable()
 
@@ -66,82 +62,44 @@ class AgentParams(Params):
 @methods.add("agent", AgentParams)
 async def agent(call: Call) -> Any:
     params: AgentParams = call.params
+    gateway = call.gateway
     _check_channel(params)
-    target = await _target(call, params)
+    session = await _session(call, params)
     try:
         images, _ = read_images(params.attachments or [])
     except BadAttachment as bad:
         raise MethodError(f"Error: {bad}") from None
     call.client.follow_run(params.idempotency_key)
-    outcome, submission = await _in_order(call, params, target, images)
-    if isinstance(outcome, Handled):
-        return await _obeyed(call, params, target, outcome)
-    assert submission is not None
-    accepted_at = submission.row.accepted_at
-    call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": accepted_at})
-    answer = await _final(call, submission)
-    if outcome.side_replies:
-        said = [{"text": text, "mediaUrl": None} for text in outcome.side_replies]
-        answer["result"]["payloads"] = [*said, *answer["result"]["payloads"]]
-    return answer
-
-
-async def _in_order(
-    call: Call, params: AgentParams, target: Target, images: list[Image]
-) -> tuple[Outcome, Submission | None]:
-    """What was sent before to the same session comes first; a word that stops the run does not wait for it long."""
-    admission = call.gateway.dispatcher.admission
-    if _written_by_hand(params) and is_abort(params.message):
-        await admission.wait_for_earlier(target.key)
-        return await _take_in(call, params, target, images)
-    ticket = await admission.admit(target.key)
-    try:
-        return await _take_in(call, params, target, images, ticket)
-    finally:
-        ticket.done()
-
-
-async def _take_in(
-    call: Call, params: AgentParams, target: Target, images: list[Image], ticket: Ticket | None = None
-) -> tuple[Outcome, Submission | None]:
-    """What the message turned out to be; if it goes on to the agent, it is on disk."""
-    gateway = call.gateway
-    commanded = _written_by_hand(params)
-    if not (commanded and is_control_message(params.message)):
-        check_send_policy(gateway, target, await entry_of(gateway, target), channel=params.channel)
-    outcome: Outcome = Continue(text=params.message)
-    if commanded and not await _known(call, params):
-        outcome = await hear(gateway, target, params.message, has_media=bool(images))
-    if isinstance(outcome, Handled):
-        return outcome, None
-    entry = await fresh_session(gateway, target)
-    check_send_policy(gateway, target, entry, channel=params.channel)
-    for number, reply in enumerate(outcome.side_replies):
-        await show(gateway, target, f"{params.idempotency_key}:{number}", reply)
-    incoming = Incoming(
+    message = Incoming(
+        facts=operator_facts(session, has_media=bool(images)),
+        text=params.message,
+        door="chat",
         run_id=params.idempotency_key,
-        agent_id=target.agent_id,
-        session_key=target.key,
         source="agent",
-        route=_route(params, entry, target),
-        prompt=_prompt(call, outcome, entry),
+        route=_route(params, await entry_of(gateway, session), session),
+        reads_commands=_written_by_hand(params),
+        policy_channel=params.channel,
+        body=MessageBody(
+            thinking=_thinking(params),
+            timeout_seconds=params.timeout,
+            extra_system_prompt=params.extra_system_prompt or "",
+        ),
         images=images,
-        thinking=_thinking(params),
-        timeout_s=params.timeout,
-        extra_system_prompt=params.extra_system_prompt or "",
-        hints=replace(outcome.hints, elevated_allowed=operator_may_elevate(gateway, target)),
-        entry_fields=_entry_fields(params, target),
+        entry_fields=_entry_fields(params, session),
         watcher=call.client.conn_id,
     )
-    return outcome, await take_in(incoming, gateway.runtime, gateway.dispatcher, ticket)
-
-
-def _prompt(call: Call, outcome: Continue, entry: SessionEntry) -> str:
-    if outcome.greeting:
-        return outcome.text
-    zone = call.gateway.runtime.config.current.agents.defaults.user_timezone
-    prompt = stamped(outcome.text, call.gateway.runtime.clock.now_ms(), zone)
-    return f"{ABORT_NOTE}\n\n{prompt}" if entry.get("abortedLastRun") else prompt
+    result = await gateway.pipeline.process(message)
+    if isinstance(result, Handled):
+        return await _obeyed(call, message, result)
+    if not isinstance(result, Accepted):
+        raise MethodError("send blocked by session policy")
+    accepted_at = result.submission.row.accepted_at
+    call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": accepted_at})
+    answer = await _final(call, result.submission)
+    if result.side_replies:
+        said = [{"text": text, "mediaUrl": None} for text in result.side_replies]
+        answer["result"]["payloads"] = [*said, *answer["result"]["payloads"]]
+    return answer
 
 
 def _written_by_hand(params: AgentParams) -> bool:
@@ -150,30 +108,13 @@ def _written_by_hand(params: AgentParams) -> bool:
     return not made and may_be_command(params.message) and "\n```" not in params.message
 
 
-async def _known(call: Call, params: AgentParams) -> bool:
-    """A command is carried out before it is written down, so that one sent again has to be noticed here."""
-    run_id = params.idempotency_key
-    return (
-        call.gateway.dispatcher.find(run_id) is not None or await call.gateway.runtime.ledger.by_run(run_id) is not None
-    )
-
-
-async def _obeyed(call: Call, params: AgentParams, target: Target, outcome: Handled) -> dict[str, Any]:
+async def _obeyed(call: Call, message: Incoming, handled: Handled) -> dict[str, Any]:
     """A command needs no model; its answer has the shape of any other."""
-    gateway, run_id = call.gateway, params.idempotency_key
+    gateway, run_id = call.gateway, message.run_id
     began = gateway.runtime.clock.now_ms()
     call.respond({"runId": run_id, "status": "accepted", "acceptedAt": began})
-    reply = outcome.reply if outcome.later is None else await outcome.later
-    said = Said(
-        run_id=run_id,
-        target=target,
-        source="agent",
-        route=_route(params, await entry_of(gateway, target), target),
-        asked=params.message,
-        text=reply,
-    )
-    await say(gateway, said)
-    entry = await entry_of(gateway, target)
+    reply = await gateway.pipeline.answer(message, handled)
+    entry = await entry_of(gateway, message.facts.session)
     meta = {
         "durationMs": gateway.runtime.clock.now_ms() - began,
         "agentMeta": {"sessionId": entry["sessionId"] if entry else None},
@@ -190,7 +131,7 @@ def _check_channel(params: AgentParams) -> None:
             raise MethodError(f"unknown channel: {channel}")
 
 
-async def _target(call: Call, params: AgentParams) -> Target:
+async def _session(call: Call, params: AgentParams) -> SessionRef:
     gateway = call.gateway
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
     if agent_id is not None:
@@ -204,7 +145,7 @@ async def _target(call: Call, params: AgentParams) -> Target:
         found = await gateway.runtime.sessions.find_session_id(params.session_id)
         if found is None:
             raise MethodError(f"No session found: {params.session_id}")
-        return Target(found.agent_id, found.key)
+        return SessionRef(found.agent_id, found.key)
     if agent_id is not None:
         return target_of(gateway, main_session_key(gateway.runtime.config.current, agent_id), agent_id)
     return target_of(gateway, "main")
@@ -219,7 +160,7 @@ def _thinking(params: AgentParams) -> str | None:
     return level
 
 
-def _route(params: AgentParams, entry: SessionEntry | None, target: Target) -> dict[str, Any]:
+def _route(params: AgentParams, entry: SessionEntry | None, target: SessionRef) -> dict[str, Any]:
     """Fixed here, when the message is accepted; without ``deliver`` the reply goes nowhere but to the caller."""
     if not params.deliver:
         return {"channel": "internal", "sessionKey": target.key}
@@ -235,7 +176,7 @@ def _route(params: AgentParams, entry: SessionEntry | None, target: Target) -> d
     return {name: value for name, value in route.items() if value}
 
 
-def _entry_fields(params: AgentParams, target: Target) -> dict[str, Any]:
+def _entry_fields(params: AgentParams, target: SessionRef) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if params.label:
         fields["label"] = params.label

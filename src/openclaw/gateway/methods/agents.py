@@ -19,7 +19,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.config import patch_config
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.session_rows import model_defaults
+from openclaw.gateway.views.session_rows import model_defaults
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
 from openclaw.sessions.keys import agent_of
 from openclaw.tools.base import ToolError

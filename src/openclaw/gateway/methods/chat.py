@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from openclaw.gateway.auth.authorise import ADMIN, APPROVALS
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.spoken import Said, say, show
-from openclaw.gateway.targets import Target, check_send_policy, entry_of, require_configured, target_of, transcript_ref
-from openclaw.gateway.views.history import injected_message, read_history
-from openclaw.gateway.webchat import fresh_session, hear, may_be_command
-from openclaw.inbound.attachments import Attachment, BadAttachment, Image, read_images
-from openclaw.inbound.command_text import is_abort, is_control_message
-from openclaw.inbound.commands.context import Handled
-from openclaw.inbound.intake import Incoming, take_in
-from openclaw.inbound.stamp import ABORT_NOTE, stamped
+from openclaw.gateway.server.session_target import entry_of, require_configured, target_of, transcript_ref
+from openclaw.gateway.views.history import read_history
+from openclaw.inbound.accept import Incoming
+from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
+from openclaw.inbound.commands.context import Handled, operator_facts
+from openclaw.inbound.notices import injected_message
+from openclaw.inbound.pipeline import Accepted
 from openclaw.models.thinking import parse_level
-from openclaw.runs.admission import Ticket
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
-from openclaw.sessions.reset import home_of
-from openclaw.storage.base import END_STATES, AbortReason
+from openclaw.storage.base import END_STATES, AbortReason, MessageBody
 
 if TYPE_CHECKING:
-    from openclaw.gateway.gateway import Gateway
+    pass
 
 methods = MethodTable()
 
@@ -62,9 +58,9 @@ class ChatSend(Params):
 @methods.add("chat.send", ChatSend)
 async def send(call: Call) -> Any:
     params: ChatSend = call.params
-    gateway = call.gateway
-    target = target_of(gateway, params.session_key)
-    require_configured(gateway, target)
+    gateway, client, run_id = call.gateway, call.client, params.idempotency_key
+    session = target_of(gateway, params.session_key)
+    require_configured(gateway, session)
     attachments = params.attachments or []
     if not params.message.strip() and not attachments:
         raise MethodError("message or attachment required")
@@ -72,107 +68,46 @@ async def send(call: Call) -> Any:
         images, warnings = read_images(attachments)
     except BadAttachment as bad:
         raise MethodError(f"Error: {bad}") from None
-    call.client.follow_run(params.idempotency_key)
-    answer = await _in_order(call, params, target, images)
+    client.follow_run(run_id)
+    entry = await entry_of(gateway, session)
+    described = entry is not None and (entry.get("chatType") or entry.get("lastChannel"))
+    message = Incoming(
+        facts=operator_facts(
+            session, has_media=bool(images), approver=ADMIN in client.scopes or APPROVALS in client.scopes
+        ),
+        text=params.message,
+        door="chat",
+        run_id=run_id,
+        source="webchat",
+        route={"channel": "webchat", "sessionKey": session.key},
+        policy_channel="webchat" if entry is None else None,
+        message_id=run_id,
+        body=MessageBody(
+            thinking=_thinking(params),
+            timeout_seconds=None if params.timeout_ms is None else params.timeout_ms / 1000,
+        ),
+        images=images,
+        entry_fields={} if described else _first_fields(session.key),
+        watcher=client.conn_id,
+    )
+    answer = await _answer(call, message)
     return {**answer, "warnings": warnings} if warnings else answer
 
 
-async def _in_order(call: Call, params: ChatSend, target: Target, images: list[Image]) -> dict[str, Any]:
-    """What was sent before to the same session comes first; a word that stops the run does not wait for it long."""
-    admission = call.gateway.dispatcher.admission
-    if is_abort(params.message):
-        await admission.wait_for_earlier(target.key)
-        return await _repeated(call, params) or await _new(call, params, target, images)
-    ticket = await admission.admit(target.key)
-    try:
-        if not is_control_message(params.message):
-            await _check_policy(call, target)
-        return await _repeated(call, params) or await _new(call, params, target, images, ticket)
-    finally:
-        ticket.done()
-
-
-async def _check_policy(call: Call, target: Target) -> None:
-    entry = await entry_of(call.gateway, target)
-    check_send_policy(call.gateway, target, entry, channel="webchat" if entry is None else None)
-
-
-async def _repeated(call: Call, params: ChatSend) -> dict[str, Any] | None:
-    """The answer to a message that was sent before; None for one that seems new.
-
-    The ledger is asked here only for what may be a command, which is carried out before it is written down. Everything
-    else meets its earlier self when it is accepted, without a look-up of its own.
-    """
-    run_id = params.idempotency_key
-    record = call.gateway.dispatcher.find(run_id)
-    row = record.row if record else None
-    if row is None and may_be_command(params.message):
-        row = await call.gateway.runtime.ledger.by_run(run_id)
-    if row is None:
-        return None
-    submission = Submission(row, False, False, record)
-    if not _ended(submission):
-        if record is not None:
-            record.watchers.add(call.client.conn_id)
+async def _answer(call: Call, message: Incoming) -> dict[str, Any]:
+    gateway, run_id = call.gateway, message.run_id
+    result = await gateway.pipeline.process(message)
+    if isinstance(result, Accepted):
+        if result.submission.new or not _ended(result.submission):
+            call.client.finish_after(run_id)
+        return _acknowledgement(result.submission)
+    if isinstance(result, Handled):
+        if result.stopped is not None:
+            return {"ok": True, "aborted": bool(result.stopped.run_ids), "runIds": result.stopped.run_ids}
         call.client.finish_after(run_id)
-    return _acknowledgement(submission)
-
-
-async def _new(
-    call: Call, params: ChatSend, target: Target, images: list[Image], ticket: Ticket | None = None
-) -> dict[str, Any]:
-    gateway, run_id = call.gateway, params.idempotency_key
-    thinking = _thinking(params)
-    outcome = await hear(gateway, target, params.message, has_media=bool(images), scopes=call.client.scopes)
-    route = {"channel": "webchat", "sessionKey": target.key}
-    if isinstance(outcome, Handled):
-        if outcome.stopped is not None:
-            return {"ok": True, "aborted": bool(outcome.stopped.run_ids), "runIds": outcome.stopped.run_ids}
-        call.client.finish_after(run_id)
-        said = Said(
-            run_id=run_id, target=target, source="webchat", route=route, asked=params.message, text=outcome.reply
-        )
-        gateway.spawn(say(gateway, said) if outcome.later is None else _say_later(gateway, said, outcome.later))
+        gateway.spawn(gateway.pipeline.answer(message, result))
         return {"runId": run_id, "status": "started"}
-    if "/" in params.message:
-        # A command is obeyed all the same (how else to lift the block?); what goes on to the model is not.
-        await _check_policy(call, target)
-    for number, reply in enumerate(outcome.side_replies):
-        await show(gateway, target, f"{run_id}:{number}", reply)
-    entry = await fresh_session(gateway, target)
-    prompt = outcome.text
-    if not outcome.greeting:
-        zone = gateway.runtime.config.current.agents.defaults.user_timezone
-        prompt = f"{stamped(prompt, gateway.runtime.clock.now_ms(), zone)}\n[message_id: {run_id}]"
-        if entry.get("abortedLastRun"):
-            prompt = f"{ABORT_NOTE}\n\n{prompt}"
-    submission = await take_in(
-        Incoming(
-            run_id=run_id,
-            agent_id=target.agent_id,
-            session_key=target.key,
-            source="webchat",
-            route=route,
-            prompt=prompt,
-            images=images,
-            thinking=thinking,
-            timeout_s=None if params.timeout_ms is None else params.timeout_ms / 1000,
-            hints=outcome.hints,
-            entry_fields={} if entry.get("chatType") or entry.get("lastChannel") else _first_fields(target.key),
-            watcher=call.client.conn_id,
-        ),
-        gateway.runtime,
-        gateway.dispatcher,
-        ticket,
-    )
-    if submission.new or not _ended(submission):
-        call.client.finish_after(run_id)
-    return _acknowledgement(submission)
-
-
-async def _say_later(gateway: Gateway, said: Said, later: Coroutine[Any, Any, str | None]) -> None:
-    said.text = await later
-    await say(gateway, said)
+    raise MethodError("send blocked by session policy")
 
 
 def _thinking(params: ChatSend) -> str | None:
@@ -266,20 +201,11 @@ async def inject(call: Call) -> Any:
     params: ChatInject = call.params
     gateway = call.gateway
     target = target_of(gateway, params.session_key)
-    entry = await entry_of(gateway, target)
-    if entry is None:
+    if await entry_of(gateway, target) is None:
         raise MethodError("session not found")
     text = f"[{params.label}]\n\n{params.message}" if params.label else params.message
     message = injected_message(text, gateway.runtime.clock.now_ms())
-
-    async def append() -> str:
-        transcript = await gateway.runtime.transcripts.open(
-            transcript_ref(target, entry), cwd=home_of(gateway.runtime, target.agent_id)
-        )
-        assert transcript is not None
-        return await transcript.append({"type": "message", "message": message}, durable=True)
-
-    entry_id = await gateway.dispatcher.exclusively(target.key, append)
+    entry_id = await gateway.notices.write(target, message)
     shown = {"role": "assistant", "content": [{"type": "text", "text": text}], "timestamp": message.timestamp}
     payload = {
         "runId": f"inject-{entry_id}",

@@ -21,8 +21,9 @@ from openclaw.agent.request_log import (
 )
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.targets import Target, entry_of, find_row, target_of
+from openclaw.gateway.server.session_target import entry_of, find_row, target_of
 from openclaw.models.calls import wire_body
+from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ async def _noted(gateway: Gateway, row: LedgerRow, opened: dict[str, Transcript 
         return None
     session_id = record.session_id
     if session_id not in opened:
-        entry = await entry_of(gateway, Target(row.agent_id, row.session_key))
+        entry = await entry_of(gateway, SessionRef(row.agent_id, row.session_key))
         file = entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None
         ref = TranscriptRef(agent_id=row.agent_id, session_id=session_id, file=file)
         opened[session_id] = await gateway.runtime.transcripts.open(ref, create=False)

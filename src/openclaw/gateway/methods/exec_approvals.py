@@ -1,8 +1,10 @@
-"""``exec.approval.*`` and ``exec.approvals.*``: asking people about commands, and the rules they left behind."""
+"""``exec.approval.*`` and ``exec.approvals.*``: questions to people about commands, and the rules that decide."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import logging
+import uuid
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -10,15 +12,26 @@ from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
 from openclaw.tools.exec.approvals import (
     TIMEOUT_MS,
+    Approval,
     ApprovalRequest,
     ApprovalRules,
     Approvals,
     BadRules,
     Decision,
+    PendingApproval,
     UnknownApproval,
 )
 
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+log = logging.getLogger("openclaw.gateway")
 methods = MethodTable()
+
+SHOWN_COMMAND = 1000
+"""The number of characters of a command that a question shows."""
+_LOST = uuid.UUID("6f0a3a52-5c3c-4d0e-9a55-2b8a1e0b7c11")
+"""The namespace of the run ids that tell a session of a lost question."""
 
 
 class RequestParams(Params):
@@ -115,3 +128,87 @@ def _rules(call: Call) -> ApprovalRules:
     rules = call.gateway.runtime.approval_rules
     assert rules is not None
     return rules
+
+
+# Telling people about questions
+
+
+def watch_approvals(gateway: Gateway, approvals: Approvals) -> None:
+    """Tells the clients that may answer, and the chat a question arose in, what becomes of every question."""
+
+    def requested(approval: Approval) -> None:
+        payload = {
+            "id": approval.id,
+            "request": msgspec.to_builtins(approval.request),
+            "createdAtMs": approval.created_at_ms,
+            "expiresAtMs": approval.expires_at_ms,
+        }
+        gateway.broadcaster.publish("exec.approval.requested", payload, drop_if_slow=True)
+        _tell_chat(gateway, approval, "asked", question_text(approval))
+
+    def decided(approval: Approval, by: str | None) -> None:
+        payload = {
+            "id": approval.id,
+            "decision": approval.decision,
+            "resolvedBy": by,
+            "ts": gateway.runtime.clock.now_ms(),
+        }
+        gateway.broadcaster.publish("exec.approval.resolved", payload, drop_if_slow=True)
+
+    def expired(approval: Approval) -> None:
+        if not approval.withdrawn:
+            _tell_chat(gateway, approval, "expired", f"⏱️ Nobody answered approval {approval.slug} in time.")
+
+    approvals.on_requested, approvals.on_decided, approvals.on_expired = requested, decided, expired
+
+
+def question_text(approval: Approval) -> str:
+    request = approval.request
+    command = request.command[:SHOWN_COMMAND] + ("…" if len(request.command) > SHOWN_COMMAND else "")
+    seconds = round((approval.expires_at_ms - approval.created_at_ms) / 1000)
+    lines = [f"🔒 May I run this command? (id {approval.slug})", "", command, ""]
+    if request.cwd:
+        lines.append(f"In: {request.cwd}")
+    lines.append(f"Answer within {seconds} s: /approve {approval.slug} allow-once, allow-always or deny")
+    return "\n".join(lines)
+
+
+def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> None:
+    """Tells the chat that the run was started from, unless the configuration keeps questions to the clients."""
+    record = gateway.dispatcher.find(approval.run_id) if approval.run_id else None
+    shown = gateway.runtime.config.current.approvals.get("exec", {})
+    if record is not None and not (isinstance(shown, dict) and shown.get("enabled") is False):
+        gateway.spawn(gateway.notices.beside_run(record, f"approval-{approval.id}-{what}", text))
+
+
+async def tell_lost(gateway: Gateway) -> None:
+    """Tells each session once which of its questions were open when the last Gateway stopped. They are closed now."""
+    approvals = gateway.runtime.approvals
+    if approvals is None or approvals.journal is None:
+        return
+    journal = approvals.journal
+    try:
+        while journal.left_over:
+            lost = journal.left_over[0]
+            if lost.run_id:
+                # The id follows from the question, so a second attempt after a crash tells nothing twice.
+                await gateway.pipeline.wake(lost.run_id, lost_text(lost), str(uuid.uuid5(_LOST, lost.id)))
+            await journal.note(msgspec.structs.replace(lost, state="lost"))
+            journal.left_over.pop(0)
+    except OSError as error:
+        log.error("sessions cannot be told yet of questions that a restart closed: %s", error)
+
+
+def lost_text(lost: PendingApproval) -> str:
+    command = " ".join(lost.command.split())[:SHOWN_COMMAND]
+    if lost.state == "running":
+        return (
+            f"Exec interrupted (gateway id={lost.id}, gateway-restarted): {command}\n"
+            "It had been approved and was running when the Gateway stopped. It was not repeated; it may or may not "
+            "have taken effect. Check before you do it again."
+        )
+    return (
+        f"Exec denied (gateway id={lost.id}, gateway-restarted): {command}\n"
+        "The Gateway was restarted before anybody answered, so the command was not run and the question is closed. "
+        "Say so; if the command is still wanted, it has to be asked for again."
+    )

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.gateway import explain
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.targets import target_of
+from openclaw.gateway.server.session_target import target_of
+from openclaw.gateway.views.why import LONGEST_NUMBER, explain, facts, row_facts
+from openclaw.runs.why import life_of
 from openclaw.storage.base import MessageState
 
 methods = MethodTable()
@@ -27,11 +28,11 @@ async def list_messages(call: Call) -> Any:
     params: MessagesList = call.params
     key = None if params.session_key is None else target_of(call.gateway, params.session_key).key
     rows = await call.gateway.runtime.ledger.recent(session_key=key, state=params.state, limit=params.limit)
-    return {"ts": call.gateway.runtime.clock.now_ms(), "messages": [explain.row_facts(row) for row in rows]}
+    return {"ts": call.gateway.runtime.clock.now_ms(), "messages": [row_facts(row) for row in rows]}
 
 
 class MessagesGet(Params):
-    id: Annotated[int, msgspec.Meta(ge=1, lt=10**explain.LONGEST_NUMBER)] | None = None
+    id: Annotated[int, msgspec.Meta(ge=1, lt=10**LONGEST_NUMBER)] | None = None
     run_id: NonEmpty | None = None
 
 
@@ -47,7 +48,7 @@ async def get(call: Call) -> Any:
         raise MethodError("Provide either id or runId (not both)")
     if row is None:
         raise MethodError(f"No message found: {params.run_id or params.id}")
-    return explain.facts(await explain.life_of(call.gateway, row))
+    return facts(await life_of(call.gateway.runtime, row))
 
 
 class MessagesWhy(Params):
@@ -57,5 +58,5 @@ class MessagesWhy(Params):
 
 @methods.add("messages.why", MessagesWhy, access="read")
 async def why(call: Call) -> Any:
-    found = await explain.why(call.gateway, call.params.ref)
+    found = await explain(call.gateway, call.params.ref)
     return {"ts": call.gateway.runtime.clock.now_ms(), "ref": call.params.ref, **found}

@@ -15,15 +15,14 @@ from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.targets import Target, check_send_policy, entry_of, target_of, transcript_ref
-from openclaw.gateway.views.history import injected_message
+from openclaw.gateway.server.session_target import check_send_policy, entry_of, target_of
 from openclaw.inbound.message import Inbound, Route, Sender
-from openclaw.outbound.limits import limits_for
-from openclaw.outbound.reply import MediaRef, SendFailed, parts_for
+from openclaw.inbound.notices import injected_message
+from openclaw.outbound.reply import MediaRef, SendFailed
 from openclaw.routing import resolve_route
 from openclaw.runs.why_text import delivery_text
 from openclaw.sessions.entry import SessionEntry, normalize_channel
-from openclaw.sessions.reset import home_of
+from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import Accept, LedgerRow, MessageBody, OutboxRow
 
 if TYPE_CHECKING:
@@ -63,7 +62,6 @@ async def send(call: Call) -> Any:
     media = await _media(gateway, params)
     if not params.message.strip() and not media:
         raise MethodError("message or mediaUrl required")
-    limits = limits_for(gateway.runtime.config.current, running.kind.id, running.account.id)
     stored_route = msgspec.to_builtins(route)
     accept = Accept(
         run_id=params.idempotency_key,
@@ -75,8 +73,7 @@ async def send(call: Call) -> Any:
         route=stored_route,
         body=MessageBody(text=params.message),
     )
-    row, new = await gateway.runtime.ledger.post(accept, parts_for(stored_route, [params.message], limits, media))
-    services.delivery.wake()
+    row, new = await gateway.notices.post(accept, [params.message], media)
     answer = await _outcome(gateway, services, row)
     if new:
         await _mirror(gateway, target, params.message or f"[{len(media)} file(s)]", params.idempotency_key)
@@ -102,7 +99,7 @@ def _account(gateway: Gateway, params: SendParams) -> tuple[ChannelServices, Run
     return services, running
 
 
-def _session(gateway: Gateway, running: RunningAccount, params: SendParams) -> Target:
+def _session(gateway: Gateway, running: RunningAccount, params: SendParams) -> SessionRef:
     """The session this conversation belongs to, which then knows what was said."""
     try:
         peer = running.kind.peer(params.to)
@@ -118,7 +115,7 @@ def _session(gateway: Gateway, running: RunningAccount, params: SendParams) -> T
         to=params.to,
     )
     resolved = resolve_route(gateway.runtime.config.current, heard)
-    return Target(resolved.agent_id, resolved.session_key)
+    return SessionRef(resolved.agent_id, resolved.session_key)
 
 
 async def _media(gateway: Gateway, params: SendParams) -> list[MediaRef]:
@@ -157,22 +154,12 @@ def _message_id(row: LedgerRow, parts: list[OutboxRow]) -> str:
     return next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
 
 
-async def _mirror(gateway: Gateway, target: Target, text: str, run_id: str) -> None:
+async def _mirror(gateway: Gateway, target: SessionRef, text: str, run_id: str) -> None:
     """The agent should know what went out in its name."""
     now = gateway.runtime.clock.now_ms()
 
     def change(entry: SessionEntry | None) -> SessionEntry:
         return entry or SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=now)
 
-    async def append() -> str:
-        entry = await gateway.runtime.sessions.update(target.agent_id, target.key, change)
-        assert entry is not None
-        transcript = await gateway.runtime.transcripts.open(
-            transcript_ref(target, entry), cwd=home_of(gateway.runtime, target.agent_id)
-        )
-        assert transcript is not None
-        message = injected_message(text, now)
-        fields = {"type": "message", "message": message}
-        return await transcript.append(fields, entry_id=entry_id(run_id, "sent"), durable=True)
-
-    await gateway.dispatcher.exclusively(target.key, append)
+    await gateway.runtime.sessions.update(target.agent_id, target.key, change)
+    await gateway.notices.write(target, injected_message(text, now), entry_id(run_id, "sent"))

@@ -7,8 +7,22 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.gateway import session_rows
-from openclaw.gateway.rotation import (
+from openclaw.gateway.methods.session_patch import SessionsPatch, apply_patch, resolved_model
+from openclaw.gateway.server.params import NonEmpty, Params, Positive
+from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.session_target import entry_of, target_of, transcript_ref
+from openclaw.gateway.views import session_rows
+from openclaw.outbound.preview import (
+    derived_title,
+    first_messages,
+    last_messages,
+    preview_role,
+    preview_text,
+    shortened,
+)
+from openclaw.paths import normalize_agent_id
+from openclaw.runs.compactions import NothingToDo
+from openclaw.runs.session_change import (
     earlier_sessions,
     earlier_transcripts,
     start_over,
@@ -16,14 +30,8 @@ from openclaw.gateway.rotation import (
     take_up,
     wanted_session,
 )
-from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.session_patch import SessionsPatch, apply_patch, resolved_model
-from openclaw.gateway.targets import Target, entry_of, target_of, transcript_ref
-from openclaw.paths import normalize_agent_id
-from openclaw.runs.compactions import NothingToDo
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import shown_key
+from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.resume import NotResumable
 from openclaw.storage.base import AbortReason, SessionRow, Transcript
 
@@ -99,14 +107,14 @@ def _store_paths(call: Call, agent_id: str | None) -> list[str]:
 
 
 async def _look_inside(call: Call, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
-    messages = await session_rows.last_messages(call.gateway, row, 20)
+    messages = await last_messages(call.gateway.runtime.transcripts, row, 20)
     if params.include_derived_titles:
-        begun = await session_rows.first_messages(call.gateway, row)
-        view["derivedTitle"] = session_rows.derived_title(row, [*begun, *messages])
+        begun = await first_messages(call.gateway.runtime.transcripts, row)
+        view["derivedTitle"] = derived_title(row, [*begun, *messages])
     if params.include_last_message:
-        spoken = [text for message in reversed(messages) if (text := session_rows.preview_text(message).strip())]
+        spoken = [text for message in reversed(messages) if (text := preview_text(message).strip())]
         if spoken:
-            view["lastMessagePreview"] = session_rows.shortened(spoken[0], 240)
+            view["lastMessagePreview"] = shortened(spoken[0], 240)
 
 
 class SessionsPreview(Params):
@@ -128,11 +136,13 @@ async def _preview_of(call: Call, key: str, limit: int, max_chars: int) -> dict[
     entry = await entry_of(call.gateway, target)
     if entry is None:
         return {"key": key, "status": "missing", "items": []}
-    messages = await session_rows.last_messages(call.gateway, SessionRow(target.agent_id, target.key, entry), limit)
+    messages = await last_messages(
+        call.gateway.runtime.transcripts, SessionRow(target.agent_id, target.key, entry), limit
+    )
     items = [
-        {"role": session_rows.preview_role(message), "text": session_rows.shortened(text, max_chars)}
+        {"role": preview_role(message), "text": shortened(text, max_chars)}
         for message in messages
-        if (text := session_rows.preview_text(message).strip())
+        if (text := preview_text(message).strip())
     ]
     return {"key": key, "status": "ok" if items else "empty", "items": items}
 
@@ -202,7 +212,7 @@ async def patch(call: Call) -> Any:
     }
 
 
-async def _label_taken(call: Call, target: Target, label: str) -> bool:
+async def _label_taken(call: Call, target: SessionRef, label: str) -> bool:
     rows = await call.gateway.runtime.sessions.rows(target.agent_id)
     return any(row.entry.get("label") == label and row.key != target.key for row in rows)
 
@@ -220,7 +230,8 @@ async def reset(call: Call) -> Any:
     """Gives the key a new session id. Running work is stopped first; the old transcript stays."""
     gateway = call.gateway
     target = target_of(gateway, call.params.key)
-    rotation = await start_over(gateway, target)
+    rotation = await start_over(gateway.runtime, gateway.dispatcher, target)
+    gateway.notices.announce(target, rotation)
     old: dict[str, Any] = dict(rotation.old or {})
     levels = {name: old[name] for name in KEPT_BY_RESET if name in old}
 
@@ -243,7 +254,7 @@ async def delete(call: Call) -> Any:
     target = target_of(gateway, params.key)
     if target == target_of(gateway, "main"):
         raise MethodError(f"Cannot delete the main session ({shown_key(target.key)}).")
-    await stop_runs(gateway, target, AbortReason.DELETE)
+    await stop_runs(gateway.dispatcher, target, AbortReason.DELETE)
 
     async def remove() -> list[str] | None:
         entry = await entry_of(gateway, target)
@@ -305,7 +316,7 @@ async def archived(call: Call) -> Any:
     entry = await entry_of(call.gateway, target)
     answer: dict[str, Any] = {"ts": call.gateway.runtime.clock.now_ms(), "key": shown_key(target.key)}
     answer["sessionId"] = entry["sessionId"] if entry else None
-    return {**answer, "sessions": await earlier_sessions(call.gateway, target)}
+    return {**answer, "sessions": await earlier_sessions(call.gateway.runtime, target)}
 
 
 class SessionsResume(Params):
@@ -325,8 +336,9 @@ async def resume(call: Call) -> Any:
     try:
         wanted = params.index
         if params.session_id is not None:
-            wanted = await wanted_session(call.gateway, target, params.session_id.strip())
-        rotation = await take_up(call.gateway, target, wanted)
+            wanted = await wanted_session(call.gateway.runtime, target, params.session_id.strip())
+        rotation = await take_up(call.gateway.runtime, call.gateway.dispatcher, target, wanted)
+        call.gateway.notices.announce(target, rotation)
     except NotResumable as refused:
         raise MethodError(str(refused)) from None
     previous = rotation.old["sessionId"] if rotation.old else None
@@ -406,7 +418,7 @@ async def label(call: Call) -> Any:
     return {"ok": True, "key": target.key, "entryId": await call.gateway.dispatcher.exclusively(target.key, name)}
 
 
-async def _transcript(call: Call, target: Target) -> Transcript:
+async def _transcript(call: Call, target: SessionRef) -> Transcript:
     entry = await entry_of(call.gateway, target)
     transcript = None
     if entry is not None:

@@ -13,7 +13,7 @@ import msgspec
 from openclaw.clock import iso_utc
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.targets import Target, entry_of, require_agent, target_of
+from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
 from openclaw.gateway.views.history import as_people_see_it, joined_parts
 from openclaw.sessions.archive import compress_old
 from openclaw.sessions.entry import SessionEntry
@@ -25,7 +25,7 @@ from openclaw.sessions.export import (
     public_page,
     raw_page,
 )
-from openclaw.sessions.keys import shown_key
+from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import home_of, previous_sessions
 from openclaw.sessions.search import MOST_RESULTS, TranscriptHit
 from openclaw.storage.base import TranscriptRef
@@ -112,7 +112,7 @@ async def export(call: Call) -> Any:
     return {**answer, "items": items, "next": following}
 
 
-async def _transcript(gateway: Gateway, target: Target, session_id: str | None) -> TranscriptRef:
+async def _transcript(gateway: Gateway, target: SessionRef, session_id: str | None) -> TranscriptRef:
     entry = await entry_of(gateway, target)
     if entry is None:
         raise MethodError(f"there is no session {target.key}")
@@ -160,7 +160,7 @@ async def import_(call: Call) -> Any:
     return {"ok": True, "key": shown_key(target.key), "sessionId": session_id}
 
 
-async def _bring_in(gateway: Gateway, target: Target, lines: list[str]) -> str:
+async def _bring_in(gateway: Gateway, target: SessionRef, lines: list[str]) -> str:
     """Writes the transcript and then the entry, so that an entry never lacks its transcript."""
     session_id, now = str(uuid.uuid4()), gateway.runtime.clock.now_ms()
     ref = TranscriptRef(agent_id=target.agent_id, session_id=session_id)

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from openclaw.agent.prompt.report import stored_report
+from openclaw.agent.spend import report as spend_report
 from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
-from openclaw.gateway import spend_view
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params, Positive
 from openclaw.gateway.server.registry import Call, MethodError, MethodTable
-from openclaw.gateway.session_rows import message_of, model_defaults, preview_role, preview_text, row_view, shortened
-from openclaw.gateway.targets import Target, find_row, transcript_ref
+from openclaw.gateway.server.session_target import find_row, transcript_ref
+from openclaw.gateway.views import spend as spend_view
+from openclaw.gateway.views.session_rows import model_defaults, row_view
 from openclaw.messages import AssistantMessage
 from openclaw.models.cost import cost_of
+from openclaw.outbound.preview import message_of, preview_role, preview_text, shortened
+from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import SessionRow
 
 if TYPE_CHECKING:
@@ -54,15 +57,15 @@ async def sessions_usage(call: Call) -> Any:
     gateway = call.gateway
     days = _days(gateway, params.start_date, params.end_date, zone_is_utc=True)
     owners = await _owners(gateway, params.key)
-    places = [*owners] if params.key else spend_view.folders(gateway)
-    price_of = spend_view.prices(gateway)
+    places = [*owners] if params.key else spend_report.folders(gateway.runtime, gateway.agent_ids())
+    price_of = spend_report.prices(gateway.runtime.catalogue())
 
     def view(found: dict[Path, FileSpend]) -> dict[str, Any]:
         active = {path: spend for path, spend in found.items() if params.key or any(map(days.has, spend.activity))}
         named = {path: owners.get(path) or _left_over(gateway, path) for path in active}
         return _usage_view(active, named, price_of, days, params.limit)
 
-    answer = await gateway.runtime.spending.reckon(view, places, 0 if params.key else spend_view.begins_ms(days))
+    answer = await gateway.runtime.spending.reckon(view, places, 0 if params.key else spend_report.begins_ms(days))
     await _complete(gateway, answer["sessions"], {owner.session_id: owner for owner in owners.values()}, params)
     return {"updatedAt": gateway.runtime.clock.now_ms(), "startDate": days.first, "endDate": days.last, **answer}
 
@@ -71,7 +74,7 @@ async def _owners(gateway: Gateway, key: str | None) -> dict[Path, Owner]:
     rows = [await _row(gateway, key)] if key else list(await gateway.runtime.sessions.rows())
     owners: dict[Path, Owner] = {}
     for row in rows:
-        path = spend_view.transcript_path(gateway, Target(row.agent_id, row.key), row.entry)
+        path = spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
         if path is not None:
             owners[path] = Owner(row.agent_id, row.key, row.entry["sessionId"], row)
     return owners
@@ -164,7 +167,7 @@ async def _complete(
 
 def _days(gateway: Gateway, start: str | None, end: str | None, *, zone_is_utc: bool, count: int = 30) -> Days:
     zone = UTC if zone_is_utc else gateway.user_zone()
-    usual = spend_view.last_days(gateway.runtime.clock.now_ms(), count, zone)
+    usual = spend_report.last_days(gateway.runtime.clock.now_ms(), count, zone)
     first, last = _date("startDate", start) or usual.first, _date("endDate", end) or usual.last
     if first > last:
         raise MethodError(f"startDate {first} is after endDate {last}")
@@ -188,8 +191,8 @@ class OneSession(Params):
 async def timeseries(call: Call) -> Any:
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
-    path = spend_view.transcript_path(gateway, Target(row.agent_id, row.key), row.entry)
-    price_of = spend_view.prices(gateway)
+    path = spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
+    price_of = spend_report.prices(gateway.runtime.catalogue())
     points = await asyncio.to_thread(read_points, path, price_of, MOST_POINTS) if path else []
     return {"sessionId": row.entry["sessionId"], "points": points}
 
@@ -203,8 +206,8 @@ class UsageLogs(Params):
 async def logs(call: Call) -> Any:
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
-    ref = transcript_ref(Target(row.agent_id, row.key), row.entry)
-    price_of = spend_view.prices(gateway)
+    ref = transcript_ref(SessionRef(row.agent_id, row.key), row.entry)
+    price_of = spend_report.prices(gateway.runtime.catalogue())
     views: list[dict[str, Any]] = []
     for entry in await gateway.runtime.transcripts.tail(ref, call.params.limit):
         message = message_of(entry)
@@ -233,7 +236,7 @@ async def usage_cost(call: Call) -> Any:
     params: UsageCost = call.params
     gateway = call.gateway
     days = _days(gateway, params.start_date, params.end_date, zone_is_utc=False, count=params.days or 30)
-    price_of = spend_view.prices(gateway)
+    price_of = spend_report.prices(gateway.runtime.catalogue())
 
     def view(found: dict[Path, FileSpend]) -> dict[str, Any]:
         spends = list(found.values())
@@ -242,7 +245,9 @@ async def usage_cost(call: Call) -> Any:
             "totals": spend_view.plain(total_of(spends, price_of, days)),
         }
 
-    answer = await gateway.runtime.spending.reckon(view, spend_view.folders(gateway), spend_view.begins_ms(days))
+    answer = await gateway.runtime.spending.reckon(
+        view, spend_report.folders(gateway.runtime, gateway.agent_ids()), spend_report.begins_ms(days)
+    )
     count = (date.fromisoformat(days.last) - date.fromisoformat(days.first)).days + 1
     return {"updatedAt": gateway.runtime.clock.now_ms(), "days": count, **answer}
 

@@ -11,6 +11,7 @@ import msgspec
 from openclaw.gateway.auth.authorise import Access, access_of, refusal
 from openclaw.gateway.server import frames
 from openclaw.gateway.server.params import InvalidParams, decode_params
+from openclaw.runs.session_change import StillActive
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 
 if TYPE_CHECKING:
@@ -175,6 +176,9 @@ async def answer(gateway: Gateway, client: Client, id: str, name: str, raw: msgs
     except MethodError as error:
         client.note_answer(error.payload)
         return Answer(frames.encode_error(id, error.shape, error.payload), False, str(error))
+    except StillActive as active:
+        shape = frames.ErrorShape(code="UNAVAILABLE", message=str(active))
+        return Answer(frames.encode_error(id, shape), False, shape.message)
     except Exception as error:
         log.exception("method %s failed", name[:80], extra={"fields": {"conn": client.conn_id, "id": id[:80]}})
         shape = frames.ErrorShape(code="UNAVAILABLE", message=_for_the_client(error))

@@ -10,10 +10,10 @@ from typing import Any, cast
 import msgspec
 
 from openclaw.agent.continuation import join
-from openclaw.inbound.stamp import without_wrappers
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message
 from openclaw.outbound.visible import visible_message
 from openclaw.sessions.export import public_messages
+from openclaw.sessions.typed_text import without_wrappers
 from openclaw.storage.base import Entry
 
 MAX_BYTES = 6 * 1024 * 1024
@@ -153,17 +153,6 @@ def _within_budget(items: list[msgspec.Raw]) -> list[msgspec.Raw]:
         if total > MAX_BYTES:
             return items[place + 1 :]
     return items
-
-
-def injected_message(text: str, now_ms: int) -> AssistantMessage:
-    """How messages that no model wrote are marked in transcripts."""
-    return AssistantMessage(
-        content=[TextBlock(text=text)],
-        api="openai-responses",
-        provider="openclaw",
-        model="gateway-injected",
-        timestamp=now_ms,
-    )
 
 
 _CUT = b'"length"'

@@ -19,13 +19,9 @@ from openclaw.outbound.usage_text import money
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.queue import QueueWish
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef
 
 Decision: TypeAlias = Literal["allow-once", "allow-always", "deny"]
-
-
-class SessionRef(msgspec.Struct, frozen=True):
-    agent_id: str
-    key: str
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +54,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group(self) -> bool:
         return self.chat_type != "direct"
+
+
+def operator_facts(session: SessionRef, *, has_media: bool = False, approver: bool = False) -> Facts:
+    """Whoever has the Gateway's own secret is its owner, and speaks as in its own chat."""
+    return Facts(session=session, authorised=True, owner=True, approver=approver, mentioned=True, has_media=has_media)
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -274,14 +275,3 @@ class Continue(msgspec.Struct, frozen=True, kw_only=True):
 Outcome: TypeAlias = Handled | Continue
 Handler: TypeAlias = Callable[[CommandContext], Awaitable["str | Outcome | None"]]
 """A text is the reply. None: not for this handler after all; the message is looked at further."""
-
-HANDLERS: dict[str, Handler] = {}
-
-
-def handles(*names: str) -> Callable[[Handler], Handler]:
-    def register(handler: Handler) -> Handler:
-        for name in names:
-            HANDLERS[name] = handler
-        return handler
-
-    return register

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from openclaw.config.agents import model_aliases
@@ -14,31 +16,54 @@ from openclaw.inbound.command_text import (
     structural_strip,
     understands_text,
 )
-from openclaw.inbound.commands import builtin as builtin
-from openclaw.inbound.commands import elevated
+from openclaw.inbound.commands import context_command, management, models, queue, session, status
 from openclaw.inbound.commands.context import (
-    HANDLERS,
     CommandContext,
     CommandServices,
     Continue,
     Facts,
     Handled,
+    Handler,
     Outcome,
 )
-from openclaw.inbound.commands.hints import hints_of, honoured
-from openclaw.inbound.commands.new_session import find_reset, start_over
 from openclaw.inbound.commands.queue import edits_queue
 from openclaw.inbound.commands.registry import Command, find, usable_aliases
-from openclaw.inbound.commands.settings import store_directives
+from openclaw.inbound.commands.session import find_reset, start_over
+from openclaw.inbound.commands.settings import elevated_allowed, hints_of, honoured, store_directives
 from openclaw.inbound.directives import Directives, parse_directives
 from openclaw.models.catalogue import UnknownModel
+
+HANDLERS: Mapping[str, Handler] = {
+    "stop": session.stop,
+    "send": session.send,
+    "activation": session.activation,
+    "usage": session.usage,
+    "resume": session.resume,
+    "why": session.why,
+    "queue": queue.queue,
+    "models": models.models,
+    "help": status.help_text,
+    "commands": status.command_list,
+    "whoami": status.whoami,
+    "status": status.status,
+    "context": context_command.context,
+    "compact": context_command.compact,
+    "pin": context_command.pin,
+    "unpin": context_command.unpin,
+    "pins": context_command.pins,
+    "approve": management.approve,
+    "budget": management.budget,
+    "config": management.config,
+    "restart": management.restart,
+}
+"""What carries out each command. ``/new`` and ``/reset`` are not here: the text after them goes on."""
 
 
 async def handle_commands(facts: Facts, text: str, services: CommandServices) -> Outcome:
     """``text`` is what the person typed (never the wrapped body). Text without commands comes back unchanged."""
     try:
         outcome = await _handle(facts, text, services)
-        if isinstance(outcome, Continue) and elevated.allowed(services.config, facts):
+        if isinstance(outcome, Continue) and elevated_allowed(services.config, facts):
             hints = msgspec.structs.replace(outcome.hints, elevated_allowed=True)
             return msgspec.structs.replace(outcome, hints=hints)
         return outcome

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from openclaw.inbound.commands.context import CommandContext, CommandServices, Facts, handles
-from openclaw.inbound.commands.model_choice import current_model, offered_models
+from openclaw.config.agents import fallback_models, primary_model
+from openclaw.config.schema import Config
+from openclaw.inbound.commands.context import CommandContext, CommandServices, Facts
 from openclaw.models.base import Model
-from openclaw.models.catalogue import UnknownModel
+from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.keys import canonical_provider
 from openclaw.sessions.entry import SessionEntry
 
 PAGE = 20
 
 
-@handles("models")
 async def models(context: CommandContext) -> str:
     offered = offered_models(context.services.config, context.services.catalogue, context.session.agent_id)
     words = context.args.split()
@@ -73,3 +74,103 @@ def model_info(what: str, facts: Facts, services: CommandServices, entry: Sessio
 
 def no_numbers(number: str) -> str:
     return f'Models have no numbers, so "{number}" names none. /models shows the names; then write /model <name>.'
+
+
+QUESTIONS = frozenset({"", "list", "status"})
+"""What may stand after ``/model`` without being a model."""
+SHORTEST_FRAGMENT = 6
+"""Part of a model's name in running text counts only from this length on."""
+SHORTEST_PART = 3
+"""The same after ``/model``, where a name is expected."""
+
+
+def offered_models(config: Config, catalogue: Catalogue, agent_id: str) -> list[Model]:
+    """The models of ``agents.defaults.models`` with the agent's own, or, without such a list, all that are usable."""
+    listed = config.agents.defaults.models
+    if not listed:
+        return catalogue.available()
+    names = [*listed, primary_model(config, agent_id), *fallback_models(config, agent_id)]
+    found: dict[str, Model] = {}
+    for name in names:
+        try:
+            model = catalogue.resolve(name) if name else catalogue.default_for(config, agent_id)
+        except UnknownModel:
+            continue
+        found.setdefault(model.ref, model)
+    return list(found.values())
+
+
+def choose_model(name: str, config: Config, catalogue: Catalogue, agent_id: str) -> Model:
+    """A reference, an alias or an unmistakable part of a name. ``UnknownModel`` says what is on offer."""
+    if name.lower() == "default":
+        return catalogue.default_for(config, agent_id)
+    offered = offered_models(config, catalogue, agent_id)
+    try:
+        model = catalogue.resolve(name)
+    except UnknownModel:
+        model = fuzzy_model(name, offered, only=True) if len(name) >= SHORTEST_PART else None
+        if model is None:
+            raise
+    if config.agents.defaults.models and model.ref not in {each.ref for each in offered}:
+        names = ", ".join(each.ref for each in offered[:10])
+        raise UnknownModel(
+            f"Model {model.ref} is not on the list agents.defaults.models. On offer: {names}. "
+            "Add it there, or choose one of these."
+        )
+    return model
+
+
+def current_model(entry: SessionEntry | None, config: Config, catalogue: Catalogue, agent_id: str) -> Model:
+    override = (entry or {}).get("modelOverride")
+    if override:
+        provider = (entry or {}).get("providerOverride")
+        return catalogue.resolve(f"{provider}/{override}" if provider else str(override))
+    return catalogue.default_for(config, agent_id)
+
+
+def fuzzy_model(fragment: str, models: Sequence[Model], *, provider: str = "", only: bool = False) -> Model | None:
+    """The model whose id best fits a part of it. ``only``: None when several fit equally well."""
+    wanted = fragment.lower()
+    candidates = [model for model in models if not provider or model.provider == provider]
+    for fits in (str.__eq__, str.startswith, str.__contains__):
+        found = [model for model in candidates if fits(model.id.lower(), wanted)]
+        if found:
+            return found[0] if len(found) == 1 or not only else None
+    return None
+
+
+def leading_model(text: str, config: Config, catalogue: Catalogue, agent_id: str) -> tuple[Model | None, str]:
+    """The model that the first one or two words name, and the text after them; only models on offer count."""
+    words = text.split(None, 2)
+    if not words:
+        return None, text
+    offered = offered_models(config, catalogue, agent_id)
+    providers = {model.provider for model in offered}
+    first = words[0]
+    provider = canonical_provider(first)
+    if provider in providers and len(words) > 1:
+        model = fuzzy_model(words[1], offered, provider=provider)
+        if model is not None:
+            return model, _after(text, 2)
+    model = _exact(first, offered, catalogue)
+    if model is None and provider in providers:
+        model = next(each for each in offered if each.provider == provider)
+    if model is None and len(first) >= SHORTEST_FRAGMENT:
+        model = fuzzy_model(first, offered)
+    return (model, _after(text, 1)) if model is not None else (None, text)
+
+
+def _exact(name: str, offered: Sequence[Model], catalogue: Catalogue) -> Model | None:
+    if "/" not in name and name.lower() not in catalogue.aliases():
+        return next((model for model in offered if model.id.lower() == name.lower()), None)
+    try:
+        ref = catalogue.resolve(name).ref
+    except UnknownModel:
+        return None
+    return next((model for model in offered if model.ref == ref), None)
+
+
+def _after(text: str, words: int) -> str:
+    """The text behind its first words, line breaks and all."""
+    parts = text.split(None, words)
+    return parts[words] if len(parts) > words else ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from openclaw.inbound.command_text import Called
-from openclaw.inbound.commands.context import CommandContext, CommandServices, Facts, QueueView, Waiting, handles
-from openclaw.inbound.commands.figures import duration, shortened
+from openclaw.inbound.commands.context import CommandContext, CommandServices, Facts, QueueView, Waiting
 from openclaw.inbound.directives import QueueDirective, parse_directives
+from openclaw.outbound.usage_text import duration, shortened
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 
@@ -19,7 +19,6 @@ LIST_HINT = "/queue drop N lets one go, /queue now N puts it first."
 SHOWN = 20
 
 
-@handles("queue")
 async def queue(context: CommandContext) -> str | None:
     """The list and its two verbs. Settings are a directive, which None leaves to be read as one."""
     words = context.args.lower().split()

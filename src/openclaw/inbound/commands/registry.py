@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -51,7 +51,7 @@ def _setting(name: str, usage: str, help: str, *aliases: str) -> Command:
     return Command(name=name, usage=usage, help=help, aliases=aliases, category="Options", directive=True)
 
 
-_BUILT_IN = (
+COMMANDS: tuple[Command, ...] = (
     Command(name="new", usage="[model] [text]", category="Session", help="Start over; the old session is kept."),
     Command(name="reset", usage="[model] [text]", category="Session", help="The same as /new."),
     Command(name="resume", usage="[list|number|id]", category="Session", help="Go back to the session before."),
@@ -95,43 +95,53 @@ _BUILT_IN = (
         help="Look at or change the configuration.",
     ),
     Command(name="restart", category="Management", access="owner", switch="restart", help="Restart the Gateway."),
+    Command(
+        name="budget",
+        usage="[override|enforce]",
+        category="Management",
+        access="owner",
+        help="What may still be spent; override lets this session go on for today.",
+    ),
+    Command(
+        name="compact",
+        usage="[preview|undo|what to keep in mind]",
+        category="Session",
+        slow=True,
+        help="Condense the older part of the conversation; nothing is deleted.",
+    ),
+    Command(
+        name="pin",
+        usage="<text>",
+        category="Session",
+        slow=True,
+        help="Keep a text word for word, whatever is condensed.",
+    ),
+    Command(name="unpin", usage="<number>", category="Session", slow=True, help="Take a pinned text off again."),
+    Command(name="pins", category="Session", help="The pinned texts."),
+    Command(
+        name="context",
+        usage="[list|detail|json]",
+        category="Status",
+        help="What the model is sent besides your words, with sizes.",
+    ),
 )  # fmt: skip
 
-_table: dict[str, Command] = {}
-_words: dict[str, Command] = {}
-
-
-def add(command: Command) -> None:
-    """Puts a command into the table. Two commands may not share a word."""
-    words = (command.name, *command.aliases)
-    for word in words:
-        if word in _words:
-            raise ValueError(f"/{word} is already the command /{_words[word].name}")
-    _table[command.name] = command
-    _words.update(dict.fromkeys(words, command))
-
-
-for _command in _BUILT_IN:
-    add(_command)
+_BY_WORD: Mapping[str, Command] = {word: command for command in COMMANDS for word in (command.name, *command.aliases)}
 
 
 def find(word: str) -> Command | None:
     """By name or alias, without the slash, in any case."""
-    return _words.get(word.lower())
-
-
-def all_commands() -> list[Command]:
-    return list(_table.values())
+    return _BY_WORD.get(word.lower())
 
 
 def listed(config: Config, *, group: bool = True) -> list[Command]:
     """What help may show: commands that would work here."""
-    return [command for command in all_commands() if command.enabled(config) and (group or not command.group_only)]
+    return [command for command in COMMANDS if command.enabled(config) and (group or not command.group_only)]
 
 
 def usable_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
     """Model aliases that may be written as ``/alias``: those that are no command."""
-    return tuple(alias for alias in aliases if alias.lower() not in _words)
+    return tuple(alias for alias in aliases if alias.lower() not in _BY_WORD)
 
 
 Enabled: TypeAlias = Callable[[Command], bool]

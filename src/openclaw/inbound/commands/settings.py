@@ -7,17 +7,29 @@ from typing import Any
 
 import msgspec
 
-from openclaw.inbound.commands import elevated
-from openclaw.inbound.commands.context import CommandServices, Facts, SessionRef
-from openclaw.inbound.commands.model_choice import QUESTIONS, choose_model, current_model
-from openclaw.inbound.commands.models import model_info, no_numbers
+from openclaw.config.agents import agent_config
+from openclaw.config.schema import Config
+from openclaw.config.schema.tools import Elevated
+from openclaw.inbound.access import normal_id
+from openclaw.inbound.commands.context import CommandServices, Facts, Hints
+from openclaw.inbound.commands.models import QUESTIONS, choose_model, current_model, model_info, no_numbers
 from openclaw.inbound.commands.queue import invalid_options, queue_acks, queue_changes, queue_overview
-from openclaw.inbound.directives import EXEC_VALUES, Directives, ExecDirective, ExecField, Level
-from openclaw.inbound.levels import ENTRY_FIELD, LevelKind, level_values, stored
+from openclaw.inbound.directives import (
+    ENTRY_FIELD,
+    EXEC_VALUES,
+    Directives,
+    ExecDirective,
+    ExecField,
+    Level,
+    LevelKind,
+    level_values,
+    stored,
+)
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import level_unless_set, supported_levels
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef
 
 _EXEC_FIELDS: dict[ExecField, str] = {
     "host": "execHost",
@@ -133,8 +145,8 @@ class _Desk:
             raise Refused(
                 f"Current {_NAMES[kind]} level: {self._current(kind, model)}.\nOptions: {', '.join(options)}."
             )
-        if kind == "elevated" and level.value != "off" and (gates := elevated.closed_gates(self.config, self.facts)):
-            raise Refused(elevated.refusal(self.services.runtime(self.session), gates))
+        if kind == "elevated" and level.value != "off" and (gates := closed_gates(self.config, self.facts)):
+            raise Refused(elevated_refusal(self.services.runtime(self.session), gates))
         field = ENTRY_FIELD[kind]
         unset = level_unless_set(model, self.config.agents.defaults.thinking_default) if kind == "think" else "off"
         self.change.fields[field] = stored(field, level.value, unset)
@@ -232,7 +244,7 @@ def effective_levels(
         "think": own.get("thinkingLevel") or defaults.thinking_default or ("low" if model.reasoning else "off"),
         "verbose": own.get("verboseLevel") or defaults.verbose_default,
         "reasoning": own.get("reasoningLevel") or "off",
-        "elevated": elevated.effective_level(services.config, facts, own.get("elevatedLevel")),
+        "elevated": effective_elevated(services.config, facts, own.get("elevatedLevel")),
     }
 
 
@@ -277,3 +289,96 @@ def invalid_exec(exec: ExecDirective) -> str:
         f'Unrecognized exec {name} "{value}". Valid: {", ".join(EXEC_VALUES[name])}.'
         for name, value in exec.invalid.items()
     )
+
+
+def closed_gates(config: Config, facts: Facts) -> list[str]:
+    """The key paths that stand in the way; empty means allowed."""
+    agent = agent_config(config, facts.session.agent_id)
+    own = agent.tools.elevated if agent and agent.tools else None
+    closed = _closed("tools.elevated", config.tools.elevated, facts, list_required=True)
+    if own is not None:
+        closed += _closed(f"agents.list[{facts.session.agent_id}].tools.elevated", own, facts, list_required=False)
+    return closed
+
+
+def elevated_allowed(config: Config, facts: Facts) -> bool:
+    """Asked with every message; nearly always answered by the first look: nobody is listed."""
+    return bool(config.tools.elevated.allow_from) and not closed_gates(config, facts)
+
+
+def _closed(path: str, settings: Elevated, facts: Facts, *, list_required: bool) -> list[str]:
+    if not settings.enabled:
+        return [f"{path}.enabled"]
+    listed = settings.allow_from.get(facts.channel)
+    if listed is None and not list_required:
+        return []
+    known = {normal_id(facts.channel, str(entry)) for entry in listed or ()}
+    allowed = "*" in known or not known.isdisjoint(facts.sender_ids)
+    return [] if allowed else [f"{path}.allowFrom.{facts.channel}"]
+
+
+def elevated_refusal(runtime: str, gates: list[str]) -> str:
+    return (
+        f"elevated is not available right now (runtime={runtime}).\n"
+        f"Closed by: {', '.join(gates)}. Change these keys of the configuration to allow it."
+    )
+
+
+def effective_elevated(config: Config, facts: Facts, stored: str | None) -> str:
+    if closed_gates(config, facts):
+        return "off"
+    return stored or config.agents.defaults.elevated_default
+
+
+def honoured(directives: Directives, facts: Facts) -> Directives:
+    """In groups, loosening what commands may do counts only in a message that mentions the agent."""
+    if not facts.group or facts.mentioned:
+        return directives
+    loosens = directives.elevated is not None and directives.elevated.value != "off"
+    exec = directives.exec
+    tightens = exec is not None and exec.options.get("security") == "deny"
+    return msgspec.structs.replace(
+        directives,
+        elevated=None if loosens else directives.elevated,
+        exec=exec if tightens else None,
+    )
+
+
+async def hints_of(directives: Directives, facts: Facts, services: CommandServices) -> tuple[Hints, list[str], bool]:
+    """The hints, what to tell the person about wishes that cannot be met, and whether a model was really named."""
+    complaints: list[str] = []
+    model = _model(directives, facts, services, complaints)
+    wanted = directives.model
+    profile = wanted.profile if wanted and model else None
+    if profile and model and profile not in (known := await known_profiles(directives, facts, services)):
+        complaints.append(f"{unknown_profile(profile, model, known)} The usual one is used.")
+        profile = None
+    level = directives.elevated.value if directives.elevated else None
+    if level not in (None, "off") and (gates := closed_gates(services.config, facts)):
+        complaints.append(elevated_refusal(services.runtime(facts.session), gates))
+        level = None
+    if directives.exec is not None and directives.exec.invalid:
+        complaints.append(invalid_exec(directives.exec))
+    queue = directives.queue.wish if directives.queue and directives.queue.says_something else None
+    hints = Hints(
+        thinking=directives.think.value if directives.think else None,
+        verbose=directives.verbose.value if directives.verbose else None,
+        reasoning=directives.reasoning.value if directives.reasoning else None,
+        elevated=level,
+        exec=directives.exec.options if directives.exec else {},
+        model=model.ref if model else None,
+        auth_profile=profile,
+        queue=queue,
+    )
+    return hints, complaints, model is not None or wanted is None
+
+
+def _model(directives: Directives, facts: Facts, services: CommandServices, complaints: list[str]) -> Model | None:
+    wanted = directives.model
+    if wanted is None or wanted.name.lower() in QUESTIONS:
+        return None
+    try:
+        return choose_model(wanted.name, services.config, services.catalogue, facts.session.agent_id)
+    except UnknownModel as unknown:
+        complaints.append(str(unknown))
+        return None

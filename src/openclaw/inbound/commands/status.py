@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from openclaw import __version__
-from openclaw.inbound.commands.context import CommandContext, Cost, handles
-from openclaw.inbound.commands.figures import ago, percent, token_count
-from openclaw.inbound.commands.model_choice import current_model
+from openclaw.inbound.commands.context import CommandContext, Cost, Facts
+from openclaw.inbound.commands.models import current_model
+from openclaw.inbound.commands.registry import CATEGORIES, Command, listed
 from openclaw.inbound.commands.settings import effective_levels
-from openclaw.inbound.levels import LevelKind
+from openclaw.inbound.directives import LevelKind
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.cost import has_price
-from openclaw.outbound.usage_text import cache_share
+from openclaw.outbound.usage_text import ago, cache_share, percent, token_count
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
@@ -41,7 +41,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
 
 
-@handles("status")
 async def status(context: CommandContext) -> str:
     return status_card(await gather(context), context.services.clock.now_ms())
 
@@ -117,3 +116,57 @@ def _settings_line(status: Status) -> str:
     if levels["elevated"] != "off":
         parts.append("elevated" if levels["elevated"] == "on" else f"elevated:{levels['elevated']}")
     return " · ".join(parts)
+
+
+async def help_text(context: CommandContext) -> str:
+    return "\n".join(
+        [
+            "ℹ️ Write as you would to a person. A message that begins with a slash is a command:",
+            "",
+            "/new starts over; /resume goes back.",
+            "/stop ends what is running.",
+            "/status shows the model, the context and the settings; /queue what is waiting; /why what happened.",
+            "/model chooses a model, /think how hard it thinks.",
+            "",
+            "Settings such as /think high also work inside a message, for that message only.",
+            "/commands lists everything.",
+        ]
+    )
+
+
+async def command_list(context: CommandContext) -> str:
+    commands = listed(context.services.config, group=context.facts.group)
+    parts: list[str] = []
+    for category in CATEGORIES:
+        rows = [_row(command) for command in commands if command.category == category]
+        if rows:
+            parts.append("\n".join([category, *rows]))
+    return "ℹ️ Commands\n\n" + "\n\n".join(parts)
+
+
+def _row(command: Command) -> str:
+    names = ", ".join(f"/{name}" for name in (command.name, *command.aliases))
+    return f"  {names}{f' {command.usage}' if command.usage else ''} — {command.help}"
+
+
+async def whoami(context: CommandContext) -> str:
+    return whoami_card(context.facts)
+
+
+def whoami_card(facts: Facts) -> str:
+    lines = ["🧭 Identity", f"Channel: {facts.channel}"]
+    if facts.account_id and facts.account_id != "default":
+        lines.append(f"Account: {facts.account_id}")
+    if facts.sender_ids:
+        lines.append(f"User id: {facts.sender_ids[0]}")
+    if facts.sender_username:
+        lines.append(f"Username: @{facts.sender_username.lstrip('@')}")
+    elif facts.sender_name:
+        lines.append(f"Name: {facts.sender_name}")
+    if facts.chat:
+        lines.append(f"Chat: {facts.chat}")
+    if facts.thread_id is not None:
+        lines.append(f"Thread: {facts.thread_id}")
+    if facts.sender_ids:
+        lines.append(f"AllowFrom: {facts.sender_ids[0]}")
+    return "\n".join(lines)

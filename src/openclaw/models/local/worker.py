@@ -131,7 +131,8 @@ def load(weights: str, context: int, purpose: str = "") -> Any:
             params.hostnames = [f"{private}/unused.sock"]
         # The threads wait for each other after every layer. One that shares its core with other work slows down all
         # of them, so only half of the cores are used.
-        threads = max(1, min(MAX_THREADS, _usable_cores() // 2))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = max(1, min(MAX_THREADS, cores // 2))
         params.cpuparams.n_threads = threads
         params.cpuparams_batch.n_threads = threads
         return library.Server(params)
@@ -193,12 +194,6 @@ def main(weights: str, context: int, purpose: str = "") -> int:
     out.send({"ready": context})
     (serve_embeddings if purpose else serve)(server, inbox, out)
     return 0
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 if __name__ == "__main__":

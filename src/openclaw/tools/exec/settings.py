@@ -71,13 +71,11 @@ class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
         self.max_output_chars = _clamp(self.max_output_chars, 1000, 200_000)
 
     def with_environment(self, environ: Mapping[str, str]) -> ExecSettings:
-        """The settings with ``PI_BASH_YIELD_MS`` and ``PI_BASH_MAX_OUTPUT_CHARS`` applied."""
-        changes: dict[str, Any] = {}
-        for variable, field in (
-            ("PI_BASH_YIELD_MS", "background_ms"),
-            ("PI_BASH_MAX_OUTPUT_CHARS", "max_output_chars"),
-        ):
-            if (text := environ.get(variable, "").strip()).isdigit():
+        """The settings with ``PI_BASH_YIELD_MS`` and ``PI_BASH_MAX_OUTPUT_CHARS`` in place of the defaults."""
+        defaults, changes = ExecSettings(), dict[str, int]()
+        for variable, field in ("PI_BASH_YIELD_MS", "background_ms"), ("PI_BASH_MAX_OUTPUT_CHARS", "max_output_chars"):
+            text = environ.get(variable, "").strip()
+            if text.isdigit() and getattr(self, field) == getattr(defaults, field):
                 changes[field] = int(text)
         return msgspec.structs.replace(self, **changes)
 

@@ -159,7 +159,7 @@ class ExecTool:
     ) -> ShellCommand | NeedsApproval:
         """Returns the command to run, perhaps quoted anew. Raises ``ToolError`` when it may not run here."""
         rules = await self._rules.rules_for(context.agent_id) if self._rules else HostRules()
-        overrides = await context.exec() if context.exec else None
+        overrides = await context.exec_overrides() if context.exec_overrides else None
         policy = command_policy(self._settings, overrides or ExecOverrides(), rules, arguments)
         if policy.security == "full" and policy.ask != "always":
             return command

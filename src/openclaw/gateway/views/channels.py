@@ -1,0 +1,41 @@
+"""The state of the channels in a few words, for status and health answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openclaw.channels.manager import ChannelManager, RunningAccount
+
+
+def by_channel(channels: ChannelManager | None) -> dict[str, list[RunningAccount]]:
+    """Groups the accounts by the id of their channel."""
+    grouped: dict[str, list[RunningAccount]] = {}
+    for running in channels.accounts() if channels else ():
+        grouped.setdefault(running.kind.id, []).append(running)
+    return grouped
+
+
+def summary_of(accounts: list[RunningAccount]) -> dict[str, Any]:
+    """The flags of one channel. The channel is as well as the best of its accounts."""
+    views = [running.status.view() for running in accounts]
+    best = max(views, key=lambda view: (view["connected"], view["running"], view["configured"], view["enabled"]))
+    flags = {name: best[name] for name in ("enabled", "configured", "running", "connected")}
+    return {**flags, "lastError": best["lastError"]} if best.get("lastError") else flags
+
+
+def summary_lines(channels: ChannelManager | None) -> list[str]:
+    """One line for each channel, such as ``Signal: connected``."""
+    lines: list[str] = []
+    for accounts in by_channel(channels).values():
+        summary = summary_of(accounts)
+        if not summary["enabled"]:
+            state = "disabled"
+        elif not summary["configured"]:
+            state = "not configured"
+        elif summary["connected"]:
+            state = "connected"
+        else:
+            state = "connecting" if summary["running"] else "not running"
+            state += f" ({summary['lastError']})" if summary.get("lastError") else ""
+        lines.append(f"{accounts[0].kind.label}: {state}")
+    return lines

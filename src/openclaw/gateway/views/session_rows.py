@@ -1,0 +1,118 @@
+"""Sessions as lists show them. One place computes the numbers, so that every view shows the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from openclaw.config.agents import default_agent_id
+from openclaw.models.catalogue import UnknownModel
+from openclaw.sessions.keys import RESERVED_KEYS, channel_of, is_cron_run_alias, kind_of, shown_key
+from openclaw.storage.base import SessionRow
+
+if TYPE_CHECKING:
+    from openclaw.gateway.gateway import Gateway
+
+_COPIED = (
+    "label",
+    "displayName",
+    "channel",
+    "subject",
+    "groupChannel",
+    "space",
+    "chatType",
+    "origin",
+    "updatedAt",
+    "sessionId",
+    "systemSent",
+    "abortedLastRun",
+    "thinkingLevel",
+    "verboseLevel",
+    "reasoningLevel",
+    "elevatedLevel",
+    "sendPolicy",
+    "inputTokens",
+    "outputTokens",
+    "totalTokens",
+    "cacheRead",
+    "cacheWrite",
+    "responseUsage",
+    "modelProvider",
+    "model",
+    "contextTokens",
+    "compactionCount",
+    "deliveryContext",
+    "lastChannel",
+    "lastTo",
+    "lastAccountId",
+    "spawnedBy",
+)
+
+
+def list_kind(row: SessionRow) -> str:
+    """``direct``, ``group`` or ``unknown``, as session lists sort them."""
+    if row.key == "unknown":
+        return row.key
+    return "group" if kind_of(row.key, row.entry) == "group" else "direct"
+
+
+def row_view(row: SessionRow, defaults: dict[str, Any]) -> dict[str, Any]:
+    view: dict[str, Any] = {"key": shown_key(row.key), "kind": list_kind(row)}
+    entry: dict[str, Any] = dict(row.entry)
+    for name in _COPIED:
+        if name in entry:
+            view[name] = entry[name]
+    if entry.get("modelOverride"):
+        view["model"] = entry["modelOverride"]
+        view["modelProvider"] = entry.get("providerOverride") or view.get("modelProvider") or defaults["modelProvider"]
+    view["channel"] = channel_of(entry, row.key)
+    # The names the store had for these before, which some readers of lists still look for.
+    view |= {old: view[new] for old, new in (("provider", "channel"), ("room", "groupChannel")) if new in view}
+    for name in ("modelProvider", "model", "contextTokens"):
+        if not view.get(name):
+            view[name] = defaults[name]
+    return view
+
+
+def model_defaults(gateway: Gateway, agent_id: str | None = None) -> dict[str, Any]:
+    """The model a session without a choice of its own would use; nulls when none can be resolved."""
+    config = gateway.runtime.config.current
+    try:
+        model = gateway.runtime.catalogue().default_for(config, agent_id or default_agent_id(config))
+    except UnknownModel:
+        return {"modelProvider": None, "model": None, "contextTokens": None}
+    return {"modelProvider": model.provider, "model": model.id, "contextTokens": model.context_window}
+
+
+class Listed(NamedTuple):
+    rows: list[SessionRow]
+    total: int
+    """Of all that may be listed, not only of ``rows``."""
+
+
+async def most_recent(gateway: Gateway, agent_id: str, limit: int) -> Listed:
+    """The newest sessions of an agent, reserved keys left out. A long store is not walked through."""
+    rows = await gateway.runtime.sessions.rows(agent_id)
+    shared = gateway.runtime.config.current.session.scope == "global"
+    hidden = [key for key in RESERVED_KEYS if key != "global" or not shared]
+    held_back = [key for key in hidden if await gateway.runtime.sessions.get(agent_id, key) is not None]
+    shown = matching(rows, include_global=shared, include_unknown=False)
+    return Listed(list(islice(shown, limit)), len(rows) - len(held_back))
+
+
+def matching(rows: Sequence[SessionRow], *, include_global: bool, include_unknown: bool) -> Iterator[SessionRow]:
+    """What a list may show at all: aliases of single cron runs and reserved keys are left out."""
+    for row in rows:
+        hidden = (row.key == "global" and not include_global) or (row.key == "unknown" and not include_unknown)
+        if not hidden and not is_cron_run_alias(row.key):
+            yield row
+
+
+def search_text(row: SessionRow) -> str:
+    entry = row.entry
+    parts = (entry.get("displayName"), entry.get("label"), entry.get("subject"), entry.get("sessionId"), row.key)
+    return "\n".join(part for part in parts if part).lower()
+
+
+# Looking into transcripts

@@ -1,0 +1,173 @@
+"""Whether a group message is meant for the agent."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection
+from functools import lru_cache
+
+import msgspec
+
+from openclaw.config.agents import agent_config
+from openclaw.config.schema import Config
+from openclaw.inbound.access import ChannelSettings
+from openclaw.inbound.message import Inbound
+from openclaw.inbound.prompt_text import HistoryEntry, media_marks, sender_label
+from openclaw.sessions.entry import SessionEntry
+
+log = logging.getLogger("openclaw.inbound.gate")
+
+_INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f]")
+_NATIVE_ONLY = frozenset({"whatsapp"})
+"""Channels where a message that mentions people by the platform's means is meant for those people only."""
+_SEARCHED = 20_000
+"""Characters of a message looked at; patterns are free to be slow."""
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    process: bool
+    """False: keep the message as pending history and stop."""
+    mentioned: bool
+    """Whether it counts as addressed to the agent."""
+
+
+def mention_patterns(config: Config, agent_id: str) -> tuple[re.Pattern[str], ...]:
+    """The agent's own patterns (even an empty list), else the general ones, else its name and emoji."""
+    agent = agent_config(config, agent_id)
+    own = agent.group_chat.mention_patterns if agent else None
+    given = own if own is not None else config.messages.group_chat.mention_patterns
+    if given is None and agent is not None:
+        given = _identity_patterns(agent.identity.name or "", agent.identity.emoji or "")
+    return _compiled(tuple(given or ()))
+
+
+def is_mentioned(text: str, patterns: tuple[re.Pattern[str], ...]) -> bool:
+    searched = _INVISIBLE.sub("", text[:_SEARCHED]).lower()
+    return bool(searched) and any(pattern.search(searched) for pattern in patterns)
+
+
+def was_mentioned(inbound: Inbound, patterns: tuple[re.Pattern[str], ...]) -> bool:
+    if inbound.mentioned:
+        return True
+    if inbound.mentions_others and inbound.channel.lower() in _NATIVE_ONLY:
+        return False
+    return is_mentioned(inbound.text, patterns)
+
+
+def needs_mention(entry: SessionEntry | None, configured: bool) -> bool:
+    """What ``/activation`` chose for the session, else the configuration."""
+    match (entry or {}).get("groupActivation"):
+        case "always":
+            return False
+        case "mention":
+            return True
+        case _:
+            return configured
+
+
+def gate(
+    inbound: Inbound,
+    patterns: tuple[re.Pattern[str], ...],
+    *,
+    require_mention: bool,
+    authorised_command: bool = False,
+) -> Gate:
+    """``authorised_command``: the text is a control command of someone who may use commands."""
+    if inbound.peer.kind == "direct":
+        return Gate(process=True, mentioned=True)
+    answers_us = inbound.quoted is not None and inbound.quoted.from_us
+    mentioned = was_mentioned(inbound, patterns) or answers_us
+    if not mentioned and require_mention and authorised_command and not inbound.mentions_others:
+        mentioned = True
+    can_tell = inbound.can_detect_mention or bool(patterns)
+    return Gate(process=mentioned or not require_mention or not can_tell, mentioned=mentioned)
+
+
+def _identity_patterns(name: str, emoji: str) -> list[str]:
+    patterns: list[str] = []
+    if words := name.split():
+        body = r"\s+".join(re.escape(word) for word in words)
+        # A name that ends in a sign has no word boundary there.
+        before = r"\b@?" if re.match(r"\w", words[0]) else "@?"
+        patterns.append(before + body + (r"\b" if re.search(r"\w$", words[-1]) else ""))
+    if emoji.strip():
+        patterns.append(re.escape(emoji.strip()))
+    return patterns
+
+
+@lru_cache(maxsize=256)
+def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    compiled: list[re.Pattern[str]] = []
+    for pattern in patterns:
+        if not pattern.strip():
+            continue
+        try:
+            # "\b" written in JSON without doubling the backslash is a backspace.
+            compiled.append(re.compile(pattern.replace("\x08", r"\b"), re.IGNORECASE))
+        except (re.error, RecursionError, OverflowError) as error:
+            log.warning("mention pattern %r is not a regular expression (%s); it is ignored", pattern, error)
+    return tuple(compiled)
+
+
+DEFAULT_LIMIT = 50
+_DEFAULT_LIMITS = {"discord": 20}
+MOST_CONVERSATIONS = 1000
+MOST_CHARS = 8000
+"""Of one remembered message; longer ones are cut."""
+
+
+class PendingHistory:
+    """Per conversation, oldest first. Of too many conversations the one silent for longest is forgotten."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, list[HistoryEntry]] = {}
+
+    def record(self, key: str, entry: HistoryEntry, limit: int) -> None:
+        """A limit of 0 records nothing and leaves what is there."""
+        if limit <= 0:
+            return
+        entries = self._pending.pop(key, [])
+        entries.append(entry)
+        self._pending[key] = entries[-limit:]
+        while len(self._pending) > MOST_CONVERSATIONS:
+            del self._pending[next(iter(self._pending))]
+
+    def pending(self, key: str, limit: int) -> tuple[HistoryEntry, ...]:
+        return tuple(self._pending.get(key, ())[-limit:]) if limit > 0 else ()
+
+    def clear(self, key: str, limit: int, used: Collection[HistoryEntry] | None = None) -> None:
+        """After a run was started. With ``used``, what came in meanwhile stays for the next one."""
+        if limit <= 0 or key not in self._pending:
+            return
+        spent = {id(entry) for entry in used} if used is not None else None
+        left = [entry for entry in self._pending[key] if spent is not None and id(entry) not in spent]
+        if left:
+            self._pending[key] = left
+        else:
+            del self._pending[key]
+
+
+def history_limit(config: Config, settings: ChannelSettings) -> int:
+    """The account's or channel's limit, else the general one for groups, else the built-in one."""
+    if settings.history_limit is not None:
+        return settings.history_limit
+    general = config.messages.group_chat.history_limit
+    return general if general is not None else _DEFAULT_LIMITS.get(settings.channel, DEFAULT_LIMIT)
+
+
+def history_key(inbound: Inbound) -> str:
+    key = f"{inbound.channel}:{inbound.account_id}:{inbound.peer.kind}:{inbound.peer.id}"
+    if inbound.thread_has_session and inbound.thread_id is not None:
+        key += f":thread:{inbound.thread_id}"
+    return key.lower()
+
+
+def history_entry(inbound: Inbound) -> HistoryEntry:
+    body = inbound.text if inbound.text.strip() else " ".join(media_marks(inbound))
+    return HistoryEntry(
+        sender=sender_label(inbound.sender),
+        body=body if len(body) <= MOST_CHARS else body[:MOST_CHARS] + "…",
+        timestamp_ms=inbound.timestamp_ms,
+        message_id=inbound.message_id,
+    )

@@ -1,0 +1,515 @@
+"""The one way in: every message goes from the door it came through to its session's lane by the steps of this file.
+
+``receive`` is where channels hand messages in: access → debounce → dedupe → route → gate, then ``process``. The other
+doors (``chat.send``, ``agent``, the HTTP endpoints) know their session and their caller, and begin at ``process``:
+commands → send policy → reset → accept. What a step does for a message is decided by the fields of ``Incoming``.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import msgspec
+
+from openclaw.agent.runtime import Runtime
+from openclaw.config.agents import user_zone
+from openclaw.inbound.accept import Incoming, accept, current_session
+from openclaw.inbound.access import (
+    ChannelSettings,
+    Drop,
+    Pair,
+    channel_settings,
+    decide_access,
+    group_rules,
+    sender_ids,
+    sender_rights,
+)
+from openclaw.inbound.attachments import within_reach
+from openclaw.inbound.command_text import Listening, is_abort, is_control_message, may_be_command
+from openclaw.inbound.commands.context import CommandServices, Continue, Facts, Handled, Hints, Outcome
+from openclaw.inbound.commands.handle import handle_commands
+from openclaw.inbound.commands.settings import elevated_allowed
+from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
+from openclaw.inbound.dedupe import Dedupe, dedupe_key_of, held_key, run_id_of
+from openclaw.inbound.gate import (
+    PendingHistory,
+    gate,
+    history_entry,
+    history_key,
+    history_limit,
+    mention_patterns,
+    needs_mention,
+)
+from openclaw.inbound.message import Inbound
+from openclaw.inbound.notices import Notices
+from openclaw.inbound.pairing import PairingStore, pairing_reply
+from openclaw.inbound.prompt_text import (
+    NOTHING_TO_ANSWER,
+    HistoryEntry,
+    PromptParts,
+    assemble_prompt,
+    envelope_options,
+    from_label,
+    group_intro,
+    is_empty,
+    make_bodies,
+    stamped,
+)
+from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
+from openclaw.runs.admission import Ticket
+from openclaw.runs.dispatcher import Dispatcher, Submission
+from openclaw.sessions.entry import SessionEntry, group_display_name
+from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.notes import system_line
+from openclaw.sessions.reset import Rotation
+from openclaw.sessions.send_policy import is_blocked
+from openclaw.sessions.typed_text import ABORT_NOTE
+from openclaw.storage.base import MessageBody, StoredImage
+
+log = logging.getLogger("openclaw.inbound")
+
+DENIED = "the session's send policy does not allow replies"
+UNANSWERED_COMMAND = "a command that has no answer, or that its sender may not give"
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """The session's send policy does not let the message through to the agent."""
+
+
+class Empty(msgspec.Struct, frozen=True):
+    """Nothing is left to answer."""
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The message is on disk, now or since an earlier delivery of it."""
+
+    submission: Submission
+    side_replies: list[str] = []
+    """What was answered at once to commands inside the text."""
+
+
+Result: TypeAlias = Handled | Blocked | Empty | Accepted
+
+
+class Pipeline:
+    def __init__(
+        self,
+        runtime: Runtime,
+        dispatcher: Dispatcher,
+        pairing: PairingStore,
+        notices: Notices,
+        commands: CommandServices,
+        spawn: Callable[[Coroutine[Any, Any, Any]], Any],
+    ) -> None:
+        self._runtime = runtime
+        self._dispatcher = dispatcher
+        self._pairing = pairing
+        self._notices = notices
+        self._commands = commands
+        self._spawn = spawn
+        self._dedupe = Dedupe(runtime.ledger)
+        self._history = PendingHistory()
+        self._debouncer = Debouncer(
+            self._hand_on,
+            clock=runtime.clock,
+            window_ms=self._window,
+            is_control=is_control_message,
+            on_error=_report,
+        )
+
+    # From a channel
+
+    async def receive(self, inbound: Inbound) -> bool:
+        """True once the message is taken; False when it was turned away. Raises when it could not be kept."""
+        allowed = await self._pairing.allowed(inbound.channel)
+        match decide_access(inbound, self._settings(inbound), allowed):
+            case Drop(reason):
+                log.info("%s message of %s dropped: %s", inbound.channel, inbound.sender.id, reason)
+                return False
+            case Pair(sender_id):
+                await self._offer_pairing(inbound, sender_id)
+                return False
+            case _:
+                pass
+        if self._window(inbound) > 0:
+            # It may wait for more words, so it is written down first; a restart hands on what still waited.
+            await self._runtime.ledger.hold(held_key(inbound), msgspec.json.encode(inbound))
+            self._debouncer.add(inbound)
+            return True
+        if not await self._debouncer.add(inbound):
+            raise OSError("the message could not be kept; see the log")
+        return True
+
+    async def _hand_on(self, items: list[Inbound]) -> None:
+        """After the pause: dedupe → route → gate → process.
+
+        Dedupe comes this late because a message that could not be kept must be welcome when it is delivered again.
+        """
+        new = [(item, key) for item in items if await self._dedupe.take(key := dedupe_key_of(item))]
+        keys = tuple(key for _, key in new if key is not None)
+        try:
+            if new:
+                inbound, config, written = merged([item for item, _ in new]), self._runtime.config.current, False
+                for resolved in broadcast_routes(config, inbound) or [resolve_route(config, inbound)]:
+                    message = await self._addressed(inbound, resolved, keys)
+                    written |= message is not None and await self._finish(message, await self.process(message))
+                for key in () if written else keys:
+                    await self._dedupe.keep(key)
+            if self._window(items[0]) > 0:
+                await self._runtime.ledger.let_go([held_key(item) for item in items])
+        finally:
+            for key in keys:
+                self._dedupe.release(key)
+
+    async def _addressed(self, inbound: Inbound, resolved: Resolved, keys: tuple[str, ...]) -> Incoming | None:
+        """The gate. None: the message is not meant for the agent and is kept as context for the next that is."""
+        runtime, config, settings = self._runtime, self._runtime.config.current, self._settings(inbound)
+        rights = sender_rights(inbound, settings, await self._pairing.allowed(inbound.channel), config.commands)
+        patterns = mention_patterns(config, resolved.agent_id)
+        listening = Listening(group=inbound.peer.kind != "direct", channel=inbound.channel, mentions=patterns)
+        entry = await runtime.sessions.get(resolved.agent_id, resolved.session_key)
+        addressed = gate(
+            inbound,
+            patterns,
+            require_mention=needs_mention(entry, group_rules(settings, inbound).require_mention),
+            authorised_command=rights.authorised and is_control_message(inbound.text, listening),
+        )
+        if not addressed.process:
+            self._history.record(history_key(inbound), history_entry(inbound), history_limit(config, settings))
+            return None
+        facts = Facts(
+            session=SessionRef(resolved.agent_id, resolved.session_key),
+            channel=resolved.channel,
+            chat_type=inbound.peer.kind,
+            authorised=rights.authorised,
+            owner=rights.owner,
+            approver=rights.owner,
+            sender_ids=tuple(sender_ids(inbound)),
+            sender_name=inbound.sender.name,
+            sender_username=inbound.sender.username,
+            chat=inbound.to,
+            account_id=resolved.account_id,
+            thread_id=inbound.thread_id,
+            mentioned=addressed.mentioned,
+            has_media=bool(inbound.media),
+            native=inbound.native_command,
+            listening=listening,
+        )
+        return _from_channel(inbound, resolved, facts, keys)
+
+    async def _finish(self, message: Incoming, result: Result) -> bool:
+        """Tells the channel what became of a message that starts no run. Whether its dedupe keys are on disk now."""
+        match result:
+            case Handled(later=later) if later is not None:
+                # A run or a model is waited for; the channel hears other people meanwhile, and a /stop.
+                self._spawn(self.answer(message, result))
+                return False
+            case Handled():
+                await self.answer(message, result)
+            case Blocked():
+                log.info("no run for %s: the session may not be sent to", message.facts.session.key)
+                await self._notices.say(message, None, DENIED)
+            case Empty():
+                await self._notices.say(message, NOTHING_TO_ANSWER, "nothing was written")
+            case Accepted():
+                pass
+        return True
+
+    async def _offer_pairing(self, inbound: Inbound, sender_id: str) -> None:
+        asked = await self._pairing.ask(inbound.channel, sender_id, {"name": inbound.sender.name})
+        if asked is None or not asked.new:
+            return
+        resolved = resolve_route(self._runtime.config.current, inbound)
+        facts = Facts(session=SessionRef(resolved.agent_id, resolved.session_key), channel=resolved.channel)
+        text = pairing_reply(inbound.channel, sender_id, asked.code)
+        await self._notices.say(_from_channel(inbound, resolved, facts, ()), text, "a stranger asked to be let in")
+
+    async def notice(self, inbound: Inbound) -> None:
+        """Something for the agent to know at its next turn, such as a reaction."""
+        allowed = await self._pairing.allowed(inbound.channel)
+        if not isinstance(decide_access(inbound, self._settings(inbound), allowed), Drop | Pair):
+            resolved = resolve_route(self._runtime.config.current, inbound)
+            self._runtime.notes.add(resolved.session_key, inbound.text)
+
+    async def recover(self) -> int:
+        """Hands on what was waiting for more words when the last Gateway ended; what it had handed on is skipped."""
+        held = await self._runtime.ledger.held()
+        for key, message in held:
+            try:
+                await self._hand_on([msgspec.json.decode(message, type=Inbound)])
+            except msgspec.MsgspecError as error:
+                log.error("a message that was kept aside cannot be read and is given up: %s", error)
+            await self._runtime.ledger.let_go([key])
+        return len(held)
+
+    async def close(self) -> None:
+        """Hands on what still waits for more words, into the ledger."""
+        await self._debouncer.close()
+
+    def _settings(self, inbound: Inbound) -> ChannelSettings:
+        config, channel, account = self._runtime.config.current, inbound.channel, inbound.account_id
+        key = ("channel settings", channel, account)
+        return self._runtime.derived.of(config, key, lambda: channel_settings(config, channel, account))
+
+    def _window(self, inbound: Inbound) -> int:
+        return debounce_ms(self._runtime.config.current.messages.inbound, inbound.channel)
+
+    # From every door
+
+    async def process(self, message: Incoming) -> Result:
+        """Commands → send policy → reset → accept, in the order in which the session's messages came."""
+        async with self._in_order(message) as ticket:
+            known = await self._known(message)
+            if known is not None:
+                return Accepted(known)
+            outcome = await self._carry_out(message)
+            if isinstance(outcome, Handled):
+                return outcome
+            if await self._blocked(message):
+                return Blocked()
+            for number, reply in enumerate(outcome.side_replies):
+                await self._say_beside(message, reply, number)
+            entry, rotation = await self._session(message)
+            if message.inbound is not None and is_empty(message.inbound, outcome.text):
+                return Empty()
+            pending = self._pending(message)
+            body = await self._body(message, outcome, entry, rotation, pending)
+            message.queue = outcome.hints.queue or message.queue
+            submission = await accept(message, body, self._runtime, self._dispatcher, ticket)
+            self._forget(message, pending)
+            return Accepted(submission, outcome.side_replies)
+
+    async def answer(self, message: Incoming, handled: Handled) -> str | None:
+        """Says what a command answers, and returns it. A slow command is waited for."""
+        reply = handled.reply if handled.later is None else await handled.later
+        await self._notices.say(message, reply, "a command" if reply else UNANSWERED_COMMAND)
+        return reply
+
+    async def wake(self, run_id: str, text: str, own_id: str) -> None:
+        """Begins a turn about something that ended, in the session of the run that began it, answered where that was.
+
+        The message of that run was let in, so that only the last step applies.
+        """
+        row = await self._runtime.ledger.by_run(run_id)
+        if row is None:
+            return
+        zone = user_zone(self._runtime.config.current)
+        message = Incoming(
+            facts=Facts(session=SessionRef(row.agent_id, row.session_key)),
+            text=system_line(text, self._runtime.clock.now_ms(), zone),
+            door="program",
+            run_id=own_id,
+            source=row.source,
+            route=row.route,
+            reads_commands=False,
+        )
+        body = msgspec.structs.replace(row.body.wishes(), prompt=message.text)
+        async with self._in_order(message) as ticket:
+            await accept(message, body, self._runtime, self._dispatcher, ticket)
+
+    # The steps
+
+    @asynccontextmanager
+    async def _in_order(self, message: Incoming) -> AsyncGenerator[Ticket | None]:
+        """What came before to the same session goes first. A word that stops the run does not wait for it long."""
+        admission, key = self._dispatcher.admission, message.facts.session.key
+        if message.reads_commands and is_abort(message.text, message.facts.listening):
+            await admission.wait_for_earlier(key)
+            yield None
+            return
+        ticket = await admission.admit(key)
+        try:
+            yield ticket
+        finally:
+            ticket.done()
+
+    async def _known(self, message: Incoming) -> Submission | None:
+        """What became of a message with the same run id; None for one that seems new.
+
+        The ledger is asked here only for what may be a command, which is carried out before it is written down.
+        Everything else meets its earlier self when it is accepted, without a look-up of its own.
+        """
+        record = self._dispatcher.find(message.run_id)
+        row = record.row if record else None
+        if row is None and message.reads_commands and may_be_command(message.text):
+            row = await self._runtime.ledger.by_run(message.run_id)
+        if row is None:
+            return None
+        if record is not None and message.watcher is not None:
+            record.watchers.add(message.watcher)
+        return Submission(row, False, False, record)
+
+    async def _carry_out(self, message: Incoming) -> Outcome:
+        if message.reads_commands:
+            return await handle_commands(message.facts, message.text, self._commands)
+        allowed = message.door != "program" and elevated_allowed(self._runtime.config.current, message.facts)
+        return Continue(text=message.text, hints=Hints(elevated_allowed=allowed))
+
+    async def _blocked(self, message: Incoming) -> bool:
+        """Asked after commands, which are obeyed all the same: how else could the block be lifted?"""
+        facts, inbound = message.facts, message.inbound
+        entry = await self._runtime.sessions.get(facts.session.agent_id, facts.session.key)
+        policy, kind = self._runtime.config.current.session.send_policy, inbound.peer.kind if inbound else None
+        return is_blocked(policy, facts.session.key, entry, channel=message.policy_channel, chat_type=kind)
+
+    async def _say_beside(self, message: Incoming, text: str, number: int) -> None:
+        if message.inbound is None:
+            self._notices.show(message.facts.session, f"{message.run_id}:{number}", text)
+        else:
+            await self._notices.say(message, text, "a command inside the message", ends=False)
+
+    async def _session(self, message: Incoming) -> tuple[SessionEntry, Rotation | None]:
+        facts = message.facts
+        if message.door == "program":
+            entry = await self._runtime.sessions.get(facts.session.agent_id, facts.session.key)
+            return entry or SessionEntry(sessionId=""), None
+        entry, rotation = await current_session(facts, self._runtime, self._dispatcher, message.inbound)
+        if rotation is not None and message.inbound is None:
+            self._notices.announce(facts.session, rotation)
+        elif rotation is not None:
+            await self._notices.say(message, rotation.marker_text, "a new session began", ends=False)
+        return entry, rotation
+
+    def _pending(self, message: Incoming) -> tuple[HistoryEntry, ...]:
+        """What was said in the group since the last run."""
+        inbound = message.inbound
+        if inbound is None:
+            return ()
+        limit = history_limit(self._runtime.config.current, self._settings(inbound))
+        return self._history.pending(history_key(inbound), limit)
+
+    def _forget(self, message: Incoming, used: tuple[HistoryEntry, ...]) -> None:
+        if message.inbound is not None:
+            limit = history_limit(self._runtime.config.current, self._settings(message.inbound))
+            self._history.clear(history_key(message.inbound), limit, used)
+
+    async def _body(
+        self,
+        message: Incoming,
+        outcome: Continue,
+        entry: SessionEntry,
+        rotation: Rotation | None,
+        pending: tuple[HistoryEntry, ...],
+    ) -> MessageBody:
+        """Everything the run needs: the prompt, the settings found in the text, and what came with the message."""
+        body, hints = message.body, outcome.hints
+        wishes = {name: getattr(hints, name) for name in Hints.__struct_fields__ if name != "queue"}
+        wishes = {name: value for name, value in wishes.items() if value}
+        if body.thinking:
+            wishes["thinking"] = body.thinking
+        if message.inbound is None:
+            return msgspec.structs.replace(body, prompt=self._prompt(message, outcome, entry), **wishes)
+        inbound = await within_reach(self._runtime, message.inbound, message.facts.session.agent_id)
+        mention = group_rules(self._settings(inbound), inbound).require_mention
+        return msgspec.structs.replace(
+            body,
+            prompt=self._channel_prompt(inbound, outcome, entry, rotation, pending),
+            images=[
+                StoredImage(media.blob, media.mime_type)
+                for media in inbound.media
+                if media.blob and media.mime_type.startswith("image/")
+            ],
+            message_ids=list(inbound.message_ids or ((inbound.message_id,) if inbound.message_id else ())),
+            extra_system_prompt=group_intro(inbound, always_on=not needs_mention(entry, mention)),
+            **wishes,
+        )
+
+    def _prompt(self, message: Incoming, outcome: Continue, entry: SessionEntry) -> str:
+        if message.door == "program" or outcome.greeting:
+            return outcome.text
+        zone = self._runtime.config.current.agents.defaults.user_timezone
+        base = stamped(outcome.text, self._runtime.clock.now_ms(), zone)
+        return assemble_prompt(PromptParts(base=base, message_id=message.message_id, abort_note=_abort_note(entry)))
+
+    def _channel_prompt(
+        self,
+        inbound: Inbound,
+        outcome: Continue,
+        entry: SessionEntry,
+        rotation: Rotation | None,
+        pending: tuple[HistoryEntry, ...],
+    ) -> str:
+        base = outcome.text
+        if not outcome.greeting:
+            said = msgspec.structs.replace(inbound, text=outcome.text)
+            options = envelope_options(self._runtime.config.current)
+            base = make_bodies(said, options, previous_ms=entry.get("updatedAt"), history=pending).body
+        new = rotation is not None or not entry.get("systemSent")
+        return assemble_prompt(
+            PromptParts(
+                base=base,
+                message_id=inbound.message_id,
+                abort_note=_abort_note(entry),
+                untrusted=inbound.untrusted,
+                thread_starter=(inbound.thread_starter or "") if new else "",
+                media=inbound.media,
+            )
+        )
+
+
+def _abort_note(entry: SessionEntry) -> str:
+    return ABORT_NOTE if entry.get("abortedLastRun") else ""
+
+
+def _report(error: Exception, items: list[Inbound]) -> None:
+    ids = ", ".join(item.message_id for item in items)
+    log.error("%s message %s could not be taken in: %s", items[0].channel, ids, error, exc_info=error)
+
+
+def _from_channel(inbound: Inbound, resolved: Resolved, facts: Facts, keys: tuple[str, ...]) -> Incoming:
+    return Incoming(
+        facts=facts,
+        text=inbound.text,
+        door="channel",
+        run_id=run_id_of(keys, resolved.session_key) if keys else str(uuid.uuid4()),
+        source=resolved.channel,
+        route=msgspec.to_builtins(reply_route(inbound, resolved)),
+        inbound=inbound,
+        policy_channel=inbound.channel,
+        entry_fields=_entry_fields(inbound, resolved),
+        dedupe_keys=keys,
+    )
+
+
+def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
+    """What the message says about its session. The last route is noted for listings; replies never depend on it."""
+    context: dict[str, Any] = {"channel": resolved.channel, "to": inbound.to, "accountId": resolved.account_id}
+    if inbound.thread_id is not None:
+        context["threadId"] = inbound.thread_id
+    fields: dict[str, Any] = {
+        "chatType": inbound.peer.kind,
+        "deliveryContext": context,
+        "lastChannel": resolved.channel,
+        "lastTo": inbound.to,
+        "lastAccountId": resolved.account_id,
+        "origin": {
+            "label": from_label(inbound),
+            "provider": resolved.channel,
+            "surface": resolved.channel,
+            "chatType": inbound.peer.kind,
+            "from": inbound.to,
+            "to": inbound.to,
+            "accountId": resolved.account_id,
+        },
+    }
+    if inbound.peer.kind != "direct":
+        fields |= {"channel": resolved.channel, "groupId": inbound.peer.id}
+        for name, value in (
+            ("subject", inbound.group_subject),
+            ("groupChannel", inbound.group_channel),
+            ("space", inbound.group_space),
+        ):
+            if value:
+                fields[name] = value
+        fields["displayName"] = group_display_name(
+            resolved.channel,
+            id=inbound.peer.id,
+            subject=inbound.group_subject,
+            group_channel=inbound.group_channel,
+            space=inbound.group_space,
+        )
+    return fields

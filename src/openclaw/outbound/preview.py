@@ -1,0 +1,111 @@
+"""A session in a few words: its title and the last thing said, read from its transcript."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import msgspec
+
+from openclaw.clock import iso_utc
+from openclaw.messages import AssistantMessage, ImageBlock, Message, ToolCall, UserMessage, decode_message
+from openclaw.outbound.reasoning import typed
+from openclaw.outbound.visible import visible_text
+from openclaw.sessions.typed_text import GREETING_MARK, without_wrappers
+from openclaw.storage.base import Entry, SessionRow, TranscriptRef, TranscriptStore
+
+TITLE_LENGTH = 60
+
+
+HEAD_BYTES, HEAD_LINES = 16 * 1024, 20
+
+
+async def last_messages(transcripts: TranscriptStore, row: SessionRow, limit: int) -> list[Message]:
+    ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
+    return [message for entry in await transcripts.tail(ref, limit) if (message := message_of(entry))]
+
+
+async def first_messages(transcripts: TranscriptStore, row: SessionRow) -> list[Message]:
+    """What a session began with, for its name; none when its file is compressed or begins with something very long."""
+    ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
+    path = transcripts.locate(ref)
+    if path is None or not path.endswith(".jsonl"):
+        return []
+    lines = await asyncio.to_thread(_head, path)
+    return [message for line in lines if (message := _line_message(line)) is not None]
+
+
+def _head(path: str) -> list[bytes]:
+    """The first whole lines."""
+    try:
+        with Path(path).open("rb") as file:
+            lines = file.read(HEAD_BYTES).split(b"\n")
+    except OSError:
+        return []
+    return lines[:HEAD_LINES] if len(lines) > HEAD_LINES else lines[:-1]
+
+
+def _line_message(line: bytes) -> Message | None:
+    try:
+        raw = _message_only.decode(line).message
+        return decode_message(raw) if bytes(raw) else None
+    except msgspec.MsgspecError:
+        return None
+
+
+class _MessageOnly(msgspec.Struct):
+    message: msgspec.Raw = msgspec.Raw(b"")
+
+
+_message_only = msgspec.json.Decoder(_MessageOnly)
+
+
+def message_of(entry: Entry) -> Message | None:
+    if entry.type != "message":
+        return None
+    try:
+        return decode_message(_message_only.decode(entry.raw).message)
+    except msgspec.MsgspecError:
+        return None
+
+
+def derived_title(row: SessionRow, messages: list[Message]) -> str:
+    entry = row.entry
+    for name in ("displayName", "subject"):
+        if value := entry.get(name):
+            return str(value)
+    said = (" ".join(preview_text(message).split()) for message in messages if isinstance(message, UserMessage))
+    text = next((words for words in said if not words.startswith(GREETING_MARK)), "")
+    if not text:
+        return f"{entry['sessionId'][:8]} ({iso_utc(entry.get('updatedAt', 0))[:10]})"
+    if len(text) <= TITLE_LENGTH:
+        return text
+    cut = text[: TITLE_LENGTH - 1]
+    space = cut.rfind(" ")
+    return (cut[:space] if space > TITLE_LENGTH * 0.6 else cut) + "…"
+
+
+def preview_role(message: Message) -> str:
+    return {"user": "user", "assistant": "assistant", "toolResult": "tool"}[message.__struct_config__.tag]  # type: ignore[index]
+
+
+def preview_text(message: Message) -> str:
+    """A message as one short text: pictures and calls named, wrappers taken off."""
+    if isinstance(message, UserMessage) and isinstance(message.content, str):
+        return without_wrappers(message.content)
+    if isinstance(message, AssistantMessage):
+        if text := visible_text(typed(message).text, complete=message.stop_reason not in ("error", "aborted")):
+            return text
+        names = [block.name for block in message.content if isinstance(block, ToolCall)]
+        more = f" +{len(names) - 2}" if len(names) > 2 else ""
+        return f"call {', '.join(names[:2])}{more}" if names else ""
+    blocks = [block for block in message.content if not isinstance(block, str)]
+    parts = ["[image]" if isinstance(block, ImageBlock) else block.text for block in blocks]
+    text = "\n".join(parts)
+    return without_wrappers(text) if isinstance(message, UserMessage) else text
+
+
+def shortened(text: str, limit: int) -> str:
+    plain = re.sub(r"[ \t]+", " ", text).strip()
+    return plain if len(plain) <= limit else plain[: max(0, limit - 3)].rstrip() + "..."

@@ -1,0 +1,102 @@
+"""Changing the session of a key while runs may be under way: they are stopped first, and the change waits its turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openclaw.agent.runtime import Runtime
+from openclaw.outbound.preview import derived_title, first_messages, last_messages, preview_text, shortened
+from openclaw.runs.dispatcher import Dispatcher
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.reset import PreviousSession, Reason, Rotation, previous_sessions, rotate
+from openclaw.sessions.resume import NotResumable, choose, resume
+from openclaw.storage.base import AbortReason, SessionRow, TranscriptRef
+
+SETTLE_S = 15.0
+
+
+class StillActive(Exception):
+    """The session's runs were stopped but have not ended yet."""
+
+
+async def stop_runs(dispatcher: Dispatcher, session: SessionRef, reason: AbortReason) -> None:
+    dispatcher.abort(session.key, reason=reason)
+    if not await dispatcher.settle(session.key, SETTLE_S):
+        raise StillActive(f"Session {session.key} is still active; try again in a moment.")
+
+
+async def start_over(
+    runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, reason: Reason = "reset", *, why: str = ""
+) -> Rotation:
+    """A new session id for the key. What runs and waits is stopped first: it belongs to the old one."""
+    await stop_runs(dispatcher, session, AbortReason.RESET)
+
+    async def work() -> Rotation:
+        return await rotate(runtime, session.agent_id, session.key, reason, runtime.clock.now_ms(), why=why)
+
+    return await dispatcher.exclusively(session.key, work)
+
+
+async def take_up(
+    runtime: Runtime, dispatcher: Dispatcher, session: SessionRef, wanted: str | int | PreviousSession | None
+) -> Rotation:
+    """An earlier session becomes current again. Raises ``NotResumable`` with words for the person who asked."""
+    if dispatcher.occupied(session.key):
+        raise NotResumable("A message of this session is being answered. Wait for it or send /stop, then try again.")
+
+    async def work() -> Rotation:
+        return await resume(runtime, session.agent_id, session.key, wanted, runtime.clock.now_ms())
+
+    return await dispatcher.exclusively(session.key, work)
+
+
+async def earlier_sessions(runtime: Runtime, session: SessionRef) -> list[dict[str, Any]]:
+    """Newest first, numbered as ``resume`` counts them, with a title taken from what was said."""
+    listed = previous_sessions(await runtime.sessions.get(session.agent_id, session.key))
+    return [await _view(runtime, session, number, previous) for number, previous in enumerate(listed, start=1)]
+
+
+async def _view(runtime: Runtime, session: SessionRef, number: int, previous: PreviousSession) -> dict[str, Any]:
+    entry = SessionEntry(sessionId=previous.session_id, updatedAt=previous.ended_at)
+    if previous.session_file:
+        entry["sessionFile"] = previous.session_file
+    row = SessionRow(session.agent_id, session.key, entry)
+    begun = await first_messages(runtime.transcripts, row)
+    messages = await last_messages(runtime.transcripts, row, 20)
+    said = next((text for message in reversed(messages) if (text := preview_text(message).strip())), "")
+    return {
+        "index": number,
+        "sessionId": previous.session_id,
+        "endedAt": previous.ended_at,
+        "reason": previous.reason,
+        "title": derived_title(row, [*begun, *messages]),
+        "lastMessagePreview": shortened(said, 240),
+    }
+
+
+def earlier_transcripts(session: SessionRef, entry: SessionEntry) -> list[TranscriptRef]:
+    return [
+        TranscriptRef(agent_id=session.agent_id, session_id=previous.session_id, file=previous.session_file)
+        for previous in previous_sessions(entry)
+    ]
+
+
+async def wanted_session(runtime: Runtime, session: SessionRef, session_id: str) -> str | PreviousSession:
+    """What a session id means for an operator, who may also reach sessions that are no longer listed."""
+    listed = previous_sessions(await runtime.sessions.get(session.agent_id, session.key))
+    try:
+        return choose(listed, session_id).session_id
+    except NotResumable:
+        return await _unlisted_session(runtime, session, session_id) or session_id
+
+
+async def _unlisted_session(runtime: Runtime, session: SessionRef, session_id: str) -> PreviousSession | None:
+    """A transcript of this agent that no key has or remembers, e.g. one that fell off the end of a list."""
+    ref = TranscriptRef(agent_id=session.agent_id, session_id=session_id)
+    if runtime.transcripts.locate(ref) is None or await runtime.sessions.find_session_id(session_id) is not None:
+        return None
+    for row in await runtime.sessions.rows():
+        if any(previous.session_id == session_id for previous in previous_sessions(row.entry)):
+            return None
+    return PreviousSession(session_id=session_id)

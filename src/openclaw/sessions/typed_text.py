@@ -1,0 +1,30 @@
+"""The time stamp in front of a message, and how views take wrappers off again."""
+
+from __future__ import annotations
+
+import re
+
+STAMPED = re.compile(r"^\[[^\]]*\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}[^\]]*\]")
+_MESSAGE_ID_LINE = re.compile(r"^[ \t]*\[message_id: [^\]]*\][ \t]*$\n?", re.MULTILINE)
+_SYSTEM_LINES = re.compile(r"(?:System: \[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [^\]\n]*\][^\n]*\n)+\n(?=.)", re.DOTALL)
+
+
+ABORT_NOTE = (
+    "Note: the person stopped the previous run. Take up that work only if it is clear that they still want it; "
+    "otherwise ask."
+)
+"""Begins the first message after a run was stopped."""
+
+GREETING_MARK = "A new session was started via /new or /reset"
+"""Begins what the agent is told where a person only asked for a new session: nobody typed it."""
+
+
+def without_wrappers(text: str) -> str:
+    """What the person typed: without stamp or channel envelope, message-id lines, and what was told in front of it."""
+    if text.startswith("System: [") and (told := _SYSTEM_LINES.match(text)) is not None:
+        text = text[told.end() :]
+    if text.startswith(ABORT_NOTE):
+        text = text[len(ABORT_NOTE) :].lstrip()
+    plain = _MESSAGE_ID_LINE.sub("", text) if "[message_id: " in text else text
+    match = STAMPED.match(plain)
+    return (plain[match.end() :].lstrip() if match else plain).rstrip("\n")

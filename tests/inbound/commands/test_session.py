@@ -1,0 +1,132 @@
+"""/new and /reset: the session is replaced; what else was written goes on, as it was written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from openclaw.inbound.command_text import DIRECT_CHAT, Listening
+from openclaw.inbound.commands.context import Continue, Handled
+from openclaw.inbound.commands.models import leading_model
+from openclaw.inbound.commands.session import find_reset
+from tests.inbound.commands.desk import Desk, MakeDesk
+
+STARTED = "✅ New session started · model: acme/swift-1"
+GROUP = Listening(group=True, channel="discord", mentions=(re.compile("@clawd", re.IGNORECASE),), bot_username="clawd")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("/new", ("/new", "")),
+        ("/RESET", ("/reset", "")),
+        (" /new  Keep  Case ", ("/new", "Keep  Case")),
+        ("/new: text", ("/new", "text")),
+        ("/new\nfirst\n\n  [second]", ("/new", "first\n\n  [second]")),
+        ("[Dec 5 10:00] /new hi [there]", ("/new", "hi [there]")),
+        ("Jake: /new hi", ("/new", "hi")),
+        ("fresh start", ("fresh start", "")),
+        ("Fresh Start now", ("fresh start", "now")),
+        ("/newest", None),
+        ("/new/thing", None),
+        ("fresh starter", None),
+        ("fresh start: no", None),
+        ("say /new", None),
+        ("", None),
+    ],
+)
+def test_which_messages_start_a_session_anew(text: str, found: tuple[str, str] | None) -> None:
+    assert find_reset(text, ["fresh start", " "], DIRECT_CHAT) == found
+
+
+@pytest.mark.parametrize("text", ["@clawd /new hi", "<@!12> @clawd: /new hi", "/new@clawd hi"])
+def test_in_a_group_a_mention_may_stand_before_it(text: str) -> None:
+    assert find_reset(text, [], GROUP) == ("/new", "hi")
+
+
+def test_another_bots_command_is_not_ours() -> None:
+    assert find_reset("/new@someone hi", [], GROUP) is None
+
+
+@pytest.mark.parametrize(("text", "reason"), [("/new", "new"), ("/reset", "reset")])
+async def test_alone_it_makes_the_agent_greet(desk: Desk, text: str, reason: str) -> None:
+    outcome = await desk.say(text)
+    assert isinstance(outcome, Continue)
+    assert outcome.greeting and outcome.new_session
+    assert outcome.text.startswith("A new session was started via /new or /reset")
+    assert outcome.side_replies == [STARTED]
+    assert desk.done == [f"rotate:{reason}"]
+
+
+async def test_with_text_the_text_is_the_first_message(desk: Desk) -> None:
+    assert await desk.say("/new What is\n\n  [this]?") == Continue(
+        text="What is\n\n  [this]?", side_replies=[STARTED], new_session=True
+    )
+
+
+async def test_a_configured_trigger_comes_beside_the_built_in_ones(make_desk: MakeDesk) -> None:
+    desk = make_desk({"session": {"resetTriggers": ["moin"]}})
+    for text in ("moin", "/new", "/reset"):
+        assert isinstance(await desk.say(text), Continue)
+    assert desk.done == ["rotate:new", "rotate:new", "rotate:reset"]
+
+
+async def test_settings_in_the_first_message_are_read_too(desk: Desk) -> None:
+    outcome = await desk.say("/new /think high tell me")
+    assert isinstance(outcome, Continue)
+    assert outcome.new_session and outcome.text == "tell me"
+    assert outcome.hints.thinking == "high"
+
+
+async def test_settings_alone_are_stored_with_the_new_session_and_the_agent_greets(desk: Desk) -> None:
+    outcome = await desk.say("/new /think high")
+    assert isinstance(outcome, Continue) and outcome.greeting
+    assert outcome.side_replies == [STARTED, "Thinking level set to high."]
+    assert await desk.stored() == {"thinkingLevel": "high"}
+
+
+async def test_a_picture_is_a_first_message_too(desk: Desk) -> None:
+    outcome = await desk.say("/new", has_media=True)
+    assert outcome == Continue(text="", side_replies=[STARTED], new_session=True)
+
+
+async def test_a_model_can_be_named(desk: Desk) -> None:
+    outcome = await desk.say("/new deep what is\nlove")
+    assert isinstance(outcome, Continue)
+    assert outcome.text == "what is\nlove"
+    assert outcome.side_replies == ["✅ New session started · model: acme/deep-thinker-2 (default: acme/swift-1)"]
+    assert await desk.stored() == {"providerOverride": "acme", "modelOverride": "deep-thinker-2"}
+
+
+async def test_a_greeting_mentions_a_model_that_is_not_the_default(desk: Desk) -> None:
+    outcome = await desk.say("/new deep")
+    assert isinstance(outcome, Continue) and outcome.greeting
+    assert "acme/deep-thinker-2 rather than acme/swift-1" in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "rest"),
+    [
+        ("acme thinker go on", "acme/deep-thinker-2", "go on"),
+        ("acme hello", "acme/swift-1", "hello"),
+        ("acme/deep-thinker-2", "acme/deep-thinker-2", ""),
+        ("SWIFT  two  words", "acme/swift-1", "two  words"),
+        ("deep-thinker is it", "acme/deep-thinker-2", "is it"),
+        ("swift-1 x", "acme/swift-1", "x"),
+        ("swif x", None, "swif x"),
+        ("openai/gpt-5.2 x", None, "openai/gpt-5.2 x"),
+        ("refactor this", None, "refactor this"),
+        ("", None, ""),
+    ],
+)
+def test_which_words_name_a_model(tmp_path: Path, text: str, model: str | None, rest: str) -> None:
+    desk = Desk(tmp_path)
+    found, left = leading_model(text, desk.config, desk.catalogue, "main")
+    assert (found.ref if found else None, left) == (model, rest)
+
+
+async def test_a_stranger_starts_nothing_anew(desk: Desk) -> None:
+    assert await desk.say("/reset", authorised=False) == Handled()
+    assert desk.done == []
