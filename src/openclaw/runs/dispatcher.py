@@ -232,7 +232,7 @@ class Dispatcher:
                 # This run did not take the message in. It is the next to run, before messages that came later.
                 lane.add(left, left.queue, first=True)
         gave_up = choice == "give up" and result.outcome == "error"
-        await self._finish(record, result, run.written, refused if gave_up else None)
+        await self._finish(record, result, run.transcript, refused if gave_up else None)
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(run.prepared, result.final, emit)
 
