@@ -35,7 +35,7 @@ _ROW_FIELDS = ("label", "channel", "chatType", "origin", "modelProvider", "model
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose transcript a file is. ``row`` is None for sessions that have left the store."""
+    """The session that a transcript file belongs to. ``row`` is None when the session has left the store."""
 
     agent_id: str
     key: str
@@ -56,7 +56,12 @@ async def sessions_usage(call: Call) -> Any:
     params: SessionsUsage = call.params
     gateway = call.gateway
     days = _days(gateway, params.start_date, params.end_date, zone_is_utc=True)
-    owners = await _owners(gateway, params.key)
+    rows = [await _row(gateway, params.key)] if params.key else await gateway.runtime.sessions.rows()
+    owners: dict[Path, Owner] = {}
+    for row in rows:
+        path = spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
+        if path is not None:
+            owners[path] = Owner(row.agent_id, row.key, row.entry["sessionId"], row)
     places = [*owners] if params.key else spend_report.folders(gateway.runtime, gateway.agent_ids())
     price_of = spend_report.prices(gateway.runtime.catalogue())
 
@@ -70,16 +75,6 @@ async def sessions_usage(call: Call) -> Any:
     return {"updatedAt": gateway.runtime.clock.now_ms(), "startDate": days.first, "endDate": days.last, **answer}
 
 
-async def _owners(gateway: Gateway, key: str | None) -> dict[Path, Owner]:
-    rows = [await _row(gateway, key)] if key else list(await gateway.runtime.sessions.rows())
-    owners: dict[Path, Owner] = {}
-    for row in rows:
-        path = spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
-        if path is not None:
-            owners[path] = Owner(row.agent_id, row.key, row.entry["sessionId"], row)
-    return owners
-
-
 async def _row(gateway: Gateway, key: str) -> SessionRow:
     row = await find_row(gateway, key)
     if row is None:
@@ -88,7 +83,7 @@ async def _row(gateway: Gateway, key: str) -> SessionRow:
 
 
 def _left_over(gateway: Gateway, path: Path) -> Owner:
-    """A session that was reset or deleted: its file tells the id, its folder the agent."""
+    """The owner of a transcript that was reset or deleted. The file names the session, the folder names the agent."""
     session_id = path.name.partition(".jsonl")[0]
     agent = path.parent.parent.name if path.parent.name == "sessions" else gateway.agent_ids()[0]
     return Owner(agent, f"agent:{agent}:{session_id}", session_id)
