@@ -50,19 +50,10 @@ class RequestParams(Params):
 @methods.add("exec.approval.request", RequestParams)
 async def request(call: Call) -> Any:
     """Answers once a person has decided. ``decision`` is null when nobody decided in time."""
-    params: RequestParams = call.params
-    asked = ApprovalRequest(
-        command=params.command,
-        cwd=params.cwd,
-        host=params.host,
-        security=params.security,
-        ask=params.ask,
-        agent_id=params.agent_id,
-        resolved_path=params.resolved_path,
-        session_key=params.session_key,
-    )
+    fields = msgspec.structs.asdict(call.params)
+    id, timeout_ms = fields.pop("id"), fields.pop("timeout_ms") or TIMEOUT_MS
     try:
-        approval = _approvals(call).ask(asked, id=params.id, timeout_ms=params.timeout_ms or TIMEOUT_MS)
+        approval = _approvals(call).ask(ApprovalRequest(**fields), id=id, timeout_ms=timeout_ms)
     except ValueError as error:
         raise MethodError(str(error)) from None
     await _approvals(call).keep(approval)

@@ -136,24 +136,6 @@ class SystemEvent(Params):
     tags: list[str] | None = None
 
 
-_FACTS = {
-    "deviceId": "device_id",
-    "instanceId": "instance_id",
-    "host": "host",
-    "ip": "ip",
-    "mode": "mode",
-    "version": "version",
-    "platform": "platform",
-    "deviceFamily": "device_family",
-    "modelIdentifier": "model_identifier",
-    "lastInputSeconds": "last_input_seconds",
-    "reason": "reason",
-    "roles": "roles",
-    "scopes": "scopes",
-    "tags": "tags",
-}
-
-
 @methods.add("system-presence", NoParams)
 async def presence(call: Call) -> Any:
     return call.gateway.presence.listing()
@@ -167,7 +149,7 @@ async def system_event(call: Call) -> Any:
     if not text:
         raise MethodError("text required")
     gateway = call.gateway
-    facts = {wire: getattr(params, name) for wire, name in _FACTS.items()}
+    facts = {name: value for name, value in msgspec.to_builtins(params).items() if name not in ("text", "sessionKey")}
     if not gateway.presence.announce(text, facts):
         gateway.runtime.notes.add(gateway.canonical_key(params.session_key), text)
     gateway.publish_presence()
