@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
-from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.server import frames, registry
 from openclaw.gateway.server.broadcast import Client
 from openclaw.gateway.server.handshake import ConnectGrant, ConnectParams, ConnectRefused, admit, hello_ok
@@ -147,7 +147,7 @@ class PatientSocket(web.WebSocketResponse):
 class Connection:
     """Serves one client, from its ``connect`` until the socket is closed."""
 
-    def __init__(self, gateway: Gateway, peer: Peer, handshake_timeout_s: float) -> None:
+    def __init__(self, gateway: Gateway, peer: PeerAddress, handshake_timeout_s: float) -> None:
         self._gateway = gateway
         self._peer = peer
         self._handshake_timeout_s = handshake_timeout_s

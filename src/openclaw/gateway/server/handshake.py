@@ -16,7 +16,7 @@ from openclaw.gateway.auth.devices import (
     signature_is_valid,
     signed_text,
 )
-from openclaw.gateway.auth.origin import Peer, origin_refusal
+from openclaw.gateway.auth.origin import PeerAddress, origin_refusal
 from openclaw.gateway.auth.shared_auth import SharedSecret, check, is_control_ui, is_webchat, refusal_text
 from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES, ClientInfo
 from openclaw.gateway.server.frames import MAX_FRAME_BYTES, PROTOCOL_VERSION, Text
@@ -102,7 +102,7 @@ class ConnectGrant(msgspec.Struct, frozen=True, kw_only=True):
         return {"deviceToken": token["token"], "role": token["role"], "scopes": token["scopes"], "issuedAtMs": issued}
 
 
-async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str) -> ConnectGrant:
+async def admit(gateway: Gateway, connect: ConnectParams, peer: PeerAddress, nonce: str) -> ConnectGrant:
     """Decides on a well-formed ``connect``. Raises ``ConnectRefused``."""
     if connect.max_protocol < PROTOCOL_VERSION or connect.min_protocol > PROTOCOL_VERSION:
         details = {"expectedProtocol": PROTOCOL_VERSION}
@@ -143,7 +143,7 @@ class _Attempt:
         self,
         gateway: Gateway,
         connect: ConnectParams,
-        peer: Peer,
+        peer: PeerAddress,
         role: str,
         asked: tuple[str, ...],
         scopes: tuple[str, ...],
