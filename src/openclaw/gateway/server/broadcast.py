@@ -43,7 +43,7 @@ ClientId: TypeAlias = Literal[
 ClientMode: TypeAlias = Literal["webchat", "cli", "ui", "backend", "node", "probe", "test"]
 
 
-class ClientInfo(Params, frozen=True, omit_defaults=True):
+class ClientInfo(Params, omit_defaults=True):
     """What a client says about itself when it connects."""
 
     id: ClientId
