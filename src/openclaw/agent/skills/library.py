@@ -1,7 +1,7 @@
 """The skills that an agent can use: finding them, checking what they need, and listing them in the prompt.
 
 The prompt lists only name, purpose and path. The model reads a skill's file when it wants to. Nothing in a skill is run
-here. The functions that read the disk block; ``WorkspaceSnapshots`` calls them only after something has changed.
+here. The functions that read the disk block. A turn calls them only after ``WorkspaceSnapshots`` has seen a change.
 """
 
 from __future__ import annotations

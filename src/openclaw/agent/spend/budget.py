@@ -128,7 +128,7 @@ async def spent_so_far(
         agents = [spend for path, spend in found.items() if path == transcript or path.parent == transcript.parent]
         return Spent(run=run, session=session, day=total_of(agents, price_of, days))
 
-    return await runtime.spending.reckon(add_up, [*together, transcript.parent], now - 2 * DAY_MS)
+    return await runtime.spending.compute(add_up, [*together, transcript.parent], now - 2 * DAY_MS)
 
 
 def overridden(entry: SessionEntry | None, now_ms: int) -> bool:

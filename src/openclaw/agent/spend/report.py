@@ -60,7 +60,7 @@ async def of_session(
     path = transcript_path(runtime, session, entry)
     if path is None:
         return None
-    return await runtime.spending.reckon(lambda found: what(found.get(path, FileSpend())), [path])
+    return await runtime.spending.compute(lambda found: what(found.get(path, FileSpend())), [path])
 
 
 def transcript_path(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Path | None:

@@ -338,7 +338,7 @@ class Spending:
         self._files: dict[Path, FileSpend] = {}
         self._lock = asyncio.Lock()
 
-    async def reckon(self, what: Callable[[dict[Path, FileSpend]], T], places: Sequence[Path], since_ms: int = 0) -> T:
+    async def compute(self, what: Callable[[dict[Path, FileSpend]], T], places: Sequence[Path], since_ms: int = 0) -> T:
         """Calls ``what`` in a thread with the sums of the transcripts in ``places``, and returns its result.
 
         A place is a transcript or a folder. From a folder it takes every transcript, also archived ones, that was

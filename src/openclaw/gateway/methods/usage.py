@@ -70,7 +70,7 @@ async def sessions_usage(call: MethodCall) -> Any:
         named = {path: owners.get(path) or _left_over(gateway, path) for path in active}
         return _usage_view(active, named, price_of, days, params.limit)
 
-    answer = await gateway.runtime.spending.reckon(view, places, 0 if params.key else spend_report.begins_ms(days))
+    answer = await gateway.runtime.spending.compute(view, places, 0 if params.key else spend_report.begins_ms(days))
     await _complete(gateway, answer["sessions"], {owner.session_id: owner for owner in owners.values()}, params)
     return {"updatedAt": gateway.runtime.clock.now_ms(), "startDate": days.first, "endDate": days.last, **answer}
 
@@ -240,7 +240,7 @@ async def usage_cost(call: MethodCall) -> Any:
             "totals": spend_view.plain(total_of(spends, price_of, days)),
         }
 
-    answer = await gateway.runtime.spending.reckon(
+    answer = await gateway.runtime.spending.compute(
         view, spend_report.folders(gateway.runtime, gateway.agent_ids()), spend_report.begins_ms(days)
     )
     count = (date.fromisoformat(days.last) - date.fromisoformat(days.first)).days + 1
