@@ -101,7 +101,7 @@ class Context(msgspec.Struct, frozen=True):
     """Provider and model id of the last ``model_change`` or assistant message of the branch."""
     thinking_level: str
     compaction_id: str | None
-    memo: dict[Any, Any]
+    branch_cache: dict[Any, Any]
     """A cache for values that callers compute from the messages. A branch only grows, so what was computed for its
     beginning stays valid. Another branch has another cache."""
 

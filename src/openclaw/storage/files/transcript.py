@@ -69,7 +69,7 @@ class FileTranscript:
     @property
     def weight(self) -> int:
         """The approximate memory that the transcript takes, in bytes."""
-        # The messages count twice, because readers keep values computed from them in the branch's memo.
+        # The messages count twice, because readers keep values computed from them in the branch's cache.
         return 2 * self._decoded_bytes + len(self._index) * _INDEX_BYTES
 
     def __len__(self) -> int:
