@@ -51,15 +51,15 @@ def iso_utc(ms: int) -> str:
 
 @lru_cache(maxsize=16)
 def _iso_seconds(seconds: int) -> str:
-    # Kept: several entries are written in one second, and strftime costs as much as encoding the entry.
+    # The result is cached, because several entries are written in one second and strftime is slow.
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def named_zone(name: str | None) -> tzinfo | None:
     """The time zone with an IANA name; None when there is no name or no such zone."""
-    if name == "UTC":  # also where the machine has no time zone data
+    if name == "UTC":  # This works also on machines without time zone data.
         return UTC
-    # A large import that the start does not need.
+    # The import is here because it is large and the start does not need it.
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:

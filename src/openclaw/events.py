@@ -1,6 +1,6 @@
 """Every event a run emits: one closed union of plain records.
 
-``agent.loop`` tells of them; ``agent.minutes`` makes transcript entries of some; the Gateway makes frames of them.
+``agent.loop`` emits them, ``agent.recorder`` writes some of them to the transcript, and the Gateway sends them on.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class AssistantEnded(msgspec.Struct, frozen=True):
 
     message: AssistantMessage
     speech: Speech = Unsaid()
-    """The joined text of an answer that came in several parts."""
+    """What people get of the answer. When the answer came in several parts, this is their joined text."""
     continues: bool = False
-    """Another message follows in its place: the rest of an answer that was cut, or a new attempt."""
+    """True when another message follows in its place: the rest of a cut answer, or a new attempt."""
 
 
 class ContinuationAsked(msgspec.Struct, frozen=True):
-    """The answer ran into the output limit: the model is asked to go on. Nobody but the model reads this."""
+    """The answer reached the output limit and the model is asked to continue. People do not see the request."""
 
     message: UserMessage
     part: int
@@ -93,7 +93,7 @@ class ToolEnded(msgspec.Struct, frozen=True):
     message: ToolResultMessage
     arguments: dict[str, Any]
     failed: bool
-    """The tool reported a failure; ``message.is_error`` is kept for validation, abort and skip."""
+    """True when the tool reported a failure. ``message.is_error`` is true only for bad arguments, abort and skip."""
 
 
 class RetryScheduled(msgspec.Struct, frozen=True):
@@ -115,10 +115,10 @@ class CompactionEnded(msgspec.Struct, frozen=True):
     entry_id: str | None
     """The entry that was appended; None when nothing changed."""
     will_retry: bool
-    """The prompt that did not fit is sent again now."""
+    """True when the prompt that did not fit is sent again now."""
     error: str | None
     count: int
-    """Compactions of the session so far."""
+    """The number of the session's compactions so far."""
     tokens_before: int
     tokens_after: int
 

@@ -16,14 +16,15 @@ def encode(value: Any) -> bytes:
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
-        return _encoder.encode(_scrub(msgspec.to_builtins(value, enc_hook=_decode_raw)))
+        pass
 
+    def decode_raw(part: Any) -> Any:
+        """Decodes parts that were encoded before, so that ``_scrub`` can walk through the whole value."""
+        if isinstance(part, msgspec.Raw):
+            return msgspec.json.decode(part)
+        raise TypeError(f"objects of type {type(part).__name__} cannot be JSON")
 
-def _decode_raw(value: Any) -> Any:
-    """Decodes parts that were encoded before, so that ``_scrub`` can walk through the whole value."""
-    if isinstance(value, msgspec.Raw):
-        return msgspec.json.decode(value)
-    raise TypeError(f"objects of type {type(value).__name__} cannot be JSON")
+    return _encoder.encode(_scrub(msgspec.to_builtins(value, enc_hook=decode_raw)))
 
 
 def encode_indented(value: Any) -> bytes:

@@ -58,7 +58,7 @@ class LogSettings(Protocol):
 
 
 def log_path(state_dir: str | Path, file: str | None, at: float | None = None) -> Path:
-    """The file for lines of that moment (default: now)."""
+    """The file for lines of the moment ``at``, which is now by default."""
     if file:
         return Path(file).expanduser()
     day = time.strftime("%Y-%m-%d", time.localtime(at))
@@ -78,19 +78,15 @@ def as_json(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
     level, message = level_name(record.levelno), redact.redact(record.getMessage())
     line: dict[str, Any] = {"time": moment, "level": level, "subsystem": subsystem_of(record.name), "message": message}
-    if fields := _fields(record):
-        line["fields"] = fields
-    line["0"] = message
-    line["_meta"] = {"logLevelName": level.upper(), "name": line["subsystem"], "date": moment}
-    return json.dumps(line, ensure_ascii=False, default=str)
-
-
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
     given = getattr(record, "fields", None)
     fields = {str(key): _masked(value) for key, value in given.items()} if isinstance(given, dict) else {}
     if record.exc_text:
         fields["trace"] = redact.redact(record.exc_text)
-    return fields
+    if fields:
+        line["fields"] = fields
+    line["0"] = message
+    line["_meta"] = {"logLevelName": level.upper(), "name": line["subsystem"], "date": moment}
+    return json.dumps(line, ensure_ascii=False, default=str)
 
 
 def _masked(value: Any) -> Any:
@@ -115,23 +111,19 @@ class DailyFile(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the record. When the disk refuses, the line is dropped and the file says so later."""
         try:
-            fd = self._file_at(record.created)
+            path = log_path(self._state_dir, self._file, record.created)
+            if self._fd < 0 or path != self._path or self._size > MAX_FILE_BYTES:
+                self._open(path)
             lines = [as_json(_lost_lines(self._lost, record))] if self._lost else []
             data = "\n".join([*lines, as_json(record), ""]).encode("utf-8", "backslashreplace")
             data = b"\n" + data if self._torn else data
-            written = os.write(fd, data)
+            written = os.write(self._fd, data)
         except (OSError, ValueError):
             self._lost += 1
             return
         self._size += written
         self._torn = written < len(data)
         self._lost = 1 if self._torn else 0
-
-    def _file_at(self, at: float) -> int:
-        path = log_path(self._state_dir, self._file, at)
-        if self._fd < 0 or path != self._path or self._size > MAX_FILE_BYTES:
-            self._open(path)
-        return self._fd
 
     def _open(self, path: Path) -> None:
         self.close_file()
@@ -179,7 +171,7 @@ def prune(folder: Path, *, today: str) -> None:
 
 
 class Console(logging.Handler):
-    """``<ISO> [subsystem] text``, one line for each record. Line breaks in a text cannot forge a second line."""
+    """Writes ``<ISO> [subsystem] text``, one line for each record, so that a line break cannot forge a second line."""
 
     def __init__(self, stream: TextIO, style: str) -> None:
         super().__init__()
@@ -242,7 +234,7 @@ class Logs:
     def start(
         cls, state_dir: str, settings: LogSettings, *, console: TextIO | None = sys.stderr, verbose: bool = False
     ) -> Logs:
-        """``verbose`` opens up the console only, never the file."""
+        """Begins to log. ``verbose`` shows more on the console and changes nothing in the file."""
         redact.configure(settings.redact_patterns, enabled=settings.redact_sensitive != "off")
         file = DailyFile(state_dir, settings.file)
         file.setLevel(LEVELS[settings.level])

@@ -33,7 +33,7 @@ class ThinkingBlock(_Record, tag_field="type", tag="thinking"):
 
 class ImageBlock(_Record, tag_field="type", tag="image"):
     data: str
-    """Base64."""
+    """The image in Base64."""
     mime_type: str
 
 
@@ -49,7 +49,7 @@ AssistantBlock: TypeAlias = TextBlock | ThinkingBlock | ToolCall
 
 
 class Cost(msgspec.Struct, rename="camel", kw_only=True):
-    """US dollars."""
+    """The price of one model call in US dollars."""
 
     input: float = 0
     output: float = 0
@@ -116,11 +116,10 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     parameters: dict[str, Any]
-    """JSON Schema of the arguments: an object."""
+    """The JSON Schema of the arguments, which are always an object."""
 
 
 _message_decoder = msgspec.json.Decoder(Message)
-_encoder = msgspec.json.Encoder()
 _BLOCKS: dict[str, tuple[str, ...]] = {
     "user": ("text", "image"),
     "assistant": ("text", "thinking", "toolCall"),
@@ -133,10 +132,6 @@ def user_text(message: UserMessage) -> str:
     if isinstance(message.content, str):
         return message.content
     return "\n".join(block.text for block in message.content if isinstance(block, TextBlock))
-
-
-def encode_message(message: Message) -> bytes:
-    return _encoder.encode(message)
 
 
 def decode_message(raw: bytes | msgspec.Raw) -> Message | None:
@@ -206,7 +201,7 @@ def _tolerant_usage(usage: Any) -> dict[str, Any]:
 
 
 def to_public(messages: list[Message]) -> list[dict[str, Any]]:
-    """Stored messages as public ones: tool results become ``tool_result`` blocks of one user message."""
+    """Converts stored messages to public ones. Consecutive tool results become blocks of one user message."""
     public: list[dict[str, Any]] = []
     for message in messages:
         match message:
@@ -218,17 +213,21 @@ def to_public(messages: list[Message]) -> list[dict[str, Any]]:
             case AssistantMessage():
                 public.append({"role": "assistant", "content": [_public_block(block) for block in message.content]})
             case ToolResultMessage():
-                block = _public_result(message)
-                previous = public[-1] if public else None
-                if previous and previous["role"] == "user" and _holds_results(previous["content"]):
-                    previous["content"].append(block)
+                texts_only = all(isinstance(block, TextBlock) for block in message.content)
+                content: Any = message.text if texts_only else [_public_block(block) for block in message.content]
+                block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
+                if message.is_error:
+                    block["is_error"] = True
+                before = public[-1]["content"] if public else None
+                if isinstance(before, list) and before and before[-1].get("type") == "tool_result":
+                    before.append(block)
                 else:
                     public.append({"role": "user", "content": [block]})
     return public
 
 
 def from_public(messages: list[dict[str, Any]], *, now_ms: int = 0) -> list[Message]:
-    """Public messages as stored ones. A user message that mixes text and results yields the results first."""
+    """Converts public messages to stored ones. A user message that mixes text and results yields the results first."""
     stored: list[Message] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -254,10 +253,6 @@ def from_public(messages: list[dict[str, Any]], *, now_ms: int = 0) -> list[Mess
     return stored
 
 
-def _holds_results(content: Any) -> bool:
-    return isinstance(content, list) and bool(content) and content[-1].get("type") == "tool_result"
-
-
 def _public_block(block: AssistantBlock | ImageBlock) -> dict[str, Any]:
     match block:
         case TextBlock():
@@ -272,13 +267,6 @@ def _public_block(block: AssistantBlock | ImageBlock) -> dict[str, Any]:
             return {"type": "thinking", "thinking": block.thinking, **signature}
         case ToolCall():
             return {"type": "tool_use", "id": block.id, "name": block.name, "input": block.arguments}
-
-
-def _public_result(message: ToolResultMessage) -> dict[str, Any]:
-    texts_only = all(isinstance(block, TextBlock) for block in message.content)
-    content: Any = message.text if texts_only else [_public_block(block) for block in message.content]
-    block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
-    return {**block, "is_error": True} if message.is_error else block
 
 
 def _stored_assistant_block(block: dict[str, Any]) -> AssistantBlock | None:

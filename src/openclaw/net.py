@@ -1,4 +1,4 @@
-"""Questions about network addresses."""
+"""Tells whether a network address belongs to this machine."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def config_path() -> str:
 
 @lru_cache(maxsize=256)
 def normalize_agent_id(value: str | None) -> str:
-    """Lower case, other characters as ``-``, at most 64; blank is ``main``."""
+    """The id in lower case with ``-`` for other characters, at most 64 of them. A blank id is ``main``."""
     trimmed = (value or "").strip()
     if _AGENT_ID.fullmatch(trimmed):
         return trimmed.lower()
@@ -51,7 +51,7 @@ def sessions_dir(state: str | os.PathLike[str], agent_id: str) -> str:
 
 
 def make_private_dir(path: str) -> str:
-    """The directory, made for its owner only (0700) where it did not exist, and so are those above it."""
+    """Makes the directory and missing ones above it, for their owner only (0700), and returns the path."""
     missing: list[str] = []
     folder = path
     while folder and not os.path.isdir(folder):

@@ -1,7 +1,4 @@
-"""The one redactor: secrets in text that is about to be logged or shown become a mask.
-
-Ordinary text costs a handful of substring tests; the expressions run only where one of them hits.
-"""
+"""The one redactor: it masks secrets in text that is about to be logged or shown."""
 
 from __future__ import annotations
 
@@ -47,23 +44,19 @@ def mask(secret: str) -> str:
 
 
 class Redactor:
-    """Own ``patterns`` replace the built-in ones: ``/re/flags``, or a plain expression without regard to case."""
+    """Masks secrets. Own ``patterns`` replace the built-in ones: ``/re/flags``, or an expression that ignores case."""
 
     def __init__(self, patterns: Sequence[str] | None = None) -> None:
         self._own = None if patterns is None else [_compiled(pattern) for pattern in patterns]
 
     def __call__(self, text: str) -> str:
-        if self._own is None and not _may_hold_secret(text):
-            return text
+        lowered = text.lower()
+        if self._own is None and not any(hint in lowered for hint in _HINTS) and not _BOT_TOKEN.search(text):
+            return text  # Ordinary text does not pay for the expressions.
         text = _PEM.sub(r"-----BEGIN \1-----…redacted…-----END \1-----", text)
         for pattern in _built_in() if self._own is None else self._own:
             text = pattern.sub(_hidden, text)
         return text
-
-
-def _may_hold_secret(text: str) -> bool:
-    lowered = text.lower()
-    return any(hint in lowered for hint in _HINTS) or _BOT_TOKEN.search(text) is not None
 
 
 @cache
@@ -81,10 +74,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _hidden(found: re.Match[str]) -> str:
-    """The match with its secret masked: the named group, else the last group, else all of it."""
+    """The match with its secret masked: the group named ``secret``, else the last group, else all of it."""
     whole = found[0]
-    names = found.re.groupindex
-    group: str | int = "secret" if "secret" in names else (found.re.groups if found.re.groups else 0)
+    group: str | int = "secret" if "secret" in found.re.groupindex else found.re.groups
     secret = found[group]
     if not secret:
         return MASK
@@ -98,11 +90,7 @@ _current: Callable[[str], str] = Redactor()
 def configure(patterns: Sequence[str] | None, *, enabled: bool = True) -> None:
     """Chooses the patterns for the process. An expression that does not compile raises ``re.error``."""
     global _current
-    _current = Redactor(patterns) if enabled else _as_it_is
-
-
-def _as_it_is(text: str) -> str:
-    return text
+    _current = Redactor(patterns) if enabled else str
 
 
 def redact(text: str) -> str:

@@ -9,7 +9,7 @@ import msgspec
 
 from openclaw.config.agents import agent_ids, default_agent_id, main_key
 from openclaw.config.schema import Config
-from openclaw.config.schema.agents import Binding, BindingMatch
+from openclaw.config.schema.agents import BindingMatch
 from openclaw.inbound.message import Inbound, Peer, Route
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.keys import DEFAULT_ACCOUNT, main_session_key, normalize_account_id
@@ -44,7 +44,9 @@ def resolve_route(config: Config, inbound: Inbound) -> Resolved:
     for matched_by, fits in _TIERS:
         for binding in candidates:
             if fits(binding.match, inbound):
-                return _resolved(config, inbound, _known_agent(config, binding), matched_by)
+                agent = normalize_agent_id(binding.agent_id) if binding.agent_id.strip() else ""
+                known = agent and (not config.agents.list or agent in agent_ids(config))
+                return _resolved(config, inbound, agent if known else default_agent_id(config), matched_by)
     return _resolved(config, inbound, default_agent_id(config), "default")
 
 
@@ -102,13 +104,6 @@ _TIERS: tuple[tuple[MatchedBy, Callable[[BindingMatch, Inbound], bool]], ...] = 
     ("binding.channel", lambda match, inbound: _is_general(match)),
 )
 """The ways in which a binding can match, most specific first."""
-
-
-def _known_agent(config: Config, binding: Binding) -> str:
-    if not binding.agent_id.strip():
-        return default_agent_id(config)
-    agent = normalize_agent_id(binding.agent_id)
-    return agent if not config.agents.list or agent in agent_ids(config) else default_agent_id(config)
 
 
 # Keys

@@ -1,4 +1,4 @@
-"""How texts are shortened and times are worded, wherever a person or a model reads them.
+"""Shortens texts and words times, wherever a person or a model reads them.
 
 The command line imports this file, so it imports nothing itself.
 """
@@ -41,14 +41,6 @@ def duration(ms: int) -> str:
             rest = seconds % size // small
             return f"{seconds // size} {name} {rest} {small_name}" if rest else f"{seconds // size} {name}"
     return f"{seconds} s"
-
-
-def rough_duration(ms: int) -> str:
-    """``41 s``, ``5 min``, ``2 h``: one unit, rounded down."""
-    seconds = max(0, ms) // 1000
-    if seconds < 60:
-        return f"{seconds} s"
-    return f"{seconds // 60} min" if seconds < 3600 else f"{seconds // 3600} h"
 
 
 def short_duration(ms: int) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from openclaw.agent.abort import Deadlines
 from openclaw.agent.compaction.compaction import CompactionJob, CompactionSettings
-from openclaw.agent.hooks import Hooks
+from openclaw.agent.hooks import CompactionHooks
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
@@ -83,7 +83,7 @@ def make_runtime(state_dir: Path, clock: HeldClock, config: dict[str, Any] | Non
         "state_dir": state_dir,
         "clock": clock,
         "config": _ConfigStore(config or {}),
-        "hooks": Hooks(),
+        "hooks": CompactionHooks(),
         "derived": Derived(),
         "snapshots": WorkspaceSnapshots(str(state_dir), clock),
         "prompts": PromptCache(),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from openclaw.agent.window.hygiene import HistoryCleaner, Hygiene
 from openclaw.agent.window.tokens import PromptBudget
 from openclaw.agent.window.window import fit
-from openclaw.messages import UserMessage, encode_message
+from openclaw.messages import UserMessage
 from openclaw.models import anthropic, openai_chat, openai_responses
 from openclaw.models.base import Model, ModelRequest
 from openclaw.models.message_builder import encode_body
@@ -104,6 +104,6 @@ def test_no_vendor_refuses_a_request_whatever_the_session_has_been_through(
 
 def encoded(message: Any) -> Any:
     try:
-        return encode_message(message)
+        return msgspec.json.encode(message)
     except UnicodeEncodeError:
         return repr(message)

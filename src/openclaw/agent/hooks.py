@@ -1,12 +1,15 @@
-"""Extension points around compaction, on one screen. ``hooks.on(name, function)`` adds one; plain functions will do.
+"""The hooks around compaction, and the extensions that add them.
 
-``session_before_compact``  may return ``Cancel()`` or a ``Compaction`` of its own; the first answer counts
-``session_compact``         told afterwards, with the entry that was appended
-``before_compaction``       told before a summary is made; cannot change anything
-``after_compaction``        told afterwards, whether it succeeded or not
-``before_content_leaves``   awaited once before anything leaves the prompt: the moment to write down what must last
+An extension is a Python file with a function ``register(hooks)``, which calls ``hooks.on(name, function)``. A function
+may be plain or async. These are the names:
 
-A hook may also return ``{"cancel": True, "reason": ...}`` or ``{"compaction": {"summary": ...}}``.
+``session_before_compact``  It may return ``Cancel()`` or its own ``CompactionResult``. The first answer counts.
+``session_compact``         It is called after an entry was appended.
+``before_compaction``       It is called before a summary is made. Its result is ignored.
+``after_compaction``        It is called after every compaction, also after one that failed.
+``before_content_leaves``   It is awaited before messages leave the prompt, so that it can save what must last.
+
+``session_before_compact`` may also return ``{"cancel": True, "reason": ...}`` or ``{"compaction": {"summary": ...}}``.
 """
 
 from __future__ import annotations
@@ -27,27 +30,30 @@ from openclaw.config.schema import Config
 from openclaw.messages import Message
 
 log = logging.getLogger("openclaw.agents.hooks")
+extensions_log = logging.getLogger("openclaw.agents.extensions")
 
 LONGEST_HOOK_S = 60.0
 LONGEST_FLUSH_S = 600.0
-Reason: TypeAlias = Literal["threshold", "overflow", "manual"]
+"""A ``before_content_leaves`` hook may call a model and therefore gets more time."""
+MOST_EXTENSIONS = 100
+CompactionReason: TypeAlias = Literal["threshold", "overflow", "manual"]
 
 
 class BeforeCompact(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str
     session_key: str
     session_id: str
-    reason: Reason
+    reason: CompactionReason
     first_kept_entry_id: str
     tokens_before: int
     messages: list[Message]
-    """What would be condensed, oldest first. Treat as frozen."""
+    """The messages that the summary replaces, oldest first. A hook must not change them."""
     previous_summary: str = ""
     instructions: str = ""
 
 
-class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished compaction, made by us or by a hook."""
+class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary and where the kept messages begin. The Gateway or a hook makes it."""
 
     summary: str
     first_kept_entry_id: str
@@ -63,38 +69,42 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str
     session_key: str
     session_id: str
-    reason: Reason
+    reason: CompactionReason
     entry_id: str | None
-    """None: nothing was appended."""
+    """The appended entry; None if nothing was appended."""
     from_hook: bool = False
     error: str = ""
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
-    """Content is about to leave the prompt of this session.
+    """Messages are about to leave the prompt of this session.
 
-    The session is held for the hook meanwhile: what it wants to say to the model it says itself, without queueing.
+    The session is locked while the hook runs. A hook that needs the model calls it directly; a queued turn would wait
+    for the hook.
     """
 
     agent_id: str
     session_key: str
     session_id: str
-    reason: Reason
+    reason: CompactionReason
     in_run: bool
-    """A run is waiting for this, because its prompt does not fit."""
+    """True if a run waits for this compaction because its prompt does not fit."""
 
 
-Answer: TypeAlias = Cancel | Compaction | None
+HookAnswer: TypeAlias = Cancel | CompactionResult | None
 NAMES = frozenset(
     {"session_before_compact", "session_compact", "before_compaction", "after_compaction", "before_content_leaves"}
 )
-BeforeHook: TypeAlias = Callable[[BeforeCompact], Awaitable[Answer]]
+"""The names that ``CompactionHooks.on`` accepts. Each is an attribute of ``CompactionHooks``."""
+BeforeHook: TypeAlias = Callable[[BeforeCompact], Awaitable[HookAnswer]]
 TellHook: TypeAlias = Callable[[BeforeCompact], Awaitable[None]]
 AfterHook: TypeAlias = Callable[[Compacted], Awaitable[None]]
 LeavingHook: TypeAlias = Callable[[Leaving], Awaitable[Any]]
 
 
-class Hooks:
+class CompactionHooks:
+    """The registered hooks, by name. A hook that fails or takes too long is logged and skipped."""
+
     def __init__(self) -> None:
         self.session_before_compact: list[BeforeHook] = []
         self.before_compaction: list[TellHook] = []
@@ -108,7 +118,7 @@ class Hooks:
             raise ValueError(f"there is no hook {name!r}; there are {', '.join(sorted(NAMES))}")
         getattr(self, name).append(function)
 
-    async def ask_before(self, about: BeforeCompact) -> Answer:
+    async def ask_before(self, about: BeforeCompact) -> HookAnswer:
         for tell in self.before_compaction:
             await _guarded(tell, about, LONGEST_HOOK_S)
         for hook in self.session_before_compact:
@@ -122,7 +132,7 @@ class Hooks:
             await _guarded(hook, what, LONGEST_HOOK_S)
 
     async def content_leaves(self, leaving: Leaving) -> None:
-        """A hook may itself run a turn that fills the window; it is not asked again for that one."""
+        """Calls the hooks. Does nothing for a compaction that one of these hooks itself causes in the same session."""
         if leaving.session_key in self._leaving:
             return
         self._leaving.add(leaving.session_key)
@@ -133,18 +143,18 @@ class Hooks:
             self._leaving.discard(leaving.session_key)
 
 
-async def _answer(hook: BeforeHook, about: BeforeCompact) -> Answer:
-    """What a hook said, as a record. Raises for what is neither an answer nor nothing."""
+async def _answer(hook: BeforeHook, about: BeforeCompact) -> HookAnswer:
+    """Calls the hook and converts a returned dict. Raises ``TypeError`` for a return value of another form."""
     said: Any = hook(about)
     said = await said if inspect.isawaitable(said) else said
-    if said is None or isinstance(said, Cancel | Compaction):
+    if said is None or isinstance(said, Cancel | CompactionResult):
         return said
     if isinstance(said, dict) and said.get("cancel"):
         return Cancel(str(said.get("reason") or ""))
     made = said.get("compaction") if isinstance(said, dict) else None
     if not isinstance(made, dict) or not str(made.get("summary") or "").strip():
         raise TypeError(f"session_before_compact returned neither a cancellation nor a summary: {said!r:.200}")
-    return Compaction(
+    return CompactionResult(
         summary=str(made["summary"]),
         first_kept_entry_id=str(made.get("firstKeptEntryId") or about.first_kept_entry_id),
         tokens_before=about.tokens_before,
@@ -153,7 +163,7 @@ async def _answer(hook: BeforeHook, about: BeforeCompact) -> Answer:
 
 
 async def _guarded(hook: Callable[[Any], Awaitable[Any]], about: Any, longest_s: float) -> Any:
-    """An extension that fails or hangs does not take the session with it."""
+    """Calls the hook with a time limit. Logs an error and returns None if it fails."""
     try:
         async with asyncio.timeout(longest_s):
             said: Any = hook(about)
@@ -163,27 +173,19 @@ async def _guarded(hook: Callable[[Any], Awaitable[Any]], about: Any, longest_s:
         return None
 
 
-log = logging.getLogger("openclaw.agents.extensions")
-
-MOST = 100
-
-
-def load_extensions(config: Config, hooks: Hooks) -> list[str]:
-    """Blocking. The names of those that are in place."""
-    loaded: list[str] = []
-    for path in list(extension_files(config))[:MOST]:
+def load_extensions(config: Config, hooks: CompactionHooks) -> None:
+    """Imports the extensions and lets each register its hooks. Blocking."""
+    for path in list(_extension_files(config))[:MOST_EXTENSIONS]:
         try:
             _load(path).register(hooks)
-        except Exception:  # Whatever somebody else's file does, the Gateway starts.
-            log.exception("the extension %s cannot be used", path)
+        except Exception:  # The Gateway starts even if an extension fails.
+            extensions_log.exception("the extension %s cannot be used", path)
         else:
-            log.info("extension %s", path)
-            loaded.append(path.stem)
-    return loaded
+            extensions_log.info("extension %s", path)
 
 
-def extension_files(config: Config) -> Iterator[Path]:
-    """Files, and those directly in folders, of ``plugins.load.paths``, as far as allow and deny let them."""
+def _extension_files(config: Config) -> Iterator[Path]:
+    """The files in ``plugins.load.paths`` and the ``*.py`` files in its folders, without those the config forbids."""
     plugins = config.plugins
     named = plugins.load.get("paths")
     for text in named if plugins.enabled and isinstance(named, list) else ():

@@ -1,7 +1,8 @@
-"""What each model call of a run was sent, noted so briefly that it can be kept for every run, yet exactly.
+"""The request log: what each model call of a run was sent, in a form short enough to keep for every run.
 
-Messages that go out as they stand in the transcript are named by their entries; what was changed on the way
-(shortened, mended, summarised) is kept by its content, once. Prompt and tools likewise.
+A message that is sent as it stands in the transcript is recorded by its entry. A message that was changed before
+(shortened, repaired, summarised) is stored by its content, once. So are the prompt and the tools. From this the module
+rebuilds the exact request, compares requests, and finds out when a phrase was in the prompt.
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ from openclaw.storage.base import BlobStore, Context, Transcript
 from openclaw.text import clipped
 
 MOST_CALLS = 64
-"""A longer run notes its first and its latest calls."""
+"""The most calls of a run that are recorded: the first one and the latest ones."""
 LARGEST_INLINE = 4096
-"""Bytes; a larger record is kept beside the ledger, so that its rows stay small."""
+"""The most bytes of a record that the ledger holds. A larger one is stored as a blob."""
+SHOWN = 20
+"""The most lines of one difference that are shown."""
+PREVIEW = 80
 
 
 class EntrySpan(msgspec.Struct, array_like=True, frozen=True):
-    """Entries of one branch from the first to the last, as they stand in the transcript."""
+    """Successive messages of one branch, from the entry ``first`` to the entry ``last``."""
 
     first: str
     last: str
@@ -46,66 +50,76 @@ class EntrySpan(msgspec.Struct, array_like=True, frozen=True):
 
 
 class NotedCall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One model call of a run."""
+
     at: int
     parts: list[EntrySpan | str]
-    """In order: entries of the transcript, or the digest of a message that was changed for this call."""
+    """The messages in order: entries of the transcript, or the digest of a message that was changed for this call."""
     shortened: int = 0
-    """Messages shortened or left out because the window would not hold them."""
+    """The number of messages that were shortened or left out to fit the window."""
     pruned: int = 0
-    """Old tool results taken out or shortened."""
+    """The number of old tool results that were removed or shortened."""
     thinking: ThinkingLevel | None = None
-    """Set only where it differs from the last call's."""
+    """The thinking level, if it differs from that of the run's last call."""
 
 
 class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The model calls of one run. The fields outside ``calls`` describe the last call."""
+
     model: str
     thinking: ThinkingLevel
     system: str
-    """Digest of the prompt; empty when it could not be kept. So with ``tools``."""
+    """The digest of the system prompt; empty if it could not be stored."""
     suffix: str = ""
+    """The last lines of the system prompt. They change often and are therefore kept apart from ``system``."""
     tools: str = ""
+    """The digest of the tools; empty if they could not be stored."""
     model_facts: str = ""
-    """Digest of the model as the catalogue had it."""
+    """The digest of the catalogue's entry for the model."""
     max_tokens: int | None = None
     temperature: float | None = None
     tool_choice: Any = None
     session_id: str = ""
     compaction: str = ""
-    """The entry of the summary the conversation began with."""
+    """The compaction entry with which the conversation began; empty without one."""
     calls: list[NotedCall] = []
     left_out: int = 0
-    """Calls in the middle that were not noted."""
+    """The number of calls in the middle that were not recorded."""
 
 
 class RequestLog:
-    """Follows one run. Notes names and counts while it goes on, keeps content when it is over."""
+    """Records the calls of one run. During the run it keeps only ids and counts; ``record`` stores the content."""
 
     def __init__(self) -> None:
         self._context: Context | None = None
         self._all_named = False
+        """Whether ``_names`` has the messages of ``_context`` too."""
         self._names: dict[int, tuple[int, str, Message]] = {}
+        """Place, entry id and message by the message's address. Holding the message keeps the address unique."""
         self._place = 0
+        """The place of the next stored message in the conversation."""
         self._last: ModelRequest | None = None
         self._compaction = ""
         self._calls: list[tuple[NotedCall, list[EntrySpan | Message]]] = []
         self._left_out = 0
 
     def know(self, context: Context) -> None:
-        """The conversation the loop starts with. A summary has no entry that says the same, so it has no name."""
+        """Sets the conversation with which the loop starts."""
         self._compaction = context.compaction_id or ""
         self._context, self._names, self._all_named = context, {}, False
         self._place = len(context.messages)
 
     def name(self, message: Message, entry_id: str) -> None:
-        """Said during the run, and stored under this id. The message is held, so that its address stays its own."""
+        """Adds a message that was stored during the run, with the id of its entry."""
         self._names[id(message)] = (self._place, entry_id, message)
         self._place += 1
 
     def skip(self) -> None:
-        """Something was stored that is not sent word for word: what follows is not its neighbour's neighbour."""
+        """Counts a stored message that is sent in another form. A span must not continue across it."""
         self._place += 1
 
     def note(self, request: ModelRequest, at: int, *, shortened: int, pruned: int) -> None:
+        """Records a model call."""
         if len(self._calls) >= MOST_CALLS:
             del self._calls[1]
             self._left_out += 1
@@ -128,28 +142,31 @@ class RequestLog:
         self._calls.append((call, parts))
 
     def _beginning(self, messages: list[Message]) -> tuple[list[EntrySpan | Message], int]:
-        """What the loop started with, when it is sent as a whole, as most often: without a look at each message."""
+        """The first parts of a call and the place of the last message in them; ``-2`` if there are none.
+
+        Most calls begin with the whole conversation with which the loop started. It becomes one span, and its messages
+        need not be looked up one by one. A summary has no entry with the same content; it is recorded as a message.
+        """
         context = self._context
         if context is None or not context.messages:
             return [], -2
         said, ids = context.messages, context.entry_ids
-        if messages[: len(said)] != said:
-            self._name_all(context)
-            return [], -2
-        summary = 1 if ids[0] == self._compaction else 0
-        rest = len(said) - summary
-        return [*said[:summary], *([EntrySpan(ids[summary], ids[-1], rest)] if rest else [])], len(said) - 1
-
-    def _name_all(self, context: Context) -> None:
-        if self._all_named:
-            return
-        self._all_named = True
-        for place, (message, entry_id) in enumerate(zip(context.messages, context.entry_ids, strict=True)):
-            if entry_id != self._compaction:
-                self._names[id(message)] = (place, entry_id, message)
+        if messages[: len(said)] == said:
+            summary = 1 if ids[0] == self._compaction else 0
+            rest = len(said) - summary
+            return [*said[:summary], *([EntrySpan(ids[summary], ids[-1], rest)] if rest else [])], len(said) - 1
+        if not self._all_named:
+            self._all_named = True
+            for place, (message, entry_id) in enumerate(zip(said, ids, strict=True)):
+                if entry_id != self._compaction:
+                    self._names[id(message)] = (place, entry_id, message)
+        return [], -2
 
     async def record(self, kept: ReportStore, blobs: BlobStore) -> msgspec.Raw | dict[str, Any] | None:
-        """Encoded, for the ledger. None when no model was called; where it is kept, when it is large."""
+        """Stores the content and returns the record for the ledger: None if no model was called.
+
+        A large record is stored as a blob, and ``{"blob": digest}`` is returned.
+        """
         request = self._last
         if request is None:
             return None
@@ -168,7 +185,7 @@ class RequestLog:
             compaction=self._compaction,
             left_out=self._left_out,
         )
-        digests: dict[int, str] = {}  # A message is often in several calls.
+        digests: dict[int, str] = {}  # The same message is often in several calls.
         for call, parts in self._calls:
             call.thinking = call.thinking if call.thinking != request.thinking else None
             for part in parts:
@@ -189,7 +206,7 @@ class RequestLog:
 
 
 class SentMessage(msgspec.Struct, kw_only=True):
-    """One message of a request. ``entry_id`` is empty for what was changed for the call."""
+    """One message of a request. It has an ``entry_id`` if it was sent unchanged, otherwise a ``digest``."""
 
     message: Message
     entry_id: str = ""
@@ -201,19 +218,20 @@ class SentMessage(msgspec.Struct, kw_only=True):
 
 
 class RebuiltRequest(msgspec.Struct, kw_only=True):
-    """A request as it was. ``missing`` says what of it is no longer there; empty: it is exact."""
+    """A request as it was sent."""
 
     record: RequestRecord
     model: Model | None
-    """None in records of older versions."""
+    """None if the record was written by an older version."""
     call: NotedCall
     system: str
     tools: list[ToolSpec]
     messages: list[SentMessage]
     missing: list[str]
+    """The parts that no longer exist, in words. If it is empty, the request is exact."""
 
     def request(self) -> ModelRequest | None:
-        """What was handed to the model's adapter."""
+        """The request as the provider got it; None if a part is missing."""
         if self.model is None or self.missing:
             return None
         record = self.record
@@ -232,7 +250,7 @@ class RebuiltRequest(msgspec.Struct, kw_only=True):
 
 
 async def read_record(stored: Any, blobs: BlobStore) -> RequestRecord | None:
-    """From the ledger's result; None for runs that were not noted."""
+    """Decodes what ``RequestLog.record`` returned; None for runs without a record."""
     try:
         if isinstance(stored, dict) and "blob" in stored:
             data = await blobs.get(str(stored["blob"]))  # pyright: ignore[reportUnknownArgumentType]
@@ -245,7 +263,7 @@ async def read_record(stored: Any, blobs: BlobStore) -> RequestRecord | None:
 async def rebuild(
     record: RequestRecord, transcript: Transcript | None, blobs: BlobStore, number: int = -1
 ) -> RebuiltRequest:
-    """Call ``number`` of the run, the last one unless told otherwise."""
+    """Rebuilds call ``number`` of the run; by default the last one."""
     call = record.calls[number]
     missing: list[str] = []
     system = await _blob(record.system, blobs, "the system prompt", missing)
@@ -273,6 +291,7 @@ async def rebuild(
 
 
 async def _blob(digest: str, blobs: BlobStore, what: str, missing: list[str]) -> bytes | None:
+    """The blob. If there is none, ``what`` is added to ``missing``."""
     data = await blobs.get(digest) if digest else None
     if data is None:
         missing.append(what)
@@ -294,7 +313,7 @@ async def _entries(
 
 
 def span_ids(span: EntrySpan, parents: dict[str, tuple[str | None, str]]) -> list[str]:
-    """Entries that bring messages, newest first."""
+    """The entries of the span that hold messages, newest first."""
     ids: list[str] = []
     here: str | None = span.last
     while here is not None and here in parents:
@@ -307,12 +326,8 @@ def span_ids(span: EntrySpan, parents: dict[str, tuple[str | None, str]]) -> lis
     return ids
 
 
-SHOWN = 20
-PREVIEW = 80
-
-
 def words_of(message: Message) -> str:
-    """Everything of a message the model can read."""
+    """The text of a message, including thinking and tool calls."""
     if isinstance(message, UserMessage) and isinstance(message.content, str):
         return message.content
     words: list[str] = []
@@ -332,20 +347,20 @@ def words_of(message: Message) -> str:
 
 
 def role_of(message: Message) -> str:
-    return (
-        "user" if isinstance(message, UserMessage) else "assistant" if isinstance(message, AssistantMessage) else "tool"
-    )
+    if isinstance(message, UserMessage):
+        return "user"
+    return "assistant" if isinstance(message, AssistantMessage) else "tool"
 
 
 def preview(message: Message) -> str:
     return clipped(" ".join(words_of(message).split()), PREVIEW)
 
 
-# What changed
+# Comparing
 
 
 def differences(before: RebuiltRequest, after: RebuiltRequest) -> list[str]:
-    """Sentences; empty when both were sent the same."""
+    """The differences as lines of text; empty if both requests are the same."""
     lines: list[str] = []
     for name in ("model", "thinking"):
         old, new = getattr(before.record, name), getattr(after.record, name)
@@ -355,7 +370,14 @@ def differences(before: RebuiltRequest, after: RebuiltRequest) -> list[str]:
         lines += ["system prompt:", *_text_diff(before.system, after.system)]
     if before.record.suffix != after.record.suffix:
         lines += ["last lines of the prompt:", *_text_diff(before.record.suffix, after.record.suffix)]
-    lines += _tool_diff(before, after)
+    old_tools, new_tools = ({tool.name: tool for tool in each.tools} for each in (before, after))
+    for words, names in (
+        ("tools added", new_tools.keys() - old_tools.keys()),
+        ("tools gone", old_tools.keys() - new_tools.keys()),
+        ("tools changed", [name for name, tool in new_tools.items() if tool != old_tools.get(name, tool)]),
+    ):
+        if names:
+            lines.append(f"{words}: {', '.join(sorted(names))}")
     lines += _message_diff(before.messages, after.messages)
     if before.record.compaction != after.record.compaction and after.record.compaction:
         lines.append(f"the older part was condensed (entry {after.record.compaction})")
@@ -376,17 +398,6 @@ def _text_diff(before: str, after: str) -> list[str]:
     return [*(f"  {line}" for line in changed[:SHOWN]), *more]
 
 
-def _tool_diff(before: RebuiltRequest, after: RebuiltRequest) -> list[str]:
-    old, new = ({tool.name: tool for tool in each.tools} for each in (before, after))
-    changed = [name for name in new if name in old and new[name] != old[name]]
-    found = (
-        ("tools added", new.keys() - old.keys()),
-        ("tools gone", old.keys() - new.keys()),
-        ("tools changed", changed),
-    )
-    return [f"{words}: {', '.join(sorted(names))}" for words, names in found if names]
-
-
 def _message_diff(before: Sequence[SentMessage], after: Sequence[SentMessage]) -> list[str]:
     old, new = {sent.name for sent in before}, {sent.name for sent in after}
     came = [sent for sent in after if sent.name not in old]
@@ -400,10 +411,12 @@ def _message_diff(before: Sequence[SentMessage], after: Sequence[SentMessage]) -
     return lines
 
 
-# When a phrase was in view
+# Searching for a phrase
 
 
 class NotedRun(msgspec.Struct, kw_only=True):
+    """A run with its record, for ``PhraseSearch``."""
+
     run_id: str
     session_key: str = ""
     at: int
@@ -412,24 +425,29 @@ class NotedRun(msgspec.Struct, kw_only=True):
 
 
 class Sighting(msgspec.Struct, rename="camel", kw_only=True):
+    """The run with which a phrase entered or left the prompt."""
+
     run_id: str
     at: int
     change: Literal["entered", "left"]
     where: list[str] = []
-    """The parts of the request that held it; for one that left, those that held it last."""
+    """The parts of the request that hold the phrase. If it left, these are the parts that held it before."""
     why: str = ""
+    """Why it left, in words for people."""
 
 
 class PhraseSearch:
-    """Looks through runs, oldest first. Each prompt and each message is read once, however many runs had it."""
+    """Searches runs for a phrase. It reads each prompt and each message only once, even if many runs have it."""
 
     def __init__(self, phrase: str, blobs: BlobStore) -> None:
         self._phrase = phrase.casefold()
         self._blobs = blobs
         self._seen: dict[str, str | None] = {}
+        """By digest or entry id: the role or name of the part that holds the phrase, or None if it does not."""
         self._parents: dict[int, dict[str, tuple[str | None, str]]] = {}
 
     async def sightings(self, runs: Sequence[NotedRun]) -> list[Sighting]:
+        """Where the phrase entered and left. The runs must be in order, oldest first."""
         found: list[Sighting] = []
         held: list[str] = []
         before: NotedRun | None = None
@@ -438,7 +456,7 @@ class PhraseSearch:
             if holds and not held:
                 found.append(Sighting(run_id=run.run_id, at=run.at, change="entered", where=holds))
             elif held and not holds and before is not None:
-                why = why_gone(before.record, run.record)
+                why = _why_gone(before.record, run.record)
                 found.append(Sighting(run_id=run.run_id, at=run.at, change="left", where=held, why=why))
             held, before = holds, run
         return found
@@ -485,7 +503,7 @@ class PhraseSearch:
 
 
 def _readable(data: bytes) -> str:
-    """A prompt is text; messages and tools are JSON, whose strings are searched as they were meant."""
+    """The text of a blob. Of JSON (messages and tools) these are its strings, without escapes."""
     try:
         return "\n".join(_strings(msgspec.json.decode(data)))
     except msgspec.DecodeError:
@@ -499,7 +517,8 @@ def _strings(value: Any) -> list[str]:
     return [text for child in children for text in _strings(child)]
 
 
-def why_gone(before: RequestRecord, after: RequestRecord) -> str:
+def _why_gone(before: RequestRecord, after: RequestRecord) -> str:
+    """Why a phrase that the run before had is no longer in the request."""
     if before.session_id != after.session_id:
         return "a new session had begun"
     if after.compaction and after.compaction != before.compaction:

@@ -22,7 +22,7 @@ from openclaw.agent.compaction.compaction import (
 )
 from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
-from openclaw.agent.hooks import Reason
+from openclaw.agent.hooks import CompactionReason
 from openclaw.agent.loop import LoopOptions, SteeringInbox, run_loop
 from openclaw.agent.prepare import Prepared, exec_overrides, prepare
 from openclaw.agent.recorder import LoopRecorder, Recorder, entry_id, open_transcript
@@ -191,7 +191,7 @@ class AgentRun:
             result.error = STILL_TOO_LARGE.format(error=result.error)
         return result
 
-    def _compaction(self, prepared: Prepared, reason: Reason) -> CompactionJob:
+    def _compaction(self, prepared: Prepared, reason: CompactionReason) -> CompactionJob:
         return CompactionJob(
             runtime=self._runtime,
             agent_id=prepared.agent_id,

@@ -10,7 +10,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from openclaw.agent.abort import Deadlines
-    from openclaw.agent.hooks import Hooks
+    from openclaw.agent.hooks import CompactionHooks
     from openclaw.agent.prompt.report import ReportStore
     from openclaw.agent.prompt.system_prompt import PromptCache
     from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
@@ -53,7 +53,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Given a run id and a text: begins a turn in that run's session, answered where that run was."""
     memories: AgentMemories
     """The agents' memory files and their search indexes."""
-    hooks: Hooks
+    hooks: CompactionHooks
     derived: Derived
     """Settings and tools worked out from the current configuration."""
     snapshots: WorkspaceSnapshots

@@ -21,19 +21,25 @@ if TYPE_CHECKING:
 
 
 def get(args: argparse.Namespace) -> int:
-    from openclaw.config.keypath import MISSING, KeyPathError, get_path
-
-    try:
-        value = get_path(_parsed(), args.path, MISSING)
-    except KeyPathError as error:
-        raise UserError(f"{error}") from error
-    if value is MISSING:
-        raise UserError(f"Config path not found: {args.path}")
+    value = _configured(args.path)
     if args.json or isinstance(value, dict | list):
         print_json(value)
     else:
         sys.stdout.write((value if isinstance(value, str) else json.dumps(value)) + "\n")
     return 0
+
+
+def _configured(path: str) -> Any:
+    """The value at a path of the configuration."""
+    from openclaw.config.keypath import MISSING, KeyPathError, get_path
+
+    try:
+        value = get_path(_parsed(), path, MISSING)
+    except KeyPathError as error:
+        raise UserError(f"{error}") from error
+    if value is MISSING:
+        raise UserError(f"Config path not found: {path}")
+    return value
 
 
 def _parsed() -> Any:
@@ -56,32 +62,21 @@ def _parsed() -> Any:
 
 
 def set_(args: argparse.Namespace) -> int:
-    value = _value(args.value, strict=args.json)
+    import pyjson5
+
+    try:
+        value = pyjson5.decode(args.value)
+    except pyjson5.Json5Exception as error:
+        if args.json:
+            raise UserError(f"The value is not JSON5: {error}") from error
+        value = args.value
     change_config(lambda store: store.set_path(args.path, value))
     note(f"Set {args.path} in {paths.config_path()}.")
     return 0
 
 
-def _value(text: str, *, strict: bool) -> Any:
-    import pyjson5
-
-    try:
-        return pyjson5.decode(text)
-    except pyjson5.Json5Exception as error:
-        if strict:
-            raise UserError(f"The value is not JSON5: {error}") from error
-        return text
-
-
 def unset(args: argparse.Namespace) -> int:
-    from openclaw.config.keypath import MISSING, KeyPathError, get_path
-
-    try:
-        missing = get_path(_parsed(), args.path, MISSING) is MISSING
-    except KeyPathError as error:
-        raise UserError(f"{error}") from error
-    if missing:
-        raise UserError(f"Config path not found: {args.path}")
+    _configured(args.path)
     change_config(lambda store: store.unset_path(args.path))
     note(f"Removed {args.path} from {paths.config_path()}.")
     return 0
@@ -90,10 +85,13 @@ def unset(args: argparse.Namespace) -> int:
 def change_config(change: Callable[[ConfigStore], object]) -> None:
     """Applies a change through the store, which checks it and keeps comments and backups."""
     from openclaw.config.keypath import KeyPathError
+    from openclaw.config.store import ConfigStore
     from openclaw.config.validate import ConfigError, ConfigInvalid
 
     try:
-        change(open_store())
+        store = ConfigStore(paths.config_path())
+        store.load_or_create()
+        change(store)
     except ConfigInvalid as error:
         lines = [f"  {issue}" for issue in error.issues]
         raise UserError("\n".join(["Not changed: the configuration would not be valid.", *lines])) from error
@@ -101,14 +99,6 @@ def change_config(change: Callable[[ConfigStore], object]) -> None:
         raise UserError(f"Not changed: {error}") from error
     except OSError as error:
         raise UserError(f"Cannot write {paths.config_path()}: {error.strerror}") from error
-
-
-def open_store() -> ConfigStore:
-    from openclaw.config.store import ConfigStore
-
-    store = ConfigStore(paths.config_path())
-    store.load_or_create()
-    return store
 
 
 def validate(args: argparse.Namespace) -> int:

@@ -46,12 +46,8 @@ USAGE = "usage: openclaw [--profile NAME | --dev] [--no-color] [-V] [-h] [comman
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = list(sys.argv[1:] if argv is None else argv)
-    if args and args[0] in ("-V", "--version"):
-        sys.stdout.write(f"openclaw {__version__}\n")
-        return 0
     try:
-        code = _dispatch(args)
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:

@@ -97,9 +97,19 @@ def remove_value(text: str, path: Sequence[str | int]) -> str:
     return _remove(text, node, member)
 
 
-def merge_text(text: str, patch: dict[str, Any]) -> str:
-    """Returns the text after an RFC 7386 merge: null removes, objects merge, everything else replaces."""
-    return _merge(text, (), patch)
+def merge_text(text: str, patch: dict[str, Any], path: KeyPath = ()) -> str:
+    """Returns the text after an RFC 7386 merge at the path: null removes, objects merge, everything else replaces."""
+    for key, value in patch.items():
+        where = (*path, key)
+        depth, member = Outline(text).find(where)
+        exists = member is not None and depth == len(where)
+        if value is None:
+            text = remove_value(text, where) if exists else text
+        elif isinstance(value, dict) and exists and member and member.value.kind == "object":
+            text = merge_text(text, value, where)
+        else:
+            text = set_value(text, where, merge_patch(None, value))
+    return text
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -113,21 +123,6 @@ def merge_patch(target: Any, patch: Any) -> Any:
         else:
             merged[key] = merge_patch(merged.get(key), value)
     return merged
-
-
-def _merge(text: str, path: KeyPath, patch: dict[str, Any]) -> str:
-    for key, value in patch.items():
-        where = (*path, key)
-        outline = Outline(text)
-        depth, member = outline.find(where)
-        exists = member is not None and depth == len(where)
-        if value is None:
-            text = remove_value(text, where) if exists else text
-        elif isinstance(value, dict) and exists and member and member.value.kind == "object":
-            text = _merge(text, where, value)
-        else:
-            text = set_value(text, where, merge_patch(None, value))
-    return text
 
 
 def _insert(text: str, node: Node, key: str | None, value: Any, style: _Style) -> str:
@@ -150,16 +145,8 @@ def _insert(text: str, node: Node, key: str | None, value: Any, style: _Style) -
     if not own_lines:
         return text[:after] + ("" if tail else ",") + " " + entry + tail + text[after:]
     line_end = _line_end(text, after)
-    return (
-        text[:after]
-        + ("" if tail else ",")
-        + text[after:line_end]
-        + style.newline
-        + indent
-        + entry
-        + tail
-        + text[line_end:]
-    )
+    added = style.newline + indent + entry + tail
+    return text[:after] + ("" if tail else ",") + text[after:line_end] + added + text[line_end:]
 
 
 def _remove(text: str, node: Node, member: Member) -> str:

@@ -42,7 +42,7 @@ class Member(msgspec.Struct):
     start: int
     value: Node
     comma: int | None = None
-    """Offset of the comma that follows."""
+    """The offset of the comma that follows, if there is one."""
 
 
 class Json5Error(ValueError):
@@ -52,7 +52,7 @@ class Json5Error(ValueError):
 
 
 class Outline:
-    """The positions of one text."""
+    """The positions of all keys and values in one text. Making it raises Json5Error when the text is not JSON5."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -72,7 +72,12 @@ class Outline:
         """Returns how many segments of the path the text has, and the member of the deepest one."""
         node, found, depth = self.root, None, 0
         for segment in path:
-            member = member_of(node, segment)
+            if node.kind == "array" and isinstance(segment, str) and segment.isascii() and segment.isdigit():
+                segment = int(segment)
+            if node.kind == "object":
+                segment = str(segment)
+            # Of duplicate keys the last one counts.
+            member = next((member for member in reversed(node.members) if member.key == segment), None)
             if member is None:
                 break
             node, found, depth = member.value, member, depth + 1
@@ -141,15 +146,6 @@ def line_at(text: str, offset: int) -> int:
     return sum(1 for _ in _NEWLINE.finditer(text, 0, offset)) + 1
 
 
-def member_of(node: Node, segment: str | int) -> Member | None:
-    """Returns the member that a segment names; of duplicate keys the last one, which counts."""
-    if node.kind == "array" and isinstance(segment, str) and segment.isascii() and segment.isdigit():
-        segment = int(segment)
-    if node.kind == "object":
-        segment = str(segment)
-    return next((member for member in reversed(node.members) if member.key == segment), None)
-
-
 def _unescaped(key: str, at: int) -> str:
     if "\\" not in key:
         return key[1:-1] if key[0] in "\"'" else key
@@ -192,12 +188,9 @@ def parse_source(text: str) -> tuple[Any, Outline | None]:
     except pyjson5.Json5Exception as error:
         message = str(error.args[0]) if error.args else "not valid JSON5"
         near = _NEAR.search(message)
-        raise Json5Error(f"not valid JSON5: {_bytes_names(message)}", int(near[1]) - 1 if near else 0) from None
+        words = re.sub(r"b'([^']*)'", r"\1", message)
+        raise Json5Error(f"not valid JSON5: {words}", int(near[1]) - 1 if near else 0) from None
 
 
 def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _bytes_names(message: str) -> str:
-    return re.sub(r"b'([^']*)'", r"\1", message)

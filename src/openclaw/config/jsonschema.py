@@ -92,12 +92,21 @@ def _property(field: FieldShape, doc: str | None) -> dict[str, Any]:
 
 
 def _shape(shape: Shape) -> dict[str, Any]:
+    schema = msgspec.json.schema(shape.type)
     if shape.record is None and shape.items is None and shape.values is None:
-        return _plain_schema(shape.type)
-    branches: list[dict[str, Any]] = []
-    leaf = _leaf_schema(shape.type)
-    if leaf:
-        branches.append(leaf)
+        if "anyOf" in schema:
+            kept = [branch for branch in schema["anyOf"] if branch != {"type": "null"}]
+            schema = kept[0] if len(kept) == 1 else {**schema, "anyOf": kept}
+        if None in schema.get("enum", ()):
+            schema["enum"] = [item for item in schema["enum"] if item is not None]
+        return schema
+    # The first branch of a union that is no record, list or mapping stays as msgspec describes it.
+    plain_kinds = [
+        branch
+        for branch in schema.get("anyOf", ())
+        if "$ref" not in branch and branch.get("type") not in ("object", "array", "null")
+    ]
+    branches: list[dict[str, Any]] = plain_kinds[:1]
     if shape.record:
         branches.append(_record(shape.record))
     if shape.items:
@@ -105,25 +114,6 @@ def _shape(shape: Shape) -> dict[str, Any]:
     if shape.values:
         branches.append({"type": "object", "additionalProperties": _shape(shape.values) or True})
     return branches[0] if len(branches) == 1 else {"anyOf": branches}
-
-
-def _plain_schema(type_: Any) -> dict[str, Any]:
-    schema = msgspec.json.schema(type_)
-    if "anyOf" in schema:
-        kept = [branch for branch in schema["anyOf"] if branch != {"type": "null"}]
-        schema = kept[0] if len(kept) == 1 else {**schema, "anyOf": kept}
-    if None in schema.get("enum", ()):
-        schema["enum"] = [item for item in schema["enum"] if item is not None]
-    return schema
-
-
-def _leaf_schema(type_: Any) -> dict[str, Any]:
-    """Returns the branch of a union that is no record, list or mapping; empty when there is none."""
-    schema = msgspec.json.schema(type_)
-    for branch in schema.get("anyOf", ()):
-        if "$ref" not in branch and branch.get("type") not in ("object", "array", "null"):
-            return branch
-    return {}
 
 
 def _add_hints(

@@ -1,6 +1,6 @@
 """Reads ``openclaw.json``: text → values → includes → environment → schema → typed configuration.
 
-No file makes this raise: faults are listed in ``Snapshot.issues``, with their place.
+A faulty file raises nothing. Its faults are listed in ``Snapshot.issues``, with their place.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from openclaw.config.json5text import Json5Error, Outline, SourceError, line_at, parse_source, read_source, text_hash
-from openclaw.config.keypath import KeyPath
+from openclaw.config.keypath import KeyPath, format_path
 from openclaw.config.schema import Config
 from openclaw.config.shape import shape_of
 from openclaw.config.unsupported import unsupported_keys
-from openclaw.config.validate import Issue, Report, check_rules, checked, located
+from openclaw.config.validate import Issue, Report, check_rules, checked
 
 KEY = "$include"
 MAX_DEPTH = 10
@@ -41,16 +41,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     merged: dict[str, Any] = {}
     """The content with includes, before ``${NAME}`` is replaced."""
     config: Config = Config()
-    """The typed configuration, with defaults. Of a file that is not valid it holds only the right keys."""
+    """The typed configuration, with defaults. When the file is not valid, it holds only the keys that are right."""
     hash: str | None = None
-    """SHA-256 of ``raw``."""
+    """The SHA-256 of ``raw``."""
     valid: bool = True
     issues: list[Issue] = []
     warnings: list[Issue] = []
     mistakes: list[Issue] = []
     """The warnings about values that a change may not add."""
     includes: list[str] = []
-    """Paths of the included files."""
+    """The paths of the included files."""
 
 
 def read_config(path: str, environ: Mapping[str, str]) -> Snapshot:
@@ -124,9 +124,9 @@ class _Places:
         self._included = included
 
     def located(self, findings: Sequence[tuple[KeyPath, str]]) -> list[Issue]:
-        return [self._one(path, message) for path, message in findings]
+        return [self._issue(path, message) for path, message in findings]
 
-    def _one(self, path: KeyPath, message: str) -> Issue:
+    def _issue(self, path: KeyPath, message: str) -> Issue:
         best, line, file = 0, None, None
         if self._outline:
             best, member = self._outline.find(path)
@@ -138,13 +138,13 @@ class _Places:
             depth, member = included.outline.find(path[mounted:])
             if member and mounted + depth > best:
                 best, line, file = mounted + depth, included.outline.line(member.start), included.file
-        return located(path, message, line, file)
+        return Issue(path=format_path(path), message=message, line=line, file=file)
 
 
 class Included(msgspec.Struct, frozen=True):
     file: str
     mount: KeyPath
-    """The key path of its content in the configuration."""
+    """The key path in the configuration at which the file's content stands."""
     outline: Outline | None
 
 
@@ -233,6 +233,7 @@ def deep_merge(below: Any, above: Any) -> Any:
 
 
 def substituted(value: Any, environ: Mapping[str, str], path: KeyPath, report: Report) -> Any:
+    """Returns the value with each ``${NAME}`` replaced. Variables that are not set are reported."""
     if isinstance(value, dict):
         return {key: substituted(item, environ, (*path, key), report) for key, item in value.items()}
     if isinstance(value, list):
@@ -271,6 +272,7 @@ def with_config_env(environ: Mapping[str, str], config: Any) -> dict[str, str]:
 
 
 def build(values: dict[str, Any]) -> Config:
+    """Makes the typed configuration. Agents and accounts inherit the keys that they leave out."""
     values = dict(values)
     if agents := values.get("agents"):
         values["agents"] = _with_inherited_agents(agents, values.get("tools") or {})

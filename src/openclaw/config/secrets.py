@@ -24,11 +24,14 @@ MAX_BYTES = 64 * 1024
 SENTINEL = "__OPENCLAW_REDACTED__"
 SHORTEST_REPLACED = 8
 """Shorter secrets are not looked for in comments, where they would match ordinary words."""
-# Open maps have no schema that marks secrets; there the name decides (maxTokens does not match).
+# Open maps have no schema that marks secrets, so the name of the key decides. maxTokens does not match.
 _SECRET_NAME = re.compile(r"(token|password|passwd|secret|api[_-]?key|private[_-]?key|signing[_-]?key)$", re.IGNORECASE)
 _SECRET_VARIABLE = re.compile(r"(token|password|passwd|pass|secret|key|credentials?)$", re.IGNORECASE)
 _STRING_OR_COMMENT = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|//[^\n\r]*|/\*.*?\*/", re.DOTALL)
-_HEADER_MAPS = ("headers",)
+_QUOTED_SECRET = re.compile(
+    r"((?:token|password|passwd|secret|api[_-]?key)[\"']?\s*:\s*)(\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?)",
+    re.IGNORECASE,
+)
 _VARIABLE_MAPS = ("env", "vars", "inline")
 
 
@@ -71,13 +74,12 @@ def _from_command(command: list[str], what: str) -> str:
 
 
 class UnknownSecret(ValueError):
-    """There is a sentinel where no secret is stored."""
+    """A sentinel stands where no secret is stored."""
 
 
 def redacted(parsed: dict[str, Any]) -> dict[str, Any]:
     """Returns a copy with the sentinel in place of every secret. References such as ``${NAME}`` are no secrets."""
-    secret = set(secret_paths(parsed))
-    return _replaced(parsed, (), secret)
+    return _replaced(parsed, (), set(dict(secret_values(parsed))))
 
 
 def redact_raw(raw: str, parsed: dict[str, Any]) -> str:
@@ -85,7 +87,8 @@ def redact_raw(raw: str, parsed: dict[str, Any]) -> str:
     try:
         outline = Outline(raw)
     except Json5Error:
-        return _hide_quoted_secrets(raw)
+        # The text cannot be parsed, so everything after a key with a secret's name is hidden.
+        return _QUOTED_SECRET.sub(lambda match: f'{match[1]}"{SENTINEL}"', raw)
     found: dict[int, tuple[int, str]] = {}
     secrets = dict(secret_values(parsed))
     for path in secrets:
@@ -112,10 +115,6 @@ def restored(incoming: Any, stored: Any, path: KeyPath = ()) -> Any:
         partners = _partners(incoming, stored if isinstance(stored, list) else [])
         return [restored(value, partners[i], (*path, i)) for i, value in enumerate(incoming)]
     return incoming
-
-
-def secret_paths(parsed: Any) -> Iterator[KeyPath]:
-    return (path for path, _ in secret_values(parsed))
 
 
 def secret_values(parsed: Any) -> Iterator[tuple[KeyPath, str]]:
@@ -155,7 +154,7 @@ def _is_secret(shape: Shape | None, path: KeyPath) -> bool:
         return bool(_SECRET_VARIABLE.search(name))
     if shape and shape.type is not Any:
         return False
-    return bool(_SECRET_NAME.search(name)) or bool(above and above[-1] in _HEADER_MAPS)
+    return bool(_SECRET_NAME.search(name)) or bool(above and above[-1] == "headers")
 
 
 def _replaced(value: Any, path: KeyPath, secret: set[KeyPath]) -> Any:
@@ -184,12 +183,3 @@ def _without(secrets: list[str], comment: str) -> str:
     for secret in secrets:
         comment = comment.replace(secret, SENTINEL)
     return comment
-
-
-def _hide_quoted_secrets(raw: str) -> str:
-    """Hides what follows a key with a secret's name, in a text that cannot be parsed."""
-    pattern = re.compile(
-        r"((?:token|password|passwd|secret|api[_-]?key)[\"']?\s*:\s*)(\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?)",
-        re.IGNORECASE,
-    )
-    return pattern.sub(lambda match: f'{match[1]}"{SENTINEL}"', raw)

@@ -52,7 +52,9 @@ def shape_of(type_: Any) -> Shape:
     origin = typing.get_origin(type_)
     if origin is typing.Annotated:
         base, *metas = typing.get_args(type_)
-        return msgspec.structs.replace(shape_of(base), type=type_, sensitive=any(map(_is_sensitive, metas)))
+        extras = [getattr(meta, "extra_json_schema", None) or {} for meta in metas]
+        sensitive = any(extra.get("format") == "password" for extra in extras)
+        return msgspec.structs.replace(shape_of(base), type=type_, sensitive=sensitive)
     if origin is typing.Union or origin is types.UnionType:
         parts = [shape_of(part) for part in typing.get_args(type_) if part is not type(None)]
         return Shape(
@@ -103,8 +105,3 @@ def _field(field: msgspec.structs.FieldInfo) -> FieldShape:
     else:
         default = msgspec.UNSET
     return FieldShape(field.name, field.encode_name, shape_of(field.type), field.required, default)
-
-
-def _is_sensitive(meta: Any) -> bool:
-    extra = getattr(meta, "extra_json_schema", None) or {}
-    return extra.get("format") == "password"

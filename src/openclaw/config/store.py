@@ -117,7 +117,7 @@ class ConfigStore:
     async def reload(self) -> bool:
         """Reads the file again and makes it effective. It returns False, and changes nothing, when it is not valid."""
         async with self._reloading:
-            # Taken before the file is read, so that a change in between is noticed later.
+            # The signature is taken before the file is read, so that a change in between is noticed later.
             before = self._signature(self._snapshot.includes)
             snapshot = await asyncio.to_thread(read_config, self.path, self._environ)
             self._snapshot = snapshot
@@ -134,14 +134,9 @@ class ConfigStore:
             return True
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        """Calls back with (old, new, changed key paths) after every change. It returns a function that ends that."""
+        """Calls back with (old, new, changed key paths) after every change. The returned function ends this."""
         self._subscribers.append(callback)
-
-        def unsubscribe() -> None:
-            with contextlib.suppress(ValueError):
-                self._subscribers.remove(callback)
-
-        return unsubscribe
+        return lambda: self._subscribers.remove(callback) if callback in self._subscribers else None
 
     async def watch(self) -> None:
         """Reloads when the file, or one it includes, has changed and then been quiet. It runs until it is cancelled."""
@@ -210,9 +205,6 @@ class ConfigStore:
 
     # The Gateway's secret
 
-    def _has_secret_in_environment(self) -> bool:
-        return any(self._environ.get(name) for name in ("OPENCLAW_GATEWAY_TOKEN", "OPENCLAW_GATEWAY_PASSWORD"))
-
     def _lacks_secret(self, config: Config) -> bool:
         gateway = config.gateway
         return not (
@@ -220,7 +212,8 @@ class ConfigStore:
             or gateway.auth.password
             or gateway.auth.mode not in (None, "token")
             or gateway.mode == "remote"
-            or self._has_secret_in_environment()
+            or self._environ.get("OPENCLAW_GATEWAY_TOKEN")
+            or self._environ.get("OPENCLAW_GATEWAY_PASSWORD")
         )
 
     def _with_generated_token(self) -> Snapshot:
@@ -275,7 +268,7 @@ class ConfigStore:
             text = remove_value(editable(before), where)
             in_object = isinstance(get_path(before.parsed, where[:-1]), dict)
             while in_object and get_path(parse_source(text)[0], where, MISSING) is not MISSING:
-                text = remove_value(text, where)  # the key was written twice
+                text = remove_value(text, where)  # The key was written twice.
             return text
 
         return self._write(change, repair=True)
@@ -355,7 +348,12 @@ def write_private(path: str, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    if os.name == "posix":
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def keep_backups(path: str) -> None:
@@ -369,7 +367,10 @@ def keep_backups(path: str) -> None:
     for older, newer in zip(reversed(names[1:]), reversed(names[:-1]), strict=True):
         with contextlib.suppress(FileNotFoundError):
             Path(newer).replace(older)
-    _write_bytes(names[0], data)
+    descriptor = os.open(names[0], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(data)
 
 
 @contextlib.contextmanager
@@ -378,30 +379,13 @@ def exclusive(path: str) -> Generator[None]:
     folder = make_private_dir(str(Path(path).parent))
     try:
         import fcntl
-    except ImportError:  # Windows: a last writer wins there
+    except ImportError:  # Windows has no such lock. The last writer wins there.
         yield
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _write_bytes(path: str, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(data)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

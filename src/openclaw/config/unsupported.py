@@ -180,14 +180,10 @@ def _tree() -> _Tree:
     root: _Tree = {}
     for path, reason in UNSUPPORTED.items():
         node = root
-        for segment in _segments(path):
+        for segment in path.replace("[]", ".[]").split("."):
             node = node.setdefault(segment, {})
         node[_REASON] = reason
     return root
-
-
-def _segments(path: str) -> list[str]:
-    return path.replace("[]", ".[]").split(".")
 
 
 def _found(value: Any, node: _Tree, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

@@ -15,7 +15,7 @@ import msgspec
 
 from openclaw.clock import named_zone
 from openclaw.config.durations import duration_ms
-from openclaw.config.keypath import KeyPath, format_path, get_path
+from openclaw.config.keypath import KeyPath, get_path
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import Channels, DmPolicy, GroupPolicy
 from openclaw.config.shape import FieldShape, Shape, fields_of, free_keys
@@ -45,11 +45,11 @@ _TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d|24:00")
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True):
     path: str
-    """Dotted key path; empty for the file as a whole."""
+    """The dotted key path. It is empty for the file as a whole."""
     message: str
     line: int | None = None
     file: str | None = None
-    """The included file it stands in; None for the configuration itself."""
+    """The included file that the key stands in; None for the configuration file itself."""
 
     def __str__(self) -> str:
         where = f"line {self.line}" if self.line else ""
@@ -100,10 +100,6 @@ class ConfigInvalid(ConfigError):
         self.issues = issues
 
 
-def located(path: KeyPath, message: str, line: int | None = None, file: str | None = None) -> Issue:
-    return Issue(path=format_path(path), message=message, line=line, file=file)
-
-
 def checked(value: Any, shape: Shape, path: KeyPath, report: Report) -> Any:
     """Returns the value without what is wrong in it; UNSET when nothing is left."""
     if isinstance(value, dict) and shape.record:
@@ -145,19 +141,14 @@ def _checked_record(value: dict[str, Any], record: type[msgspec.Struct], path: K
     for key in missing:
         if value.get(key) is None:
             report.issue((*path, key), "this key is required and missing")
-    if missing or len(report.issues) > before:
-        return msgspec.UNSET if missing else good
-    return _obeys_own_rule(good, record, path, report)
-
-
-def _obeys_own_rule(good: dict[str, Any], record: type[msgspec.Struct], path: KeyPath, report: Report) -> Any:
-    if not hasattr(record, "__post_init__"):
-        return good
-    try:
-        msgspec.convert(good, record)
-    except msgspec.ValidationError as error:
-        report.issue(path, str(error))
+    if missing:
         return msgspec.UNSET
+    if len(report.issues) == before and hasattr(record, "__post_init__"):
+        try:
+            msgspec.convert(good, record)  # The record checks its own rule.
+        except msgspec.ValidationError as error:
+            report.issue(path, str(error))
+            return msgspec.UNSET
     return good
 
 
@@ -226,13 +217,13 @@ def _seen(value: Any, shape: Shape) -> str:
 def check_rules(values: dict[str, Any], config: Config, report: Report) -> None:
     """Checks rules between keys. ``values`` is what was written, of any type; ``config`` is what was right."""
     agents = _list(values, "agents", "list")
-    owners: list[KeyPath] = [("agents", "list", index) for index in range(len(agents))]
-    _agent_ids(agents, report)
-    _bindings(values, agents, report)
-    _durations(values, owners, report)
-    _heartbeats(values, [("agents", "defaults"), *owners], report)
-    _zones(values, [("agents", "defaults"), *owners], report)
-    _tool_lists(values, [("tools",), *((*owner, "tools") for owner in owners)], report)
+    owners: list[KeyPath] = [("agents", "defaults"), *(("agents", "list", index) for index in range(len(agents)))]
+    _agent_ids(values, agents, report)
+    _times(values, owners, report)
+    _zones(values, owners, report)
+    for owner in [("tools",), *((*owner, "tools") for owner in owners[1:])]:
+        if get_path(values, (*owner, "allow")) and get_path(values, (*owner, "alsoAllow")):
+            report.issue((*owner, "alsoAllow"), "allow and alsoAllow exclude each other; put everything in one of them")
     _channels(values, report)
     _gateway(config, report)
 
@@ -242,7 +233,7 @@ def _list(values: dict[str, Any], *path: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _agent_ids(agents: list[Any], report: Report) -> None:
+def _agent_ids(values: dict[str, Any], agents: list[Any], report: Report) -> None:
     seen: dict[str, int] = {}
     defaults = 0
     for index, agent in enumerate(agents):
@@ -256,9 +247,6 @@ def _agent_ids(agents: list[Any], report: Report) -> None:
         defaults += get_path(agent, ("default",)) is True
     if defaults > 1:
         report.warn(("agents", "list"), "several agents are marked default; the first of them is used")
-
-
-def _bindings(values: dict[str, Any], agents: list[Any], report: Report) -> None:
     known = {normalize_agent_id(str(get_path(agent, ("id",)))) for agent in agents}
     for index, binding in enumerate(_list(values, "bindings")):
         name = get_path(binding, ("agentId",))
@@ -267,13 +255,14 @@ def _bindings(values: dict[str, Any], agents: list[Any], report: Report) -> None
             report.warn(("bindings", index, "agentId"), problem)
 
 
-def _durations(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
+def _times(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
+    """Checks durations, and the hours in which heartbeats run."""
     places: list[tuple[KeyPath, str]] = [
         (("agents", "defaults", "heartbeat", "every"), "m"),
         (("agents", "defaults", "contextPruning", "ttl"), "m"),
         (("session", "maintenance", "pruneAfter"), "d"),
         (("cron", "sessionRetention"), "d"),
-        *(((*owner, "heartbeat", "every"), "m") for owner in owners),
+        *(((*owner, "heartbeat", "every"), "m") for owner in owners[1:]),
     ]
     for path, unit in places:
         value = get_path(values, path)
@@ -283,6 +272,12 @@ def _durations(values: dict[str, Any], owners: list[KeyPath], report: Report) ->
             duration_ms(value, unit)
         except ValueError as error:
             report.issue(path, str(error))
+    for owner in owners:
+        for key in ("start", "end"):
+            path = (*owner, "heartbeat", "activeHours", key)
+            value = get_path(values, path)
+            if isinstance(value, str) and (not _TIME.fullmatch(value) or (key == "start" and value == "24:00")):
+                report.issue(path, f'"{value}" is not a time of day; write HH:MM, such as 08:30')
 
 
 def _zones(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
@@ -308,21 +303,6 @@ def _like(name: str) -> str:
     found = difflib.get_close_matches(name.strip().lower(), lowered, n=3, cutoff=0.75)
     near = list(dict.fromkeys(lowered[one] for one in found))
     return f" (near it: {', '.join(near)})" if near else ""
-
-
-def _heartbeats(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
-    for owner in owners:
-        for key in ("start", "end"):
-            path = (*owner, "heartbeat", "activeHours", key)
-            value = get_path(values, path)
-            if isinstance(value, str) and (not _TIME.fullmatch(value) or (key == "start" and value == "24:00")):
-                report.issue(path, f'"{value}" is not a time of day; write HH:MM, such as 08:30')
-
-
-def _tool_lists(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
-    for owner in owners:
-        if get_path(values, (*owner, "allow")) and get_path(values, (*owner, "alsoAllow")):
-            report.issue((*owner, "alsoAllow"), "allow and alsoAllow exclude each other; put everything in one of them")
 
 
 def _channels(values: dict[str, Any], report: Report) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from openclaw.agent.abort import Deadlines
 from openclaw.agent.compaction.memory_flush import watch_compactions
-from openclaw.agent.hooks import Hooks, load_extensions
+from openclaw.agent.hooks import CompactionHooks, load_extensions
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
@@ -149,7 +149,7 @@ async def open_gateway(
         approval_rules=ApprovalRules(state_dir, clock),
         wake=wake,
         memories=AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ)),
-        hooks=Hooks(),
+        hooks=CompactionHooks(),
         derived=Derived(),
         prompts=PromptCache(),
         reports=ReportStore(),

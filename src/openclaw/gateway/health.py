@@ -144,10 +144,12 @@ FRESH_S = 1.0
 """An answer is reused for this long. The probe needs no secret, so it must not be a way to wear out the disk."""
 PATIENCE_S = 5.0
 SIZE = 64 << 10
-"""The bytes written as a test. A message needs some pages in several files."""
+"""The number of bytes written as a test. It is what a message needs: some pages in several files."""
 
 
 class DiskCheck:
+    """Tests whether the disk of the state directory accepts writes."""
+
     def __init__(self, state_dir: str, clock: Clock) -> None:
         self._path = Path(state_dir) / ".write-check"
         self._clock = clock

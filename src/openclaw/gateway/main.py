@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,7 +45,7 @@ class Options(msgspec.Struct, kw_only=True):
 
 
 class CannotStart(Exception):
-    """What is wrong and what to do about it, for the person at the terminal."""
+    """The Gateway cannot start. The text says what is wrong and what to do, for the person at the terminal."""
 
 
 def run(
@@ -59,10 +59,13 @@ def run(
     force: bool = False,
     allow_unconfigured: bool = False,
 ) -> int:
-    """Serves until told to stop; 0 after a clean stop, 1 when it could not start."""
+    """Serves until it is told to stop. Returns 0 after a clean stop and 1 when it could not start."""
     options = Options(port=port, bind=bind, token=token, password=password, auth=auth, verbose=verbose)
     state = make_private_dir(state_dir())
-    _put_own_command_on_path()
+    # Agents may run `openclaw`, and the PATH of a service may lack its folder.
+    folder, search_path = Path(sys.executable).parent, os.environ.get("PATH", os.defpath)
+    if (folder / "openclaw").is_file() and shutil.which("openclaw", path=search_path) is None:
+        os.environ["PATH"] = os.pathsep.join([search_path, str(folder)])
     try:
         lock = GatewayLock.acquire(state, os.environ)
     except AlreadyRunning as running:
@@ -71,7 +74,13 @@ def run(
     except OSError as error:
         return _disk_refuses(error)
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        import uvloop
+
+        new_loop = uvloop.new_event_loop
+    except ImportError:  # Without uvloop (on Windows) the standard loop is used; it is slower.
+        new_loop = None
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
             while runner.run(_serve(state, options, lock)):
                 log.info("restarting in place")
         return 0
@@ -84,27 +93,11 @@ def run(
         lock.release()
 
 
-def _put_own_command_on_path() -> None:
-    """Adds the folder of ``openclaw`` to PATH, because agents may run it and a service may lack the folder."""
-    folder = Path(sys.executable).parent
-    search_path = os.environ.get("PATH", os.defpath)
-    if (folder / "openclaw").is_file() and shutil.which("openclaw", path=search_path) is None:
-        os.environ["PATH"] = os.pathsep.join([search_path, str(folder)])
-
-
 def _disk_refuses(error: OSError) -> int:
     if not is_disk_trouble(error):
         raise error
     print(f"openclaw: {in_words(error)}, then start again", file=sys.stderr)
     return 1
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # Without uvloop (on Windows) the standard loop is used; it is slower.
-        return None
-    return uvloop.new_event_loop
 
 
 async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
@@ -114,14 +107,23 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
     try:
         await asyncio.to_thread(config.load_or_create)
     except ConfigInvalid as invalid:
-        raise CannotStart(_config_problems(config.path, invalid)) from None
-    host = host_of(config.current, options)
+        lines = "\n".join(f"  - {issue}" for issue in invalid.issues[:10])
+        raise CannotStart(
+            f"{config.path} is not valid, and there is no earlier good version:\n{lines}\nMend it, then start again."
+        ) from None
+    wanted = config.current.gateway
+    if wanted.mode == "remote":
+        raise CannotStart("gateway.mode is `remote`: this machine uses another Gateway. Set gateway.mode to `local`.")
+    host = bind_host(options.bind or wanted.bind, wanted.custom_bind_host)
+    port = options.port
+    if port is None:
+        from_environment = os.environ.get("OPENCLAW_GATEWAY_PORT", "").strip()
+        port = int(from_environment) if from_environment.isdigit() else wanted.port or DEFAULT_PORT
     logs = Logs.start(state, config.current.logging, verbose=options.verbose)
     try:
-        port = port_of(config.current, options)
         secret = given_secret(config.current, options)
         async with serving(state, config, clock, os.environ, host, port, secret=secret, lock=lock) as (gateway, server):
-            _collect_calmly()
+            _collect_garbage_rarely()
             print(f"OpenClaw Gateway: {server.url(host)}", flush=True)
             return await _until_told(gateway)
     finally:
@@ -140,7 +142,7 @@ async def serving(
     secret: SharedSecret | None = None,
     lock: GatewayLock | None = None,
 ) -> AsyncGenerator[tuple[Gateway, Server]]:
-    """A Gateway that has taken up its unfinished messages and listens; the end of the context stops and closes it."""
+    """Opens a Gateway that listens and has resumed its unfinished messages. Leaving the context stops and closes it."""
     gateway = await open_gateway(state, config, clock, environ)
     gateway.given_secret = secret
     try:
@@ -163,11 +165,11 @@ async def serving(
         await close_gateway(gateway)
 
 
-def _collect_calmly() -> None:
-    """What is there at the start stays, so the garbage collector need not walk it; the rest it walks less often.
+def _collect_garbage_rarely() -> None:
+    """Excludes the objects of the start from garbage collection, and makes it look at the others less often.
 
-    With the defaults it took 7 % of every turn, and with 10,000 sessions stopped everything for 30 ms at a time. A
-    hundred runs under way are 10,000 objects that all go again: walking them in every wave was still 3 %.
+    With Python's defaults the collector takes 7 % of every turn, and with 10,000 sessions it stops everything for 30 ms
+    at a time. The threshold is so high because a hundred runs under way hold 10,000 short-lived objects.
     """
     gc.freeze()
     gc.set_threshold(30_000, 20, 50)
@@ -187,21 +189,6 @@ def given_secret(config: Config, options: Options) -> SharedSecret | None:
     )
 
 
-def host_of(config: Config, options: Options) -> str:
-    if config.gateway.mode == "remote":
-        raise CannotStart("gateway.mode is `remote`: this machine uses another Gateway. Set gateway.mode to `local`.")
-    return bind_host(options.bind or config.gateway.bind, config.gateway.custom_bind_host)
-
-
-def port_of(config: Config, options: Options) -> int:
-    if options.port is not None:
-        return options.port
-    from_environment = os.environ.get("OPENCLAW_GATEWAY_PORT", "").strip()
-    if from_environment.isdigit():
-        return int(from_environment)
-    return config.gateway.port or DEFAULT_PORT
-
-
 async def _listen(gateway: Gateway, host: str, port: int) -> Server:
     try:
         return await serve(gateway, host, port)
@@ -217,7 +204,7 @@ async def _listen(gateway: Gateway, host: str, port: int) -> Server:
 
 
 async def _until_told(gateway: Gateway) -> bool:
-    """Waits for a signal or for a restart that the configuration asked for; True means begin again."""
+    """Waits for a signal or for a requested restart. Returns True when the Gateway is to start again."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -228,11 +215,6 @@ async def _until_told(gateway: Gateway) -> bool:
     for wait in waits:
         wait.cancel()
     return not stop.is_set()
-
-
-def _config_problems(path: str, invalid: ConfigInvalid) -> str:
-    lines = "\n".join(f"  - {issue}" for issue in invalid.issues[:10])
-    return f"{path} is not valid, and there is no earlier good version:\n{lines}\nMend it, then start again."
 
 
 LOCK_NAME = "gateway.lock"

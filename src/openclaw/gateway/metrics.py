@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from openclaw.clock import Clock
 from openclaw.events import AssistantEnded, Event
-from openclaw.messages import Usage
 from openclaw.runs.outcome import ending_of
 from openclaw.runs.run_index import Observer, RunRecord
 
@@ -34,19 +33,15 @@ class Histogram:
 
 
 class Metrics:
+    """What has been counted since the start."""
+
     def __init__(self) -> None:
         self.messages: Counter[str] = Counter()
-        """Messages by their end state."""
+        """The number of messages by their end state."""
         self.tokens: Counter[str] = Counter()
         self.model_errors: Counter[str] = Counter()
-        """Failed model calls by the kind of error."""
+        """The number of failed model calls by the kind of error."""
         self.turns = Histogram(TURN_SECONDS)
-
-    def spent(self, usage: Usage) -> None:
-        self.tokens["input"] += usage.input
-        self.tokens["output"] += usage.output
-        self.tokens["cache_read"] += usage.cache_read
-        self.tokens["cache_write"] += usage.cache_write
 
 
 class MeteredRun:
@@ -62,7 +57,9 @@ class MeteredRun:
 
     def event(self, event: Event) -> None:
         if isinstance(event, AssistantEnded):
-            self._metrics.spent(event.message.usage)
+            usage = event.message.usage
+            for kind in ("input", "output", "cache_read", "cache_write"):
+                self._metrics.tokens[kind] += getattr(usage, kind)
         self._inner.event(event)
 
     def aborted(self, reason: str) -> None:
@@ -88,6 +85,8 @@ LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0
 
 
 class LoopLag:
+    """Measures how late the event loop wakes a task that sleeps."""
+
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=WINDOW)

@@ -58,12 +58,14 @@ class Restart:
 
     async def take_note(self) -> dict[str, Any] | None:
         """The note of the process before this one. It is removed when it is read."""
-        return await asyncio.to_thread(self._take)
 
-    def _take(self) -> dict[str, Any] | None:
-        try:
+        def take() -> Any:
             note = json.loads(self._path.read_bytes())
             self._path.unlink()
+            return note
+
+        try:
+            note = await asyncio.to_thread(take)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from openclaw.config.schema import Config, ModelConfig, ProviderConfig
     from openclaw.models.detect import FoundServer
 
+log = logging.getLogger(__name__)
+
 AGENTS_KEPT = 256
+DEFAULT_WINDOW = 200_000
+DEFAULT_MAX_TOKENS = 8192
+LOCAL_WINDOW = 8192
+"""The embedded model keeps its whole window in memory, so a larger window must be configured."""
 
 
 class UnknownModel(ModelError):
@@ -231,14 +237,6 @@ def _providers_with_profiles(state_dir: str) -> frozenset[str]:
     files = Path(state_dir, "agents").glob("*/agent/auth-profiles.json")
     stored = [profile for path in files for profile in read_profiles(str(path))]
     return frozenset(canonical_provider(profile.provider) for profile in stored)
-
-
-log = logging.getLogger(__name__)
-
-DEFAULT_WINDOW = 200_000
-DEFAULT_MAX_TOKENS = 8192
-LOCAL_WINDOW = 8192
-"""The embedded model keeps its whole window in memory, so a larger window must be configured."""
 
 
 def configured_models(config: Config, environ: Mapping[str, str]) -> Iterator[Model]:

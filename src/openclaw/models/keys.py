@@ -121,7 +121,10 @@ class Keys:
             case "profile":
                 return next(profile.secret for profile in profiles if profile.id == source.where)
             case "missing":
-                raise MissingKey(_how_to_set(model))
+                names = [name for name in env_names(model.provider) if "OAUTH" not in name]
+                variable = f"set the environment variable {' or '.join(names)}, or " if names else "set "
+                path = f"models.providers.{model.provider}.apiKey"
+                raise MissingKey(f"No API key for {model.provider}: {variable}{path} in the config.")
 
     async def _from_file(self, ref: SecretRef, path: str) -> str:
         key = await _fetch(ref, self._environ, path)
@@ -294,12 +297,6 @@ def _checked(key: str, source: KeySource, provider: str) -> str:
             f"The key for {provider} from {where} contains spaces, line breaks or other characters no key has."
         )
     return key
-
-
-def _how_to_set(model: Model) -> str:
-    names = [name for name in env_names(model.provider) if "OAUTH" not in name]
-    variable = f"set the environment variable {' or '.join(names)}, or " if names else "set "
-    return f"No API key for {model.provider}: {variable}models.providers.{model.provider}.apiKey in the config."
 
 
 def _everyone_can_read(name: str) -> bool:

@@ -24,7 +24,7 @@ from openclaw.agent.compaction.compaction import (
 )
 from openclaw.agent.compaction.pins import Pin, add_pin, pins_of, remove_pin
 from openclaw.agent.compaction.undo import go_back, preview, undo
-from openclaw.agent.hooks import Reason
+from openclaw.agent.hooks import CompactionReason
 from openclaw.agent.prepare import Prepared, prepare
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.window.tokens import context_tokens
@@ -229,7 +229,7 @@ class Compactions:
         self,
         prepared: Prepared,
         transcript: Transcript,
-        reason: Reason,
+        reason: CompactionReason,
         emit: Callable[[Event], None] | None,
     ) -> CompactionJob:
         async def exclusively(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -251,7 +251,7 @@ class Compactions:
         return job
 
     async def _job_for(
-        self, agent_id: str, key: str, reason: Reason, emit: Callable[[Event], None] | None = None
+        self, agent_id: str, key: str, reason: CompactionReason, emit: Callable[[Event], None] | None = None
     ) -> CompactionJob | None:
         transcript = await self._open(agent_id, key)
         if transcript is None:

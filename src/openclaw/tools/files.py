@@ -167,11 +167,7 @@ def _text(page: FilePage, path: str, limit: int | None) -> ToolResult:
         return text_result(f"{text}\n\n[{more} more lines in file. Use offset={following} to continue.]")
     else:
         return text_result(text)
-    return text_result(text, {"truncation": _counters(page)})
-
-
-def _counters(page: FilePage) -> dict[str, Any]:
-    return {
+    truncation = {
         "truncated": True,
         "truncatedBy": page.cut_by,
         "totalLines": page.total_lines,
@@ -182,6 +178,7 @@ def _counters(page: FilePage) -> dict[str, Any]:
         "maxLines": MAX_PAGE_LINES,
         "maxBytes": MAX_PAGE_BYTES,
     }
+    return text_result(text, {"truncation": truncation})
 
 
 def _picture(data: bytes, mime_type: str, model_sees_images: bool) -> ToolResult:

@@ -204,9 +204,10 @@ def _facts(session: ProcessSession) -> dict[str, Any]:
     }
     if session.ended.is_set():
         facts["endedAt"] = session.ended_at
-        facts["exitCode" if session.exit_signal is None else "exitSignal"] = (
-            session.process.exit_code if session.exit_signal is None else session.exit_signal
-        )
+        if session.exit_signal is None:
+            facts["exitCode"] = session.process.exit_code
+        else:
+            facts["exitSignal"] = session.exit_signal
     return facts
 
 

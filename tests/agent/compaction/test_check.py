@@ -10,11 +10,11 @@ from openclaw.agent.compaction.check import (
     CARRIED_HEADING,
     Need,
     fault_of,
+    identifiers_in,
     lost,
     lost_too_much,
-    marks_in,
-    mended,
     needs_of,
+    with_lost_lines,
 )
 from openclaw.messages import TextBlock, UserMessage
 from tests.agent.scripted import says
@@ -25,7 +25,7 @@ def user(text: str) -> UserMessage:
 
 
 @pytest.mark.parametrize(
-    ("text", "marks"),
+    ("text", "identifiers"),
     [
         ("see https://example.org/a?b=1.", ("https://example.org/a?b=1",)),
         ("write to mia@example.org", ("mia@example.org",)),
@@ -41,8 +41,8 @@ def user(text: str) -> UserMessage:
         ("plain facade words decade", ()),
     ],
 )
-def test_names_a_person_will_need_again_are_found(text: str, marks: tuple[str, ...]) -> None:
-    assert marks_in(text) == marks
+def test_names_a_person_will_need_again_are_found(text: str, identifiers: tuple[str, ...]) -> None:
+    assert identifiers_in(text) == identifiers
 
 
 def test_lines_with_names_tasks_and_decisions_are_needed_and_small_talk_is_not() -> None:
@@ -131,12 +131,12 @@ def test_a_summary_that_lost_a_line_or_two_is_mended_rather_than_refused() -> No
 @given(st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=80), max_size=20))
 def test_a_mended_summary_has_lost_nothing_when_there_is_room(lines: list[str]) -> None:
     needs = [Need(line.strip()) for line in lines if line.strip()]
-    text = mended("The summary.", lost("The summary.", needs), 10_000)
+    text = with_lost_lines("The summary.", lost("The summary.", needs), 10_000)
     assert not lost(text, needs)
 
 
 def test_the_newest_lines_are_carried_when_there_is_not_room_for_all() -> None:
-    text = mended("The summary.", [Need(f"line {n} " + "x" * 40) for n in range(50)], 400)
+    text = with_lost_lines("The summary.", [Need(f"line {n} " + "x" * 40) for n in range(50)], 400)
     assert "line 49" in text
     assert "line 0 " not in text
     assert "older lines are only in the transcript" in text

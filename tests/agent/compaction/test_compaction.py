@@ -27,7 +27,7 @@ from openclaw.agent.compaction.compaction import (
 from openclaw.agent.compaction.pins import PinRefused, add_pin, pins_of, remove_pin
 from openclaw.agent.compaction.summary import NO_HISTORY, SPLIT_SEPARATOR, WITHOUT_MODEL, part_share
 from openclaw.agent.compaction.undo import go_back, preview, undo
-from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, Compaction, Leaving
+from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, CompactionResult, Leaving
 from openclaw.config.load import build
 from openclaw.events import CompactionEnded, CompactionStarted
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolResultMessage, UserMessage, user_text
@@ -433,7 +433,7 @@ async def test_an_extension_may_refuse_or_write_the_summary_itself(session: Stor
 
     async def before(about: BeforeCompact) -> Any:
         answer = answers.pop(0)
-        own = Compaction(summary="by the extension", first_kept_entry_id=about.first_kept_entry_id)
+        own = CompactionResult(summary="by the extension", first_kept_entry_id=about.first_kept_entry_id)
         return answer if answer is not None else own
 
     async def after(what: Compacted) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.agent.compaction.summary import FileOps, conversation, digest, pieces, without_file_lists
+from openclaw.agent.compaction.summary import FileOps, conversation, excerpts, pieces, without_file_lists
 from openclaw.agent.window.tokens import text_tokens
 from openclaw.messages import ImageBlock, Message, TextBlock, ThinkingBlock, ToolResultMessage, UserMessage
 from tests.agent.scripted import call, says
@@ -45,7 +45,7 @@ def test_any_conversation_is_told_in_the_pieces_that_were_asked_for(sizes: list[
 
 
 def test_the_digest_tells_the_newest_words_and_says_what_is_missing() -> None:
-    text = digest([*(user(f"word {n}") for n in range(100)), result("output"), says("last")], 300)
+    text = excerpts([*(user(f"word {n}") for n in range(100)), result("output"), says("last")], 300)
     assert text.endswith("- Assistant: last")
     assert "output" not in text
     assert "only in the transcript" in text

@@ -56,7 +56,7 @@ def write(path: Path, *entries: dict[str, Any]) -> Path:
 
 
 async def total(spending: Spending, *places: Path, price_of: Any = free_of_charge) -> Totals:
-    return await spending.reckon(lambda found: total_of(found.values(), price_of), list(places))
+    return await spending.compute(lambda found: total_of(found.values(), price_of), list(places))
 
 
 async def test_a_file_that_grew_is_read_from_where_it_ended(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_an_unknown_price_is_unknown_and_a_known_one_is_applied(tmp_path: 
 async def test_days_are_those_of_the_readers_zone(tmp_path: Path, zone: Any, days: list[str]) -> None:
     path = write(tmp_path / "s.jsonl", answer(NOON + 14 * 60_000, 1), answer(NOON + 15 * 60_000, 2))
     span = Days("2026-11-01", "2026-11-30", zone)
-    daily = await Spending().reckon(lambda found: daily_totals(found.values(), free_of_charge, span), [path])
+    daily = await Spending().compute(lambda found: daily_totals(found.values(), free_of_charge, span), [path])
     assert list(daily) == days
     assert sum(totals.input for totals in daily.values()) == 3
 
@@ -144,7 +144,7 @@ async def test_messages_tools_and_errors_are_counted(tmp_path: Path) -> None:
     result = {"role": "toolResult", "content": [], "isError": True, "timestamp": NOON}
     failed = answer(NOON, 0, stopReason="error")
     path = write(tmp_path / "s.jsonl", user, answer(NOON, 1, content=calls), {**user, "message": result}, failed)
-    found: FileSpend = await Spending().reckon(lambda files: files[path], [path])
+    found: FileSpend = await Spending().compute(lambda files: files[path], [path])
     (seen,) = found.activity.values()
     assert (seen.user, seen.assistant, seen.tool_calls, seen.tool_results, seen.errors) == (1, 2, 2, 1, 2)
     assert list(found.tools.values()) == [2]

@@ -7,7 +7,6 @@ from openclaw.gateway.auth.shared_auth import (
     FailedAuthLimiter,
     SharedSecret,
     check,
-    check_bearer,
     refusal_text,
     start_problem,
 )
@@ -25,8 +24,8 @@ def test_token_mode_looks_at_the_token_only(token: str | None, password: str | N
 
 
 def test_a_bearer_counts_as_whatever_this_gateway_uses() -> None:
-    assert check_bearer(SharedSecret(mode="password", password="pässwörd"), "pässwörd").ok
-    assert check_bearer(TOKEN, "s" * 24).ok
+    assert check(SharedSecret(mode="password", password="pässwörd"), "pässwörd", "pässwörd").ok
+    assert check(TOKEN, "s" * 24, "s" * 24).ok
 
 
 def test_without_a_configured_secret_nobody_gets_in() -> None:

@@ -1,7 +1,7 @@
-"""What a summary must not lose, and whether it did. Pure functions; no model is asked.
+"""Finds the lines that a summary must keep, and checks whether it did. These functions call no model.
 
-Names a person will need again (ids, paths, addresses), open tasks and decisions are found in what is about to leave the
-prompt. A summary that lost some of them is mended by carrying their lines over word for word.
+The lines are those with an identifier (an id, a path, an address), open tasks, decisions, and facts that a person told.
+The lines that a summary lost are appended to it word for word.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from openclaw.agent.window.tokens import text_tokens
 from openclaw.messages import AssistantMessage, Message, UserMessage, user_text
 
 CARRIED_HEADING = "## Kept word for word"
-_CARRIED = CARRIED_HEADING.strip("# ").lower()
 MOST_NEEDS = 400
 LONGEST_LINE = 300
 LONGEST_TEXT = 20_000
 LONGEST_PARAGRAPH = 4000
 SHORTEST_SUMMARY = 24
-"""Characters below which a text tells next to nothing: the beginnings of what was said are put beside it."""
+"""A summary with fewer characters says almost nothing. The beginnings of the messages are added to it."""
 _LOST_SHARE = 0.5
-"""A summary that lost more than this of what was to be kept is asked for again before it is mended."""
+"""The model is asked again if its summary lost a larger share of the needed lines."""
 
-_MARKS = re.compile(
+_IDENTIFIER = re.compile(
     r"""https?://[^\s<>"')\]]+
     | [\w.+-]+@[\w-]+\.[\w.-]+
     | \b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b
@@ -60,7 +59,7 @@ _FACT = re.compile(
     r"(?:\d{1,2}:\d{2}\b|[$€£]\s?\d|\d\s?(?:€|eur|euros?|usd|dollars?)\b)",
     re.IGNORECASE,
 )
-"""What a person says of themselves and their things; questions are not facts."""
+"""Matches what people say about themselves and their things."""
 _HEADING = re.compile(r"^#{1,4}\s")
 _WRAPPER = re.compile(
     r"^\[message_id: [^\]]*\]$|^System: \[[^\]]*\]|^\[[A-Z][a-z]{2} \d{4}-\d{2}-\d{2} [^\]]*\]\s*", re.MULTILINE
@@ -69,14 +68,15 @@ _WORD = re.compile(r"[^\W_]{4,}")
 
 
 class Need(msgspec.Struct, frozen=True):
-    """One line that must survive: its marks, or most of its words, have to be in the summary."""
+    """A line whose content must be in the summary."""
 
     text: str
-    marks: tuple[str, ...] = ()
+    identifiers: tuple[str, ...] = ()
+    """The identifiers in the line. If there are any, the summary must have all of them."""
 
 
 def needs_of(previous_summary: str, messages: Sequence[Message]) -> list[Need]:
-    """Oldest first, each line once; the newest are kept when there are too many. For a thread: it may take a while."""
+    """The lines to keep, oldest first, each once. Of too many lines the newest are taken. Slow: call it in a thread."""
     found: dict[str, Need] = {}
     for source in (*(_of_message(message) for message in reversed(messages)), _of_summary(previous_summary)):
         for need in reversed(list(source)):
@@ -87,7 +87,7 @@ def needs_of(previous_summary: str, messages: Sequence[Message]) -> list[Need]:
 
 
 def _of_summary(summary: str) -> Iterable[Need]:
-    """What an earlier summary held: carried lines and open tasks, decisions, and every line with a mark."""
+    """The carried lines, open tasks, decisions and lines with an identifier in an earlier summary."""
     section = ""
     for line in summary.splitlines():
         if _HEADING.match(line):
@@ -96,26 +96,30 @@ def _of_summary(summary: str) -> Iterable[Need]:
         if not line.strip() or _DONE.match(line) or line.startswith("<"):
             continue
         text = _bare(line)
-        marks = marks_in(text)
+        identifiers = identifiers_in(text)
         listed = line.lstrip().startswith(("-", "*")) or line.lstrip()[:1].isdigit()
-        if marks or _TASK.match(line) or (listed and ("decision" in section or section == _CARRIED)):
-            yield Need(text, marks)
+        if (
+            identifiers
+            or _TASK.match(line)
+            or (listed and ("decision" in section or section == CARRIED_HEADING.strip("# ").lower()))
+        ):
+            yield Need(text, identifiers)
 
 
 def _of_message(message: Message) -> Iterable[Need]:
     if isinstance(message, UserMessage):
-        yield from _of_text(_WRAPPER.sub("", _ends(user_text(message))), with_marks=True)
+        yield from _of_text(_WRAPPER.sub("", _ends(user_text(message))), with_identifiers=True)
     elif isinstance(message, AssistantMessage) and message.stop_reason not in ("error", "aborted"):
-        # An answer may quote a whole file: only its tasks and decisions are looked for.
-        yield from _of_text(_ends(message.text), with_marks=False)
+        # An answer may quote a whole file, so that its identifiers are not collected.
+        yield from _of_text(_ends(message.text), with_identifiers=False)
 
 
 def _ends(text: str) -> str:
-    """Of a long paste only what stands around it: a log is not a list of things to remember."""
+    """The beginning and the end of a long text. The middle is usually a pasted log and holds nothing to remember."""
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT // 2]}\n{text[-LONGEST_TEXT // 2 :]}"
 
 
-def _of_text(text: str, *, with_marks: bool) -> Iterable[Need]:
+def _of_text(text: str, *, with_identifiers: bool) -> Iterable[Need]:
     fenced = False
     for line in text.splitlines():
         if line.lstrip().startswith("```"):
@@ -123,32 +127,34 @@ def _of_text(text: str, *, with_marks: bool) -> Iterable[Need]:
         if fenced or not line.strip():
             continue
         for sentence in _sentences(line):
-            marks = marks_in(sentence) if with_marks else ()
-            told = with_marks and not sentence.rstrip().endswith("?") and _FACT.search(sentence)
-            if marks or told or _TASK.match(sentence) or _DECISION.search(sentence):
-                yield Need(_bare(sentence), marks)
+            identifiers = identifiers_in(sentence) if with_identifiers else ()
+            told = with_identifiers and not sentence.rstrip().endswith("?") and _FACT.search(sentence)
+            if identifiers or told or _TASK.match(sentence) or _DECISION.search(sentence):
+                yield Need(_bare(sentence), identifiers)
 
 
 def _sentences(line: str) -> list[str]:
     if len(line) <= LONGEST_LINE:
         return [line]
     if len(line) > LONGEST_PARAGRAPH:
-        # A dump rather than prose: people put what matters before or after it.
+        # A line as long as this is a dump. What matters stands before or after it.
         line = f"{line[: LONGEST_PARAGRAPH // 4]}\n{line[-LONGEST_PARAGRAPH // 4 :]}"
     return [part for part in re.split(r"(?<=[.!?])\s+|\n", line) if part.strip()]
 
 
 def _bare(line: str) -> str:
+    """The line without its list marker, cut to ``LONGEST_LINE``."""
     text = re.sub(r"^\s*(?:[-*]|\d+\.)\s+(?:\[ \]\s*)?", "", line).strip()
     return text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1].rstrip() + "…"
 
 
-def marks_in(text: str) -> tuple[str, ...]:
-    """Looks closely only at words that are not plain words: that is twenty times faster."""
+def identifiers_in(text: str) -> tuple[str, ...]:
+    """The ids, paths, addresses, dates and long numbers in a text, each once."""
     found: dict[str, None] = {}
     for word in text.split():
         bare = word.strip("\"'`()<>[]{}.,;:!?*")
-        if not bare.isalpha() and (match := _MARKS.search(bare)) is not None:
+        # The check for plain words makes this twenty times faster.
+        if not bare.isalpha() and (match := _IDENTIFIER.search(bare)) is not None:
             found[match.group().rstrip(".,;:")] = None
     for number in _PHONE.finditer(text):
         found[number.group()] = None
@@ -159,7 +165,7 @@ def marks_in(text: str) -> tuple[str, ...]:
 
 
 def fault_of(summary: str, replaced_tokens: int, most_tokens: int) -> str | None:
-    """Why a text cannot be taken as a summary at all; None when it can."""
+    """Why a text cannot be used as a summary; None if it can."""
     text = summary.strip()
     if not text:
         return "it is empty"
@@ -172,11 +178,13 @@ def fault_of(summary: str, replaced_tokens: int, most_tokens: int) -> str | None
 
 
 def lost(summary: str, needs: Sequence[Need]) -> list[Need]:
+    """The needed lines whose content is not in the summary."""
     words = frozenset(word.casefold() for word in _WORD.findall(summary))
     return [need for need in needs if not _covered(need, summary, words)]
 
 
 def lost_too_much(missing: Sequence[Need], needs: Sequence[Need]) -> bool:
+    """Whether the model should be asked for a better summary."""
     return len(missing) >= 3 and len(missing) > len(needs) * _LOST_SHARE
 
 
@@ -185,14 +193,14 @@ def _covered(need: Need, summary: str, words: frozenset[str]) -> bool:
         return True
     own = {word.casefold() for word in _WORD.findall(need.text)}
     share = len(own & words) / len(own) if own else 1.0
-    if need.marks:
-        # The name alone says nothing: some of what was said about it must be there as well.
-        return all(mark in summary for mark in need.marks) and share >= 0.5
+    if need.identifiers:
+        # The identifier alone is not enough. Half of the words around it must be there too.
+        return all(identifier in summary for identifier in need.identifiers) and share >= 0.5
     return share >= 0.7
 
 
-def mended(summary: str, missing: Sequence[Need], most_chars: int) -> str:
-    """The summary with the lost lines under a heading of their own; the newest when there is not room for all."""
+def with_lost_lines(summary: str, missing: Sequence[Need], most_chars: int) -> str:
+    """The summary with the lost lines under their own heading. If not all fit, the newest are taken."""
     if not missing:
         return summary
     lines: list[str] = []

@@ -1,7 +1,8 @@
-"""Compaction: the older part of a conversation becomes one added entry; no byte of the transcript changes.
+"""Compaction: the older part of a conversation is replaced in the prompt by a summary.
 
-A pass either leaves a strictly smaller prompt behind or appends nothing. At most three model calls are made; when they
-give no summary and the prompt must shrink, one is put together without a model.
+The summary is appended to the transcript as an entry; the messages stay in the file. A compaction makes the prompt
+smaller or appends nothing. It makes at most three model calls. If they fail and the prompt must shrink, the summary is
+made without a model.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from openclaw.agent.compaction.summary import (
     CALL_TIMEOUT_S,
     FileOps,
     Summariser,
-    Summary,
     SummaryFailed,
     SummaryTask,
     tool_failures,
     without_file_lists,
     without_model,
 )
-from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, Compaction, Leaving, Reason
+from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, CompactionReason, CompactionResult, Leaving
 from openclaw.agent.prepare import Prepared
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.billed_calls import NO_BILL, BilledCalls, RunBill
@@ -41,26 +41,46 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.base import Context, Transcript
 
+log = logging.getLogger("openclaw.agents.compaction")
+
 SMALLEST_KEPT = 64
+SMALLEST_SUMMARY = 256
 KEPT_SLACK = 1.2
-"""How far the share of the window that history may take can be exceeded before more of it is condensed."""
+"""The kept messages may exceed ``maxHistoryShare`` by this factor."""
+TOO_SMALL = "Nothing to compact (session too small)"
+ALREADY = "Already compacted"
+CANCELLED = "Compaction cancelled"
+STILL_TOO_LARGE = (
+    "The conversation does not fit the model's window, and condensing it once did not help. Start over with /new, or "
+    "choose a model with a larger window with /model. ({error})"
+)
+_FAILED: dict[CompactionReason, str] = {
+    "threshold": "Auto-compaction failed",
+    "overflow": "Context overflow recovery failed",
+    "manual": "Compaction failed",
+}
+
+
+# Settings
 
 
 class CompactionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The effective numbers for one model. All sizes are in tokens."""
+
     window: int
     reserve: int
-    """Tokens kept free; beyond ``window - reserve`` history is condensed."""
+    """The part of the window that stays free. A prompt above ``window - reserve`` is condensed."""
     keep: int
-    """Tokens of recent messages kept word for word."""
+    """The size of the recent messages that are kept word for word."""
     enabled: bool = True
     instructions: str = ""
-    """Added to every request for a summary."""
+    """A text that is added to every request for a summary."""
     warning: str = ""
-    """What the configuration asked for and could not have."""
+    """Why a configured value is not used; empty if all are."""
     safeguard: bool = False
-    """Parts are smaller, failed tools are listed, and a summariser that fails does not prevent the compaction."""
+    """Summarises in smaller parts, lists failed tools, and compacts without a model if the model fails."""
     most_kept: int | None = None
-    """With ``safeguard``: what is kept is cut further until it is no larger."""
+    """The most that is kept; set with ``safeguard``."""
 
     @property
     def limit(self) -> int:
@@ -68,7 +88,7 @@ class CompactionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def history_limit(config: Config, window: int) -> int:
-    """Beyond these tokens history is condensed: the reserve is raised by its floor and bounded by half the window."""
+    """The size above which a prompt is condensed. The reserve is at least its floor and at most half the window."""
     return window - min(_wanted_reserve(config), window // 2)
 
 
@@ -79,7 +99,7 @@ def _wanted_reserve(config: Config) -> int:
 
 
 def compaction_settings(config: Config, window: int, overhead: int = 0) -> CompactionSettings:
-    """Effective numbers; what is kept leaves room."""
+    """The settings for a model's window. ``overhead`` is the size of the system prompt and the tools."""
     agent, general = config.agents.defaults.compaction, config.compaction
     wanted, reserve = _wanted_reserve(config), window - history_limit(config, window)
     warning = ""
@@ -108,17 +128,22 @@ def should_compact(context_tokens: int, window: int, reserve: int) -> bool:
     return context_tokens > window - reserve
 
 
+# Where to cut
+
+
 class Cut(msgspec.Struct, frozen=True):
+    """Where the kept messages begin."""
+
     index: int
-    """The first message that is kept."""
+    """The index of the first message that is kept."""
     turn_start: int | None = None
-    """Set when the cut goes through a turn: where that turn began."""
+    """The index at which the turn begins that the cut divides; None if it divides no turn."""
 
 
 def find_cut(messages: Sequence[Message], keep_tokens: int, start: int = 0) -> Cut:
-    """Keeps about ``keep_tokens`` from the end; never separates a tool result from its call.
+    """Keeps about ``keep_tokens`` from the end, and never separates a tool result from its call.
 
-    ``start``: messages before it (an earlier summary) are not part of the question.
+    Messages before ``start`` (an earlier summary) are ignored.
     """
     valid = [place for place in range(start, len(messages)) if not isinstance(messages[place], ToolResultMessage)]
     if not valid:
@@ -127,61 +152,50 @@ def find_cut(messages: Sequence[Message], keep_tokens: int, start: int = 0) -> C
     for place in range(len(messages) - 1, start - 1, -1):
         kept += message_tokens(messages[place])
         if kept >= keep_tokens:
-            # The end may be results without an answer yet: then the message that made the calls is kept with them.
+            # If only tool results follow, the message that made the calls is kept with them.
             index = next((candidate for candidate in valid if candidate >= place), valid[-1])
             break
-    return Cut(index, _turn_start(messages, index, start))
-
-
-def _turn_start(messages: Sequence[Message], index: int, start: int) -> int | None:
     if isinstance(messages[index], UserMessage):
-        return None
-    for place in range(index - 1, start - 1, -1):
-        if isinstance(messages[place], UserMessage):
-            return place
-    return None
+        return Cut(index)
+    before = (place for place in range(index - 1, start - 1, -1) if isinstance(messages[place], UserMessage))
+    return Cut(index, next(before, None))
 
 
-log = logging.getLogger("openclaw.agents.compaction")
-
-TOO_SMALL = "Nothing to compact (session too small)"
-ALREADY = "Already compacted"
-CANCELLED = "Compaction cancelled"
-SMALLEST_SUMMARY = 256
-_FAILED: dict[Reason, str] = {
-    "threshold": "Auto-compaction failed",
-    "overflow": "Context overflow recovery failed",
-    "manual": "Compaction failed",
-}
+# Records
 
 
-async def at_once(work: Callable[[], Awaitable[Any]]) -> Any:
-    """For callers that own the session already."""
+async def _at_once(work: Callable[[], Awaitable[Any]]) -> Any:
     return await work()
 
 
 class CompactionJob(msgspec.Struct, kw_only=True):
-    """One compaction of one session: who asks, why, and with which numbers."""
+    """All that a compaction of one session needs to know."""
 
     runtime: Runtime
     agent_id: str
     session_key: str
     transcript: Transcript
     model: Model
-    """Writes the summary."""
+    """The model that writes the summary."""
     budget: PromptBudget
     settings: CompactionSettings
-    reason: Reason
+    reason: CompactionReason
     instructions: str = ""
+    """What the person asks the summary to stress."""
     urgent: bool = False
-    """The next prompt does not fit: if no summary can be had, one is made without a model."""
+    """True if the next prompt does not fit. If the model fails, the summary is then made without it."""
     in_run: bool = False
-    exclusively: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]] = at_once
-    """Waits for the session's turn; only the entry is written inside, never a model asked."""
+    """True if a run waits for this compaction."""
+    exclusively: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]] = _at_once
+    """Calls a function while it holds the session's lock. The default is for callers that hold it already.
+
+    The hooks before the compaction and the writing of the entry use it. The summary is made outside.
+    """
     waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-    """Marks the wait for the model, so that it can be stopped."""
+    """Surrounds the wait for a model or a hook, so that an abort can end it."""
     emit: Callable[[Event], None] = lambda event: None
     will_retry: bool = False
+    """True if the run repeats its model call after a successful compaction. The final event says so."""
     timeout_s: float = CALL_TIMEOUT_S
     bill: RunBill = NO_BILL
 
@@ -198,37 +212,44 @@ class CompactionJob(msgspec.Struct, kw_only=True):
 
 
 class CompactionPlan(msgspec.Struct, kw_only=True):
+    """What a compaction will condense and keep."""
+
     first_kept_id: str
     compaction_id: str | None
-    """The compaction before; a plan made for another state of the branch is not carried out."""
+    """The compaction on which the plan is based. If there is another one by now, the plan is dropped."""
     task: SummaryTask
     kept_tokens: int
     tokens_before: int
     files: FileOps
     failures: str
-    """Tools that failed, as the summary lists them; empty where it does not."""
+    """The section about failed tools that follows the summary; empty without ``safeguard``."""
     pins: list[Pin]
 
 
 class CompactionOutcome(msgspec.Struct, kw_only=True):
+    """What a compaction did."""
+
     status: Literal["compacted", "skipped", "failed"]
     reason: str = ""
+    """Why it was skipped or failed, in words for people."""
     entry_id: str | None = None
     tokens_before: int = 0
     tokens_after: int = 0
-    """Estimated size of the next prompt."""
+    """The estimated size of the next prompt."""
     count: int = 0
-    """Compactions of the session so far."""
+    """The number of compactions in this session so far."""
     calls: int = 0
+    """The number of model calls."""
     method: Literal["summary", "trim", "hook"] = "summary"
+    """Who made the summary: the model, the fallback without a model, or a hook."""
 
 
 class NothingToDo(Exception):
-    """Why there is nothing to condense."""
+    """There is nothing to condense. The text says why."""
 
 
-class OutOfDate(Exception):
-    """The branch changed while the summary was made."""
+class CommitRefused(Exception):
+    """The summary cannot be appended, because the branch has changed or the prompt would not be smaller."""
 
 
 # Planning
@@ -241,22 +262,23 @@ async def make_plan(job: CompactionJob) -> CompactionPlan:
     if context.compaction_id is not None and transcript.leaf_id == context.compaction_id:
         raise NothingToDo(ALREADY)
     start = 0 if context.compaction_id is None else 1
-    cut = choose_cut(context.messages, start, job.settings.keep, urgent=job.urgent, most=_most_kept(job))
+    cut = _choose_cut(job, context.messages, start)
     if cut.index <= start:
         raise NothingToDo(TOO_SMALL)
     leaving = context.messages[start : cut.index]
     if job.reason == "threshold" and prompt_tokens(leaving) < job.settings.window // 50:
         raise NothingToDo("what could be condensed is too little to help")
-    previous = await _previous(transcript, context)
+    entry = await transcript.entry(context.compaction_id) if context.compaction_id is not None else None
+    previous = fields_of(entry.raw) if entry is not None else {}
     files = _files(previous)
     files.take(leaving)
     pins = await pins_of(transcript)
-    kept = context.messages[cut.index :]
+    kept_tokens = prompt_tokens(context.messages[cut.index :])
     return CompactionPlan(
         first_kept_id=context.entry_ids[cut.index],
         compaction_id=context.compaction_id,
-        task=await asyncio.to_thread(_task, job, context, cut, start, previous, prompt_tokens(kept)),
-        kept_tokens=prompt_tokens(kept),
+        task=await asyncio.to_thread(_task, job, context, cut, start, str(previous.get("summary") or ""), kept_tokens),
+        kept_tokens=kept_tokens,
         tokens_before=tokens_now(context),
         files=files,
         failures=tool_failures(leaving) if job.settings.safeguard else "",
@@ -264,59 +286,47 @@ async def make_plan(job: CompactionJob) -> CompactionPlan:
     )
 
 
-def choose_cut(messages: list[Message], start: int, keep: int, *, urgent: bool, most: int | None = None) -> Cut:
-    """When the prompt must shrink, less is kept rather than nothing condensed; and never more than ``most``."""
+def _choose_cut(job: CompactionJob, messages: list[Message], start: int) -> Cut:
+    """The cut for ``settings.keep``, or for less if too much would be kept or an urgent job would condense nothing."""
+    # An urgent job must not keep one old message that fills the next prompt again.
+    most = job.settings.most_kept or (max(1, job.budget.room) if job.urgent else None)
+    # A last message that waits for its answer is kept, however long it is. It does not count.
+    end = len(messages) - (bool(messages) and isinstance(messages[-1], UserMessage))
+    keep = job.settings.keep
     cut = find_cut(messages, keep, start)
-    while keep > 1 and ((urgent and cut.index <= start) or _too_much(messages, cut, most)):
+    while keep > 1 and (
+        (job.urgent and cut.index <= start) or (most is not None and prompt_tokens(messages[cut.index : end]) > most)
+    ):
         keep //= 2
         cut = find_cut(messages, keep, start)
     return cut
 
 
-def _most_kept(job: CompactionJob) -> int | None:
-    """Where the next prompt does not fit, one old message must not fill it again."""
-    return job.settings.most_kept or (max(1, job.budget.room) if job.urgent else None)
-
-
-def _too_much(messages: list[Message], cut: Cut, most: int | None) -> bool:
-    """Words that wait for their answer do not count: they stay, however long they are."""
-    end = len(messages) - (bool(messages) and isinstance(messages[-1], UserMessage))
-    return most is not None and prompt_tokens(messages[cut.index : end]) > most
-
-
 def tokens_now(context: Context) -> int:
-    """The conversation's size: as the provider last counted it, estimates for what came since."""
+    """The size of the conversation: the provider's last count, plus estimates for the messages since."""
     since = context.messages[0].timestamp if context.compaction_id is not None and context.messages else -1
     return context_estimate(context.messages, since)
 
 
-def _task(
-    job: CompactionJob, context: Context, cut: Cut, start: int, previous: dict[str, Any], kept: int
-) -> SummaryTask:
+def _task(job: CompactionJob, context: Context, cut: Cut, start: int, previous: str, kept_tokens: int) -> SummaryTask:
+    """Blocking, because the search for the needed lines may take long."""
     end = cut.index if cut.turn_start is None else cut.turn_start
     history, prefix = context.messages[start:end], context.messages[end : cut.index]
-    before = unpinned(without_file_lists(str(previous.get("summary") or ""))).strip()
-    replaced = sum(message_tokens(message) for message in (*history, *prefix)) + text_tokens(before)
-    room = job.settings.limit - job.budget.overhead - kept
-    most = max(SMALLEST_SUMMARY, min(job.settings.reserve, room // 2))
-    focus = "\n".join(text for text in (job.settings.instructions, job.instructions) if text)
+    previous = unpinned(without_file_lists(previous)).strip()
+    room = job.settings.limit - job.budget.overhead - kept_tokens
     return SummaryTask(
         history=history,
         prefix=prefix,
-        previous=before,
-        instructions=focus,
-        replaced_tokens=replaced,
-        most_tokens=most,
-        needs=needs_of(before, (*history, *prefix)),
+        previous=previous,
+        instructions="\n".join(text for text in (job.settings.instructions, job.instructions) if text),
+        replaced_tokens=sum(message_tokens(message) for message in (*history, *prefix)) + text_tokens(previous),
+        most_tokens=max(SMALLEST_SUMMARY, min(job.settings.reserve, room // 2)),
+        needs=needs_of(previous, (*history, *prefix)),
     )
 
 
-async def _previous(transcript: Transcript, context: Context) -> dict[str, Any]:
-    entry = await transcript.entry(context.compaction_id) if context.compaction_id is not None else None
-    return fields_of(entry.raw) if entry is not None else {}
-
-
 def _files(previous: dict[str, Any]) -> FileOps:
+    """The files that the previous compaction lists, unless a hook made it."""
     details = previous.get("details")
     if previous.get("fromHook") or not isinstance(details, dict):
         return FileOps()
@@ -329,27 +339,25 @@ def _files(previous: dict[str, Any]) -> FileOps:
 
 
 async def compact(job: CompactionJob) -> CompactionOutcome:
-    """One pass. What goes wrong is part of the outcome; only cancellation is raised."""
+    """Makes one compaction. Errors are part of the outcome; only cancellation is raised."""
     hooks = job.runtime.hooks
-    session_id = job.transcript.session_id
+    session: dict[str, Any] = {
+        "agent_id": job.agent_id,
+        "session_key": job.session_key,
+        "session_id": job.transcript.session_id,
+        "reason": job.reason,
+    }
     try:
         plan = await make_plan(job)
     except NothingToDo as nothing:
         return CompactionOutcome(status="skipped", reason=str(nothing))
-    leaving = Leaving(
-        agent_id=job.agent_id,
-        session_key=job.session_key,
-        session_id=session_id,
-        reason=job.reason,
-        in_run=job.in_run,
-    )
     if hooks.before_content_leaves:
         with job.waiting():
-            await job.exclusively(lambda: hooks.content_leaves(leaving))
+            await job.exclusively(lambda: hooks.content_leaves(Leaving(**session, in_run=job.in_run)))
     job.emit(CompactionStarted(job.reason))
     outcome = CompactionOutcome(status="failed", reason=CANCELLED)
     try:
-        plan = await make_plan(job)  # The hook may have written to the transcript.
+        plan = await make_plan(job)  # A hook may have written to the transcript.
         outcome = await _carry_out(job, plan)
     except NothingToDo as nothing:
         outcome = CompactionOutcome(status="skipped", reason=str(nothing))
@@ -363,10 +371,7 @@ async def compact(job: CompactionJob) -> CompactionOutcome:
         )
     await hooks.tell_after(
         Compacted(
-            agent_id=job.agent_id,
-            session_key=job.session_key,
-            session_id=session_id,
-            reason=job.reason,
+            **session,
             entry_id=outcome.entry_id,
             from_hook=outcome.method == "hook",
             error=outcome.reason if outcome.status == "failed" else "",
@@ -393,84 +398,77 @@ async def _carry_out(job: CompactionJob, plan: CompactionPlan) -> CompactionOutc
         return CompactionOutcome(status="skipped", reason=answer.why or CANCELLED)
     if answer is not None:
         return await _commit(job, plan, answer, CompactionOutcome(status="compacted", method="hook"))
-    made = await _summary(job, plan)
-    if isinstance(made, CompactionOutcome):
-        return made
-    compaction, outcome = made
-    done = await _commit(job, plan, compaction, outcome)
-    if done.status == "failed" and outcome.method == "summary" and (job.urgent or job.settings.safeguard):
-        trim = _compaction(plan, without_model(plan.task), "trim", outcome.calls)
-        return await _commit(job, plan, trim, CompactionOutcome(status="compacted", method="trim", calls=outcome.calls))
-    return done
-
-
-async def _summary(
-    job: CompactionJob, plan: CompactionPlan
-) -> tuple[Compaction, CompactionOutcome] | CompactionOutcome:
+    can_trim = job.urgent or job.settings.safeguard
     summariser = job.summariser()
-    method: Literal["summary", "trim"] = "summary"
     try:
         if not job.model.tools:
             raise SummaryFailed(f"{job.model.ref} is too small to write summaries")
         with job.waiting():
-            made = await summariser.summarise(plan.task)
+            text = await summariser.summarise(plan.task)
     except SummaryFailed as failed:
         log.warning("compaction of %s: %s", job.session_key, failed)
-        if not job.urgent and not job.settings.safeguard and job.model.tools:
+        if not can_trim and job.model.tools:
             return CompactionOutcome(status="failed", reason=str(failed), calls=summariser.calls)
-        made = Summary(text=without_model(plan.task), calls=summariser.calls, refused=summariser.refused)
-        method = "trim"
-    for why in made.refused:
+        text = None
+    for why in summariser.refused:
         log.info("compaction of %s: a summary was refused: %s", job.session_key, why)
-    compaction = _compaction(plan, made.text, method, made.calls)
-    return compaction, CompactionOutcome(status="compacted", method=method, calls=made.calls)
+    if text is not None:
+        outcome = await _commit_text(job, plan, text, "summary", summariser.calls)
+        if outcome.status != "failed" or not can_trim:
+            return outcome
+    return await _commit_text(job, plan, without_model(plan.task), "trim", summariser.calls)
 
 
-def _compaction(plan: CompactionPlan, summary: str, method: str, calls: int) -> Compaction:
+async def _commit_text(
+    job: CompactionJob, plan: CompactionPlan, text: str, method: Literal["summary", "trim"], calls: int
+) -> CompactionOutcome:
+    """Commits a summary with the lists of files and failures and the pinned texts."""
     read, modified = plan.files.lists()
-    details = {"readFiles": read, "modifiedFiles": modified, "method": method, "modelCalls": calls}
-    return Compaction(
-        summary=summary.strip() + plan.failures + plan.files.block() + pinned_block(plan.pins),
+    result = CompactionResult(
+        summary=text.strip() + plan.failures + plan.files.block() + pinned_block(plan.pins),
         first_kept_entry_id=plan.first_kept_id,
         tokens_before=plan.tokens_before,
-        details=details,
+        details={"readFiles": read, "modifiedFiles": modified, "method": method, "modelCalls": calls},
     )
+    return await _commit(job, plan, result, CompactionOutcome(status="compacted", method=method, calls=calls))
 
 
 async def _commit(
-    job: CompactionJob, plan: CompactionPlan, compaction: Compaction, outcome: CompactionOutcome
+    job: CompactionJob, plan: CompactionPlan, result: CompactionResult, outcome: CompactionOutcome
 ) -> CompactionOutcome:
-    """Writes the entry when it is the session's turn, if it still fits the branch and makes the prompt smaller."""
+    """Appends the entry under the session's lock and completes the outcome. If it is refused, the outcome is failed."""
     outcome.tokens_before = plan.tokens_before
     try:
-        await job.exclusively(lambda: _append(job, plan, compaction, outcome))
-    except OutOfDate as problem:
+        await job.exclusively(lambda: _append(job, plan, result, outcome))
+    except CommitRefused as problem:
         return CompactionOutcome(status="failed", reason=str(problem), calls=outcome.calls)
     return outcome
 
 
-async def _append(job: CompactionJob, plan: CompactionPlan, compaction: Compaction, outcome: CompactionOutcome) -> None:
+async def _append(
+    job: CompactionJob, plan: CompactionPlan, result: CompactionResult, outcome: CompactionOutcome
+) -> None:
     transcript = job.transcript
     entry = await job.runtime.sessions.get(job.agent_id, job.session_key)
     if entry is None or entry["sessionId"] != transcript.session_id:
-        raise OutOfDate("the session was replaced meanwhile")
+        raise CommitRefused("the session was replaced meanwhile")
     context = transcript.context()
-    kept_id = compaction.first_kept_entry_id
+    kept_id = result.first_kept_entry_id
     if context.compaction_id != plan.compaction_id or kept_id not in context.entry_ids:
-        raise OutOfDate("the conversation took another course meanwhile")
-    summary = compaction.summary
+        raise CommitRefused("the conversation took another course meanwhile")
+    summary = result.summary
     if lost_pins := forgotten(plan.pins, summary):
         summary += pinned_block(lost_pins)
     kept = context.messages[context.entry_ids.index(kept_id) :]
     before, after = prompt_tokens(context.messages), text_tokens(summary) + prompt_tokens(kept)
     if after >= before:
-        raise OutOfDate(f"condensing would not make the conversation smaller ({before} tokens, then {after})")
+        raise CommitRefused(f"condensing would not make the conversation smaller ({before} tokens, then {after})")
     fields: dict[str, Any] = {
         "type": "compaction",
         "summary": summary,
         "firstKeptEntryId": kept_id,
         "tokensBefore": plan.tokens_before,
-        "details": {**compaction.details, **({"pins": plan.pins} if plan.pins else {})},
+        "details": {**result.details, **({"pins": plan.pins} if plan.pins else {})},
     }
     if outcome.method == "hook":
         fields["fromHook"] = True
@@ -482,7 +480,7 @@ async def _append(job: CompactionJob, plan: CompactionPlan, compaction: Compacti
 async def count_compaction(
     runtime: Runtime, agent_id: str, session_key: str, transcript: Transcript, tokens_after: int, add: int = 1
 ) -> int:
-    """Appended entries are counted, and the size of the next prompt is what it is now."""
+    """Adds to the session's number of compactions, stores the new prompt size, and returns the number."""
 
     def change(entry: SessionEntry | None) -> SessionEntry | None:
         if entry is None or entry["sessionId"] != transcript.session_id:
@@ -497,10 +495,7 @@ async def count_compaction(
     return entry.get("compactionCount", 0) if entry is not None else 0
 
 
-STILL_TOO_LARGE = (
-    "The conversation does not fit the model's window, and condensing it once did not help. Start over with /new, or "
-    "choose a model with a larger window with /model. ({error})"
-)
+# What runs and commands use
 
 
 def settings_for(prepared: Prepared, runtime: Runtime) -> CompactionSettings:
@@ -510,7 +505,7 @@ def settings_for(prepared: Prepared, runtime: Runtime) -> CompactionSettings:
 
 
 def summary_model(runtime: Runtime, otherwise: Model) -> Model:
-    """The model that writes summaries; the session's own unless another is configured and known."""
+    """The model that writes summaries: the configured one, or ``otherwise`` if none is configured or it is unknown."""
     name = runtime.config.current.agents.defaults.compaction.model
     if not name:
         return otherwise
@@ -522,22 +517,24 @@ def summary_model(runtime: Runtime, otherwise: Model) -> Model:
 
 
 def overflowed(error: str | None, failure: ModelError | None) -> bool:
+    """Whether a run failed because its prompt was too large for the model."""
     return error is not None and ((failure is not None and failure.kind == "overflow") or is_overflow(error))
 
 
 def silently_overflowed(final: AssistantMessage | None, prepared: Prepared) -> bool:
+    """Whether the provider answered a prompt that was larger than the window, after cutting it without an error."""
     return final is not None and is_silent_overflow(final, prepared.model.context_window)
 
 
 async def after_overflow(job: CompactionJob, prepared: Prepared) -> CompactionOutcome | None:
-    """The estimate was wrong: it is corrected, and the conversation condensed."""
+    """Corrects the token estimate, which was too low, and compacts if that is enabled."""
     prepared.window.was_too_large()
     job.budget = prepared.window.budget
     return await compact(job) if job.settings.enabled else None
 
 
 async def without_answer(transcript: Transcript, answer_id: str) -> None:
-    """Takes an answer off the branch that the model gave to a prompt it had cut without a word."""
+    """Takes an answer off the branch, because the provider had cut the prompt. The entry stays in the file."""
     entry = await transcript.entry(answer_id)
     if entry is not None:
         transcript.branch(entry.parent_id)

@@ -1,7 +1,7 @@
-"""The silent turn before a compaction, in which the agent writes down what must outlast the conversation.
+"""The memory flush: a silent turn before a compaction, in which the agent writes notes to its memory files.
 
-It is a side branch of the transcript: kept in the file for whoever wants to know, but no part of the conversation.
-Nothing of it is shown or delivered, and it does not fill the window it is there to empty.
+The turn is stored as a side branch of the transcript. It is not part of the conversation, takes no room in the prompt,
+and nothing of it is delivered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from openclaw.agent.spend.billed_calls import NO_BILL, BilledCalls, RunBill
 from openclaw.clock import named_zone
 from openclaw.config.agents import sandbox_config, wants_sandbox
 from openclaw.config.schema import Config, MemoryFlush
-from openclaw.events import AssistantEnded, Event, RunEnded, ToolEnded
+from openclaw.events import AssistantEnded, Event, ToolEnded
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import ModelError
 from openclaw.models.retry import next_retry_ms
@@ -41,9 +41,9 @@ from openclaw.tools.files import WriteTool
 log = logging.getLogger("openclaw.agents.memory")
 
 MOST_ANSWERS = 12
-"""Model calls of one flush; notes that take more are cut off there."""
+"""The most model calls of one flush. A flush that wants more is stopped."""
 USABLE = frozenset({"read", "memory_search", "memory_get"})
-"""Besides ``write``, which only adds. Anything else could be noticed outside, and this turn is to be silent."""
+"""The tools of a flush, besides an appending ``write``. None of them has an effect that others could notice."""
 PROMPT = (
     "The older part of this conversation is about to be condensed. Before that, write down what must last: decisions, "
     "facts about people and projects, preferences, open tasks, where things are. Put it into `memory/{date}.md` in "
@@ -63,7 +63,10 @@ SILENT_HINT = f"If no visible reply is needed, start your answer with {NO_REPLY}
 
 
 def due(entry: SessionEntry | None, window: int, floor: int, soft: int) -> bool:
-    """Whether the window has filled up so far that the next compaction is near, and this cycle was not flushed yet."""
+    """Whether the next compaction is near and no flush was made since the last one.
+
+    It is near when the session's size is within ``soft`` tokens of ``window - floor``.
+    """
     if entry is None:
         return False
     total, threshold = entry.get("totalTokens", 0), window - floor - soft
@@ -71,35 +74,34 @@ def due(entry: SessionEntry | None, window: int, floor: int, soft: int) -> bool:
 
 
 def flushed_this_cycle(entry: SessionEntry) -> bool:
+    """Whether a flush was made since the last compaction."""
     return entry.get("memoryFlushCompactionCount") == entry.get("compactionCount", 0)
 
 
 def workspace_closed(config: Config, agent_id: str, session_key: str, workspace: Path) -> bool:
-    """True where notes could not be kept: a sandbox that may not write to the workspace, or no writable folder."""
+    """Whether notes cannot be written: the sandbox may not write to the workspace, or the folder is not writable."""
     if wants_sandbox(config, agent_id, session_key):
         return sandbox_config(config, agent_id).workspace_access != "rw"
     return not (workspace.is_dir() and os.access(workspace, os.W_OK | os.X_OK))
 
 
 def texts(settings: MemoryFlush, now_ms: int, zone_name: str | None) -> tuple[str, str]:
-    """The turn's words and its addition to the system prompt, with today's date where the person is."""
+    """The turn's message and its addition to the system prompt, with today's date in the person's zone."""
     now = datetime.fromtimestamp(now_ms / 1000, named_zone(zone_name))
     prompt = settings.prompt.strip() or PROMPT
     date = f"{now:%Y-%m-%d}"
     prompt = prompt.replace("{date}", date).replace("YYYY-MM-DD", date)
     prompt = prompt.replace("{time}", f"{now:%A %Y-%m-%d %H:%M} ({zone_name or now.tzname() or 'local time'})")
-    return _may_be_silent(prompt), _may_be_silent(settings.system_prompt.strip() or SYSTEM)
+    system = settings.system_prompt.strip() or SYSTEM
+    prompt, system = (text if NO_REPLY in text else f"{text}\n\n{SILENT_HINT}" for text in (prompt, system))
+    return prompt, system
 
 
-def _may_be_silent(text: str) -> str:
-    return text if NO_REPLY in text else f"{text}\n\n{SILENT_HINT}"
-
-
-# The two occasions
+# The two callers
 
 
 def is_due(runtime: Runtime, prepared: Prepared) -> bool:
-    """Asked before each new message of a user. True once per compaction cycle."""
+    """Whether a run must flush before it answers a new message. True once per compaction cycle."""
     config = runtime.config.current
     if prepared.source == "heartbeat" or not config.compaction.enabled:
         return False
@@ -115,9 +117,9 @@ async def flush(
     abort: AbortSignal,
     bill: RunBill = NO_BILL,
 ) -> bool:
-    """True when notes were asked for and the turn is recorded.
+    """Makes a flush within a run. Returns whether the agent was asked and the turn is stored.
 
-    The caller owns the session. A failure is logged, and tried again at the next message.
+    The caller holds the session's lock. A failure is logged; the next message tries again.
     """
     try:
         with abort.waiting():
@@ -127,8 +129,16 @@ async def flush(
         return False
 
 
-async def flush_before_leaving(runtime: Runtime, leaving: Leaving) -> bool:
-    """Called by a compaction, whatever its reason: what was not flushed yet in this cycle is flushed now."""
+def watch_compactions(runtime: Runtime) -> None:
+    """Registers the hook that makes a flush before every compaction, unless one was made in this cycle."""
+
+    async def hook(leaving: Leaving) -> bool:
+        return await _flush_before_compaction(runtime, leaving)
+
+    runtime.hooks.before_content_leaves.append(hook)
+
+
+async def _flush_before_compaction(runtime: Runtime, leaving: Leaving) -> bool:
     entry = await runtime.sessions.get(leaving.agent_id, leaving.session_key)
     if entry is None or entry["sessionId"] != leaving.session_id or flushed_this_cycle(entry):
         return False
@@ -138,13 +148,6 @@ async def flush_before_leaving(runtime: Runtime, leaving: Leaving) -> bool:
         return False
     prepared = await prepare(runtime, leaving.agent_id, leaving.session_key, leaving.session_id)
     return await _flush(runtime, transcript, prepared)
-
-
-def watch_compactions(runtime: Runtime) -> None:
-    async def hook(leaving: Leaving) -> bool:
-        return await flush_before_leaving(runtime, leaving)
-
-    runtime.hooks.before_content_leaves.append(hook)
 
 
 # The turn itself
@@ -175,11 +178,16 @@ async def _flush(
     kept = False
     try:
         messages = [*said, prompt]
-        ended = await _ask(messages, _options(runtime, prepared, tools, system, calls), prepared)
-        if ended.outcome == "error" or (ended.outcome == "aborted" and not _wrote(ended.messages)):
+        async with asyncio.timeout(min(prepared.timeout_s or LONGEST_FLUSH_S, LONGEST_FLUSH_S)):
+            await prepared.cleaner.prepare(messages)
+            ended = await run_loop(messages, _options(runtime, prepared, tools, system, calls))
+        wrote = any(
+            isinstance(m, ToolResultMessage) and m.tool_name == "write" and not m.is_error for m in ended.messages
+        )
+        if ended.outcome == "error" or (ended.outcome == "aborted" and not wrote):
             log.warning("memory flush of %s failed: %s", prepared.session_key, ended.error)
             return False
-        await _keep(runtime, transcript, words, ended.messages)
+        await _store(runtime, transcript, words, ended.messages)
         kept = True
     except TimeoutError:
         log.warning("memory flush of %s took too long; it is tried again at the next message", prepared.session_key)
@@ -191,13 +199,8 @@ async def _flush(
     return True
 
 
-async def _ask(messages: list[Message], options: LoopOptions, prepared: Prepared) -> RunEnded:
-    async with asyncio.timeout(min(prepared.timeout_s or LONGEST_FLUSH_S, LONGEST_FLUSH_S)):
-        await prepared.cleaner.prepare(messages)
-        return await run_loop(messages, options)
-
-
 def usable_tools(tools: dict[str, Tool]) -> dict[str, Tool]:
+    """The tools of a flush."""
     usable = {name: tool for name, tool in tools.items() if name in USABLE}
     if isinstance(write := tools.get("write"), WriteTool):
         usable["write"] = AddingWrite(write)
@@ -205,7 +208,7 @@ def usable_tools(tools: dict[str, Tool]) -> dict[str, Tool]:
 
 
 class AddingWrite:
-    """``write`` as it works during a flush: notes of earlier days and turns cannot be overwritten."""
+    """``write`` during a flush. It appends to a file that exists, so that earlier notes are not overwritten."""
 
     def __init__(self, write: WriteTool) -> None:
         self._write = write
@@ -217,7 +220,7 @@ class AddingWrite:
 
 
 def settled(messages: list[Message]) -> list[Message]:
-    """What was said, without words that still wait for their answer: this turn is not about them."""
+    """The messages without those at the end that have no answer yet. The flush is not about them."""
     end = len(messages)
     while end and isinstance(messages[end - 1], UserMessage):
         end -= 1
@@ -227,7 +230,7 @@ def settled(messages: list[Message]) -> list[Message]:
 def _options(
     runtime: Runtime, prepared: Prepared, tools: dict[str, Tool], system: str, calls: BilledCalls
 ) -> LoopOptions:
-    # The addition goes to the end, and every tool stays listed: what the provider has cached serves this turn too.
+    # The addition goes to the end and every tool stays listed, so that the provider's prompt cache still matches.
     suffix = f"{prepared.prompt.suffix}\n\n{system}".strip()
     prompt: SystemPrompt = msgspec.structs.replace(prepared.prompt, suffix=suffix)
     prepared = msgspec.structs.replace(prepared, prompt=prompt, tool_choice=None, max_tokens=None)
@@ -268,12 +271,8 @@ def _options(
     )
 
 
-def _wrote(messages: list[Message]) -> bool:
-    return any(isinstance(m, ToolResultMessage) and m.tool_name == "write" and not m.is_error for m in messages)
-
-
-async def _keep(runtime: Runtime, transcript: Transcript, words: str, messages: list[Message]) -> None:
-    """On a side branch, all at once at the end: a crash before that leaves the conversation where it was."""
+async def _store(runtime: Runtime, transcript: Transcript, words: str, messages: list[Message]) -> None:
+    """Stores the turn on a side branch. A crash before this leaves the conversation as it was."""
     leaf = transcript.leaf_id
     stored = [
         await stored_result(message, runtime.blobs, runtime.state_dir)
@@ -290,7 +289,7 @@ async def _keep(runtime: Runtime, transcript: Transcript, words: str, messages: 
             last = await transcript.append({"type": "message", "message": message})
     finally:
         transcript.branch(leaf)
-        # Appended to the conversation, so that it goes on from there after a restart too.
+        # After a restart the conversation continues from the last entry of the file. This entry puts it on the branch.
         data = {"timestamp": runtime.clock.now_ms(), "firstEntryId": first, "lastEntryId": last}
         answer = next((m for m in reversed(messages) if isinstance(m, AssistantMessage)), None)
         if answer is not None:
@@ -299,6 +298,7 @@ async def _keep(runtime: Runtime, transcript: Transcript, words: str, messages: 
 
 
 async def _record(runtime: Runtime, prepared: Prepared) -> None:
+    """Notes in the session's entry that this cycle was flushed."""
     now = runtime.clock.now_ms()
 
     def change(entry: SessionEntry | None) -> SessionEntry | None:

@@ -1,7 +1,7 @@
-"""Pinned text: what a person wants kept word for word, whatever is condensed around it.
+"""Pins: texts that a person wants to keep word for word through every compaction.
 
-A pin is an entry of the transcript that enters the model's context. At a compaction the pinned texts are copied into
-the new entry as they are; taking a pin off is again an added entry.
+A pin is an entry of the transcript that the model sees. A compaction copies the pinned texts into its own entry.
+Another entry removes a pin.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ MOST_PINNED_CHARS = 16_000
 
 
 class PinRefused(Exception):
-    """What was wrong, for the person who asked."""
+    """A pin cannot be added or removed. The text is for the person who asked."""
 
 
 class Pin(msgspec.Struct, frozen=True):
+    """A pinned text. ``id`` is the id of its entry."""
+
     id: str
     text: str
 
 
 async def pins_of(transcript: Transcript) -> list[Pin]:
-    """The pins of the active branch, oldest first: those the last compaction carried, then those in the context."""
+    """The pins of the active branch, oldest first: those of the last compaction's entry, then those added since."""
     context = transcript.context()
     last = await transcript.entry(context.compaction_id) if context.compaction_id is not None else None
     pins = {pin.id: pin for pin in _carried(last)}
@@ -53,6 +55,7 @@ async def pins_of(transcript: Transcript) -> list[Pin]:
 
 
 def _carried(compaction: Entry | None) -> list[Pin]:
+    """The pins in a compaction's entry."""
     details = fields_of(compaction.raw).get("details") if compaction is not None else None
     listed = details.get("pins") if isinstance(details, dict) else None
     try:
@@ -62,7 +65,7 @@ def _carried(compaction: Entry | None) -> list[Pin]:
 
 
 async def add_pin(transcript: Transcript, text: str) -> Pin:
-    """Called by whoever owns the session at the moment."""
+    """Pins a text, unless it is pinned already. Raises ``PinRefused``. The caller must hold the session's lock."""
     wanted = text.strip()
     if not wanted:
         raise PinRefused("Nothing to pin: write the text after /pin.")
@@ -84,7 +87,7 @@ async def add_pin(transcript: Transcript, text: str) -> Pin:
 
 
 async def remove_pin(transcript: Transcript, number: int) -> Pin:
-    """By its place in the list, counted from 1."""
+    """Removes a pin by its place in the list, counted from 1. Raises ``PinRefused``."""
     pins = await pins_of(transcript)
     if not 1 <= number <= len(pins):
         fault = "Nothing is pinned." if not pins else f"There are {len(pins)} pinned texts; /pins lists them."
@@ -105,11 +108,12 @@ async def remove_pin(transcript: Transcript, number: int) -> Pin:
 
 
 def pinned_block(pins: Sequence[Pin]) -> str:
+    """The block that a compaction appends to its summary; empty without pins."""
     return "" if not pins else "\n\n<pinned>\n" + "\n".join(pin.text for pin in pins) + "\n</pinned>"
 
 
 def unpinned(summary: str) -> str:
-    """A summary without the block above: it is made anew each time."""
+    """The summary without the block of ``pinned_block``. Each compaction makes it again."""
     before, opening, rest = summary.partition("\n\n<pinned>\n")
     if not opening:
         return summary
@@ -118,5 +122,5 @@ def unpinned(summary: str) -> str:
 
 
 def forgotten(pins: Sequence[Pin], text: str) -> list[Pin]:
-    """Pins whose words are not in the text."""
+    """The pins whose text is not in ``text``."""
     return [pin for pin in pins if pin.text not in text]

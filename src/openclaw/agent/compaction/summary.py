@@ -1,4 +1,8 @@
-"""A conversation as plain text for a summariser: who said what, long output shortened, in pieces that fit."""
+"""Summaries of conversations.
+
+The first half turns messages into plain text that fits a request: each with its speaker, long output shortened. The
+second half has the prompts and the ``Summariser``, which calls the model and checks its answers.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
-from openclaw.agent.compaction.check import SHORTEST_SUMMARY, Need, fault_of, lost, lost_too_much, mended
+from openclaw.agent.compaction.check import SHORTEST_SUMMARY, Need, fault_of, lost, lost_too_much, with_lost_lines
 from openclaw.agent.window.tokens import prompt_tokens, text_tokens
 from openclaw.agent.window.window import cut_text
 from openclaw.messages import (
@@ -24,20 +28,25 @@ from openclaw.messages import (
 )
 from openclaw.models.base import Model, ModelError, ModelRequest
 from openclaw.models.thinking import clamp_to_model
+from openclaw.text import shortened
 
 OUTPUT_CHARS = 2000
-"""A tool result is quoted no longer than this, whatever the room."""
+"""The most characters of a tool result that are quoted."""
 _LEVELS = ((OUTPUT_CHARS, 20_000), (600, 6000), (200, 2000), (80, 800), (0, 300))
-"""Characters of a tool result and of any other text, from generous to sparing."""
+"""The most characters of a tool result and of any other text. ``pieces`` takes the first pair with which all fits."""
+FAILURES_HEADING = "## Tool Failures"
+MOST_FAILURES = 8
+FAILURE_CHARS = 240
 
 
 class FileOps(msgspec.Struct):
-    """Files the conversation read and changed, so that a summary need not list them."""
+    """The files that the conversation read and changed. They are listed after the summary, so that it need not."""
 
     read: set[str] = msgspec.field(default_factory=set[str])
     modified: set[str] = msgspec.field(default_factory=set[str])
 
     def take(self, messages: Iterable[Message]) -> None:
+        """Adds the files that the tool calls of these messages name."""
         for message in messages:
             for call in message.tool_calls if isinstance(message, AssistantMessage) else ():
                 path = call.arguments.get("path") or call.arguments.get("file_path")
@@ -48,7 +57,7 @@ class FileOps(msgspec.Struct):
                         self.modified.add(path)
 
     def lists(self) -> tuple[list[str], list[str]]:
-        """Read only, then modified; both sorted."""
+        """The files that were only read, and the files that were modified. Both are sorted."""
         return sorted(self.read - self.modified), sorted(self.modified)
 
     def block(self, most_chars: int = 4000) -> str:
@@ -61,7 +70,7 @@ class FileOps(msgspec.Struct):
 
 
 def without_file_lists(summary: str) -> str:
-    """A summary without the lists above: they are made anew each time."""
+    """The summary without the lists that ``FileOps.block`` appended. Each compaction makes them again."""
     for name in ("read-files", "modified-files"):
         before, opening, rest = summary.partition(f"\n\n<{name}>\n")
         _, closing, after = rest.partition(f"\n</{name}>")
@@ -70,33 +79,24 @@ def without_file_lists(summary: str) -> str:
     return summary
 
 
-FAILURES_HEADING = "## Tool Failures"
-MOST_FAILURES = 8
-FAILURE_CHARS = 240
-
-
 def tool_failures(messages: Iterable[Message]) -> str:
-    """The section of a summary that tells which tools failed and how, each call once."""
+    """The section of a summary that lists the failed tool calls, each once; empty if there are none."""
     failed = {m.tool_call_id: m for m in messages if isinstance(m, ToolResultMessage) and m.is_error}
     if not failed:
         return ""
-    lines = [_failure(message) for message in list(failed.values())[:MOST_FAILURES]]
+    lines: list[str] = []
+    for message in list(failed.values())[:MOST_FAILURES]:
+        details = message.details if isinstance(message.details, dict) else {}
+        facts = [f"{name}={details[name]}" for name in ("status", "exitCode") if details.get(name) is not None]
+        about = f" ({' '.join(facts)})" if facts else ""
+        lines.append(f"- {message.tool_name}{about}: {shortened(message.text, FAILURE_CHARS) or 'failed'}")
     if len(failed) > MOST_FAILURES:
         lines.append(f"- …and {len(failed) - MOST_FAILURES} more")
-    return "\n\n".join(("", FAILURES_HEADING + "\n" + "\n".join(lines)))
+    return f"\n\n{FAILURES_HEADING}\n" + "\n".join(lines)
 
 
-def _failure(message: ToolResultMessage) -> str:
-    details = message.details if isinstance(message.details, dict) else {}
-    facts = [f"{name}={details[name]}" for name in ("status", "exitCode") if details.get(name) is not None]
-    text = " ".join(message.text.split())
-    said = text if len(text) <= FAILURE_CHARS else text[: FAILURE_CHARS - 1].rstrip() + "…"
-    about = f" ({' '.join(facts)})" if facts else ""
-    return f"- {message.tool_name}{about}: {said or 'failed'}"
-
-
-def spoken(message: Message, output_chars: int = OUTPUT_CHARS, text_chars: int = 1 << 30) -> str:
-    """One message with its label; empty when there is nothing to tell. Pictures are left out."""
+def labelled(message: Message, output_chars: int = OUTPUT_CHARS, text_chars: int = 1 << 30) -> str:
+    """One message as text with a label such as ``[User]``; empty if it has no text. Images are left out."""
     match message:
         case UserMessage():
             text = user_text(message).strip()
@@ -128,17 +128,18 @@ def _call(call: ToolCall, text_chars: int) -> str:
 
 
 def conversation(messages: Sequence[Message]) -> str:
-    return "\n\n".join(part for message in messages if (part := spoken(message)))
+    """The whole conversation as text."""
+    return "\n\n".join(part for message in messages if (part := labelled(message)))
 
 
 def pieces(messages: Sequence[Message], most_tokens: int, most_pieces: int) -> list[str]:
-    """The conversation in at most ``most_pieces`` texts of at most ``most_tokens`` each.
+    """The conversation as at most ``most_pieces`` texts of at most ``most_tokens`` each.
 
-    The more there is, the shorter each message is quoted; if even that is not enough, the middle is left out.
+    In a long conversation each message is cut shorter. If it is still too long, the middle is left out.
     """
     packed: list[list[str]] = []
     for output_chars, text_chars in _LEVELS:
-        parts = [part for message in messages if (part := spoken(message, output_chars, text_chars))]
+        parts = [part for message in messages if (part := labelled(message, output_chars, text_chars))]
         packed = _packed(parts, most_tokens)
         if len(packed) <= most_pieces:
             return ["\n\n".join(piece) for piece in packed]
@@ -151,6 +152,7 @@ def pieces(messages: Sequence[Message], most_tokens: int, most_pieces: int) -> l
 
 
 def _packed(parts: Sequence[str], most_tokens: int) -> list[list[str]]:
+    """The parts in groups of at most ``most_tokens``. A part that is too long by itself is cut."""
     packed: list[list[str]] = [[]]
     size = 0
     for part in parts:
@@ -166,8 +168,8 @@ def _packed(parts: Sequence[str], most_tokens: int) -> list[list[str]]:
     return packed if packed[0] else []
 
 
-def digest(messages: Sequence[Message], most_chars: int) -> str:
-    """Without a model: the beginning of each thing that was said, as many of the newest as there is room for."""
+def excerpts(messages: Sequence[Message], most_chars: int) -> str:
+    """The first words of each message, as many of the newest as there is room for. No model is needed."""
     lines: list[str] = []
     left = most_chars
     for message in reversed(messages):
@@ -175,10 +177,10 @@ def digest(messages: Sequence[Message], most_chars: int) -> str:
             continue
         who = "User" if isinstance(message, UserMessage) else "Assistant"
         said = user_text(message) if isinstance(message, UserMessage) else message.text
-        words = " ".join(said.split())
+        words = shortened(said, 200)
         if not words:
             continue
-        line = f"- {who}: {words if len(words) <= 200 else words[:199].rstrip() + '…'}"
+        line = f"- {who}: {words}"
         left -= len(line) + 1
         if left < 0:
             lines.append("- (what was said before that is only in the transcript)")
@@ -187,11 +189,16 @@ def digest(messages: Sequence[Message], most_chars: int) -> str:
     return "\n".join(reversed(lines))
 
 
+# Asking the model
+
+
 MOST_CALLS = 3
+"""The most model calls for one summary."""
 CALL_TIMEOUT_S = 180.0
 WAITED_FOR_S = 60.0
-"""The same where someone waits for the answer: what can be had without a model is then better than a long wait."""
+"""The timeout of a call while a person waits. A summary without a model is then better than a long wait."""
 LARGEST_PART, SMALLEST_PART = 0.4, 0.15
+"""The bounds of ``part_share``."""
 SPLIT_SEPARATOR = "\n\n---\n\n**Turn Context (split turn):**\n\n"
 NO_HISTORY = "No prior history."
 WITHOUT_MODEL = "(Put together without a model. The transcript holds every word.)"
@@ -245,32 +252,33 @@ BRANCH = (
 
 
 class SummaryFailed(Exception):
-    """No summary could be had; the text says why."""
+    """The model gave no usable summary. The text says why."""
 
 
 class SummaryTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be condensed. ``history`` and ``prefix`` may be empty, not both."""
+    """What is to be summarised. One of ``history`` and ``prefix`` may be empty."""
 
     history: Sequence[Message]
     prefix: Sequence[Message] = ()
-    """The beginning of a turn whose end is kept."""
+    """The beginning of a turn whose end is kept word for word."""
     previous: str = ""
+    """The summary of the compaction before this one."""
     instructions: str = ""
+    """What the person or the config asks the summary to stress."""
     replaced_tokens: int
+    """The size of all that the summary replaces. The summary must be smaller."""
     most_tokens: int
-    """Longest summary there is room for."""
+    """The size of the longest summary for which there is room."""
     needs: Sequence[Need] = ()
-
-
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    text: str
-    calls: int
-    refused: list[str]
-    """Why earlier attempts were not taken."""
+    """The lines that the summary must keep."""
 
 
 class Summariser:
-    """Asks one model, counts the calls, and takes no bad answer."""
+    """Asks one model for the summaries of one compaction, counts the calls and checks each answer.
+
+    ``reserve`` bounds the length of an answer. ``scale`` is the factor between our token estimate and the provider's
+    count. With ``small_parts`` a long history is summarised in smaller pieces.
+    """
 
     def __init__(
         self,
@@ -291,9 +299,10 @@ class Summariser:
         self._prefix_tokens = _output(model, math.floor(0.5 * reserve))
         self.calls = 0
         self.refused: list[str] = []
+        """Why answers of the model were not used."""
 
-    async def summarise(self, task: SummaryTask) -> Summary:
-        """A summary that was checked. Raises ``SummaryFailed`` when none of the calls gave one."""
+    async def summarise(self, task: SummaryTask) -> str:
+        """A summary that passed the checks. Raises ``SummaryFailed`` if no call gave one."""
         for_prefix = 1 if task.prefix else 0
         history, prefix = await asyncio.gather(
             self._history(task, MOST_CALLS - for_prefix), self._prefix(task), return_exceptions=True
@@ -304,34 +313,27 @@ class Summariser:
         if isinstance(history, BaseException):
             raise history
         if isinstance(prefix, BaseException):
-            # The end of the turn is kept word for word: its beginning in keywords is better than no compaction.
+            # The end of the turn is kept word for word, so that excerpts of its beginning are enough.
             self.refused.append(str(prefix))
-            prefix = digest(task.prefix, self._prefix_tokens * 2)
-        history = self._filled(history, task.history, task)
+            prefix = excerpts(task.prefix, self._prefix_tokens * 2)
+        if task.history and len(history) < SHORTEST_SUMMARY:
+            said = excerpts(task.history, min(task.most_tokens, task.replaced_tokens) * 2)
+            history = f"{history}\n\n## What was said\n{said}"
         text = history if not prefix else f"{history or NO_HISTORY}{SPLIT_SEPARATOR}{prefix}"
-        return Summary(text=self._mended(text, task), calls=self.calls, refused=self.refused)
-
-    def _filled(self, said: str, messages: Sequence[Message], task: SummaryTask) -> str:
-        """A word or two are no summary, but they are what the model had to say: they head the beginnings of it all."""
-        if not messages or len(said) >= SHORTEST_SUMMARY:
-            return said
-        return f"{said}\n\n## What was said\n{digest(messages, min(task.most_tokens, task.replaced_tokens) * 2)}"
-
-    def _mended(self, text: str, task: SummaryTask) -> str:
         room = task.most_tokens * 4 - len(text)
-        text = mended(text, lost(text, task.needs), min(room, task.most_tokens * 2))
+        text = with_lost_lines(text, lost(text, task.needs), min(room, task.most_tokens * 2))
         if (fault := fault_of(text, task.replaced_tokens, task.most_tokens)) is not None:
             raise SummaryFailed(f"the summary was refused: {fault}")
         return text
 
     async def _history(self, task: SummaryTask, most_calls: int) -> str:
-        """The part before the turn that is cut; what was summarised before stays when there is nothing new."""
+        """The summary of ``task.history``. Without new messages it is the previous summary."""
         if not task.history:
             return task.previous
         room = self._room(UPDATE + SYSTEM + task.previous + task.instructions, self._history_tokens)
         if self._small_parts:
             part = math.floor(self._model.context_window * part_share(task.history, self._model.context_window))
-            # Only where smaller parts can tell all of it: the number of calls is bounded.
+            # Smaller parts need more calls. They are used only if the allowed calls can take all of the history.
             if prompt_tokens(task.history) <= part * (most_calls - 1):
                 room = min(room, part)
         texts = await asyncio.to_thread(pieces, task.history, room, most_calls)
@@ -349,11 +351,12 @@ class Summariser:
             most_calls -= 1
             if most_calls <= 0:
                 if fault_of(said, task.replaced_tokens, task.most_tokens) is None:
-                    return said  # It only lost some lines, which are carried over word for word.
+                    return said  # It only lost some lines. The caller appends them.
                 raise SummaryFailed(f"the summary was refused: {problem}")
             complaint = f"\n\nA summary you wrote before was refused because {problem}. Write a better one."
 
     def _problem(self, said: str, task: SummaryTask) -> str | None:
+        """Why a better summary is asked for; None if this one will do."""
         if (fault := fault_of(said, task.replaced_tokens, task.most_tokens)) is not None:
             return fault
         missing = lost(said, task.needs)
@@ -362,7 +365,7 @@ class Summariser:
         return "it leaves out: " + cut_text("; ".join(need.text for need in missing), 2000)
 
     async def _in_pieces(self, texts: Sequence[str], task: SummaryTask) -> str:
-        """A history larger than the window: one piece after the other, each continuing the summary before."""
+        """Summarises a history that does not fit one request. Each call continues the summary of the piece before."""
         so_far = task.previous
         for number, text in enumerate(texts, 1):
             said = await self._ask(text, task, so_far, self._history_tokens)
@@ -374,6 +377,7 @@ class Summariser:
         return so_far
 
     async def _prefix(self, task: SummaryTask) -> str:
+        """The summary of ``task.prefix``; empty without one."""
         if not task.prefix:
             return ""
         text = pieces(task.prefix, self._room(PREFIX + SYSTEM, self._prefix_tokens), 1)[0]
@@ -383,7 +387,7 @@ class Summariser:
         return said
 
     async def branch(self, messages: Sequence[Message], most_tokens: int) -> str:
-        """What happened on a branch that is left."""
+        """The summary of a branch that the person leaves."""
         text = conversation(messages)
         return await self._call(f"<conversation>\n{text}\n</conversation>\n\n{BRANCH}", most_tokens, "off")
 
@@ -414,30 +418,31 @@ class Summariser:
         return message.text.strip()
 
     def _room(self, fixed: str, output: int) -> int:
-        """Estimated tokens of conversation one request can take."""
+        """The estimated tokens of conversation that fit one request, besides ``fixed`` text and ``output`` tokens."""
         window = math.floor((self._model.context_window - output) * 0.9 / self._scale)
         return max(64, window - text_tokens(fixed) - 32)
 
 
 def part_share(messages: Sequence[Message], window: int) -> float:
-    """Of the window, for one part of a long history: less where messages are so large that few would fit."""
+    """The share of the window that one part of a long history may take. It is smaller if messages are large."""
     average = prompt_tokens(messages) / max(1, len(messages)) * 1.2 / max(1, window)
     return LARGEST_PART if average <= 0.1 else max(SMALLEST_PART, LARGEST_PART - min(average * 2, 0.25))
 
 
 def _output(model: Model, wanted: int) -> int:
+    """The wanted output tokens, bounded by what the model can give."""
     return max(1, min(wanted, model.max_tokens, model.context_window // 3))
 
 
 def without_model(task: SummaryTask) -> str:
-    """The last resort: what was known before, the beginnings of what was said since, and what must not be lost."""
+    """A summary made without a model: the previous summary, excerpts of the messages, and the needed lines."""
     room = task.most_tokens * 4
     parts = [WITHOUT_MODEL]
     if previous := task.previous.replace(WITHOUT_MODEL, "").strip():
         parts.append(cut_text(previous, room // 2))
     room -= sum(len(part) for part in parts) + 200
-    said = digest([*task.history, *task.prefix], max(0, room // 2))
+    said = excerpts([*task.history, *task.prefix], max(0, room // 2))
     if said:
         parts.append(f"## What was said\n{said}")
     text = "\n\n".join(parts)
-    return mended(text, lost(text, task.needs), max(0, task.most_tokens * 4 - len(text) - 8))
+    return with_lost_lines(text, lost(text, task.needs), max(0, task.most_tokens * 4 - len(text) - 8))

@@ -1,4 +1,7 @@
-"""Taking the last compaction back, and saying beforehand what one would do. Both leave every stored byte as it is."""
+"""The preview of a compaction, its undo, and the return to an earlier point of the conversation.
+
+They only append to the transcript or move its branch. No stored entry changes.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from openclaw.agent.compaction.compaction import CompactionJob, NothingToDo, count_compaction, make_plan
-from openclaw.agent.compaction.summary import FileOps, SummaryFailed, digest
+from openclaw.agent.compaction.summary import FileOps, SummaryFailed, excerpts
 from openclaw.agent.window.tokens import message_tokens, text_tokens
 from openclaw.messages import Message, ToolResultMessage
 from openclaw.sessions.tree import fields_of, message_of
 from openclaw.storage.base import Transcript
 
+log = logging.getLogger("openclaw.agents.compaction")
+
 UNDO = "openclaw.compaction-undo"
 TAKEN_BACK = "(The condensed version was taken back; everything that was said follows word for word.)"
 NOTHING_TO_UNDO = "There is no compaction to take back."
+MOST_TOKENS = 2048
+"""The longest summary of a branch."""
+PREAMBLE = "The person tried another way from this point and then came back to it.\nWhat happened there:\n\n"
 
 
 async def preview(job: CompactionJob) -> str:
-    """What a compaction would do now, without asking a model."""
+    """Says what a compaction would do now. It calls no model."""
     try:
         plan = await make_plan(job)
     except NothingToDo as nothing:
@@ -48,10 +56,11 @@ async def preview(job: CompactionJob) -> str:
 
 
 async def undo(job: CompactionJob) -> int:
-    """Brings the messages back that the last compaction condensed; returns the size of the prompt afterwards.
+    """Brings back the messages that the last compaction condensed, and returns the new size of the prompt.
 
-    Called by whoever owns the session. With nothing said since, the branch continues before the compaction. Otherwise
-    an entry is added that keeps everything from where the view before had begun. Raises ``NothingToDo``.
+    If nothing was said since the compaction, the branch continues before it. Otherwise another compaction entry is
+    appended, which keeps all messages that the prompt had before. Raises ``NothingToDo``. The caller must hold the
+    session's lock.
     """
     transcript = job.transcript
     context = transcript.context()
@@ -70,7 +79,7 @@ async def undo(job: CompactionJob) -> int:
 
 
 async def _everything_again(transcript: Transcript, undone: str) -> dict[str, Any]:
-    """An entry under which the window begins where it began before the compaction that is taken back."""
+    """A compaction entry with which the prompt begins where it began before the compaction ``undone``."""
     parents = {own: (parent, kind) for own, parent, kind in transcript.tree()}
     first, before = undone, None
     at = parents[undone][0]
@@ -81,31 +90,25 @@ async def _everything_again(transcript: Transcript, undone: str) -> dict[str, An
             break
         at = parents[at][0]
     fields = fields_of(before.raw) if before is not None else {}
+    details = fields.get("details")
+    kept: dict[str, Any] = details if isinstance(details, dict) else {}
     return {
         "type": "compaction",
         "summary": str(fields.get("summary") or TAKEN_BACK),
         "firstKeptEntryId": str(fields.get("firstKeptEntryId") or first),
         "tokensBefore": int(fields_of((await transcript.entry(undone)).raw).get("tokensBefore") or 0),  # type: ignore[union-attr]
-        "details": {"undoOf": undone, **_carried(fields)},
+        "details": {
+            "undoOf": undone,
+            **{name: kept[name] for name in ("readFiles", "modifiedFiles", "pins") if name in kept},
+        },
     }
 
 
-def _carried(fields: dict[str, Any]) -> dict[str, Any]:
-    details = fields.get("details")
-    kept = details if isinstance(details, dict) else {}
-    return {name: kept[name] for name in ("readFiles", "modifiedFiles", "pins") if name in kept}
-
-
-log = logging.getLogger("openclaw.agents.compaction")
-
-MOST_TOKENS = 2048
-PREAMBLE = "The person tried another way from this point and then came back to it.\nWhat happened there:\n\n"
-
-
 async def go_back(job: CompactionJob, target: str | None, *, summarise: bool = True) -> str:
-    """Moves the branch to ``target`` (None: before the first entry) and appends what the left branch held.
+    """Moves the branch to the entry ``target`` and appends a summary of the branch that is left.
 
-    Returns the new entry's id. Called by whoever owns the session. KeyError: there is no such entry.
+    None as ``target`` means before the first entry. Returns the id of the new entry. Raises ``KeyError`` if there is no
+    entry ``target``. The caller must hold the session's lock.
     """
     transcript = job.transcript
     if target is not None and target not in transcript:
@@ -136,11 +139,11 @@ async def _summary(job: CompactionJob, messages: Sequence[Message]) -> str:
     except SummaryFailed as failed:
         log.warning("branch summary of %s: %s", job.session_key, failed)
         text = ""
-    return text or digest(messages, MOST_TOKENS * 2)
+    return text or excerpts(messages, MOST_TOKENS * 2)
 
 
 async def _left_behind(transcript: Transcript, target: str | None) -> list[Message]:
-    """What was said from the deepest point both branches share to the leaf that is left, oldest first."""
+    """The messages between the last common entry of both branches and the leaf that is left, oldest first."""
     parents = {own: (parent, kind) for own, parent, kind in transcript.tree()}
     shared: set[str] = set()
     at = target
@@ -163,7 +166,7 @@ async def _left_behind(transcript: Transcript, target: str | None) -> list[Messa
 
 
 def _newest(messages: Sequence[Message], budget: int) -> list[Message]:
-    """Tool results are skipped; the newest that fit."""
+    """The newest messages that fit the budget, without tool results."""
     kept: list[Message] = []
     for message in reversed(messages):
         if isinstance(message, ToolResultMessage):

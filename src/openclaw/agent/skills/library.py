@@ -1,6 +1,7 @@
-"""The skills an agent can draw on: found in a few folders, gated, and listed in the prompt by name and purpose only.
+"""The skills that an agent can use: finding them, checking what they need, and listing them in the prompt.
 
-A skill is text that the model may decide to read. Nothing in it is run when it is found, listed or offered.
+The prompt lists only name, purpose and path. The model reads a skill's file when it wants to. Nothing in a skill is run
+here. The functions that read the disk block. A turn calls them only after ``WorkspaceSnapshots`` has seen a change.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import shutil
 import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -24,78 +24,180 @@ from openclaw.config.agents import agent_config, workspace_dir
 from openclaw.config.schema import Config
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 
+log = logging.getLogger("openclaw.agents.skills")
+
 BUNDLED = "openclaw-bundled"
-_MAX_PROGRAMS = 2048
+SKILL_FILE = "SKILL.md"
+MAX_FOLDERS = 300
+"""The number of folders that are searched in one place."""
+MAX_FILE_BYTES = 256_000
+MAX_IN_PROMPT = 150
+MAX_PROMPT_CHARS = 30_000
+WINDOW_SHARE = 10
+"""The list takes at most one tenth of the model's window."""
+_CHARS_PER_TOKEN = 4
+_INTRODUCTION = "\n".join(
+    (
+        "Before you answer, look through the list: each entry is a skill, with what it is good for.",
+        "- If exactly one fits the task, read the file at its <location> with `read`, then follow it.",
+        "- If several could fit, take the most specific one, read only that.",
+        "- If none clearly fits, read none.",
+        "Relative paths inside a skill start at the folder of its file.",
+    )
+)
 _CAPITAL = re.compile(r"(?<!^)([A-Z])")
 _SYSTEMS = {"darwin": ("darwin", "macos"), "linux": ("linux",), "win32": ("win32", "windows")}
+"""The names that a skill may use for each ``sys.platform``."""
+
+
+class SkillFolder(msgspec.Struct, frozen=True):
+    """A folder that is searched for skills. ``source`` is the name of the place, as ``skills.status`` shows it."""
+
+    source: str
+    folder: Path
+
+
+class SkillProblem(msgspec.Struct, frozen=True):
+    """A skill file that cannot be used, and why."""
+
+    path: str
+    reason: str
+
+
+class SkillLibrary(msgspec.Struct, frozen=True):
+    """The skills that were found, sorted by name. Of several with the same name it holds the strongest one."""
+
+    skills: list[Skill]
+    problems: list[SkillProblem]
 
 
 class SkillVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether one agent can use a skill, and what prevents it."""
+
     skill: Skill
     eligible: bool
     disabled: bool
-    """Switched off in ``skills.entries``."""
+    """True if ``skills.entries`` switches it off."""
     blocked: bool
-    """Not on the list of those this agent, or the bundled set, may use."""
+    """True if the agent's own list of skills, or the list of allowed bundled skills, does not name it."""
     missing: SkillNeeds
 
     @property
     def offered(self) -> bool:
-        """Whether the model is told of it."""
+        """Whether the prompt lists the skill."""
         return self.eligible and not self.skill.hidden
 
 
-class Programs:
-    """Which programs are installed. Asked of the disk again only when a folder on the PATH has changed."""
-
-    def __init__(self) -> None:
-        self._version: tuple[Any, ...] = ()
-        self._known: dict[str, bool] = {}
-
-    def has(self, name: str, search_path: str) -> bool:
-        if name not in self._known:
-            if len(self._known) >= _MAX_PROGRAMS:
-                self._known.clear()
-            self._known[name] = "/" not in name and shutil.which(name, path=search_path) is not None
-        return self._known[name]
-
-    def refresh(self, search_path: str) -> None:
-        version = (search_path, *(_changed_at(folder) for folder in _folders_on(search_path)))
-        if version != self._version:
-            self._known.clear()
-            self._version = version
+class SkillsPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    text: str = ""
+    """The list as the prompt shows it; empty without skills."""
+    skills: tuple[Skill, ...] = ()
+    left_out: int = 0
+    """The number of skills for which there was no room."""
 
 
-@lru_cache(maxsize=8)
-def _folders_on(search_path: str) -> list[Path]:
-    return [Path(folder) for folder in dict.fromkeys(search_path.split(os.pathsep)) if folder]
+# Finding
 
 
-def _changed_at(folder: Path) -> int:
+def skill_folders(config: Config, state_dir: str, agent_id: str) -> list[SkillFolder]:
+    """The folders of an agent. Of skills with the same name, the one in the last folder counts."""
+    extra = [Path(folder).expanduser() for folder in config.skills.load.extra_dirs if folder]
+    return [
+        *(SkillFolder("openclaw-extra", folder) for folder in extra),
+        SkillFolder(BUNDLED, bundled_dir()),
+        SkillFolder("openclaw-managed", managed_dir(state_dir)),
+        SkillFolder("openclaw-workspace", workspace_dir(config, state_dir, agent_id) / "skills"),
+    ]
+
+
+def bundled_dir() -> Path:
+    return Path(str(files("openclaw"))) / "skills"
+
+
+def managed_dir(state_dir: str) -> Path:
+    return Path(state_dir) / "skills"
+
+
+def find_skills(where: list[SkillFolder]) -> SkillLibrary:
+    """Reads every skill in the folders. Blocking."""
+    found: dict[str, Skill] = {}
+    problems: list[SkillProblem] = []
+    for place in where:
+        for path in skill_files(place.folder):
+            try:
+                skill = _read(path, place.source)
+                found[skill.name] = skill
+            except FileNotFoundError:
+                continue  # It was removed since the folder was listed.
+            except BadSkill as problem:
+                problems.append(SkillProblem(str(path), str(problem)))
+            except OSError as problem:
+                problems.append(SkillProblem(str(path), problem.strerror or str(problem)))
+    return SkillLibrary([found[name] for name in sorted(found)], problems)
+
+
+def skill_files(folder: Path) -> Iterator[Path]:
+    """The ``SKILL.md`` files in the subfolders, in sorted order. A subfolder without one may hold a group of skills."""
+    for child in folders_in(folder):
+        direct = child / SKILL_FILE
+        if direct.exists():
+            yield direct
+            continue
+        for grandchild in folders_in(child):
+            if (nested := grandchild / SKILL_FILE).exists():
+                yield nested
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The subfolders in sorted order, without hidden ones; empty if the folder cannot be read."""
     try:
-        return folder.stat().st_mtime_ns
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if not entry.name.startswith((".", "_")) and entry.is_dir()]
     except OSError:
-        return 0
+        return []
+    return [folder / name for name in sorted(names)[:MAX_FOLDERS] if name != "node_modules"]
 
 
-def judge_skill(
-    skill: Skill, config: Config, environ: Mapping[str, str], programs: Programs, allowed: Collection[str] | None = None
-) -> SkillVerdict:
-    """``allowed`` is the agent's own list of skills; None means all."""
+def _read(path: Path, source: str) -> Skill:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise BadSkill("not a regular file")
+    if status.st_size > MAX_FILE_BYTES:
+        raise BadSkill(f"larger than {MAX_FILE_BYTES} bytes; move details into files beside it")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return parse_skill(text, path=str(path), folder=path.parent.name, source=source)
+
+
+# Judging
+
+
+def judged_skills(
+    config: Config, state_dir: str, agent_id: str, environ: Mapping[str, str] = os.environ
+) -> tuple[list[SkillVerdict], list[SkillProblem]]:
+    """Every skill in the agent's folders with its verdict, and the files that cannot be used. Blocking."""
+    library = find_skills(skill_folders(config, state_dir, agent_id))
+    agent = agent_config(config, agent_id)
+    allowed = agent.skills if agent else None
+    return [_judge(skill, config, environ, allowed) for skill in library.skills], library.problems
+
+
+def _judge(skill: Skill, config: Config, environ: Mapping[str, str], allowed: Collection[str] | None) -> SkillVerdict:
+    """``allowed`` is the agent's own list of skills; None allows all."""
     settings = config.skills.entries.get(skill.key)
     disabled = settings is not None and not settings.enabled
     bundled = config.skills.allow_bundled
     blocked = (allowed is not None and skill.name not in allowed and skill.key not in allowed) or (
         skill.source == BUNDLED and bundled is not None and skill.name not in bundled and skill.key not in bundled
     )
-    missing = _missing(skill, config, environ, programs)
+    missing = _missing(skill, config, environ)
     lacks = bool(missing.os) if skill.always else missing != SkillNeeds()
     return SkillVerdict(
         skill=skill, eligible=not (disabled or blocked or lacks), disabled=disabled, blocked=blocked, missing=missing
     )
 
 
-def _missing(skill: Skill, config: Config, environ: Mapping[str, str], programs: Programs) -> SkillNeeds:
+def _missing(skill: Skill, config: Config, environ: Mapping[str, str]) -> SkillNeeds:
+    """The part of the skill's needs that is not met."""
     needs = skill.needs
     if needs == SkillNeeds():
         return needs
@@ -107,19 +209,21 @@ def _missing(skill: Skill, config: Config, environ: Mapping[str, str], programs:
             return True
         return settings is not None and settings.api_key is not None and name == skill.primary_env
 
-    any_there = any(programs.has(name, search_path) for name in needs.any_bins)
+    def is_installed(name: str) -> bool:
+        return "/" not in name and shutil.which(name, path=search_path) is not None
+
     systems = _SYSTEMS.get(sys.platform, (sys.platform,))
     return SkillNeeds(
-        bins=tuple(name for name in needs.bins if not programs.has(name, search_path)),
-        any_bins=() if any_there else needs.any_bins,
+        bins=tuple(name for name in needs.bins if not is_installed(name)),
+        any_bins=() if any(is_installed(name) for name in needs.any_bins) else needs.any_bins,
         env=tuple(name for name in needs.env if not is_set(name)),
-        config=tuple(path for path in needs.config if not is_configured(config, path)),
+        config=tuple(path for path in needs.config if not _is_configured(config, path)),
         os=() if not needs.os or any(name.lower() in systems for name in needs.os) else needs.os,
     )
 
 
-def is_configured(config: Config, path: str) -> bool:
-    """Whether something is switched on or filled in at a key path such as ``channels.signal.account``."""
+def _is_configured(config: Config, path: str) -> bool:
+    """Whether a key path such as ``channels.signal.account`` has a value that is neither empty nor false."""
     value: Any = config
     for segment in path.split("."):
         if isinstance(value, msgspec.Struct):
@@ -129,18 +233,16 @@ def is_configured(config: Config, path: str) -> bool:
         else:
             return False
     if isinstance(value, msgspec.Struct):
-        # A section nobody wrote stands there with its defaults.
+        # A section that is not in the file has its default values.
         return msgspec.to_builtins(value) != msgspec.to_builtins(type(value)())
     return bool(value)
 
 
-log = logging.getLogger("openclaw.agents.skills")
-
-
 def skill_environment(verdicts: Iterable[SkillVerdict], config: Config, environ: Mapping[str, str]) -> dict[str, str]:
-    """``env`` and ``apiKey`` of every skill that can be used. What the Gateway's own environment says counts more.
+    """The variables that ``env`` and ``apiKey`` of the eligible skills set.
 
-    Blocking: a key may be in a file or come from a program.
+    A variable of the Gateway's own environment is never overridden. Blocking: a key may be in a file or come from a
+    program.
     """
     given: dict[str, str] = {}
     for verdict in verdicts:
@@ -161,110 +263,11 @@ def skill_environment(verdicts: Iterable[SkillVerdict], config: Config, environ:
     return given
 
 
-SKILL_FILE = "SKILL.md"
-MAX_FOLDERS = 300
-"""Folders looked at in one place."""
-MAX_FILE_BYTES = 256_000
-MAX_IN_PROMPT = 150
-MAX_PROMPT_CHARS = 30_000
-WINDOW_SHARE = 10
-"""The list takes at most this part of the model's window."""
-_CHARS_PER_TOKEN = 4
-_CACHE_LIMIT = 2048
-_INTRODUCTION = "\n".join(
-    (
-        "Before you answer, look through the list: each entry is a skill, with what it is good for.",
-        "- If exactly one fits the task, read the file at its <location> with `read`, then follow it.",
-        "- If several could fit, take the most specific one, read only that.",
-        "- If none clearly fits, read none.",
-        "Relative paths inside a skill start at the folder of its file.",
-    )
-)
-
-
-class SkillFolder(msgspec.Struct, frozen=True):
-    source: str
-    folder: Path
-
-
-class SkillProblem(msgspec.Struct, frozen=True):
-    path: str
-    reason: str
-
-
-class SkillLibrary(msgspec.Struct, frozen=True):
-    """What was found: of several skills with one name only the one that counts."""
-
-    skills: list[Skill]
-    problems: list[SkillProblem]
-
-
-class SkillsPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    text: str = ""
-    """The list as it stands in the prompt; empty without skills."""
-    skills: tuple[Skill, ...] = ()
-    left_out: int = 0
-    """Skills for which there was no room."""
-
-
-_cache: dict[str, tuple[tuple[int, int, str], Skill | SkillProblem]] = {}
-_programs = Programs()
-
-
-def skill_folders(config: Config, state_dir: str, agent_id: str) -> list[SkillFolder]:
-    """From the weakest to the strongest: of equal names the last place counts."""
-    extra = [_place("openclaw-extra", folder) for folder in config.skills.load.extra_dirs if folder]
-    return [
-        *extra,
-        SkillFolder(BUNDLED, bundled_dir()),
-        SkillFolder("openclaw-managed", managed_dir(state_dir)),
-        SkillFolder("openclaw-workspace", _below(workspace_dir(config, state_dir, agent_id), "skills")),
-    ]
-
-
-@lru_cache(maxsize=64)
-def _place(source: str, folder: str) -> SkillFolder:
-    return SkillFolder(source, Path(folder).expanduser())
-
-
-@cache
-def bundled_dir() -> Path:
-    return Path(str(files("openclaw"))) / "skills"
-
-
-@lru_cache(maxsize=8)
-def managed_dir(state_dir: str) -> Path:
-    return Path(state_dir) / "skills"
-
-
-def find_skills(where: list[SkillFolder]) -> SkillLibrary:
-    """Blocking. Files that have not changed are not read again."""
-    found: dict[str, Skill] = {}
-    problems: list[SkillProblem] = []
-    for place in where:
-        for path in skill_files(place.folder):
-            skill = _load(path, place.source)
-            if isinstance(skill, SkillProblem):
-                problems.append(skill)
-            elif skill is not None:
-                found[skill.name] = skill
-    return SkillLibrary([found[name] for name in sorted(found)], problems)
-
-
-def judged_skills(
-    config: Config, state_dir: str, agent_id: str, environ: Mapping[str, str] = os.environ
-) -> tuple[list[SkillVerdict], list[SkillProblem]]:
-    """Every skill this agent could have, with what speaks against it. Blocking."""
-    library = find_skills(skill_folders(config, state_dir, agent_id))
-    agent = agent_config(config, agent_id)
-    allowed = agent.skills if agent else None
-    _programs.refresh(environ.get("PATH", ""))
-    verdicts = [judge_skill(skill, config, environ, _programs, allowed) for skill in library.skills]
-    return verdicts, library.problems
+# Listing
 
 
 def skills_prompt(verdicts: list[SkillVerdict], context_window: int) -> SkillsPrompt:
-    """The list of what can be used, in the order of names, within its share of the window."""
+    """The list of the offered skills, in the order of names, as far as it fits its share of the window."""
     room = min(MAX_PROMPT_CHARS, context_window * _CHARS_PER_TOKEN // WINDOW_SHARE)
     offered = [verdict.skill for verdict in verdicts if verdict.offered]
     shown: list[Skill] = []
@@ -278,58 +281,3 @@ def skills_prompt(verdicts: list[SkillVerdict], context_window: int) -> SkillsPr
     blocks = "\n".join(skill.block for skill in shown)
     text = f"{_INTRODUCTION}\n<available_skills>\n{blocks}\n</available_skills>"
     return SkillsPrompt(text=text, skills=tuple(shown), left_out=len(offered) - len(shown))
-
-
-def skill_files(folder: Path) -> Iterator[Path]:
-    """``<name>/SKILL.md``, or one level deeper where skills are kept in groups; in a fixed order."""
-    for child in folders_in(folder):
-        direct = _below(child, SKILL_FILE)
-        if direct.exists():
-            yield direct
-            continue
-        for grandchild in folders_in(child):
-            if (nested := _below(grandchild, SKILL_FILE)).exists():
-                yield nested
-
-
-def folders_in(folder: Path) -> list[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if not entry.name.startswith((".", "_")) and entry.is_dir()]
-    except OSError:
-        return []
-    return [_below(folder, name) for name in sorted(names)[:MAX_FOLDERS] if name != "node_modules"]
-
-
-@lru_cache(maxsize=_CACHE_LIMIT)
-def _below(folder: Path, name: str) -> Path:
-    """Kept, because taking paths apart costs more than looking at the files."""
-    return folder / name
-
-
-def _load(path: Path, source: str) -> Skill | SkillProblem | None:
-    try:
-        status = path.stat()
-        key = (status.st_mtime_ns, status.st_size, source)
-        known = _cache.get(str(path))
-        if known is None or known[0] != key:
-            if len(_cache) >= _CACHE_LIMIT:
-                _cache.clear()
-            known = _cache[str(path)] = (key, _read(path, source, status))
-        return known[1]
-    except FileNotFoundError:
-        return None
-    except OSError as problem:
-        return SkillProblem(str(path), problem.strerror or str(problem))
-
-
-def _read(path: Path, source: str, status: os.stat_result) -> Skill | SkillProblem:
-    if not stat.S_ISREG(status.st_mode):
-        return SkillProblem(str(path), "not a regular file")
-    if status.st_size > MAX_FILE_BYTES:
-        return SkillProblem(str(path), f"larger than {MAX_FILE_BYTES} bytes; move details into files beside it")
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-        return parse_skill(text, path=str(path), folder=path.parent.name, source=source)
-    except BadSkill as problem:
-        return SkillProblem(str(path), str(problem))

@@ -1,4 +1,4 @@
-"""The header of a ``SKILL.md``: the part of YAML that such headers use, and JSON, which is YAML too."""
+"""The reader of ``SKILL.md`` files. It understands the part of YAML that their headers use, including JSON."""
 
 from __future__ import annotations
 
@@ -19,17 +19,23 @@ _DEEPEST = 12
 _KEY = re.compile(r"([A-Za-z_][\w.-]*|\"[^\"\n]+\"|'[^'\n]+')\s*:(?:\s+(.*)|\s*)$")
 _WORD_OR_TEXT = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|(?:[^\s,\[\]{}:\"'#]|:(?=\S))+")
 _LITERAL = re.compile(r"true|false|null|-?\d+(?:\.\d+)?\Z")
+MAX_DESCRIPTION = 1024
+_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_MAX_NAME = 64
+_NAMESPACES = ("openclaw", "clawdbot", "moltbot")
+"""The keys under ``metadata`` where a skill keeps its settings. The first is current, the others are older."""
+_INSTALL_KEYS = ("id", "kind", "label", "bins")
 
 
 class BadSkill(Exception):
-    """Why a SKILL.md cannot be used, for the person who wrote it."""
+    """A SKILL.md cannot be used. The text tells its author why."""
 
 
 def parse_header(text: str) -> dict[str, Any]:
-    """The part between the two ``---`` lines.
+    """Reads the header between the two ``---`` lines. Raises ``BadSkill``.
 
-    Keys at the margin; values plain, quoted, folded over indented lines, as ``|`` or ``>`` blocks, as JSON, or as
-    lists and further keys below, indented.
+    Keys stand at the margin. A value may be plain, quoted, continued on indented lines, a ``|`` or ``>`` block, JSON,
+    or indented lists and keys.
     """
     lines = text.removeprefix("\ufeff").splitlines()
     if not lines or lines[0].rstrip() != HEADER_LINE:
@@ -56,41 +62,38 @@ def parse_header(text: str) -> dict[str, Any]:
 
 
 def _belongs(line: str, margin: int) -> bool:
-    """Whether a line goes on with the value of the key before it, which stands at this margin."""
+    """Whether a line belongs to the value of the key before it, which stands at this margin."""
     inner = line.lstrip()
     indent = len(line) - len(inner)
     return not inner or indent > margin or (indent == margin and (inner[0] in "}]" or inner.startswith("- ")))
 
 
 def _value(key: str, first: str, below: list[str], depth: int) -> Any:
+    """The value of a key. ``first`` is the text on the key's own line, ``below`` the lines that belong to it."""
     if first[:1] in ("|", ">"):
         kept = [line.strip() for line in below]
         return ("\n" if first[0] == "|" else " ").join(kept).strip()
     whole = "\n".join([first, *below]).strip()
     if whole[:1] in ("{", "["):
-        return _flow(key, whole)
+        try:
+            return pyjson5.loads(whole)
+        except pyjson5.Json5Exception as problem:
+            try:
+                return pyjson5.loads(_WORD_OR_TEXT.sub(_quoted, whole))
+            except pyjson5.Json5Exception:
+                raise BadSkill(f"{key} is not valid JSON: {str(problem)[:120]}") from None
     if first and not first.startswith("#"):
         return _scalar(" ".join([first, *(line.strip() for line in below if line.strip())]))
     return _nested([line for line in below if line.strip() and not line.lstrip().startswith("#")], depth)
 
 
-def _flow(key: str, text: str) -> Any:
-    try:
-        return pyjson5.loads(text)
-    except pyjson5.Json5Exception as problem:
-        try:
-            return pyjson5.loads(_WORD_OR_TEXT.sub(_quoted, text))
-        except pyjson5.Json5Exception:
-            raise BadSkill(f"{key} is not valid JSON: {str(problem)[:120]}") from None
-
-
 def _quoted(word: re.Match[str]) -> str:
-    """YAML lets words in a list stand without quotes."""
+    """The word in quotes, unless it has them or is a literal. YAML allows words without quotes, JSON does not."""
     return word[0] if word[0][0] in "\"'" or _LITERAL.match(word[0]) else json.dumps(word[0])
 
 
 def _nested(lines: list[str], depth: int) -> Any:
-    """Lines below a key: a list, further keys, or just text."""
+    """The value of the lines below a key: a list, a mapping, or text."""
     if not lines or depth <= 0:
         return " ".join(line.strip() for line in lines)
     margin = min(len(line) - len(line.lstrip()) for line in lines)
@@ -108,6 +111,7 @@ def _nested(lines: list[str], depth: int) -> Any:
 
 
 def _groups(lines: list[str], begins: Callable[[str], bool]) -> list[list[str]]:
+    """The lines in groups. A new group starts at each line for which ``begins`` is true."""
     groups: list[list[str]] = []
     for line in lines:
         if begins(line) or not groups:
@@ -117,7 +121,7 @@ def _groups(lines: list[str], begins: Callable[[str], bool]) -> list[list[str]]:
 
 
 def _item(lines: list[str], depth: int) -> Any:
-    """One entry of a list: keys of its own, or a value."""
+    """One item of a list: a mapping or another value."""
     first = lines[0].replace("- ", "  ", 1)
     if _KEY.match(first.strip()) and first.strip()[:1] not in ("{", "["):
         return _nested([first, *lines[1:]], depth - 1)
@@ -140,44 +144,50 @@ def _scalar(text: str) -> Any:
     return {"true": True, "false": False, "null": None, "~": None}.get(plain.lower(), plain)
 
 
-MAX_DESCRIPTION = 1024
-_NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_MAX_NAME = 64
-_NAMESPACES = ("openclaw", "clawdbot", "moltbot")
-"""Where skills of this family keep their own part of ``metadata``; the first is ours, the others are older."""
-_INSTALL_KEYS = ("id", "kind", "label", "bins")
+# The skill
 
 
 class SkillNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a skill requires of the machine, or the part of it that is missing."""
+
     bins: tuple[str, ...] = ()
+    """Programs that must all be installed."""
     any_bins: tuple[str, ...] = ()
+    """Programs of which one must be installed."""
     env: tuple[str, ...] = ()
     config: tuple[str, ...] = ()
+    """Key paths of the config that must have a value."""
     os: tuple[str, ...] = ()
+    """The operating systems on which the skill works; empty means all."""
 
 
 class Skill(msgspec.Struct, frozen=True, kw_only=True):
+    """The header of one SKILL.md."""
+
     name: str
     description: str
     path: str
     source: str = ""
+    """The name of the place where it was found; see ``SkillFolder``."""
     key: str
-    """Name of its settings in ``skills.entries``."""
+    """The name of its settings in ``skills.entries``."""
     emoji: str | None = None
     homepage: str | None = None
     primary_env: str | None = None
+    """The variable that ``skills.entries.<key>.apiKey`` sets."""
     always: bool = False
-    """Offered whatever else it asks for, except another operating system."""
+    """Ignores all needs except the operating system."""
     hidden: bool = False
-    """The model is not told of it; a person may still name it."""
+    """The prompt does not list it. A person may still name it."""
     needs: SkillNeeds = SkillNeeds()
     install: tuple[dict[str, Any], ...] = ()
-    """What its author would install. Shown to people; never run."""
+    """The author's suggestions for installing what it needs. They are shown to people and never run."""
     block: str = ""
-    """Its entry in the prompt's list."""
+    """Its lines in the prompt's list."""
 
 
 def parse_skill(text: str, *, path: str, folder: str, source: str) -> Skill:
+    """Reads a SKILL.md. ``folder`` is its name if the header has none. Raises ``BadSkill``."""
     header = parse_header(text)
     name = str(header.get("name") or folder).strip()
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
@@ -207,21 +217,18 @@ def parse_skill(text: str, *, path: str, folder: str, source: str) -> Skill:
             os=_words(own.get("os")),
         ),
         install=_installers(own.get("install")),
-        block=_block(name, description, path),
-    )
-
-
-def _block(name: str, description: str, path: str) -> str:
-    return (
-        "  <skill>\n"
-        f"    <name>{escape(name)}</name>\n"
-        f"    <description>{escape(description)}</description>\n"
-        f"    <location>{escape(path)}</location>\n"
-        "  </skill>"
+        block=(
+            "  <skill>\n"
+            f"    <name>{escape(name)}</name>\n"
+            f"    <description>{escape(description)}</description>\n"
+            f"    <location>{escape(path)}</location>\n"
+            "  </skill>"
+        ),
     )
 
 
 def _own_metadata(metadata: Any) -> dict[str, Any]:
+    """The part of ``metadata`` under the first of our namespaces that it has."""
     if isinstance(metadata, str) and metadata.strip().startswith("{"):
         try:
             metadata = pyjson5.loads(metadata)
@@ -240,6 +247,7 @@ def _word(value: Any) -> str | None:
 
 
 def _words(value: Any) -> tuple[str, ...]:
+    """A list of words, which may also be written as one text with commas."""
     if isinstance(value, str):
         value = value.split(",")
     if not isinstance(value, list):
@@ -252,6 +260,7 @@ def _is_true(value: Any) -> bool:
 
 
 def _installers(value: Any) -> tuple[dict[str, Any], ...]:
+    """The suggestions in ``metadata.openclaw.install``, reduced to the known keys."""
     rows = cast("list[Any]", value) if isinstance(value, list) else []
     shown: list[dict[str, Any]] = []
     for place, row in enumerate(rows[:20]):

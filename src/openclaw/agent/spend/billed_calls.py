@@ -1,7 +1,7 @@
-"""Model calls beside the conversation, for summaries and notes: within the budget, and on the session's bill.
+"""Model calls outside the conversation, for summaries and notes. They obey the budget and are charged to the session.
 
-What such a call used is written to the transcript as an entry the model never sees, also when its answer was of no use:
-every sum is taken from the transcripts.
+What such a call used is written to the transcript as an entry that the model never sees, because all sums are computed
+from the transcripts. This is also done if the answer could not be used.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ from openclaw.storage.base import Transcript
 log = logging.getLogger("openclaw.agents.spend")
 
 
-def nothing_yet() -> Usage | None:
-    return None
-
-
 class RunBill(msgspec.Struct, frozen=True):
-    """What the waiting run has spent so far, and a function that adds to it."""
+    """How a call is charged to the run that waits for it. The defaults are for calls that no run waits for."""
 
     spend: Callable[[Usage], None] = lambda usage: None
-    spent: Callable[[], Usage | None] = nothing_yet
+    """Adds a usage to what the run has spent."""
+    spent: Callable[[], Usage | None] = lambda: None
+    """Returns what the run has spent so far."""
 
 
 NO_BILL = RunBill()
 
 
 class BilledCalls:
-    """The model calls of one piece of work in one session. ``keep`` False: the caller stores the answers itself."""
+    """Makes the model calls of one piece of work in one session.
+
+    With ``keep`` each call is charged in the transcript at once. Without it the caller stores the answers itself, or
+    calls ``write_down`` if it does not.
+    """
 
     def __init__(
         self,
@@ -61,16 +63,22 @@ class BilledCalls:
         self._unwritten: list[AssistantMessage] = []
 
     async def ask(self, request: ModelRequest, heard: Heard = lambda event: None) -> AssistantMessage:
+        """Calls the model. Raises ``ModelError`` if the budget is used up."""
         runtime, agent_id = self._runtime, self._agent_id
         if agent_settings(agent_id, runtime).limited:
             path = Path(self._transcript.path)
             await check_budget(runtime, agent_id, self._session_key, path, self._bill.spent())
         message = await runtime.call_model(request, agent_id, heard)
-        await self._note(message)
+        usage = message.usage
+        if usage.total_tokens or usage.input or usage.output:
+            self._bill.spend(usage)
+            self._unwritten.append(message)
+            if self._keep:
+                await self.write_down()
         return message
 
     async def write_down(self) -> None:
-        """The bill of answers that are not in the transcript."""
+        """Writes the usage of the answers that are not in the transcript."""
         while self._unwritten:
             message = self._unwritten.pop(0)
             data = {
@@ -84,12 +92,3 @@ class BilledCalls:
                 await self._transcript.append({"type": "custom", "customType": BILL, "data": data})
             except OSError as error:
                 log.warning("what a %s of %s used is not counted: %s", self._purpose, self._session_key, error)
-
-    async def _note(self, message: AssistantMessage) -> None:
-        usage = message.usage
-        if not (usage.total_tokens or usage.input or usage.output):
-            return
-        self._bill.spend(usage)
-        self._unwritten.append(message)
-        if self._keep:
-            await self.write_down()

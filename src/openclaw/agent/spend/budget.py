@@ -1,4 +1,4 @@
-"""Hard limits on what agents may spend, looked at before every model call of every run."""
+"""Hard limits on what agents may spend. They are checked before every model call."""
 
 from __future__ import annotations
 
@@ -10,37 +10,43 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, total_of
+from openclaw.agent.spend.report import DAY_MS, last_days, prices, transcript_path
+from openclaw.agent.spend.spend import FileSpend, Totals, total_of
 from openclaw.config.agents import agent_config, user_zone
 from openclaw.config.schema import Budget, Config
 from openclaw.messages import Usage
-from openclaw.models.base import ModelError, Price
-from openclaw.models.catalogue import UnknownModel
+from openclaw.models.base import ModelError
 from openclaw.outbound.usage_text import money, token_count
 from openclaw.sessions.entry import SessionEntry
-from openclaw.storage.base import SessionRow, TranscriptRef
+from openclaw.sessions.keys import SessionRef
+from openclaw.storage.base import SessionRow
 
 OVERRIDE = "budgetOverrideUntil"
-"""The field of a session's entry that lets it go on past every limit until that moment."""
+"""The field of a session's entry that suspends all limits until the time it holds."""
 _SCOPES = (("run", "This run"), ("session", "This session"), ("day", "This agent"))
+"""The scopes in the order in which they are checked, each with the words for it in a refusal."""
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """What was spent in each of the three scopes."""
+
     run: Usage | None = None
     session: Totals
+    """The session and its sub-agents."""
     day: Totals
+    """All sessions of the agent today."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """One limit and how far it is used up."""
 
     key: str
-    """Its name under ``agents.defaults.budget``."""
+    """The name of its field in ``agents.defaults.budget``."""
     used: float
     most: float
     in_money: bool
     unpriced: int = 0
-    """Calls whose price is unknown and which a limit in money therefore does not see."""
+    """The number of calls whose price is unknown. A limit in money does not count them."""
 
     @property
     def reached(self) -> bool:
@@ -63,7 +69,7 @@ def is_limited(budget: Budget) -> bool:
 
 
 def limits(budget: Budget, spent: Spent) -> list[Limit]:
-    """Those that are set, in the order run, session, day."""
+    """The limits that are set, in the order run, session, day."""
     run = spent.run or Usage()
     used = {
         "run": (run.total_tokens, run.cost.total, 0),
@@ -81,7 +87,7 @@ def limits(budget: Budget, spent: Spent) -> list[Limit]:
 
 
 def refusal(found: list[Limit]) -> str | None:
-    """The one notice, for the first limit that is reached."""
+    """The notice for the first limit that is reached; None if none is."""
     reached = next((limit for limit in found if limit.reached), None)
     if reached is None:
         return None
@@ -93,14 +99,6 @@ def refusal(found: list[Limit]) -> str | None:
     )
 
 
-# Looking
-
-
-def today(now_ms: int, zone: tzinfo | None) -> Days:
-    day = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).date().isoformat()
-    return Days(day, day, zone)
-
-
 def end_of_day_ms(now_ms: int, zone: tzinfo | None) -> int:
     now = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone)
     midnight = (now + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -108,7 +106,7 @@ def end_of_day_ms(now_ms: int, zone: tzinfo | None) -> int:
 
 
 async def family_of(runtime: Runtime, session_key: str) -> list[SessionRow]:
-    """The session a person talks to and the sub-agents it sent out, whichever of them asks: they share its limits."""
+    """The session that a person talks to and its sub-agents, given any of them. They share the limits."""
     rows = {row.key: row for row in await runtime.sessions.rows()}
     own = rows.get(session_key)
     head = own.entry.get("spawnedBy", session_key) if own is not None else session_key
@@ -118,35 +116,19 @@ async def family_of(runtime: Runtime, session_key: str) -> list[SessionRow]:
 async def spent_so_far(
     runtime: Runtime, transcript: Path, family: Sequence[SessionRow] = (), run: Usage | None = None
 ) -> Spent:
-    """Read from the transcripts: what every run of the agent has stored by now, also those at work."""
-    config, now = runtime.config.current, runtime.clock.now_ms()
-    days, price_of = today(now, user_zone(config)), _prices(runtime)
-    together = {transcript, *(path for row in family if (path := _path_of(runtime, row)) is not None)}
+    """What the transcripts say by now. This includes the finished calls of runs that are still going on."""
+    now = runtime.clock.now_ms()
+    days = last_days(now, 1, user_zone(runtime.config.current))
+    price_of = prices(runtime.catalogue())
+    paths = (transcript_path(runtime, SessionRef(row.agent_id, row.key), row.entry) for row in family)
+    together = {transcript, *(path for path in paths if path is not None)}
 
     def add_up(found: dict[Path, FileSpend]) -> Spent:
         session = total_of((found[path] for path in together if path in found), price_of)
         agents = [spend for path, spend in found.items() if path == transcript or path.parent == transcript.parent]
         return Spent(run=run, session=session, day=total_of(agents, price_of, days))
 
-    return await runtime.spending.reckon(add_up, [*together, transcript.parent], now - 2 * 86_400_000)
-
-
-def _path_of(runtime: Runtime, row: SessionRow) -> Path | None:
-    ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
-    found = runtime.transcripts.locate(ref)
-    return Path(found) if found else None
-
-
-def _prices(runtime: Runtime) -> PriceOf:
-    catalogue = runtime.catalogue()
-
-    def price_of(provider: str, model: str) -> Price | None:
-        try:
-            return catalogue.resolve(f"{provider}/{model}").cost
-        except UnknownModel:
-            return None
-
-    return price_of
+    return await runtime.spending.compute(add_up, [*together, transcript.parent], now - 2 * DAY_MS)
 
 
 def overridden(entry: SessionEntry | None, now_ms: int) -> bool:
@@ -156,7 +138,7 @@ def overridden(entry: SessionEntry | None, now_ms: int) -> bool:
 
 
 async def check_budget(runtime: Runtime, agent_id: str, session_key: str, transcript: Path, run: Usage | None) -> None:
-    """Raises ``ModelError`` when nothing more may be asked of a model."""
+    """Raises ``ModelError`` if a limit is reached and the session has no override."""
     budget = budget_of(runtime.config.current, agent_id)
     family = await family_of(runtime, session_key)
     if not any(overridden(row.entry, runtime.clock.now_ms()) for row in family):

@@ -1,4 +1,4 @@
-"""Where the spending of sessions and agents is read: prices, days, folders and transcripts."""
+"""What a question about spending needs: the prices, the days, and the transcripts of sessions and agents."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref
 
 T = TypeVar("T")
-
-
 DAY_MS = 86_400_000
 
 
 def prices(catalogue: Catalogue) -> PriceOf:
-    """Each model is looked up once; what the catalogue does not know has no price."""
+    """A function that looks up each model once. The price is None if the catalogue does not know the model."""
     known: dict[tuple[str, str], Price | None] = {}
 
     def price_of(provider: str, model: str) -> Price | None:
@@ -38,18 +36,19 @@ def prices(catalogue: Catalogue) -> PriceOf:
 
 
 def last_days(now_ms: int, count: int, zone: tzinfo | None) -> Days:
-    """Today and the days before it, ``count`` in all."""
+    """The last ``count`` days, including today."""
     today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(zone).date()
     return Days((today - timedelta(days=count - 1)).isoformat(), today.isoformat(), zone)
 
 
 def begins_ms(days: Days) -> int:
-    """No call of these days can be older, whatever the zone."""
+    """A time before the first of these days in every zone. Older transcripts need not be read."""
     first = datetime.combine(date.fromisoformat(days.first), datetime.min.time(), UTC)
     return int(first.timestamp() * 1000) - DAY_MS
 
 
 def folders(runtime: Runtime, agents: Sequence[str]) -> list[Path]:
+    """The folders that may hold transcripts of these agents, each once."""
     found = [Path(sessions_dir(str(runtime.state_dir), agent)) for agent in agents]
     return list(dict.fromkeys([*found, *(Path(runtime.sessions.path(agent)).parent for agent in agents)]))
 
@@ -57,11 +56,11 @@ def folders(runtime: Runtime, agents: Sequence[str]) -> list[Path]:
 async def of_session(
     runtime: Runtime, session: SessionRef, entry: SessionEntry | None, what: Callable[[FileSpend], T]
 ) -> T | None:
-    """None when the session has no transcript."""
+    """Calls ``what`` with the sums of the session's transcript; None if it has no transcript."""
     path = transcript_path(runtime, session, entry)
     if path is None:
         return None
-    return await runtime.spending.reckon(lambda found: what(found.get(path, FileSpend())), [path])
+    return await runtime.spending.compute(lambda found: what(found.get(path, FileSpend())), [path])
 
 
 def transcript_path(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Path | None:

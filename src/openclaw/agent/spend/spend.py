@@ -1,4 +1,7 @@
-"""What model calls used and cost, read from the transcripts: each line once, in a thread, remembered per file."""
+"""What model calls used and cost, summed up from the transcripts.
+
+``Spending`` reads each transcript in a thread and keeps its sums, so that it reads every line only once.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,33 @@ from openclaw.models.base import Price
 from openclaw.models.cost import added, cost_of
 from openclaw.storage.files.compressed import SUFFIX, unpacked_blocks
 
+log = logging.getLogger("openclaw.agents.spend")
+
+QUARTER_MS = 15 * 60_000
+"""Sums are kept per quarter of an hour, because the days of every time zone consist of whole quarters."""
+LONGEST_LINE = 64 * 1024 * 1024
+BILL = "model-usage"
+"""The custom type of the entries that ``BilledCalls`` writes. They say what a call outside the conversation used."""
+_BILL = BILL.encode()
 LONGEST_MS = 12 * 3_600_000
-"""What took longer was not waited for."""
+"""A longer time between a message and its answer is not counted as latency."""
 _STEPS = 10
-"""Buckets per power of e: neighbours are a tenth apart."""
+"""The number of latency buckets per power of e. The times of neighbouring buckets differ by about a tenth."""
+
+T = TypeVar("T")
+PriceOf: TypeAlias = Callable[[str, str], Price | None]
+"""Returns the price of a model by provider and model id. None means that the price is unknown, not that it is zero."""
 
 
 class Latency(msgspec.Struct):
+    """How long people waited for answers."""
+
     count: int = 0
     total_ms: int = 0
     least_ms: int = LONGEST_MS
     most_ms: int = 0
     buckets: dict[int, int] = {}
-    """How many answers took about as long, by the logarithm of the time."""
+    """The number of answers by the logarithm of their time, in steps of ``1 / _STEPS``."""
 
     def add(self, ms: int) -> None:
         if not 0 <= ms <= LONGEST_MS:
@@ -57,44 +74,37 @@ class Latency(msgspec.Struct):
         return self.most_ms
 
     def view(self) -> dict[str, Any]:
-        average = round(self.total_ms / self.count)
-        view = {"count": self.count, "avgMs": average, "p95Ms": self.percentile_ms(0.95)}
-        return {**view, "minMs": self.least_ms, "maxMs": self.most_ms}
+        return {
+            "count": self.count,
+            "avgMs": round(self.total_ms / self.count),
+            "p95Ms": self.percentile_ms(0.95),
+            "minMs": self.least_ms,
+            "maxMs": self.most_ms,
+        }
 
 
 def together(parts: Iterable[Latency]) -> Latency | None:
-    """None when nothing was measured."""
+    """The latency of all the parts in one record; None if nothing was measured."""
     whole = Latency()
     for part in parts:
         whole.join(part)
     return whole if whole.count else None
 
 
-log = logging.getLogger("openclaw.agents.spend")
-
-QUARTER_MS = 15 * 60_000
-"""Sums are kept per quarter of an hour: days of every time zone are made of whole quarters."""
-LONGEST_LINE = 64 * 1024 * 1024
-BILL = "model-usage"
-"""Kind of the entries that say what a call beside the conversation used; see ``side_calls``."""
-_BILL = BILL.encode()
-
-T = TypeVar("T")
-PriceOf: TypeAlias = Callable[[str, str], Price | None]
-"""By provider and model id; None: unknown, which is not free."""
-
-
 class Calls(msgspec.Struct):
-    """Model calls of one model within one quarter of an hour."""
+    """The calls of one model within one quarter of an hour."""
 
     priced: Usage | None = None
-    """With the cost that was stored at the time."""
+    """The calls that were stored with a cost. This cost counts, even if the price has changed since."""
     unpriced: Usage | None = None
+    """The calls that were stored without a cost. Today's price is used for them, if there is one."""
     unpriced_count: int = 0
     count: int = 0
 
 
 class Activity(msgspec.Struct):
+    """The number of messages, tool calls and errors within one quarter of an hour."""
+
     user: int = 0
     assistant: int = 0
     tool_calls: int = 0
@@ -107,23 +117,27 @@ class Activity(msgspec.Struct):
 
 
 class FileSpend(msgspec.Struct):
-    """One transcript, as far as it has been read."""
+    """The sums of one transcript, up to ``offset``."""
 
     inode: int = 0
     offset: int = 0
     forked_at: str = ""
-    """Lines before this ISO time came from the transcript it was forked from and are counted there."""
+    """Lines before this ISO time are copies from the parent transcript. They are counted there."""
     calls: dict[tuple[int, str, str], Calls] = {}
-    """By quarter, provider and model."""
+    """The keys are quarter, provider and model."""
     activity: dict[int, Activity] = {}
+    """The keys are quarters."""
     tools: dict[tuple[int, str], int] = {}
+    """The number of calls by quarter and tool."""
     asked_ms: int = 0
-    """When the words came that have no answer yet."""
+    """The time of the user message that has no answer yet; 0 if there is none."""
     latency: dict[int, Latency] = {}
-    """By quarter: from the user's words to the end of the answer."""
+    """The times from the user's message to the end of the answer, by the quarter of the answer."""
 
 
 class Totals(msgspec.Struct, rename="camel"):
+    """Tokens and costs of any number of calls."""
+
     input: int = 0
     output: int = 0
     cache_read: int = 0
@@ -135,7 +149,7 @@ class Totals(msgspec.Struct, rename="camel"):
     cache_read_cost: float = 0
     cache_write_cost: float = 0
     missing_cost_entries: int = 0
-    """Calls whose price nobody knows; their tokens count, their cost does not."""
+    """The number of calls whose price is unknown. Their tokens are counted, their cost is not."""
 
     def add(self, calls: Calls, price: Price | None) -> None:
         for usage in (calls.priced, calls.unpriced):
@@ -157,19 +171,19 @@ class Totals(msgspec.Struct, rename="camel"):
 
     @property
     def known(self) -> bool:
-        """Whether anything can be said about the cost at all."""
+        """False if ``total_cost`` is 0 only because prices are unknown."""
         return self.total_cost > 0 or not self.missing_cost_entries
 
 
 # Reading
 
 
-class _Block(msgspec.Struct):
+class _SpendBlock(msgspec.Struct):
     type: str = ""
     name: str = ""
 
 
-class _Message(msgspec.Struct, rename="camel"):
+class _SpendMessage(msgspec.Struct, rename="camel"):
     role: str = ""
     provider: str = ""
     model: str = ""
@@ -177,30 +191,45 @@ class _Message(msgspec.Struct, rename="camel"):
     stop_reason: str = ""
     is_error: bool = False
     timestamp: int = 0
-    content: str | list[_Block] = ""
+    content: str | list[_SpendBlock] = ""
 
 
-class _Line(msgspec.Struct, rename="camel"):
+class _SpendLine(msgspec.Struct, rename="camel"):
     type: str = ""
     timestamp: str = ""
     parent_session: str | None = None
-    message: _Message | None = None
+    message: _SpendMessage | None = None
     custom_type: str = ""
-    data: _Message | None = None
+    data: _SpendMessage | None = None
+    """The bill of a call outside the conversation, if ``custom_type`` is ``BILL``."""
 
     @property
-    def answer(self) -> _Message | None:
-        """What may have used tokens."""
+    def answer(self) -> _SpendMessage | None:
+        """The part of the line that may have a ``usage``."""
         if self.type == "custom":
             return self.data if self.custom_type == BILL else None
         return self.message
 
+    @property
+    def written_ms(self) -> int:
+        """When the line was written; 0 if its timestamp is damaged."""
+        try:
+            return int(datetime.fromisoformat(self.timestamp).timestamp() * 1000)
+        except ValueError:
+            return 0
 
-_line = msgspec.json.Decoder(_Line)
+    @property
+    def moment_ms(self) -> int:
+        """The message's own time, otherwise the time at which the line was written."""
+        answer = self.answer
+        return answer.timestamp if answer is not None and answer.timestamp else self.written_ms
 
 
-def read_on(path: Path, before: FileSpend | None) -> FileSpend:
-    """Blocking. Goes on where ``before`` ended; begins anew when the file is another or has become shorter."""
+_line = msgspec.json.Decoder(_SpendLine)
+
+
+def _read_on(path: Path, before: FileSpend | None) -> FileSpend:
+    """Reads the lines after ``before``, or all lines if the file was replaced or has become shorter. Blocking."""
     if path.suffix == SUFFIX:
         return _read_packed(path, before)
     with path.open("rb") as file:
@@ -213,14 +242,14 @@ def read_on(path: Path, before: FileSpend | None) -> FileSpend:
         file.seek(spend.offset)
         while line := file.readline(LONGEST_LINE):
             if not line.endswith(b"\n"):
-                break  # Being written right now; read when it is whole.
+                break  # The line is still being written. The next call reads it.
             spend.offset += len(line)
             _take(line, spend)
     return spend
 
 
 def _read_packed(path: Path, before: FileSpend | None) -> FileSpend:
-    """Compressed transcripts are not written to: one that was read is done with."""
+    """Reads a compressed transcript. It never grows, so that ``offset`` is its whole size."""
     found = path.stat()
     if before is not None and (before.inode, before.offset) == (found.st_ino, found.st_size):
         return before
@@ -231,7 +260,7 @@ def _read_packed(path: Path, before: FileSpend | None) -> FileSpend:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Whole lines, packed or not."""
+    """The lines of a transcript, which may be compressed."""
     if path.suffix != SUFFIX:
         with path.open("rb") as file:
             yield from file
@@ -248,65 +277,45 @@ def _take(line: bytes, spend: FileSpend) -> None:
     try:
         entry = _line.decode(line)
     except msgspec.MsgspecError:
-        return  # Other readers report a damaged line; here it only counts nothing.
+        return  # Other readers report a damaged line. Here it counts as nothing.
     if entry.type == "session" and entry.parent_session:
         spend.forked_at = entry.timestamp
-    if entry.type == "message" and entry.message is not None and entry.timestamp >= spend.forked_at:
-        _count(entry.message, moment_ms(entry) // QUARTER_MS, spend)
-        _measure(entry, entry.message, spend)
-    elif entry.type == "custom" and entry.answer is not None and entry.timestamp >= spend.forked_at:
-        _count_usage(entry.answer, moment_ms(entry) // QUARTER_MS, spend)
+    if entry.answer is None or entry.timestamp < spend.forked_at:
+        return
+    if entry.type == "message":
+        _count_message(entry, entry.answer, spend)
+    elif entry.type == "custom":
+        _count_usage(entry.answer, entry.moment_ms // QUARTER_MS, spend)
 
 
-def moment_ms(entry: _Line) -> int:
-    answer = entry.answer
-    if answer is not None and answer.timestamp:
-        return answer.timestamp
-    return written_ms(entry)
-
-
-def written_ms(entry: _Line) -> int:
-    try:
-        return int(datetime.fromisoformat(entry.timestamp).timestamp() * 1000)
-    except ValueError:
-        return 0
-
-
-def _measure(entry: _Line, message: _Message, spend: FileSpend) -> None:
-    """An answer is there when its line is written; one that asks for tools is not the answer yet."""
-    if message.role == "user":
-        spend.asked_ms = moment_ms(entry)
-    elif message.role == "assistant" and spend.asked_ms and message.stop_reason not in ("toolUse", "error", "aborted"):
-        written = written_ms(entry)
-        spend.latency.setdefault(written // QUARTER_MS, Latency()).add(written - spend.asked_ms)
-        spend.asked_ms = 0
-
-
-def _count(message: _Message, quarter: int, spend: FileSpend) -> None:
+def _count_message(entry: _SpendLine, message: _SpendMessage, spend: FileSpend) -> None:
+    quarter = entry.moment_ms // QUARTER_MS
     seen = spend.activity.setdefault(quarter, Activity())
     match message.role:
         case "user":
             seen.user += 1
+            spend.asked_ms = entry.moment_ms
         case "toolResult":
             seen.tool_results += 1
             seen.errors += message.is_error
         case "assistant":
             seen.assistant += 1
             seen.errors += message.stop_reason == "error"
-            _count_calls(message, quarter, seen, spend)
+            for block in message.content if isinstance(message.content, list) else ():
+                if block.type == "toolCall":
+                    seen.tool_calls += 1
+                    spend.tools[quarter, block.name] = spend.tools.get((quarter, block.name), 0) + 1
+            _count_usage(message, quarter, spend)
+            # The wait ends when the line of the answer is written. A message that calls tools is not the answer yet.
+            if spend.asked_ms and message.stop_reason not in ("toolUse", "error", "aborted"):
+                written = entry.written_ms
+                spend.latency.setdefault(written // QUARTER_MS, Latency()).add(written - spend.asked_ms)
+                spend.asked_ms = 0
         case _:
             pass
 
 
-def _count_calls(message: _Message, quarter: int, seen: Activity, spend: FileSpend) -> None:
-    for block in message.content if isinstance(message.content, list) else ():
-        if block.type == "toolCall":
-            seen.tool_calls += 1
-            spend.tools[quarter, block.name] = spend.tools.get((quarter, block.name), 0) + 1
-    _count_usage(message, quarter, spend)
-
-
-def _count_usage(message: _Message, quarter: int, spend: FileSpend) -> None:
+def _count_usage(message: _SpendMessage, quarter: int, spend: FileSpend) -> None:
     usage = message.usage
     if usage is None or not (usage.total_tokens or usage.input or usage.output):
         return
@@ -323,16 +332,17 @@ def _count_usage(message: _Message, quarter: int, spend: FileSpend) -> None:
 
 
 class Spending:
-    """Every transcript asked about, read as far as it went. One reader at a time, never on the event loop."""
+    """Keeps the sums of every transcript that was read. It reads in a thread, one caller at a time."""
 
     def __init__(self) -> None:
         self._files: dict[Path, FileSpend] = {}
         self._lock = asyncio.Lock()
 
-    async def reckon(self, what: Callable[[dict[Path, FileSpend]], T], places: Sequence[Path], since_ms: int = 0) -> T:
-        """Calls ``what`` in a thread with the transcripts among ``places``: files, or folders with all that is in them.
+    async def compute(self, what: Callable[[dict[Path, FileSpend]], T], places: Sequence[Path], since_ms: int = 0) -> T:
+        """Calls ``what`` in a thread with the sums of the transcripts in ``places``, and returns its result.
 
-        Archived ones count. Those last written before ``since_ms`` are left out; one that is gone is no error.
+        A place is a transcript or a folder. From a folder it takes every transcript, also archived ones, that was
+        written at or after ``since_ms``. A transcript that does not exist is left out.
         """
         async with self._lock:
             return await asyncio.to_thread(lambda: what(self._read(_transcripts(places, since_ms))))
@@ -341,7 +351,7 @@ class Spending:
         found: dict[Path, FileSpend] = {}
         for path in paths:
             try:
-                found[path] = self._files[path] = read_on(path, self._files.get(path))
+                found[path] = self._files[path] = _read_on(path, self._files.get(path))
             except FileNotFoundError:
                 self._files.pop(path, None)
             except OSError as error:
@@ -363,7 +373,7 @@ def _transcripts(places: Sequence[Path], since_ms: int) -> list[Path]:
 
 
 def is_transcript(name: str) -> bool:
-    """Ended sessions count: their money is spent. A copy made before a file was shortened would count twice."""
+    """Whether a file is counted. Archives of ended sessions are. Backup copies are not: they would count twice."""
     _, dot, rest = name.removesuffix(SUFFIX).partition(".jsonl")
     return bool(dot) and (not rest or rest.startswith((".reset.", ".deleted.")))
 
@@ -371,22 +381,17 @@ def is_transcript(name: str) -> bool:
 # Adding up
 
 
-def day_of(quarter: int, zone: tzinfo | None) -> str:
-    """``YYYY-MM-DD`` there; None is the machine's own zone."""
-    moment = datetime.fromtimestamp(quarter * QUARTER_MS / 1000, UTC)
-    return moment.astimezone(zone).date().isoformat()
-
-
 class Days(msgspec.Struct, frozen=True):
-    """From the first to the last, both included."""
+    """The days from ``first`` to ``last``, both included, as ``YYYY-MM-DD``."""
 
     first: str
     last: str
     zone: tzinfo | None = UTC
+    """The zone in which the days begin and end; None is the machine's own."""
 
     def has(self, quarter: int) -> str | None:
-        """The day this quarter belongs to, if it is one of them."""
-        day = day_of(quarter, self.zone)
+        """The day of this quarter; None if it is not one of these days."""
+        day = datetime.fromtimestamp(quarter * QUARTER_MS / 1000, UTC).astimezone(self.zone).date().isoformat()
         return day if self.first <= day <= self.last else None
 
 
@@ -400,7 +405,7 @@ def total_of(spends: Iterable[FileSpend], price_of: PriceOf, days: Days | None =
 
 
 def daily_totals(spends: Iterable[FileSpend], price_of: PriceOf, days: Days) -> dict[str, Totals]:
-    """Days without a call are left out."""
+    """The totals of each day. Days without a call are left out."""
     daily: dict[str, Totals] = {}
     for spend in spends:
         for (quarter, provider, model), calls in spend.calls.items():
@@ -410,7 +415,7 @@ def daily_totals(spends: Iterable[FileSpend], price_of: PriceOf, days: Days) -> 
 
 
 class Point(msgspec.Struct, rename="camel"):
-    """One model call, or several in a row that are shown as one."""
+    """One model call, or several successive calls that are shown as one."""
 
     timestamp: int
     input: int
@@ -424,7 +429,7 @@ class Point(msgspec.Struct, rename="camel"):
 
 
 def read_points(path: Path, price_of: PriceOf, most: int) -> list[Point]:
-    """Blocking. The calls of one transcript in order; many are joined until there are at most ``most`` points."""
+    """The calls of one transcript in order. Successive calls are joined if there are more than ``most``. Blocking."""
     points: list[Point] = []
     forked_at, tokens, cost = "", 0, 0.0
     for raw in _lines(path):
@@ -441,7 +446,7 @@ def read_points(path: Path, price_of: PriceOf, most: int) -> list[Point]:
         paid = usage.cost.total or cost_of(usage, price_of(answer.provider, answer.model)).total
         tokens, cost = tokens + usage.total_tokens, cost + paid
         counts = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.total_tokens)
-        points.append(Point(moment_ms(entry), *counts, paid, tokens, cost))
+        points.append(Point(entry.moment_ms, *counts, paid, tokens, cost))
     step = -(-len(points) // most) or 1
     return [_joined(points[start : start + step]) for start in range(0, len(points), step)]
 

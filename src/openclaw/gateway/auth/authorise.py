@@ -1,6 +1,6 @@
-"""Who may call which method: one table and one function, asked before a method is looked up.
+"""Decides who may call which method: one table and one function, asked before a method is looked up.
 
-A name that is not in the table needs ``operator.admin``: forgetting to list a method closes it, never opens it.
+A name that is not in the table needs ``operator.admin``, so a method that was forgotten here is closed, not open.
 """
 
 from __future__ import annotations
@@ -60,17 +60,10 @@ def refusal(role: str, scopes: Set[str], access: Access) -> str | None:
         return f"unauthorized role: {role}"
     if role == "node" or ADMIN in scopes:
         return None
-    match access:
-        case "read":
-            return None if READ in scopes or WRITE in scopes else f"missing scope: {READ}"
-        case "write":
-            return None if WRITE in scopes else f"missing scope: {WRITE}"
-        case "pairing":
-            return None if PAIRING in scopes else f"missing scope: {PAIRING}"
-        case "approvals":
-            return None if APPROVALS in scopes else f"missing scope: {APPROVALS}"
-        case _:
-            return f"missing scope: {ADMIN}"
+    needed = f"operator.{access}"
+    if needed in scopes or (needed == READ and WRITE in scopes):
+        return None
+    return f"missing scope: {needed}"
 
 
 def may_receive(role: str, scopes: Set[str], scope: str | None) -> bool:

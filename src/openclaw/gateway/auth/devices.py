@@ -31,7 +31,7 @@ log = logging.getLogger("openclaw.gateway.devices")
 
 
 class Devices:
-    """The one owner of both files. Every change is on disk before it is answered."""
+    """Owns both files. Every change is on disk before it is answered."""
 
     def __init__(self, state_dir: str, clock: Clock) -> None:
         self._dir = Path(state_dir) / "devices"
@@ -146,7 +146,7 @@ class Devices:
         return same and _covers(issued, scopes)
 
     async def ensure_token(self, device_id: str, role: str, scopes: Sequence[str]) -> Record | None:
-        """The token for this role, minted when there is none that covers the scopes. None: not paired."""
+        """The token for this role, newly made when none covers the scopes. None when the device is not paired."""
         async with self._changing:
             await self._load()
             record = self._paired.get(device_id)
@@ -158,7 +158,7 @@ class Devices:
             return await self._change_tokens(record, lambda device: self._issue(device, role, scopes))
 
     async def rotate_token(self, device_id: str, role: str, scopes: Sequence[str] | None) -> Record | None:
-        """A new token value. Scopes default to those it had, and never exceed what the device was approved for."""
+        """Makes a new token. Its scopes default to the old ones and never exceed what the device was approved for."""
         async with self._changing:
             await self._load()
             record = self._paired.get(device_id)
@@ -325,7 +325,7 @@ def signed_text(
     token: str | None,
     nonce: str | None,
 ) -> str:
-    """``scopes`` are those the client asked for, before any default is applied."""
+    """The text that a device signs. ``scopes`` are those the client asked for, before any default is applied."""
     fields = ["v1" if nonce is None else "v2", device_id, client_id, client_mode, role, ",".join(scopes)]
     fields += [str(signed_at), token or ""]
     if nonce is not None:

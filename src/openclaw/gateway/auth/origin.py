@@ -1,7 +1,7 @@
 """The origin of a request: its address, whether it is this machine, and which web page sent it.
 
-Loopback is not trust: a page in a browser, or a reverse proxy, also connects from 127.0.0.1. Only a loopback peer that
-names a loopback host and forwards nobody is local.
+A page in a browser and a reverse proxy also connect from 127.0.0.1, so a loopback address alone is not trusted. A peer
+is local only when it also names a loopback host and forwards no other caller.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KNOWN = 64
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
     ip: str
-    """The client's own address: the socket's, or what a trusted proxy says."""
+    """The client's own address: that of the socket, or the one that a trusted proxy reports."""
     is_local: bool
     host: str
     """The Host header as sent."""
@@ -34,7 +34,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """Host and port of a URL or of a Host header; no port means the scheme's own."""
+    """The host and port of a URL or of a Host header. Without a port the scheme's own is meant."""
 
     host: str
     port: int | None
@@ -79,10 +79,13 @@ def parse_origin(origin: str | None) -> tuple[str, Authority] | None:
 
 
 def peer_of(socket_ip: str, headers: Mapping[str, str], trusted_proxies: Sequence[str]) -> Peer:
-    """``headers`` must look names up without regard to case."""
+    """Describes the caller. ``headers`` must look names up without regard to case."""
     direct = plain_ip(socket_ip)
     through_proxy = direct in {plain_ip(proxy) for proxy in trusted_proxies} - {""}
-    ip = (_forwarded_ip(headers) or direct) if through_proxy else direct
+    ip = direct
+    if through_proxy:
+        first = headers.get("x-forwarded-for", "").partition(",")[0]
+        ip = plain_ip(first) or plain_ip(headers.get("x-real-ip", "")) or direct
     host = headers.get("host", "")
     named = parse_host(host)
     local_name = named is not None and (named.host in LOOPBACK_NAMES or named.host.endswith(".ts.net"))
@@ -96,15 +99,10 @@ def peer_of(socket_ip: str, headers: Mapping[str, str], trusted_proxies: Sequenc
     )
 
 
-def _forwarded_ip(headers: Mapping[str, str]) -> str:
-    first = headers.get("x-forwarded-for", "").partition(",")[0]
-    return plain_ip(first) or plain_ip(headers.get("x-real-ip", ""))
-
-
 def origin_refusal(peer: Peer, allowed_origins: Iterable[str]) -> str | None:
     """Why a page with this Origin may not act as Control UI or web chat, or None.
 
-    Parsed and compared exactly: a prefix test would let ``http://127.0.0.1.evil.example`` pass for loopback.
+    The Origin is parsed and compared exactly. A prefix test would accept ``http://127.0.0.1.evil.example`` as loopback.
     """
     parsed = parse_origin(peer.origin)
     if parsed is None:
@@ -130,7 +128,9 @@ def host_refusal(peer: Peer, allowed_origins: Iterable[str]) -> str | None:
     if host is None:
         return "the Host header is missing or malformed"
     name = host.host.rstrip(".")
-    if name in LOOPBACK_NAMES or plain_ip(name) or name.endswith(".ts.net") or name in own_names():
+    own = socket.gethostname().lower()
+    short = own.partition(".")[0]
+    if name in LOOPBACK_NAMES or plain_ip(name) or name.endswith(".ts.net") or name in (own, short, f"{short}.local"):
         return None
     configured = (parse_origin(allowed.lower()) for allowed in allowed_origins)
     if any(parsed and parsed[1].host == name for parsed in configured):
@@ -139,9 +139,3 @@ def host_refusal(peer: Peer, allowed_origins: Iterable[str]) -> str | None:
         f"the Host {name[:80]!r} is not one of this Gateway's names; "
         "add its origin to gateway.controlUi.allowedOrigins if it should be"
     )
-
-
-def own_names() -> frozenset[str]:
-    name = socket.gethostname().lower()
-    short = name.partition(".")[0]
-    return frozenset({name, short, f"{short}.local"})

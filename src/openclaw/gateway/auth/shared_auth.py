@@ -42,14 +42,10 @@ class SecretCheck(msgspec.Struct, frozen=True):
 def shared_secret(config: Config, environ: Mapping[str, str]) -> SharedSecret:
     """The configured secret; the environment fills in what the file leaves out."""
     auth = config.gateway.auth
-    token = _text(auth.token) or environ.get("OPENCLAW_GATEWAY_TOKEN", "").strip()
-    password = _text(auth.password) or environ.get("OPENCLAW_GATEWAY_PASSWORD", "").strip()
+    token = auth.token or environ.get("OPENCLAW_GATEWAY_TOKEN", "").strip()
+    password = auth.password or environ.get("OPENCLAW_GATEWAY_PASSWORD", "").strip()
     mode: Mode = "password" if (auth.mode == "password" or (auth.mode is None and password)) else "token"
     return SharedSecret(mode=mode, token=token, password=password)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def check(secret: SharedSecret, token: str | None, password: str | None) -> SecretCheck:
@@ -63,25 +59,17 @@ def check(secret: SharedSecret, token: str | None, password: str | None) -> Secr
     return SecretCheck(True)
 
 
-def check_bearer(secret: SharedSecret, bearer: str) -> SecretCheck:
-    """A bearer counts as token or as password, whichever this Gateway uses."""
-    return check(secret, bearer, bearer)
-
-
 def refusal_text(mode: Mode, reason: str, client_id: str, client_mode: str) -> str:
     if reason == "unset":
         return f"unauthorized: no gateway {mode} is configured (set gateway.auth.{mode} and restart the Gateway)"
-    return f"unauthorized: gateway {mode} {reason} ({_hint(mode, client_id, client_mode)})"
-
-
-def _hint(mode: Mode, client_id: str, client_mode: str) -> str:
+    hint = f"provide gateway auth {mode}"
     if client_id == "cli" or client_mode == "cli":
-        return f"set gateway.remote.{mode} to match gateway.auth.{mode}"
-    if is_control_ui(client_id) or is_webchat(client_id, client_mode):
+        hint = f"set gateway.remote.{mode} to match gateway.auth.{mode}"
+    elif is_control_ui(client_id) or is_webchat(client_id, client_mode):
+        hint = "open the dashboard URL and paste the token in Control UI settings"
         if mode == "password":
-            return "enter the password in Control UI settings"
-        return "open the dashboard URL and paste the token in Control UI settings"
-    return f"provide gateway auth {mode}"
+            hint = "enter the password in Control UI settings"
+    return f"unauthorized: gateway {mode} {reason} ({hint})"
 
 
 def is_control_ui(client_id: str) -> bool:
@@ -93,7 +81,7 @@ def is_webchat(client_id: str, client_mode: str) -> bool:
 
 
 def start_problem(secret: SharedSecret, *, exposed: bool) -> str | None:
-    """Why a Gateway must not start with this secret, or None. ``exposed``: it listens beyond loopback."""
+    """Why a Gateway must not start with this secret, or None. ``exposed`` means that it listens beyond loopback."""
     where = f"gateway.auth.{secret.mode}"
     if not secret.value:
         if exposed:

@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.gateway.auth.origin import Peer, host_refusal, origin_refusal
-from openclaw.gateway.auth.shared_auth import check_bearer
+from openclaw.gateway.auth.shared_auth import check
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -38,7 +38,8 @@ def bearer_refusal(gateway: Gateway, request: web.BaseRequest, peer: Peer) -> Ht
         return limited
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     secret = gateway.secret()
-    verdict = check_bearer(secret, bearer.strip() if scheme.lower() == "bearer" else "")
+    bearer = bearer.strip() if scheme.lower() == "bearer" else ""
+    verdict = check(secret, bearer, bearer)
     if verdict.ok:
         return None
     if verdict.reason == "mismatch":
@@ -54,7 +55,7 @@ def bearer_refusal(gateway: Gateway, request: web.BaseRequest, peer: Peer) -> Ht
 
 
 class BodyTooLarge(Exception):
-    pass
+    """The body of a request exceeds the endpoint's limit."""
 
 
 async def read_body(request: web.BaseRequest, limit: int) -> bytes:

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,8 @@ async def render(gateway: Gateway) -> str:
     counted, lag, dispatcher = gateway.metrics, gateway.loop_lag, gateway.dispatcher
     page = MetricsPage()
     page.gauge("openclaw_info", "The version that runs.", 1, {"version": __version__})
-    page.gauge("openclaw_uptime_seconds", "Since the Gateway started.", _uptime(gateway))
+    uptime = max(0, gateway.runtime.clock.now_ms() - gateway.started_at) / 1000
+    page.gauge("openclaw_uptime_seconds", "Since the Gateway started.", uptime)
     ready = gateway.ready and not await gateway.disk.problem()
     page.gauge("openclaw_ready", "1 when traffic may be sent here.", int(ready))
     ended = {state: counted.messages[state] for state in sorted(END_STATES)}
@@ -50,9 +51,8 @@ async def render(gateway: Gateway) -> str:
     page.counters("openclaw_tokens_total", "Tokens of model calls, by kind.", "kind", tokens)
     page.counters("openclaw_model_errors_total", "Model calls that failed, by kind.", "kind", counted.model_errors)
     page.gauge("openclaw_clients", "Connected clients.", len(gateway.broadcaster.clients))
-    page.gauge(
-        "openclaw_outbox_depth", "Parts of answers not delivered yet.", await gateway.runtime.ledger.outbox_depth()
-    )
+    waiting = await gateway.runtime.ledger.outbox_depth()
+    page.gauge("openclaw_outbox_depth", "Parts of answers not delivered yet.", waiting)
     page.histogram("openclaw_event_loop_lag_seconds", "How late the event loop woke.", lag.histogram)
     shares = {"0.5": lag.percentile(0.5), "0.99": lag.percentile(0.99)}
     page.gauges("openclaw_event_loop_lag_recent_seconds", "The same over the last minute.", "quantile", shares)
@@ -69,16 +69,22 @@ class MetricsPage:
         self._lines: list[str] = []
 
     def gauge(self, name: str, help: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        self._metric(name, help, "gauge", [(labels or {}, value)])
+        self._head(name, help, "gauge")
+        self._sample(name, labels or {}, value)
 
     def gauges(self, name: str, help: str, label: str, values: Mapping[str, float]) -> None:
-        self._metric(name, help, "gauge", [({label: key}, value) for key, value in values.items()])
+        self._head(name, help, "gauge")
+        for key, value in values.items():
+            self._sample(name, {label: key}, value)
 
     def counter(self, name: str, help: str, value: float) -> None:
-        self._metric(name, help, "counter", [({}, value)])
+        self._head(name, help, "counter")
+        self._sample(name, {}, value)
 
     def counters(self, name: str, help: str, label: str, values: Mapping[str, float]) -> None:
-        self._metric(name, help, "counter", [({label: key}, value) for key, value in values.items()])
+        self._head(name, help, "counter")
+        for key, value in values.items():
+            self._sample(name, {label: key}, value)
 
     def histogram(self, name: str, help: str, histogram: Histogram) -> None:
         self._head(name, help, "histogram")
@@ -92,31 +98,19 @@ class MetricsPage:
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
 
-    def _metric(self, name: str, help: str, kind: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> None:
-        self._head(name, help, kind)
-        for labels, value in samples:
-            self._sample(name, labels, value)
-
     def _head(self, name: str, help: str, kind: str) -> None:
         self._lines += [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
 
     def _sample(self, name: str, labels: Mapping[str, str], value: float) -> None:
-        shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+        marks = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+        shown = ",".join(f'{key}="{text.translate(marks)}"' for key, text in labels.items())
         self._lines.append(f"{name}{{{shown}}} {number(value)}" if shown else f"{name} {number(value)}")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def number(value: float) -> str:
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if float(value).is_integer() else repr(float(value))
-
-
-def _uptime(gateway: Gateway) -> float:
-    return max(0, gateway.runtime.clock.now_ms() - gateway.started_at) / 1000
 
 
 def resident_bytes() -> int:

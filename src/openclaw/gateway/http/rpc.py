@@ -1,6 +1,6 @@
 """The methods over plain HTTP: one call with one answer, or one call with the stream of its events.
 
-For the command line and scripts: no WebSocket, no handshake, the same methods behind the same authoriser.
+The command line and scripts use it. It needs no WebSocket and no handshake; the authoriser is the same.
 """
 
 from __future__ import annotations
@@ -18,23 +18,14 @@ from openclaw.gateway.auth.authorise import ADMIN
 from openclaw.gateway.auth.origin import Peer
 from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
 from openclaw.gateway.server import frames, registry
-from openclaw.gateway.server.broadcast import (
-    DELTA_EVENTS,
-    TOOL_EVENTS,
-    Broadcaster,
-    Client,
-    ClientInfo,
-    field_of,
-)
+from openclaw.gateway.server.broadcast import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, field_of
 from openclaw.gateway.server.params import InvalidParams, Params, decode_params
-from openclaw.gateway.server.replay import Resumption, catch_up, resume
+from openclaw.gateway.server.replay import catch_up, resume
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 CALL_ID = "1"
-
-
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """The largest body. Attachments come in one piece here, so it is more than a WebSocket frame may hold."""
 
@@ -62,7 +53,8 @@ async def call(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.St
     # The call goes on when the caller hangs up.
     answering = gateway.spawn(registry.answer(gateway, client, CALL_ID, body.method, body.params))
     answer = await asyncio.shield(answering)
-    return web.Response(body=_without_frame(answer.frame), content_type="application/json")
+    # The body is the answer without the envelope of the socket: ``{"ok", "payload"}`` or ``{"ok", "error"}``.
+    return web.Response(body=frames.encode(_response_decoder.decode(answer.frame)), content_type="application/json")
 
 
 async def _stream(request: web.BaseRequest, gateway: Gateway, peer: Peer, body: RpcBody) -> web.StreamResponse:
@@ -70,7 +62,13 @@ async def _stream(request: web.BaseRequest, gateway: Gateway, peer: Peer, body: 
     client = CallStream(sink, **_identity(peer, body.caps))
     client.follow_named(body.params)
     gateway.broadcaster.add(client)
-    gateway.spawn(_answer_into(gateway, client, body))
+
+    async def answer_call() -> None:
+        answer = await registry.answer(gateway, client, CALL_ID, body.method, body.params)
+        await client.send_answer(answer.frame)
+        client.answered(answer.ok)
+
+    gateway.spawn(answer_call())
     try:
         return await sink.serve(request)
     finally:
@@ -78,16 +76,11 @@ async def _stream(request: web.BaseRequest, gateway: Gateway, peer: Peer, body: 
         gateway.broadcaster.remove(client)
 
 
-async def _answer_into(gateway: Gateway, client: CallStream, body: RpcBody) -> None:
-    answer = await registry.answer(gateway, client, CALL_ID, body.method, body.params)
-    await client.send_answer(answer.frame)
-    client.answered(answer.ok)
-
-
 async def events(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
-    """All broadcast events, or those of one session, for as long as the caller listens.
+    """Sends all broadcast events, or those of one session, for as long as the caller listens.
 
-    ``afterSeq``, with the ``epoch`` it belongs to, begins with those the caller missed; headers say where it stands.
+    With ``afterSeq`` and its ``epoch`` the caller first gets the events after that number. The headers of the answer
+    name the current epoch and number, and why missed events cannot be sent.
     """
     if refused := page_refusal(gateway, peer) or bearer_refusal(gateway, request, peer):
         return refusal_response(refused)
@@ -95,7 +88,10 @@ async def events(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
     if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
         return refusal_response(HttpRefusal(status=400, message="afterSeq must be a sequence number"))
     resumption = None if after is None else resume(broadcaster, int(after), request.query.get("epoch"))
-    sink = NdjsonSink(_where(broadcaster, resumption))
+    headers = {"X-OpenClaw-Epoch": broadcaster.epoch, "X-OpenClaw-Seq": str(broadcaster.seq)}
+    if resumption is not None and resumption.gap:
+        headers["X-OpenClaw-Gap"] = resumption.gap
+    sink = NdjsonSink(headers)
     client = Client(sink, **_identity(peer, request.query.getall("cap", None)))
     if key := request.query.get("sessionKey"):
         wanted = gateway.canonical_key(key)
@@ -114,11 +110,6 @@ async def events(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
     finally:
         client.closing = True
         broadcaster.remove(client)
-
-
-def _where(broadcaster: Broadcaster, resumption: Resumption | None) -> dict[str, str]:
-    headers = {"X-OpenClaw-Epoch": broadcaster.epoch, "X-OpenClaw-Seq": str(broadcaster.seq)}
-    return {**headers, "X-OpenClaw-Gap": resumption.gap} if resumption is not None and resumption.gap else headers
 
 
 def _identity(peer: Peer, caps: list[str] | None) -> dict[str, Any]:
@@ -140,11 +131,6 @@ class _Response(msgspec.Struct):
 
 
 _response_decoder = msgspec.json.Decoder(_Response)
-
-
-def _without_frame(frame: bytes) -> bytes:
-    """``{"ok", "payload"}`` or ``{"ok", "error"}``: the answer without the envelope of the socket."""
-    return frames.encode(_response_decoder.decode(frame))
 
 
 def refusal_response(refused: HttpRefusal) -> web.Response:
@@ -236,7 +222,7 @@ class NdjsonSink:
         self.close(code, reason)
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Writes lines until the stream is closed; the server cancels it when the caller hangs up."""
+        """Writes lines until the stream is closed. The server cancels this when the caller hangs up."""
         response = web.StreamResponse(headers=self._headers)
         response.enable_chunked_encoding()
         writer = await response.prepare(request)
@@ -295,7 +281,7 @@ class CallStream(Client):
         self._finish_if_done()
 
     def answered(self, ok: bool) -> None:
-        """Told when the last answer was sent. A failed call has no run to wait for."""
+        """Hears that the last answer was sent. A failed call has no run to wait for."""
         self._answered = True
         if not ok:
             self._finish_run = None

@@ -25,7 +25,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import MessageBody
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
-from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult
+from openclaw.tools.base import Tool, ToolContext, ToolError
 from openclaw.tools.exec.settings import ExecOverrides
 from openclaw.tools.policy import ToolFilter, allowed_tools, normalize_tool_name
 
@@ -60,8 +60,11 @@ async def invoke(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
     tool = await _tool(gateway, target, normalize_tool_name(body.tool or ""))
     if tool is None:
         return _failed(404, "not_found", f"Tool not available: {(body.tool or '')[:80]}")
+    given = dict(body.args or {})
+    if body.action and "action" in tool.spec.parameters.get("properties", {}):
+        given.setdefault("action", body.action)
     try:
-        arguments = validate_arguments(tool.spec, _arguments(tool, body))
+        arguments = validate_arguments(tool.spec, given)
     except InvalidArguments as invalid:
         return _failed(400, "tool_error", str(invalid))
     if body.dry_run:
@@ -86,13 +89,6 @@ async def _tool(gateway: Gateway, target: SessionRef, name: str) -> Tool | None:
     tools = tools_for(target.agent_id, model, workspace, config, gateway.runtime)
     offered = allowed_tools([tool.spec.name for tool in tools], [ToolFilter(deny=tuple(config.gateway.tools.deny))])
     return next((tool for tool in tools if tool.spec.name == name and name in offered), None)
-
-
-def _arguments(tool: Tool, body: InvokeBody) -> dict[str, Any]:
-    arguments = dict(body.args or {})
-    if body.action and "action" in tool.spec.parameters.get("properties", {}):
-        arguments.setdefault("action", body.action)
-    return arguments
 
 
 async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict[str, Any]) -> web.Response:
@@ -120,12 +116,8 @@ async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict
     except Exception as failure:
         log.exception("tool %s failed when invoked over HTTP for %s", tool.spec.name, target.key)
         return _failed(400, "tool_error", f"{type(failure).__name__}: {failure}")
-    return json_response({"ok": True, "result": _view(result)})
-
-
-def _view(result: ToolResult) -> dict[str, Any]:
     details = {} if result.details is msgspec.UNSET else {"details": result.details}
-    return {"content": result.content, **details}
+    return json_response({"ok": True, "result": {"content": result.content, **details}})
 
 
 def _failed(status: int, kind: str, message: str) -> web.Response:

@@ -90,9 +90,15 @@ def _route(match: BindingMatch) -> str:
 
 @methods.add("agent.identity.get", IdentityGet)
 async def identity(call: Call) -> Any:
-    """The Control UI's own setting first, then the agent's, then what the agent wrote in its IDENTITY.md."""
+    """Who the agent is. The Control UI's setting comes first, then the agent's, then the agent's own IDENTITY.md."""
+    params: IdentityGet = call.params
     config = call.gateway.runtime.config.current
-    agent_id = _agent_meant(call)
+    default = default_agent_id(config)
+    named = normalize_agent_id(params.agent_id) if params.agent_id else None
+    of_key = agent_of(call.gateway.canonical_key(params.session_key), default_agent=default)
+    if named and params.session_key and named != of_key:
+        raise MethodError(f'agent "{named}" does not match session key agent "{of_key}"')
+    agent_id = named or (of_key if params.session_key else default)
     listed = agent_config(config, agent_id)
     workspace = workspace_dir(config, call.gateway.runtime.state_dir, agent_id)
     written = await asyncio.to_thread(read_identity, workspace / "IDENTITY.md")
@@ -109,16 +115,6 @@ async def identity(call: Call) -> Any:
     return answer
 
 
-def _agent_meant(call: Call) -> str:
-    params: IdentityGet = call.params
-    default = default_agent_id(call.gateway.runtime.config.current)
-    named = normalize_agent_id(params.agent_id) if params.agent_id else None
-    of_key = agent_of(call.gateway.canonical_key(params.session_key), default_agent=default)
-    if named and params.session_key and named != of_key:
-        raise MethodError(f'agent "{named}" does not match session key agent "{of_key}"')
-    return named or (of_key if params.session_key else default)
-
-
 def _unless(value: str, default: str) -> str | None:
     return value if value and value != default else None
 
@@ -129,7 +125,7 @@ def _given(record: Any) -> dict[str, str]:
 
 
 def read_identity(path: Path) -> dict[str, str]:
-    """Name, emoji and avatar lines of the file; placeholders in parentheses or brackets count as not filled in."""
+    """The name, emoji and avatar lines of the file. A placeholder in parentheses or brackets counts as absent."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_IDENTITY_BYTES).decode("utf-8", "replace")
@@ -243,19 +239,12 @@ async def delete(call: Call) -> Any:
     if params.delete_files:
         stamp = iso_utc(gateway.runtime.clock.now_ms()).replace(":", "-")
         trash = Path(gateway.runtime.state_dir) / "trash" / f"{agent_id}-{stamp}"
-        own = [
-            path
-            for path in (workspace, Path(agent_dir(gateway.runtime.state_dir, agent_id)))
-            if _is_ours(gateway, path)
-        ]
+        # A project folder outside the state directory that serves as a workspace is left alone.
+        state = os.path.realpath(gateway.runtime.state_dir) + os.sep
+        folders = (workspace, Path(agent_dir(gateway.runtime.state_dir, agent_id)))
+        own = [path for path in folders if os.path.realpath(path).startswith(state)]
         await asyncio.to_thread(_throw_away, own, trash)
     return {"ok": True, "agentId": agent_id, "removedBindings": len(bindings) - len(kept)}
-
-
-def _is_ours(gateway: Gateway, path: Path) -> bool:
-    """Only folders inside the state directory are moved; a project folder used as a workspace is left alone."""
-    state = os.path.realpath(gateway.runtime.state_dir)
-    return os.path.realpath(path).startswith(state + os.sep)
 
 
 def _throw_away(paths: list[Path], trash: Path) -> None:
@@ -336,26 +325,41 @@ async def get_file(call: Call) -> Any:
     agent_id, workspace = _workspace(call)
     name = _file_name(call.params.name)
     view = await asyncio.to_thread(_file_view, workspace / name)
+
+    def read() -> str:
+        with PathOpener(workspace, confine=True).open_read(name) as file:
+            return file.read(MAX_FILE_BYTES).decode("utf-8", "replace")
+
     if not view["missing"]:
-        view["content"] = await asyncio.to_thread(_read_file, workspace, name)
+        try:
+            view["content"] = await asyncio.to_thread(read)
+        except ToolError as error:
+            raise MethodError(str(error)) from None
     return {"agentId": agent_id, "workspace": str(workspace), "file": view}
 
 
 @methods.add("agents.files.set", FilesSet)
 async def set_file(call: Call) -> Any:
     agent_id, workspace = _workspace(call)
-    name = _file_name(call.params.name)
-    await asyncio.to_thread(_write_file, workspace, name, call.params.content)
+    name, content = _file_name(call.params.name), call.params.content
+
+    def write() -> None:
+        make_private_dir(str(workspace))
+        with PathOpener(workspace, confine=True).open_write_atomic(name) as file:
+            file.write(content.encode("utf-8", "surrogatepass"))
+
+    try:
+        await asyncio.to_thread(write)
+    except ToolError as error:
+        raise MethodError(str(error)) from None
     view = await asyncio.to_thread(_file_view, workspace / name)
     return {"ok": True, "agentId": agent_id, "workspace": str(workspace), "file": view}
 
 
 def _workspace(call: Call) -> tuple[str, Path]:
-    config = call.gateway.runtime.config.current
-    agent_id = normalize_agent_id(call.params.agent_id)
-    if agent_id not in agent_ids(config):
-        raise MethodError(f'unknown agent id "{agent_id}"')
-    return agent_id, workspace_dir(config, call.gateway.runtime.state_dir, agent_id)
+    runtime = call.gateway.runtime
+    agent_id = _known(call.gateway, call.params.agent_id)
+    return agent_id, workspace_dir(runtime.config.current, runtime.state_dir, agent_id)
 
 
 def _file_name(name: str) -> str:
@@ -371,20 +375,3 @@ def _file_view(path: Path) -> dict[str, Any]:
     except OSError:
         return {**view, "missing": True}
     return {**view, "missing": False, "size": status.st_size, "updatedAtMs": int(status.st_mtime * 1000)}
-
-
-def _read_file(workspace: Path, name: str) -> str:
-    try:
-        with PathOpener(workspace, confine=True).open_read(name) as file:
-            return file.read(MAX_FILE_BYTES).decode("utf-8", "replace")
-    except ToolError as error:
-        raise MethodError(str(error)) from None
-
-
-def _write_file(workspace: Path, name: str, content: str) -> None:
-    make_private_dir(str(workspace))
-    try:
-        with PathOpener(workspace, confine=True).open_write_atomic(name) as file:
-            file.write(content.encode("utf-8", "surrogatepass"))
-    except ToolError as error:
-        raise MethodError(str(error)) from None

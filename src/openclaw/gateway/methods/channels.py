@@ -35,11 +35,15 @@ async def channels_status(call: Call) -> Any:
     channels = gateway.channel_services.channels if gateway.channel_services else None
     grouped = by_channel(channels)
     labels = {name: running[0].kind.label for name, running in grouped.items()}
-    timeout_s = params.timeout_ms / 1000
-    accounts: dict[str, list[dict[str, Any]]] = {}
-    for name, running in grouped.items():
-        views = await asyncio.gather(*(_account_view(call, one, params.probe, timeout_s) for one in running))
-        accounts[name] = list(views)
+
+    async def account_view(one: RunningAccount) -> dict[str, Any]:
+        view = one.status.view()
+        if not params.probe or channels is None or not one.account.enabled:
+            return view
+        probed = await channels.probe(one, params.timeout_ms / 1000)
+        return {**view, "probe": probed, "lastProbeAt": gateway.runtime.clock.now_ms()}
+
+    accounts = {name: await asyncio.gather(*map(account_view, running)) for name, running in grouped.items()}
     return {
         "ts": gateway.runtime.clock.now_ms(),
         "channelOrder": list(grouped),
@@ -53,14 +57,6 @@ async def channels_status(call: Call) -> Any:
             name: running[0].kind.default_account(gateway.runtime.config.current) for name, running in grouped.items()
         },
     }
-
-
-async def _account_view(call: Call, running: RunningAccount, probe: bool, timeout_s: float) -> dict[str, Any]:
-    view, services = running.status.view(), call.gateway.channel_services
-    if not probe or services is None or not running.account.enabled:
-        return view
-    probed = await services.channels.probe(running, timeout_s)
-    return {**view, "probe": probed, "lastProbeAt": call.gateway.runtime.clock.now_ms()}
 
 
 @methods.add("channels.logout", ChannelsLogout)
@@ -96,18 +92,16 @@ async def list_pairing(call: Call) -> Any:
 
 @methods.add("pairing.approve", PairingApprove, access="pairing")
 async def approve_pairing(call: Call) -> Any:
-    """Lets the sender of the code in; with ``notify`` also tells them so on their channel."""
+    """Lets the sender of the code in. With ``notify`` it also tells them so on their channel."""
     params: PairingApprove = call.params
     approved = await call.gateway.pairing.approve(params.code, params.channel)
     if approved is None:
         where = f" on {params.channel}" if params.channel else ""
         raise MethodError(f"no pairing request with the code {params.code}{where}; codes are valid for an hour")
     answer: dict[str, Any] = {"channel": approved.channel, "id": approved.id}
-    return {**answer, **await _notify_paired(call, approved.channel, approved.id)} if params.notify else answer
-
-
-async def _notify_paired(call: Call, channel: str, recipient: str) -> dict[str, Any]:
-    """Tells the sender. The approval stands even when the notice fails, so the failure is only reported."""
-    message = {"channel": channel, "to": recipient, "message": NOTICE, "idempotencyKey": str(uuid.uuid4())}
+    if not params.notify:
+        return answer
+    message = {"channel": approved.channel, "to": approved.id, "message": NOTICE, "idempotencyKey": str(uuid.uuid4())}
     sent = await registry.answer(call.gateway, call.client, call.id, "send", msgspec.json.encode(message))
-    return {"notified": True} if sent.ok else {"notified": False, "notifyError": sent.message}
+    # The approval stands even when the notice fails, so the failure is only reported.
+    return {**answer, "notified": True} if sent.ok else {**answer, "notified": False, "notifyError": sent.message}

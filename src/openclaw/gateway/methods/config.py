@@ -44,15 +44,14 @@ async def get(call: Call) -> Any:
 
 
 def snapshot_view(snapshot: Snapshot) -> dict[str, Any]:
-    """The file and its values. Only sensitive values are replaced by a sentinel."""
-    values = msgspec.to_builtins(snapshot.config)
+    """The file and its values, with a sentinel in place of each secret."""
     return {
         "path": snapshot.path,
         "exists": snapshot.exists,
         "raw": None if snapshot.raw is None else redact_raw(snapshot.raw, snapshot.parsed),
         "parsed": redacted(snapshot.parsed),
         "valid": snapshot.valid,
-        "config": redacted(values),
+        "config": _shown(snapshot),
         "hash": snapshot.hash,
         "issues": [_issue(issue) for issue in snapshot.issues],
         "warnings": [_issue(issue) for issue in snapshot.warnings],
@@ -85,7 +84,13 @@ async def set_config(call: Call) -> Any:
 @methods.add("config.patch", ConfigChange)
 async def patch(call: Call) -> Any:
     params: ConfigChange = call.params
-    change = _object_in(params.raw)
+    try:
+        change, _ = parse_source(params.raw)
+    except Json5Error as error:
+        issues = [{"path": "", "message": str(error)}]
+        raise MethodError(f"invalid config: {error}", details={"issues": issues}) from None
+    if not isinstance(change, dict):
+        raise MethodError("config.patch raw must be an object")
     return await _change(call, lambda: call.gateway.runtime.config.merge_patch(change, params.base_hash))
 
 
@@ -104,29 +109,16 @@ async def _change(call: Call, write: Callable[[], Snapshot]) -> dict[str, Any]:
     changed = changed_paths(before.resolved, written.resolved)
     await gateway.runtime.config.reload()
     answer: dict[str, Any] = {"ok": True, "path": written.path, "config": _shown(written)}
-    reason = call.method
     if reload_action(changed) != "restart":
-        return {**answer, "restart": Restart.report(reason, 0, "hot"), "sentinel": None}
+        return {**answer, "restart": Restart.report(call.method, 0, "hot"), "sentinel": None}
     note: dict[str, Any] = {"kind": call.method.replace(".", "-"), "status": "ok", "ts": gateway.runtime.clock.now_ms()}
     if params.session_key:
         note["sessionKey"] = params.session_key
     note |= {"message": params.note, "stats": {"mode": call.method, "root": written.path}}
     await gateway.restart.leave_note(note)
     delay = DEFAULT_DELAY_MS if params.restart_delay_ms is None else params.restart_delay_ms
-    restart = gateway.restart.schedule(reason, delay)
+    restart = gateway.restart.schedule(call.method, delay)
     return {**answer, "restart": restart, "sentinel": {"path": gateway.restart.path, "payload": note}}
-
-
-def _object_in(raw: str) -> dict[str, Any]:
-    try:
-        value, _ = parse_source(raw)
-    except Json5Error as error:
-        raise MethodError(
-            f"invalid config: {error}", details={"issues": [{"path": "", "message": str(error)}]}
-        ) from None
-    if not isinstance(value, dict):
-        raise MethodError("config.patch raw must be an object")
-    return value
 
 
 def _shown(snapshot: Snapshot) -> dict[str, Any]:

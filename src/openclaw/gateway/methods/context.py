@@ -166,7 +166,7 @@ class ContextFind(Params):
 
 @methods.add("context.find", ContextFind, access="admin")
 async def find(call: Call) -> Any:
-    """Among the session's last runs: when the phrase came into the model's view, and when and why it left."""
+    """Tells in which of the session's last runs the phrase came into the model's view, and when and why it left."""
     params: ContextFind = call.params
     runs = await _last_runs(call.gateway, params.key, params.limit)
     search = PhraseSearch(params.phrase, call.gateway.runtime.blobs)

@@ -24,7 +24,7 @@ class MessagesList(Params):
 
 @methods.add("messages.list", MessagesList, access="read")
 async def list_messages(call: Call) -> Any:
-    """Newest first."""
+    """The accepted messages, newest first."""
     params: MessagesList = call.params
     key = None if params.session_key is None else target_of(call.gateway, params.session_key).key
     rows = await call.gateway.runtime.ledger.recent(session_key=key, state=params.state, limit=params.limit)

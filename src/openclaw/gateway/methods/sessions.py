@@ -61,7 +61,9 @@ async def list_sessions(call: Call) -> Any:
     if params.include_derived_titles or params.include_last_message:
         for row, view in zip(rows, views, strict=True):
             await _look_inside(call, params, row, view)
-    paths = _store_paths(call, params.agent_id)
+    # The default agent's store comes first.
+    agents = [normalize_agent_id(params.agent_id)] if params.agent_id else gateway.agent_ids()
+    paths = list(dict.fromkeys(gateway.runtime.sessions.path(agent) for agent in agents))
     return {
         "ts": gateway.runtime.clock.now_ms(),
         "path": paths[0] if len(paths) == 1 else "(multiple)",
@@ -96,14 +98,6 @@ async def _selected(call: Call, params: SessionsList) -> AsyncIterator[SessionRo
         found += 1
         if params.limit is not None and found >= params.limit:
             break
-
-
-def _store_paths(call: Call, agent_id: str | None) -> list[str]:
-    """The paths of the session stores, the default agent's first."""
-    gateway = call.gateway
-    if agent_id:
-        return [gateway.runtime.sessions.path(normalize_agent_id(agent_id))]
-    return list(dict.fromkeys(gateway.runtime.sessions.path(agent) for agent in gateway.agent_ids()))
 
 
 async def _look_inside(call: Call, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
@@ -196,8 +190,10 @@ async def patch(call: Call) -> Any:
     params: SessionsPatch = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
-    if params.label and await _label_taken(call, target, params.label.strip()):
-        raise MethodError(f"label already in use: {params.label.strip()}")
+    if label := (params.label or "").strip():
+        rows = await gateway.runtime.sessions.rows(target.agent_id)
+        if any(row.entry.get("label") == label and row.key != target.key for row in rows):
+            raise MethodError(f"label already in use: {label}")
     now = gateway.runtime.clock.now_ms()
     entry = await gateway.runtime.sessions.update(
         target.agent_id, target.key, lambda entry: apply_patch(entry, params, target, gateway, now)
@@ -210,11 +206,6 @@ async def patch(call: Call) -> Any:
         "entry": entry,
         "resolved": resolved_model(entry, target.agent_id, gateway),
     }
-
-
-async def _label_taken(call: Call, target: SessionRef, label: str) -> bool:
-    rows = await call.gateway.runtime.sessions.rows(target.agent_id)
-    return any(row.entry.get("label") == label and row.key != target.key for row in rows)
 
 
 KEPT_BY_RESET = ("thinkingLevel", "verboseLevel", "reasoningLevel", "responseUsage")
@@ -295,22 +286,18 @@ async def compact(call: Call) -> Any:
     )
     if shortened.archived is None:
         return {**answer, "kept": shortened.kept}
-    await gateway.runtime.sessions.update(target.agent_id, target.key, _without_counters)
+
+    def drop_counters(entry: SessionEntry | None) -> SessionEntry | None:
+        for name in ("inputTokens", "outputTokens", "totalTokens", "cacheRead", "cacheWrite"):
+            if entry is not None:
+                entry.pop(name, None)
+        return entry
+
+    await gateway.runtime.sessions.update(target.agent_id, target.key, drop_counters)
     return {**answer, "compacted": True, "archived": shortened.archived, "kept": shortened.kept}
 
 
-def _without_counters(entry: SessionEntry | None) -> SessionEntry | None:
-    if entry is not None:
-        for name in ("inputTokens", "outputTokens", "totalTokens", "cacheRead", "cacheWrite"):
-            entry.pop(name, None)
-    return entry
-
-
-class SessionsArchived(Params):
-    key: NonEmpty
-
-
-@methods.add("sessions.archived", SessionsArchived, access="read")
+@methods.add("sessions.archived", SessionKey, access="read")
 async def archived(call: Call) -> Any:
     target = target_of(call.gateway, call.params.key)
     entry = await entry_of(call.gateway, target)
@@ -324,7 +311,7 @@ class SessionsResume(Params):
     session_id: NonEmpty | None = None
     """The session id or its beginning."""
     index: Positive | None = None
-    """The place in the list; 1 is the newest. Without id and index the newest is meant."""
+    """The place in the list, where 1 is the newest. Without id and index the newest is meant."""
 
 
 @methods.add("sessions.resume", SessionsResume, access="admin")
@@ -351,13 +338,9 @@ async def resume(call: Call) -> Any:
     return {**answer, "marker": rotation.marker_text, "entry": rotation.new}
 
 
-class SessionsTree(Params):
-    key: NonEmpty
-
-
-@methods.add("sessions.tree", SessionsTree, access="read")
+@methods.add("sessions.tree", SessionKey, access="read")
 async def tree(call: Call) -> Any:
-    """Every entry with its parent, in the order written; ``leafId`` is where the next message goes."""
+    """Every entry with its parent, in the order written. The next message follows ``leafId``."""
     target = target_of(call.gateway, call.params.key)
     transcript = await _transcript(call, target)
     labels = transcript.labels()

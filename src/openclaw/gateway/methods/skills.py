@@ -82,7 +82,7 @@ class SkillsUpdate(Params):
     skill_key: NonEmpty
     enabled: bool | None = None
     api_key: str | None = None
-    """The key of the skill's service. An empty one is removed."""
+    """The key of the skill's service. An empty key removes the stored one."""
     env: dict[str, str] | None = None
     """Variables to add. An empty value removes the variable."""
 

@@ -194,8 +194,14 @@ async def tail(call: Call) -> Any:
 
 
 def read_tail(path: Path, cursor: int | None, limit: int, max_bytes: int) -> dict[str, Any]:
-    """Lines from ``cursor`` on. ``reset``: the cursor no longer fits; ``truncated``: earlier lines were left out."""
-    path = path if path.exists() else (newest_log(path.parent) or path)
+    """The lines from ``cursor`` on.
+
+    ``reset`` says that the cursor no longer fits the file, ``truncated`` that earlier lines were left out.
+    """
+    if not path.exists() and path.parent.is_dir():
+        # Just after midnight today's file may not exist yet, so the newest daily file is read.
+        names = [(found, each) for each in path.parent.iterdir() if (found := DAILY_NAME.fullmatch(each.name))]
+        path = max((each for found, each in names if not found[2]), key=lambda each: each.name, default=path)
     answer: dict[str, Any] = {"file": str(path), "cursor": 0, "size": 0, "lines": [], "truncated": False}
     if not path.exists():
         return {**answer, "reset": bool(cursor)}
@@ -230,24 +236,19 @@ def _range(cursor: int | None, size: int, max_bytes: int) -> tuple[int, bool, bo
     return cursor, False, False
 
 
-def newest_log(folder: Path) -> Path | None:
-    """The newest daily file. Just after midnight today's file may not exist yet."""
-    if not folder.is_dir():
-        return None
-    named = [path for path in folder.iterdir() if (found := DAILY_NAME.fullmatch(path.name)) and not found[2]]
-    return max(named, key=lambda path: path.name, default=None)
-
-
 class EventsReplay(Params):
     after_seq: Annotated[int, msgspec.Meta(ge=0)]
     """The last sequence number the client has dealt with."""
     epoch: NonEmpty | None = None
-    """From the ``hello-ok`` of the connection that number came from. Without it a restart may go unnoticed."""
+    """The epoch in the ``hello-ok`` of the connection that the number came from. Without it a restart may be missed."""
 
 
 @methods.add("events.replay", EventsReplay, access="read")
 async def replay(call: Call) -> Any:
-    """Every broadcast after that number, then the answer. ``gap``: some are gone, and the client must look afresh."""
+    """Sends every broadcast after that number, then the answer.
+
+    ``gap`` says that some broadcasts are no longer kept. The client must then load its state again.
+    """
     params: EventsReplay = call.params
     client, broadcaster = call.client, call.gateway.broadcaster
     if broadcaster.clients.get(client.conn_id) is not client:

@@ -27,7 +27,7 @@ from openclaw.sessions.export import (
 )
 from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import home_of, previous_sessions
-from openclaw.sessions.search import MOST_RESULTS, TranscriptHit
+from openclaw.sessions.search import MOST_RESULTS
 from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files.disk import atomic_replace
 
@@ -39,7 +39,7 @@ methods = MethodTable()
 
 class SessionsSearch(Params):
     query: NonEmpty
-    """All words must occur; in double quotes they must follow each other."""
+    """The words to find. All must occur; words in double quotes must follow each other."""
     agent_id: NonEmpty | None = None
     key: NonEmpty | None = None
     session_id: NonEmpty | None = None
@@ -66,32 +66,25 @@ async def search(call: Call) -> Any:
     answer = await asyncio.to_thread(
         gateway.search.search, params.query, folders, limit=params.limit, role=params.role, session_id=session_id
     )
-    keys = await _keys(gateway)
-    results = [_with_key(found, keys) for found in answer.results]
-    return {"ts": gateway.runtime.clock.now_ms(), "results": results, "complete": answer.complete}
-
-
-async def _keys(gateway: Gateway) -> dict[str, str]:
-    """The session key of each current and earlier session id."""
+    # The session key of each current and earlier session id.
     keys: dict[str, str] = {}
     for row in await gateway.runtime.sessions.rows():
-        keys[row.entry["sessionId"]] = shown_key(shown_key(row.key))
+        keys[row.entry["sessionId"]] = shown_key(row.key)
         for previous in previous_sessions(row.entry):
             keys.setdefault(previous.session_id, shown_key(row.key))
-    return keys
-
-
-def _with_key(found: TranscriptHit, keys: dict[str, str]) -> dict[str, Any]:
-    shown: dict[str, Any] = msgspec.to_builtins(found)
-    return {"sessionKey": keys.get(found.session_id), **{name: value for name, value in shown.items() if value != ""}}
+    results: list[dict[str, Any]] = []
+    for found in answer.results:
+        fields = {name: value for name, value in msgspec.to_builtins(found).items() if value != ""}
+        results.append({"sessionKey": keys.get(found.session_id), **fields})
+    return {"ts": gateway.runtime.clock.now_ms(), "results": results, "complete": answer.complete}
 
 
 class SessionsExport(Params):
     key: NonEmpty
     session_id: NonEmpty | None = None
-    """An earlier session of that key; the current one otherwise."""
+    """An earlier session of that key. Without it the current one is exported."""
     format: Literal["raw", "public"] = "public"
-    """The transcript's own lines, every branch; or the messages of the conversation."""
+    """``raw`` is every line of the transcript with all branches; ``public`` is the messages of the conversation."""
     cursor: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
@@ -107,7 +100,11 @@ async def export(call: Call) -> Any:
     if params.format == "raw":
         items, following = await asyncio.to_thread(raw_page, Path(where), params.cursor)
     else:
-        items, following = await _public_page(gateway, ref, params.cursor)
+        transcript = await gateway.runtime.transcripts.open(ref, create=False)
+        entries = await transcript.path_entries() if transcript is not None else []
+        said = [entry for entry in entries if entry.type == "message"]
+        shown = partial(as_people_see_it, with_reasoning=False)
+        items, following = await asyncio.to_thread(lambda: public_page(joined_parts(said), params.cursor, shown))
     answer: dict[str, Any] = {"key": shown_key(target.key), "sessionId": ref.session_id, "format": params.format}
     return {**answer, "items": items, "next": following}
 
@@ -126,17 +123,9 @@ async def _transcript(gateway: Gateway, target: SessionRef, session_id: str | No
     return TranscriptRef(agent_id=target.agent_id, session_id=session_id, file=file)
 
 
-async def _public_page(gateway: Gateway, ref: TranscriptRef, start: int) -> tuple[list[Any], int | None]:
-    transcript = await gateway.runtime.transcripts.open(ref, create=False)
-    entries = await transcript.path_entries() if transcript is not None else []
-    said = [entry for entry in entries if entry.type == "message"]
-    shown = partial(as_people_see_it, with_reasoning=False)
-    return await asyncio.to_thread(lambda: public_page(joined_parts(said), start, shown))
-
-
 class SessionsImport(Params):
     key: NonEmpty
-    """A session that does not exist yet."""
+    """The key of the new session. It must not exist yet."""
     lines: list[str]
     """The lines of an export, in either format."""
 
@@ -181,20 +170,15 @@ async def _bring_in(gateway: Gateway, target: SessionRef, lines: list[str]) -> s
 
 class SessionsArchive(Params):
     after_days: Positive | None = None
-    """Instead of ``session.archive.afterDays``."""
+    """The age in days. Without it ``session.archive.afterDays`` counts."""
 
 
 @methods.add("sessions.archive", SessionsArchive, access="admin")
 async def archive(call: Call) -> Any:
     """Compresses old transcripts now rather than in the next hour."""
-    gateway = call.gateway
-    days = call.params.after_days
+    runtime, days = call.gateway.runtime, call.params.after_days
     done = await compress_old(
-        gateway.runtime.transcripts,
-        gateway.agent_ids(),
-        gateway.runtime.config.current,
-        gateway.runtime.clock.now_ms(),
-        days,
+        runtime.transcripts, call.gateway.agent_ids(), runtime.config.current, runtime.clock.now_ms(), days
     )
     answer: dict[str, Any] = {"ok": not done.problems, "compressed": done.files, "problems": done.problems[:50]}
     return {**answer, "bytesBefore": done.bytes_before, "bytesAfter": done.bytes_after}

@@ -35,7 +35,7 @@ _ROW_FIELDS = ("label", "channel", "chatType", "origin", "modelProvider", "model
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Whose transcript a file is. ``row`` is None for sessions that have left the store."""
+    """The session that a transcript file belongs to. ``row`` is None when the session has left the store."""
 
     agent_id: str
     key: str
@@ -56,7 +56,12 @@ async def sessions_usage(call: Call) -> Any:
     params: SessionsUsage = call.params
     gateway = call.gateway
     days = _days(gateway, params.start_date, params.end_date, zone_is_utc=True)
-    owners = await _owners(gateway, params.key)
+    rows = [await _row(gateway, params.key)] if params.key else await gateway.runtime.sessions.rows()
+    owners: dict[Path, Owner] = {}
+    for row in rows:
+        path = spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
+        if path is not None:
+            owners[path] = Owner(row.agent_id, row.key, row.entry["sessionId"], row)
     places = [*owners] if params.key else spend_report.folders(gateway.runtime, gateway.agent_ids())
     price_of = spend_report.prices(gateway.runtime.catalogue())
 
@@ -65,19 +70,9 @@ async def sessions_usage(call: Call) -> Any:
         named = {path: owners.get(path) or _left_over(gateway, path) for path in active}
         return _usage_view(active, named, price_of, days, params.limit)
 
-    answer = await gateway.runtime.spending.reckon(view, places, 0 if params.key else spend_report.begins_ms(days))
+    answer = await gateway.runtime.spending.compute(view, places, 0 if params.key else spend_report.begins_ms(days))
     await _complete(gateway, answer["sessions"], {owner.session_id: owner for owner in owners.values()}, params)
     return {"updatedAt": gateway.runtime.clock.now_ms(), "startDate": days.first, "endDate": days.last, **answer}
-
-
-async def _owners(gateway: Gateway, key: str | None) -> dict[Path, Owner]:
-    rows = [await _row(gateway, key)] if key else list(await gateway.runtime.sessions.rows())
-    owners: dict[Path, Owner] = {}
-    for row in rows:
-        path = spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
-        if path is not None:
-            owners[path] = Owner(row.agent_id, row.key, row.entry["sessionId"], row)
-    return owners
 
 
 async def _row(gateway: Gateway, key: str) -> SessionRow:
@@ -88,7 +83,7 @@ async def _row(gateway: Gateway, key: str) -> SessionRow:
 
 
 def _left_over(gateway: Gateway, path: Path) -> Owner:
-    """A session that was reset or deleted: its file tells the id, its folder the agent."""
+    """The owner of a transcript that was reset or deleted. The file names the session, the folder names the agent."""
     session_id = path.name.partition(".jsonl")[0]
     agent = path.parent.parent.name if path.parent.name == "sessions" else gateway.agent_ids()[0]
     return Owner(agent, f"agent:{agent}:{session_id}", session_id)
@@ -245,7 +240,7 @@ async def usage_cost(call: Call) -> Any:
             "totals": spend_view.plain(total_of(spends, price_of, days)),
         }
 
-    answer = await gateway.runtime.spending.reckon(
+    answer = await gateway.runtime.spending.compute(
         view, spend_report.folders(gateway.runtime, gateway.agent_ids()), spend_report.begins_ms(days)
     )
     count = (date.fromisoformat(days.last) - date.fromisoformat(days.first)).days + 1

@@ -1,7 +1,7 @@
 """Sends one event to many clients: it is numbered and encoded once, and a slow client has a bounded buffer.
 
-Nothing here waits. A frame goes into the client's outbound buffer or, when that is full, the client's slowness is
-dealt with at once, so that one stalled reader never delays the others.
+Nothing here waits, so one slow reader never delays the others. A frame goes into the client's outbound buffer. When the
+buffer is full, the frame is dropped or the client is disconnected.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Client:
         """When it is set, only the broadcast events that it accepts are sent."""
         self.takes_increments = DELTA_EVENTS in caps
         self.live = REPLAY not in caps
-        """While this is False the client gets no broadcasts; it gets them from the backlog later."""
+        """While this is False the client gets no broadcasts. It gets them from the backlog later."""
         self.catching_up = False
         self.dropped = 0
         self.closing = False
@@ -138,13 +138,13 @@ class Client:
         self.sink.close(code, reason)
 
     def follow_run(self, run_id: str) -> None:
-        """Told about a run that belongs to the call. A stream that shows one call overrides it."""
+        """Hears of a run that belongs to the call. A stream that shows one call overrides it."""
 
     def finish_after(self, run_id: str) -> None:
-        """Told which run ends the stream. A stream that shows one call overrides it."""
+        """Hears which run ends the stream. A stream that shows one call overrides it."""
 
     def note_answer(self, payload: Any) -> None:
-        """Called with every payload this client is answered with."""
+        """Hears every payload that this client is answered with. A stream that shows one call overrides it."""
 
 
 Payload = Any
@@ -152,6 +152,8 @@ Payload = Any
 
 
 class Broadcaster:
+    """Numbers events, sends them to the connected clients and keeps them for clients that were away."""
+
     def __init__(self) -> None:
         self.clients: dict[str, Client] = {}
         self.seq = 0
@@ -203,11 +205,8 @@ class Broadcaster:
             _send(named, event, payload, frames.encode_event(event, payload), drop_if_slow, filtered=False)
 
     def _live(self, scope: str | None) -> list[Client]:
-        if scope is None:
-            return [client for client in self.clients.values() if client.live]
-        return [
-            client for client in self.clients.values() if client.live and may_receive(client.role, client.scopes, scope)
-        ]
+        live = [client for client in self.clients.values() if client.live]
+        return [client for client in live if may_receive(client.role, client.scopes, scope)]
 
 
 def _send(

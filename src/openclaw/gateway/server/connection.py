@@ -6,7 +6,7 @@ import asyncio
 import logging
 import struct
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
@@ -28,18 +28,17 @@ CLOSE_GRACE_S = 5.0
 LINGER_STEP_S = 0.05
 SLOW_CALL_MS = 250
 GATHER_S = 0.002
-_medium = struct.Struct("!HH").pack
-_long = struct.Struct("!HQ").pack
+"""Events that follow each other within this time are sent together."""
 
 log = logging.getLogger("openclaw.gateway.ws")
 
 
 class WebSocketSink:
-    """Frames go into the socket's own buffer, whose size is asked before each one.
+    """Writes frames into the socket's own buffer, whose size callers ask for before each frame.
 
-    An answer, and the first event after a pause, leave at once, or with the others when something has left in this pass
-    of the event loop. Events that follow within two milliseconds leave together, since at the speed of a model the
-    system call per frame and client is most of the cost.
+    An answer, and the first event after a pause, are sent at once. If something was already sent in this pass of the
+    event loop, they are sent at its end. Events that follow within two milliseconds are sent together, because a system
+    call for each frame and client would be most of the cost.
     """
 
     def __init__(self, ws: web.WebSocketResponse, transport: asyncio.Transport, writer: AbstractStreamWriter) -> None:
@@ -59,13 +58,13 @@ class WebSocketSink:
 
     @staticmethod
     def pack(frame: bytes) -> bytes:
-        """A text frame of RFC 6455. Servers do not mask."""
+        """Makes a text frame of RFC 6455. Servers do not mask."""
         size = len(frame)
         if size < 126:
             return bytes((0x81, size)) + frame
         if size < 65536:
-            return _medium(0x817E, size) + frame
-        return _long(0x817F, size) + frame
+            return struct.pack("!HH", 0x817E, size) + frame
+        return struct.pack("!HQ", 0x817F, size) + frame
 
     def write(self, packed: bytes) -> None:
         self._gathered.append(packed)
@@ -146,6 +145,8 @@ class PatientSocket(web.WebSocketResponse):
 
 
 class Connection:
+    """Serves one client, from its ``connect`` until the socket is closed."""
+
     def __init__(self, gateway: Gateway, peer: Peer, handshake_timeout_s: float) -> None:
         self._gateway = gateway
         self._peer = peer
@@ -196,7 +197,13 @@ class Connection:
             # The shield lets a write of the device files finish when the caller hangs up.
             admission = await asyncio.shield(self._gateway.spawn(self._admit(request)))
         except ConnectRefused as refused:
-            await self._refuse(sink, request.id, refused)
+            fields = {"conn": self._id, "ip": self._peer.ip, "code": refused.close_code}
+            log.warning("refused %s: %s", self._peer.ip, refused, extra={"fields": fields})
+            error = frames.ErrorShape(
+                code=refused.code, message=str(refused), details=refused.details, retry_after_ms=refused.retry_after_ms
+            )
+            sink.write_now(sink.pack(frames.encode_error(request.id, error)))
+            await sink.closed(refused.close_code, str(refused))
             return None
         return self._welcome(sink, request.id, admission)
 
@@ -208,15 +215,6 @@ class Connection:
         except InvalidParams as error:
             raise ConnectRefused(str(error)) from None
         return await admit(self._gateway, connect, self._peer, self._nonce)
-
-    async def _refuse(self, sink: WebSocketSink, id: str, refused: ConnectRefused) -> None:
-        fields = {"conn": self._id, "ip": self._peer.ip, "code": refused.close_code}
-        log.warning("refused %s: %s", self._peer.ip, refused, extra={"fields": fields})
-        error = frames.ErrorShape(
-            code=refused.code, message=str(refused), details=refused.details, retry_after_ms=refused.retry_after_ms
-        )
-        sink.write_now(sink.pack(frames.encode_error(id, error)))
-        await sink.closed(refused.close_code, str(refused))
 
     def _welcome(self, sink: WebSocketSink, id: str, admission: ConnectGrant) -> Client:
         client = Client(
@@ -237,7 +235,7 @@ class Connection:
         client.send_frame(frames.encode_response(id, hello_ok(self._gateway, admission, self._id, resumption)))
         broadcaster.add(client)
         if resumption is not None:
-            client.live = False  # Until it has been sent what it missed.
+            client.live = False  # The client is live again once it has been sent what it missed.
             self._gateway.spawn(catch_up(broadcaster, client, resumption.after))
         self._gateway.health.refresh_soon()
         log.debug("connected %s", admission.info.id, extra={"fields": {"conn": self._id, "role": admission.role}})
@@ -274,15 +272,8 @@ class Connection:
                 self._room.set()
             self._in_flight -= 1
         took_ms = int((self._gateway.runtime.clock.monotonic() - began) * 1000)
-        _log_call(client, request, answer, took_ms)
-
-
-def _log_call(client: Client, request: frames.Request, answer: registry.Answer, took_ms: int) -> None:
-    """Logs every call at debug level, and failed or slow calls at info level."""
-    level = logging.DEBUG if answer.ok and took_ms < SLOW_CALL_MS else logging.INFO
-    if not log.isEnabledFor(level):
-        return
-    fields: dict[str, Any] = {"conn": client.conn_id, "id": request.id[:80], "ms": took_ms}
-    mark = "✓" if answer.ok else "✗"
-    text = f"⇄ res {mark} {request.method[:80]} {took_ms}ms"
-    log.log(level, "%s%s", text, "" if answer.ok else f" {answer.message[:200]}", extra={"fields": fields})
+        level = logging.DEBUG if answer.ok and took_ms < SLOW_CALL_MS else logging.INFO
+        if log.isEnabledFor(level):
+            text = f"⇄ res {'✓' if answer.ok else '✗'} {request.method[:80]} {took_ms}ms"
+            fields = {"conn": client.conn_id, "id": request.id[:80], "ms": took_ms}
+            log.log(level, "%s%s", text, "" if answer.ok else f" {answer.message[:200]}", extra={"fields": fields})

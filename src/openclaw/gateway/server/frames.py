@@ -6,7 +6,7 @@ Requests are strict: an unknown top-level property is refused.
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -47,7 +47,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type", tag="event", omit_de
 
 
 class BadFrame(Exception):
-    """The frame is JSON but not a request. ``id`` is the id it names, if any, so that the sender knows which it was."""
+    """The frame is JSON but not a request. ``id`` is the id in it, so that the sender knows which frame it was."""
 
     def __init__(self, id: str, reason: str) -> None:
         super().__init__(reason)
@@ -66,7 +66,7 @@ encode = _encoder.encode
 
 
 def decode_request(raw: bytes) -> Request:
-    """The request in a frame; raises ``NotJson`` or ``BadFrame``."""
+    """The request in a frame. Raises ``NotJson`` or ``BadFrame``."""
     try:
         return _request_decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -75,7 +75,17 @@ def decode_request(raw: bytes) -> Request:
     try:
         return _request_decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise BadFrame(_id_of(text), _what_is_wrong(text)) from None
+        pass
+    from openclaw.gateway.server.params import problems
+
+    value = decode_any(text)
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        id, is_request = fields.get("id"), fields.get("type") == "req"
+    else:
+        id, is_request = None, True
+    reason = "; ".join(problems(value, Request)) if is_request else "at /type: must be equal to constant"
+    raise BadFrame(id if isinstance(id, str) and id else "invalid", reason or "must be a request")
 
 
 def mended_json(raw: bytes) -> bytes:
@@ -92,7 +102,7 @@ def mended_json(raw: bytes) -> bytes:
 
 
 def decode_any(raw: bytes) -> Any:
-    """Plain values; raises ``NotJson``."""
+    """Decodes JSON into plain values. Raises ``NotJson``."""
     try:
         return _any_decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -103,28 +113,9 @@ def decode_any(raw: bytes) -> Any:
         raise NotJson from None
 
 
-def _id_of(raw: bytes) -> str:
-    value = decode_any(raw)
-    found = value.get("id") if isinstance(value, dict) else None
-    return found if isinstance(found, str) and found else "invalid"
-
-
-def _what_is_wrong(raw: bytes) -> str:
-    from openclaw.gateway.server.params import problems
-
-    value = decode_any(raw)
-    if isinstance(value, dict) and value.get("type") != "req":
-        return "at /type: must be equal to constant"
-    return "; ".join(problems(value, Request)) or "must be a request"
-
-
-def encode_response(id: str, payload: Any = None) -> bytes:
-    return _encoder.encode(_Response(id, True, payload))
-
-
-def encode_null_response(id: str) -> bytes:
-    """An answer with the payload null, which differs from an answer without a payload."""
-    return _encoder.encode(_Response(id, True, _NULL))
+def encode_response(id: str, payload: Any) -> bytes:
+    # A plain None would be left out, and an answer without a payload differs from one with the payload null.
+    return _encoder.encode(_Response(id, True, _NULL if payload is None else payload))
 
 
 def encode_error(id: str, error: ErrorShape, payload: Any = None) -> bytes:
@@ -138,5 +129,5 @@ def encode_event(
 
 
 def close_reason(text: str) -> bytes:
-    """The reason, shortened to what a close frame can hold and never cut inside a character."""
+    """Shortens the reason to what a close frame can hold, and never cuts inside a character."""
     return text.encode()[:CLOSE_REASON_BYTES].decode("utf-8", "ignore").encode()

@@ -86,7 +86,7 @@ class ConnectParams(Params):
     last_seq: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """The last broadcast that the client handled on an earlier connection. It gets the later ones."""
     epoch: Text | None = None
-    """From the ``hello-ok`` of that connection."""
+    """The epoch that the ``hello-ok`` of that connection named."""
 
 
 class ConnectRefused(Exception):
@@ -124,7 +124,7 @@ class ConnectGrant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def auth_block(self) -> dict[str, Any] | None:
-        """The ``auth`` of ``hello-ok``: the one place where a device learns its token."""
+        """The ``auth`` of ``hello-ok``, the only place where a device learns its token."""
         token = self.device_token
         if token is None:
             return None
@@ -154,15 +154,20 @@ async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str
         return attempt.admission()
     attempt.verify_device(connect.device, nonce)
     await gateway.devices.load()
-    by_token = attempt.authorise_device(connect.device)
+    by_token = False  # Whether the device's own token was accepted instead of the shared secret.
+    if not attempt.verdict.ok:
+        token = attempt.token
+        by_token = bool(token) and gateway.devices.token_is_valid(connect.device.id, token or "", role, scopes)
+        if not by_token:
+            attempt.refuse()
     if not attempt.pairing_is_bypassed:
         await attempt.ensure_paired(connect.device)
-    token = await gateway.devices.ensure_token(connect.device.id, role, scopes)
-    return attempt.admission(device_id=connect.device.id, device_token=token, by_device_token=by_token)
+    issued = await gateway.devices.ensure_token(connect.device.id, role, scopes)
+    return attempt.admission(device_id=connect.device.id, device_token=issued, by_device_token=by_token)
 
 
 class _Attempt:
-    """One ``connect`` request with the facts that each check needs."""
+    """One ``connect`` request with what the checks need to know."""
 
     def __init__(
         self,
@@ -241,15 +246,6 @@ class _Attempt:
         if not signature_is_valid(raw, text, device.signature):
             raise ConnectRefused("device signature invalid")
 
-    def authorise_device(self, device: ConnectDevice) -> bool:
-        """Whether the device's own token was accepted instead of the shared secret."""
-        if self.verdict.ok:
-            return False
-        if self.token and self.gateway.devices.token_is_valid(device.id, self.token, self.role, self.scopes):
-            return True
-        self.refuse()
-        return False
-
     async def ensure_paired(self, device: ConnectDevice) -> None:
         devices = self.gateway.devices
         raw = raw_public_key(device.public_key)
@@ -272,11 +268,16 @@ class _Attempt:
         raise ConnectRefused("pairing required", code="NOT_PAIRED", details={"requestId": request["requestId"]})
 
     def admission(self, **device: Any) -> ConnectGrant:
-        info = msgspec.convert(msgspec.to_builtins(self.connect.client), ClientInfo)
         connect = self.connect
-        missed = {"last_seq": connect.last_seq, "epoch": connect.epoch}
-        caps = frozenset(connect.caps)
-        return ConnectGrant(role=self.role, scopes=self.scopes, info=info, caps=caps, **missed, **device)
+        return ConnectGrant(
+            role=self.role,
+            scopes=self.scopes,
+            info=msgspec.convert(msgspec.to_builtins(connect.client), ClientInfo),
+            caps=frozenset(connect.caps),
+            last_seq=connect.last_seq,
+            epoch=connect.epoch,
+            **device,
+        )
 
 
 TICK_INTERVAL_MS = 30_000
@@ -288,9 +289,24 @@ def hello_ok(
     hello: dict[str, Any] = {
         "type": "hello-ok",
         "protocol": PROTOCOL_VERSION,
-        "server": {"version": __version__, "host": socket.gethostname(), "connId": conn_id, **_events(gateway)},
+        "server": {
+            "version": __version__,
+            "host": socket.gethostname(),
+            "connId": conn_id,
+            # The client sees from these two whether it has missed events.
+            "epoch": gateway.broadcaster.epoch,
+            "seq": gateway.broadcaster.seq,
+        },
         "features": {"methods": gateway.methods.advertised(), "events": list(EVENTS)},
-        "snapshot": _snapshot(gateway),
+        "snapshot": {
+            "presence": gateway.presence.listing(),
+            "health": gateway.health.cached or {},
+            "stateVersion": gateway.state_version(),
+            "uptimeMs": gateway.runtime.clock.now_ms() - gateway.started_at,
+            "configPath": gateway.runtime.config.snapshot.path,
+            "stateDir": str(gateway.runtime.state_dir),
+            "sessionDefaults": gateway.session_defaults(),
+        },
     }
     if resumption is not None:
         hello["server"]["replay"] = resumption.view(gateway.broadcaster)
@@ -302,20 +318,3 @@ def hello_ok(
         "tickIntervalMs": TICK_INTERVAL_MS,
     }
     return hello
-
-
-def _events(gateway: Gateway) -> dict[str, Any]:
-    """The epoch and number at which this connection's events begin, so that a client sees whether it missed any."""
-    return {"epoch": gateway.broadcaster.epoch, "seq": gateway.broadcaster.seq}
-
-
-def _snapshot(gateway: Gateway) -> dict[str, Any]:
-    return {
-        "presence": gateway.presence.listing(),
-        "health": gateway.health.cached or {},
-        "stateVersion": gateway.state_version(),
-        "uptimeMs": gateway.runtime.clock.now_ms() - gateway.started_at,
-        "configPath": gateway.runtime.config.snapshot.path,
-        "stateDir": str(gateway.runtime.state_dir),
-        "sessionDefaults": gateway.session_defaults(),
-    }

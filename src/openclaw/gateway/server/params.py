@@ -103,13 +103,19 @@ def _check(value: Any, kind: inspect.Type, path: str, found: list[str]) -> None:
         case inspect.IntType() | inspect.FloatType():
             _check_number(value, kind, path, found)
         case inspect.LiteralType() | inspect.EnumType():
-            _check_choice(value, kind, path, found)
+            allowed = kind.values if isinstance(kind, inspect.LiteralType) else [member.value for member in kind.cls]
+            if not any(value == choice and type(value) is type(choice) for choice in allowed):
+                _report(found, path, "must be equal to one of the allowed values")
         case inspect.UnionType():
             _check_union(value, kind, path, found)
         case inspect.ListType() | inspect.VarTupleType() | inspect.SetType() | inspect.FrozenSetType():
             _check_list(value, kind, path, found)
         case inspect.DictType():
-            _check_dict(value, kind, path, found)
+            if not isinstance(value, dict):
+                _report(found, path, "must be object")
+                return
+            for name, item in value.items():
+                _check(item, kind.value_type, f"{path}/{_shown(str(name))}", found)
         case _:
             pass
 
@@ -163,12 +169,6 @@ def _check_number(value: Any, kind: inspect.IntType | inspect.FloatType, path: s
             _report(found, path, f"must be {sign} {bound}")
 
 
-def _check_choice(value: Any, kind: inspect.LiteralType | inspect.EnumType, path: str, found: list[str]) -> None:
-    allowed = kind.values if isinstance(kind, inspect.LiteralType) else [member.value for member in kind.cls]
-    if not any(value == choice and type(value) is type(choice) for choice in allowed):
-        _report(found, path, "must be equal to one of the allowed values")
-
-
 def _check_union(value: Any, kind: inspect.UnionType, path: str, found: list[str]) -> None:
     members = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
     if value is None and len(members) < len(kind.types):
@@ -180,12 +180,10 @@ def _check_union(value: Any, kind: inspect.UnionType, path: str, found: list[str
         if not attempt:
             return
         attempts.append(attempt)
-    if len(members) == 1:
-        found.extend(attempts[0])
-        return
     for attempt in attempts:
         found.extend(attempt)
-    _report(found, path, "must match a schema in anyOf")
+    if len(members) > 1:
+        _report(found, path, "must match a schema in anyOf")
 
 
 def _check_list(value: Any, kind: Any, path: str, found: list[str]) -> None:
@@ -198,11 +196,3 @@ def _check_list(value: Any, kind: Any, path: str, found: list[str]) -> None:
         _report(found, path, f"must NOT have fewer than {kind.min_length} items")
     for index, item in enumerate(value):
         _check(item, kind.item_type, f"{path}/{index}", found)
-
-
-def _check_dict(value: Any, kind: inspect.DictType, path: str, found: list[str]) -> None:
-    if not isinstance(value, dict):
-        _report(found, path, "must be object")
-        return
-    for name, item in value.items():
-        _check(item, kind.value_type, f"{path}/{_shown(str(name))}", found)

@@ -1,7 +1,8 @@
-"""Who is here: the Gateway itself, connected clients, and machines that announced themselves."""
+"""The presence list: the Gateway itself, connected clients, and machines that announced themselves."""
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import socket
@@ -48,13 +49,15 @@ class Presence:
         name = key.lower()
         merged = {**self._entries.pop(name, {}), **{k: v for k, v in entry.items() if v is not None}}
         merged["ts"] = self._clock.now_ms()
-        merged["text"] = entry.get("text") or _describe(merged)
+        where = f" ({merged['ip']})" if merged.get("ip") else ""
+        mode = f" · mode {merged['mode']}" if merged.get("mode") else ""
+        merged["text"] = entry.get("text") or f"Node: {merged.get('host', 'unknown')}{where}{mode}"
         self._entries[name] = merged
         self.version += 1
         self._prune()
 
     def announce(self, text: str, facts: PresenceEntry) -> bool:
-        """Takes a ``Node: …`` line as the presence of a machine; False when the text is not one."""
+        """Takes a ``Node: …`` line as the presence of a machine. Returns False when the text is not one."""
         found = _ANNOUNCED.fullmatch(text.strip())
         if found is None:
             return False
@@ -79,31 +82,15 @@ class Presence:
             del self._entries[name]
 
 
-def _describe(entry: PresenceEntry) -> str:
-    parts = [f"Node: {entry.get('host', 'unknown')}"]
-    if entry.get("ip"):
-        parts[0] += f" ({entry['ip']})"
-    if entry.get("mode"):
-        parts.append(f"mode {entry['mode']}")
-    return " · ".join(parts)
-
-
 def _self_entry() -> PresenceEntry:
-    host = socket.gethostname()
-    ip = _own_ip()
+    host, ip = socket.gethostname(), ""
+    # The address of the interface that leads to other networks. Nothing is sent to find it.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(("192.0.2.1", 9))
+        ip = probe.getsockname()[0]
     shown = f"{host} ({ip})" if ip else host
     entry: PresenceEntry = {"host": host, "ip": ip, "version": __version__}
     entry |= {"platform": f"{platform.system().lower()} {platform.release()}", "deviceFamily": platform.system()}
     entry |= {"modelIdentifier": platform.machine(), "mode": "gateway", "reason": "self"}
     entry["text"] = f"Gateway: {shown} · app {__version__} · mode gateway · reason self"
     return {key: value for key, value in entry.items() if value}
-
-
-def _own_ip() -> str:
-    """The address of the interface that leads to other networks. Nothing is sent to find it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return probe.getsockname()[0]
-        except OSError:
-            return ""

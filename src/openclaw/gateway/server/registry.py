@@ -66,7 +66,7 @@ class MethodError(Exception):
 
 
 class Call:
-    """One request being answered."""
+    """One request that is being answered."""
 
     def __init__(self, gateway: Gateway, client: Client, id: str, method: str, params: Any) -> None:
         self.gateway = gateway
@@ -123,7 +123,7 @@ class MethodTable:
         self._methods[method.name] = method
 
     def advertised(self) -> list[str]:
-        """What ``hello-ok`` lists: the names of protocol v3 first, then ours."""
+        """The names for ``hello-ok``: those of protocol v3 first, then ours."""
         return [*ADVERTISED, *(name for name in self._methods if name not in ADVERTISED)]
 
     def find(self, client: Client, name: str) -> Method:
@@ -166,13 +166,12 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 async def answer(gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes) -> Answer:
-    """Runs the call. There is an answer even when the handler fails."""
+    """Runs the call and makes its answer, also when the handler fails."""
     try:
         found, call = open_call(gateway, client, id, name, raw)
         payload = await found.handler(call)
         client.note_answer(payload)
-        frame = frames.encode_null_response(id) if payload is None else frames.encode_response(id, payload)
-        return Answer(frame, True)
+        return Answer(frames.encode_response(id, payload), True)
     except MethodError as error:
         client.note_answer(error.payload)
         return Answer(frames.encode_error(id, error.shape, error.payload), False, str(error))
@@ -181,12 +180,8 @@ async def answer(gateway: Gateway, client: Client, id: str, name: str, raw: msgs
         return Answer(frames.encode_error(id, shape), False, shape.message)
     except Exception as error:
         log.exception("method %s failed", name[:80], extra={"fields": {"conn": client.conn_id, "id": id[:80]}})
-        shape = frames.ErrorShape(code="UNAVAILABLE", message=_for_the_client(error))
-        return Answer(frames.encode_error(id, shape), False, shape.message)
-
-
-def _for_the_client(error: Exception) -> str:
-    """The error text for the client. It names a cause only when the reader can act on it."""
-    if isinstance(error, OSError) and is_disk_trouble(error):
-        return f"not done: {in_words(error)}, then try again"
-    return "internal error (see logs)"
+        # The client learns a cause only when its reader can act on it.
+        message = "internal error (see logs)"
+        if isinstance(error, OSError) and is_disk_trouble(error):
+            message = f"not done: {in_words(error)}, then try again"
+        return Answer(frames.encode_error(id, frames.ErrorShape(code="UNAVAILABLE", message=message)), False, message)

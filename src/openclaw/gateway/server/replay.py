@@ -1,7 +1,7 @@
 """The backlog of broadcasts, and how a client that was away gets the events that it missed.
 
-A client that catches up is left out of live broadcasts meanwhile: what is published is kept here in any case, so it
-gets everything from here, in order and once, until it has reached the newest and is live again.
+A client that catches up gets no live broadcasts. Every broadcast is kept here, so the client gets them all from here,
+in order and once. When it has reached the newest one, it gets live broadcasts again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KeptEvent(msgspec.Struct, frozen=True):
     scope: str | None
     frame: bytes
     whole: Any = None
-    """None when all clients get the same. The whole text is made again on demand, to save memory."""
+    """None when all clients get the same. To save memory it may be a function that makes the payload on demand."""
 
 
 class Backlog:
@@ -60,7 +60,7 @@ class Backlog:
             self._bytes -= len(self._kept.popleft().frame) + OVERHEAD
 
     def after(self, seq: int, limit: int) -> list[KeptEvent]:
-        """The first broadcasts after that one. Ask ``covers`` first."""
+        """At most ``limit`` broadcasts after that one. Ask ``covers`` first."""
         if not self._kept:
             return []
         start = max(0, seq + 1 - self._kept[0].seq)
@@ -93,8 +93,11 @@ class Resumption(msgspec.Struct, frozen=True):
 
 
 def resume(broadcaster: Broadcaster, after_seq: int, epoch: str | None) -> Resumption:
-    """Where the client continues. After a restart its number has no meaning, and it gets every event since the start
-    that is still kept, because the ends of resumed runs are among them."""
+    """Where the client continues.
+
+    After a restart its number has no meaning. It then gets every event since the start that is still kept, because the
+    ends of resumed runs are among them.
+    """
     newest, covers = broadcaster.seq, broadcaster.backlog.covers
     if epoch not in (None, broadcaster.epoch) or after_seq > newest:
         return Resumption(0 if covers(0, newest) else newest, RESTARTED)
@@ -102,9 +105,9 @@ def resume(broadcaster: Broadcaster, after_seq: int, epoch: str | None) -> Resum
 
 
 async def catch_up(broadcaster: Broadcaster, client: Client, after_seq: int) -> int | None:
-    """Sends the client what it missed and returns how many frames; None when some are no longer kept.
+    """Sends the client what it missed and returns the number of frames. None means that some are no longer kept.
 
-    Either way the client is live when this returns, with nothing lost in between.
+    In both cases the client gets live broadcasts again when this returns, and loses none in between.
     """
     backlog, seq, sent = broadcaster.backlog, after_seq, 0
     client.live, client.catching_up = False, True
@@ -125,32 +128,25 @@ async def catch_up(broadcaster: Broadcaster, client: Client, after_seq: int) -> 
                 if size >= CHUNK_BYTES:
                     break
             sent += len(chunk)
-            await _send(client, chunk)
+            if chunk:
+                client.sink.write_now(b"".join(chunk))
+            if client.sink.buffered > CHUNK_BYTES:
+                await client.sink.room()
+            else:
+                await asyncio.sleep(0)
         return sent
     finally:
         client.live, client.catching_up = True, False
-
-
-async def _send(client: Client, chunk: list[bytes]) -> None:
-    if chunk:
-        client.sink.write_now(b"".join(chunk))
-    if client.sink.buffered > CHUNK_BYTES:
-        await client.sink.room()
-    else:
-        await asyncio.sleep(0)
 
 
 def frame_for(client: Client, kept: KeptEvent) -> bytes | None:
     """The frame in the form this client reads, or None if it is not for this client."""
     if kept.scope is not None and not may_receive(client.role, client.scopes, kept.scope):
         return None
-    if client.event_filter is not None and not client.event_filter(kept.event, _payload_of(kept.frame)):
+    accepts = client.event_filter
+    if accepts is not None and not accepts(kept.event, frames.decode_any(kept.frame).get("payload")):
         return None
     if kept.whole is None or client.takes_increments:
         return kept.frame
     whole = kept.whole
     return frames.encode_event(kept.event, whole() if callable(whole) else whole, kept.seq)
-
-
-def _payload_of(frame: bytes) -> Any:
-    return frames.decode_any(frame).get("payload")

@@ -64,7 +64,6 @@ class RunStream:
         broadcaster: Broadcaster,
         clock: Clock,
         verbose: Callable[[], str],
-        heartbeat: bool = False,
         notice: Callable[[str, str], None] = lambda entry_id, text: None,
     ) -> None:
         self._record = record
@@ -126,29 +125,25 @@ class RunStream:
             case CompactionStarted():
                 self._flush()
                 self._agent("compaction", {"phase": "start"})
-            case CompactionEnded():
-                self._compacted(event)
+            case CompactionEnded():  # This may come after the end of the run.
+                error = {"error": event.error} if event.error else {}
+                self._agent("compaction", {"phase": "end", "willRetry": event.will_retry, **error})
+                if event.entry_id is not None and self._verbose() in ("on", "full"):
+                    self._notice(f"compaction-{event.entry_id}", f"🧹 Auto-compaction complete (count {event.count}).")
             case _:
                 pass
-
-    def _compacted(self, event: CompactionEnded) -> None:
-        """Publishes the end of a compaction. It may come after the end of the run."""
-        error = {"error": event.error} if event.error else {}
-        self._agent("compaction", {"phase": "end", "willRetry": event.will_retry, **error})
-        if event.entry_id is not None and self._verbose() in ("on", "full"):
-            self._notice(f"compaction-{event.entry_id}", f"🧹 Auto-compaction complete (count {event.count}).")
 
     def aborted(self, reason: str) -> None:
         self._flush()
         if not self._chat_closed:
             self._seq += 1
-            self._chat("aborted", seq=self._seq, stopReason=_stop_reason(reason))
+            self._chat("aborted", stopReason=_stop_reason(reason))
             self._chat_closed = True
 
     def absorbed(self, by: str) -> None:
         """Ends a run whose message another run answers. Older clients read ``queued`` as the sign of that."""
         self._seq += 1
-        self._chat("final", seq=self._seq, queued=True, answeredBy=by)
+        self._chat("final", queued=True, answeredBy=by)
         self._chat_closed = True
 
     def finished(self) -> None:
@@ -168,13 +163,10 @@ class RunStream:
             self._chat("aborted", stopReason=_stop_reason(record.error or "stop"))
             return
         self._chat("final", **self._final_message())
-        self._warn()
-
-    def _warn(self) -> None:
-        """Shows each warning of the prompt report, e.g. that a workspace file was too long to be read whole."""
-        report = self._record.result.report if self._record.result else None
+        # The prompt report warns, for example, that a workspace file was too long to be read whole.
+        report = record.result.report if record.result else None
         for number, warning in enumerate(report.warnings if report else ()):
-            self._notice(f"notice-{self._record.run_id}-{number}", f"⚠️ {warning}")
+            self._notice(f"notice-{record.run_id}-{number}", f"⚠️ {warning}")
 
     def _final_message(self) -> dict[str, Any]:
         """The message of the final event. It is absent for silence, and a notice when an answer is missing."""
@@ -241,26 +233,18 @@ class RunStream:
 
     def _chat_delta(self) -> None:
         text, size, now = self._text, self._text.size, self._clock.now_ms()
-        head = {
-            "runId": self._record.run_id,
-            "sessionKey": self._key,
-            "seq": self._seq,
-            "state": "delta",
-        }
+        head = self._chat_head("delta")
         self._broadcaster.publish_variants(
             "chat", lambda: {**head, "message": spoken(text.upto(size), now)}, head, drop_if_slow=True
         )
 
     # Frames
 
-    def _chat(self, state: str, *, seq: int | None = None, **more: Any) -> None:
-        head = {
-            "runId": self._record.run_id,
-            "sessionKey": self._key,
-            "seq": seq or self._seq,
-            "state": state,
-        }
-        self._broadcaster.publish("chat", {**head, **more})
+    def _chat_head(self, state: str) -> dict[str, Any]:
+        return {"runId": self._record.run_id, "sessionKey": self._key, "seq": self._seq, "state": state}
+
+    def _chat(self, state: str, **more: Any) -> None:
+        self._broadcaster.publish("chat", {**self._chat_head(state), **more})
 
     def _agent(self, stream: str, data: dict[str, Any]) -> None:
         self._seq += 1
@@ -277,9 +261,9 @@ class RunStream:
         }
 
     def _tool(self, data: dict[str, Any], body: tuple[str, Callable[[], Any]] | None = None) -> None:
-        """Tool events go only to the connections that asked for this run, as detailed as the session's verbosity.
+        """Sends a tool event to the connections that asked for this run, as detailed as the session's verbosity.
 
-        Clients of ours (``delta-events``) show tool calls as progress lines at every verbosity.
+        Our own clients (``delta-events``) show tool calls as progress lines at every verbosity.
         """
         self._seq += 1
         if not self._record.watchers:
@@ -305,7 +289,7 @@ def spoken(text: str, at: int) -> dict[str, Any]:
 
 
 def _stop_reason(reason: str) -> str:
-    """The stop reason for clients, which know only ``rpc``, ``stop`` and ``timeout``."""
+    """The stop reason for clients. They know only ``rpc``, ``stop`` and ``timeout``."""
     return "stop" if reason in ("reset", "delete") else reason
 
 

@@ -39,7 +39,7 @@ class StartRefused(Exception):
 
 
 class Server:
-    """Listens for a Gateway, serves WebSockets and the Gateway's HTTP routes."""
+    """Listens for a Gateway and serves WebSockets and the Gateway's HTTP routes."""
 
     def __init__(self, gateway: Gateway, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S) -> None:
         self.gateway = gateway
@@ -143,14 +143,8 @@ class Server:
         self._listeners.clear()
 
 
-async def serve(
-    gateway: Gateway,
-    host: str,
-    port: int,
-    *,
-    handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
-) -> Server:
-    """A listening server for this Gateway."""
+async def serve(gateway: Gateway, host: str, port: int, *, handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S) -> Server:
+    """Starts a listening server for this Gateway."""
     server = Server(gateway, handshake_timeout_s=handshake_timeout_s)
     await server.start(host, port)
     return server
@@ -165,7 +159,7 @@ _SIOCGIFADDR = 0x8915
 def bind_host(bind: str, custom: str | None = None) -> str:
     """The address for ``gateway.bind``. An address that does not exist falls back to loopback.
 
-    ``custom`` is the exception the setting asks for: an address that is not IPv4 means everywhere.
+    With ``custom``, an address that is not IPv4 means all addresses.
     """
     match bind:
         case "lan":
@@ -173,7 +167,10 @@ def bind_host(bind: str, custom: str | None = None) -> str:
         case "tailnet":
             return next((ip for ip in own_addresses() if ipaddress.ip_address(ip) in _TAILNET), LOOPBACK)
         case "custom":
-            return custom if custom and _is_ipv4(custom) else EVERYWHERE
+            try:
+                return str(ipaddress.IPv4Address(custom or ""))
+            except ValueError:
+                return EVERYWHERE
         case _:
             return LOOPBACK
 
@@ -189,14 +186,6 @@ def own_addresses() -> list[str]:
                 continue
             found.append(socket.inet_ntoa(answer[20:24]))
     return found
-
-
-def _is_ipv4(text: str) -> bool:
-    try:
-        ipaddress.IPv4Address(text)
-    except ValueError:
-        return False
-    return True
 
 
 _JSON_PATHS = ("/v1/", "/tools/", "/__openclaw__/")

@@ -1,4 +1,4 @@
-"""Transcript entries as clients read them: stored messages, wrappers taken off, within a byte budget."""
+"""Makes the history that clients read from transcript entries, without wrappers and within a byte budget."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from openclaw.sessions.typed_text import without_wrappers
 from openclaw.storage.base import Entry
 
 MAX_BYTES = 6 * 1024 * 1024
+_OURS = "gateway-injected"
+"""The model name in messages of the Gateway itself."""
 
 
 class _Line(msgspec.Struct):
@@ -38,9 +40,9 @@ _MAYBE_HIDDEN = re.compile(rb'NO_REPLY|HEARTBEAT_OK|<|\[\[|"thinking"|\\u')
 
 
 def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool = False) -> list[Any]:
-    """Oldest first. The newest are kept when everything together would be over the budget.
+    """The messages, oldest first. When they exceed the byte budget together, only the newest are kept.
 
-    What the model decided not to say is left out, and its reasoning too unless the session wants to see it.
+    What the model decided not to say is left out. Its reasoning is left out too, unless the session shows it.
     """
     entries = joined_parts(entries)
     if public:
@@ -50,9 +52,7 @@ def read_history(entries: Sequence[Entry], *, public: bool, with_reasoning: bool
 
 
 def _stored(entry: Entry, with_reasoning: bool) -> msgspec.Raw | None:
-    if entry.type == "compaction":
-        return msgspec.Raw(msgspec.json.encode(_compaction_view(entry)))
-    if entry.type == "custom":
+    if entry.type in ("compaction", "custom"):
         return msgspec.Raw(msgspec.json.encode(_marker_view(entry)))
     try:
         line = _line.decode(entry.raw)
@@ -95,7 +95,7 @@ def _shown(raw: bytes, with_reasoning: bool) -> msgspec.Raw | None:
 
 
 def _unwrapped(raw: bytes) -> bytes:
-    """Only what people typed is changed; fields and blocks we do not know stay as they are."""
+    """Takes the wrappers off the texts. Fields and blocks that we do not know stay as they are."""
     message = msgspec.json.decode(raw)
     content = message.get("content")
     if isinstance(content, str):
@@ -107,36 +107,29 @@ def _unwrapped(raw: bytes) -> bytes:
     return msgspec.json.encode(message)
 
 
-def _compaction_view(entry: Entry) -> dict[str, Any]:
-    timestamp = msgspec.json.decode(entry.raw).get("timestamp")
-    return {
-        "role": "system",
-        "content": [{"type": "text", "text": "Compaction"}],
-        "timestamp": timestamp,
-        "__openclaw": {"kind": "compaction", "id": entry.id},
-    }
-
-
 def _marker_view(entry: Entry) -> dict[str, Any]:
-    """A marker between sessions. People see it and the model does not."""
+    """A compaction or a marker between sessions. People see it as a line of its own."""
     line = msgspec.json.decode(entry.raw)
-    data = line.get("data")
-    fields: dict[str, Any] = data if isinstance(data, dict) else {}
+    if entry.type == "compaction":
+        kind, text = "compaction", "Compaction"
+    else:
+        data = line.get("data")
+        fields: dict[str, Any] = data if isinstance(data, dict) else {}
+        kind, text = str(line.get("customType") or "custom"), str(fields.get("text") or "")
     return {
         "role": "system",
-        "content": [{"type": "text", "text": str(fields.get("text") or "")}],
+        "content": [{"type": "text", "text": text}],
         "timestamp": line.get("timestamp"),
-        "__openclaw": {"kind": str(line.get("customType") or "custom"), "id": entry.id},
+        "__openclaw": {"kind": kind, "id": entry.id},
     }
 
 
 def as_people_see_it(message: Message, *, with_reasoning: bool) -> Message | None:
-    if isinstance(message, UserMessage):
-        return _unwrapped_user(message)
-    return visible_message(message, with_reasoning=with_reasoning) if isinstance(message, AssistantMessage) else message
-
-
-def _unwrapped_user(message: UserMessage) -> UserMessage:
+    """The message without wrappers and without what is not for people. None when nothing is left."""
+    if isinstance(message, AssistantMessage):
+        return visible_message(message, with_reasoning=with_reasoning)
+    if not isinstance(message, UserMessage):
+        return message
     if isinstance(message.content, str):
         return msgspec.structs.replace(message, content=without_wrappers(message.content))
     blocks = [
@@ -156,7 +149,6 @@ def _within_budget(items: list[msgspec.Raw]) -> list[msgspec.Raw]:
 
 
 _CUT = b'"length"'
-_OURS = "gateway-injected"
 
 
 def joined_parts(entries: Sequence[Entry]) -> Sequence[Entry]:
@@ -166,40 +158,32 @@ def joined_parts(entries: Sequence[Entry]) -> Sequence[Entry]:
     shown: list[Entry] = []
     before: dict[str, Any] | None = None
     for entry in entries:
-        line = _line_of(entry)
-        message = _answer_in(line)
+        line = _answer_line(entry)
+        message: dict[str, Any] | None = line["message"] if line else None
         if before is not None and message is not None:
             message = _joined(before, message)
-            shown[-1] = msgspec.structs.replace(entry, raw=msgspec.json.encode({**line, "message": message}))
+            shown[-1] = msgspec.structs.replace(entry, raw=msgspec.json.encode({**(line or {}), "message": message}))
         else:
             shown.append(entry)
-        before = message if message is not None and _goes_on(message) else None
+        was_cut = message is not None and message.get("stopReason") == "length"
+        calls_tools = message is not None and any(_kind(block) == "toolCall" for block in message["content"])
+        before = message if was_cut and not calls_tools else None
     return shown
 
 
-def _line_of(entry: Entry) -> dict[str, Any]:
+def _answer_line(entry: Entry) -> dict[str, Any] | None:
+    """The decoded line when it holds a model's message, else None. The Gateway's own notices are not model messages."""
     if entry.type != "message":
-        return {}
+        return None
     try:
         line = msgspec.json.decode(entry.raw)
     except msgspec.MsgspecError:
-        return {}
-    return cast("dict[str, Any]", line) if isinstance(line, dict) else {}
-
-
-def _answer_in(line: dict[str, Any]) -> dict[str, Any] | None:
-    """The model's message of a line, or None. The Gateway's own notices are not model messages."""
-    message: Any = line.get("message")
-    if not isinstance(message, dict):
         return None
-    fields = cast("dict[str, Any]", message)
-    if fields.get("role") != "assistant" or fields.get("model") == _OURS or not isinstance(fields.get("content"), list):
-        return None
-    return fields
-
-
-def _goes_on(message: dict[str, Any]) -> bool:
-    return message.get("stopReason") == "length" and not any(_kind(block) == "toolCall" for block in message["content"])
+    match line:
+        case {"message": {"role": "assistant", "content": list(), **fields}} if fields.get("model") != _OURS:
+            return cast("dict[str, Any]", line)
+        case _:
+            return None
 
 
 def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:

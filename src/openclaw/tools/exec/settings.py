@@ -25,9 +25,9 @@ Fallback: TypeAlias = Security
 """The security level that counts when nobody answers in time."""
 
 SECURITY_LEVELS: tuple[Security, ...] = ("deny", "allowlist", "full")
-"""Strictest first."""
+"""The security levels. The strictest comes first."""
 ASK_LEVELS: tuple[Ask, ...] = ("off", "on-miss", "always")
-"""Strongest last."""
+"""When a person is asked. The level that asks most often comes last."""
 
 _DANGEROUS = re.compile(
     r"LD_.*|DYLD_.*|BASH_FUNC_.*|PATH|NODE_OPTIONS|NODE_PATH|PYTHON(PATH|HOME|STARTUP)|PERL5(LIB|OPT)|RUBY(LIB|OPT)"
