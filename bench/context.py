@@ -66,7 +66,7 @@ async def _build_ms(gateway: Gateway, transcript: Transcript, kept: int) -> floa
     began = time.monotonic()
     prepared = await prepare(gateway.runtime, "main", KEY, SESSION_ID)
     context = transcript.context()
-    prepared.remember(context.memo)
+    prepared.use_cache(context.branch_cache)
     assert prepared.window.fits(context.messages)
     prepared.window.begin(context.messages)
     messages = list(context.messages)

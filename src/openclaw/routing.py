@@ -138,17 +138,13 @@ def _direct_key(config: Config, inbound: Inbound, agent: str, channel: str, peer
     scope = config.session.dm_scope
     if scope == "main":
         return None
-    person = _linked_name(config.session.identity_links, channel, peer)
+    ids, person = (peer.lower(), f"{channel}:{peer}".lower()), peer
+    for name, linked in config.session.identity_links.items():
+        if name.strip() and any(identity.strip().lower() in ids for identity in linked):
+            person = name.strip()
+            break
     if scope == "per-peer":
         return f"{agent}:direct:{person}"
     if scope == "per-channel-peer":
         return f"{agent}:{channel}:direct:{person}"
     return f"{agent}:{channel}:{normalize_account_id(inbound.account_id)}:direct:{person}"
-
-
-def _linked_name(links: dict[str, list[str]], channel: str, peer: str) -> str:
-    ids = (peer.lower(), f"{channel}:{peer}".lower())
-    for name, linked in links.items():
-        if name.strip() and any(identity.strip().lower() in ids for identity in linked):
-            return name.strip()
-    return peer

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolSpec
-from openclaw.models.base import Done, Heard, Model, ModelError, ModelRequest, StreamEvent, Text
+from openclaw.models.base import Done, Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text
 from openclaw.tools.base import ToolContext, ToolResult, text_result
 
 MODEL = Model(provider="mock", id="mock-1", api="anthropic-messages")
@@ -47,12 +47,12 @@ class Script:
         self.steps = list(steps)
         self.seen: list[list[Message]] = []
 
-    async def ask(self, request: ModelRequest, heard: Heard) -> AssistantMessage:
+    async def ask(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
         async with aclosing(self._stream(request)) as stream:
             async for event in stream:
                 if isinstance(event, Done):
                     return event.message
-                heard(event)
+                on_event(event)
         raise ModelError("The stream ended without a message.", kind="network")
 
     async def _stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:

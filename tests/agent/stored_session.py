@@ -23,7 +23,7 @@ from openclaw.config.load import build
 from openclaw.config.store import Derived
 from openclaw.events import Event
 from openclaw.messages import AssistantMessage, Message, TextBlock, Usage, UserMessage, user_text
-from openclaw.models.base import Heard, Model, ModelError, ModelRequest
+from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.storage.files.session_store import FileSessionStore
@@ -58,7 +58,7 @@ class Summaries:
         self.answers = list(answers)
         self.requests: list[ModelRequest] = []
 
-    async def answer(self, request: ModelRequest, agent_id: str, heard: Heard) -> AssistantMessage:
+    async def answer(self, request: ModelRequest, agent_id: str, on_event: OnEvent) -> AssistantMessage:
         self.requests.append(request)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, ModelError):

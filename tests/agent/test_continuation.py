@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from openclaw.agent.continuation import (
     GrowingAnswer,
-    Seam,
+    OverlapRemover,
     cut_call,
     is_request,
     join,
@@ -50,8 +50,8 @@ DATA = '[\n  {"name": "first", "value": 1},\n  {"name": "sec'
 )
 def test_parts_are_joined_without_loss_and_without_repetition(before: str, after: str, whole: str) -> None:
     assert join(before, after) == whole
-    seam = Seam(before)
-    assert before + "".join(map(seam.feed, after)) + seam.close() == whole
+    overlap = OverlapRemover(before)
+    assert before + "".join(map(overlap.feed, after)) + overlap.close() == whole
 
 
 WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "{", "}", "\n", "```", "1, ", '"key": ']), max_size=60)
@@ -70,8 +70,8 @@ def test_a_text_cut_anywhere_and_repeated_a_little_comes_out_whole(words: list[s
 @settings(max_examples=150, deadline=None)
 def test_how_a_continuation_is_cut_into_deltas_does_not_matter(before: str, after: str, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(after)))
-    seam = Seam(before)
-    assert before + seam.feed(after[:place]) + seam.feed(after[place:]) + seam.close() == join(before, after)
+    overlap = OverlapRemover(before)
+    assert before + overlap.feed(after[:place]) + overlap.feed(after[place:]) + overlap.close() == join(before, after)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +135,6 @@ def test_after_a_restart_the_parts_of_an_answer_are_found_again() -> None:
     assert parts_at_end(history) == [one, two]
     assert replies([one, two, says("next", "stop")]) == ["one two three ", "next"]
     resumed = GrowingAnswer.resumed(history[:3], SpeechStream, 3)
-    assert (resumed.parts, resumed.heard()) == (1, Spoken("one two"))
+    assert (resumed.parts, resumed.speech_so_far()) == (1, Spoken("one two"))
     assert GrowingAnswer.resumed(history[:2], SpeechStream, 3).parts == 1
     assert GrowingAnswer.resumed(history, SpeechStream, 3).parts == 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.agent.recorder import LARGEST_GAP, entry_id, found_end, next_step
+from openclaw.agent.recorder import LARGEST_GAP, entry_id, found_answer, next_step
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, UserMessage
 from openclaw.storage.base import Context
 
@@ -32,20 +32,21 @@ def test_looking_for_entries_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages", "owner", "step", "own"),
+    ("messages", "owner", "step", "whose"),
     [
         ([ASKED], "a", 1, None),
         ([ASKED, CALLING], "a", 2, None),
         ([ASKED, FAILED], "a", 2, None),
-        ([ASKED, ANSWER], "a", 2, True),
-        ([ASKED, ANSWER], "b", 1, False),
+        ([ASKED, ANSWER], "a", 2, "own"),
+        ([ASKED, ANSWER], "b", 1, "other"),
         ([], "a", 0, None),
     ],
 )
 def test_an_answer_at_the_end_is_ours_only_under_our_id(
-    messages: list[Message], owner: str, step: int, own: bool | None
+    messages: list[Message], owner: str, step: int, whose: str | None
 ) -> None:
     ids = [f"x{place}" for place in range(len(messages) - 1)] + [entry_id(owner, 1)][: len(messages)]
-    context = Context(messages=messages, entry_ids=ids, model=None, thinking_level="off", compaction_id=None, memo={})
-    found = found_end("a", step, context)
-    assert (found.own if found else None) == own
+    context = Context(
+        messages=messages, entry_ids=ids, model=None, thinking_level="off", compaction_id=None, branch_cache={}
+    )
+    assert found_answer("a", step, context) == whose

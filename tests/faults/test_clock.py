@@ -104,7 +104,7 @@ class Ann:
 
     async def messages(self) -> list[LedgerRow]:
         """Hers, newest first, once each has its end."""
-        rows = [row for row in await self.gateway.runtime.ledger.recent() if row.reason != "a new session began"]
+        rows = [row for row in await self.gateway.runtime.ledger.recent() if row.reason.detail != "a new session began"]
         for row in rows:
             assert (await self.gateway.dispatcher.wait(row.run_id, 15)).status == "ok"
         return rows

@@ -26,7 +26,7 @@ def keep_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_cache, "MIN_FINISHED", 1)
 
 
-def wire(build: Any, model: Model, messages: list[Message], level: Any, tools: bool, memo: Any) -> bytes | str:
+def wire(build: Any, model: Model, messages: list[Message], level: Any, tools: bool, branch_cache: Any) -> bytes | str:
     request = ModelRequest(
         model=model,
         system="Be kind.",
@@ -34,7 +34,7 @@ def wire(build: Any, model: Model, messages: list[Message], level: Any, tools: b
         thinking=level,
         tools=[READ] if tools else [],
         session_id="s",
-        memo=memo,
+        branch_cache=branch_cache,
     )
     try:
         return encode_body(build(request))
@@ -53,18 +53,18 @@ def wire(build: Any, model: Model, messages: list[Message], level: Any, tools: b
 def test_what_is_kept_of_the_last_request_changes_nothing(lived: list[Happening], level: Any, first: int) -> None:
     history = Life(SPEAKERS, first).play([*lived, *lived[:3]])
     for model, build, _ in TARGETS:
-        memo: dict[Any, Any] = {}
+        branch_cache: dict[Any, Any] = {}
         counted = GrowingSum()
         for size in range(1, len(history) + 1):
             messages = [*history[:size], UserMessage(content="and now?", timestamp=100_000)]
             growing = HistoryCleaner(HYGIENE, model, "growing", 1)
-            growing.remember(memo)
+            growing.use_cache(branch_cache)
             shown = growing.clean(messages)
             assert shown == HistoryCleaner(Hygiene(), model, "anew", 1).clean(messages)
             assert counted.of(shown) == prompt_tokens(shown)
             for tools in (True, False):
                 anew = wire(build, model, shown, level, tools, None)
-                assert wire(build, model, shown, level, tools, memo) == anew
+                assert wire(build, model, shown, level, tools, branch_cache) == anew
 
 
 def said(count: int) -> list[Message]:
@@ -87,19 +87,19 @@ def test_only_the_current_turn_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> 
         return original(history, *args, **more)
 
     monkeypatch.setattr(anthropic, "_messages", counting)
-    memo: dict[Any, Any] = {}
+    branch_cache: dict[Any, Any] = {}
     history = said(100)
     for turn in range(3):
         history += [UserMessage(content=[TextBlock(text=f"more {turn}")])]
-        wire(anthropic.build_body, SONNET_4_5, history, "off", True, memo)
+        wire(anthropic.build_body, SONNET_4_5, history, "off", True, branch_cache)
         history += [AssistantMessage(content=[TextBlock(text="yes")])]
     assert made == [200, 1, 2, 1, 2, 1]
 
 
 def test_another_branch_is_not_mistaken_for_the_one_before() -> None:
-    memo: dict[Any, Any] = {}
+    branch_cache: dict[Any, Any] = {}
     question = UserMessage(content=[TextBlock(text="and now?")])
-    wire(anthropic.build_body, SONNET_4_5, [*said(20), question], "off", True, memo)
+    wire(anthropic.build_body, SONNET_4_5, [*said(20), question], "off", True, branch_cache)
     for other in ([*said(3), question], [*said(20)[2:], question], [*said(30), question]):
         anew = wire(anthropic.build_body, SONNET_4_5, other, "off", True, None)
-        assert wire(anthropic.build_body, SONNET_4_5, other, "off", True, memo) == anew
+        assert wire(anthropic.build_body, SONNET_4_5, other, "off", True, branch_cache) == anew

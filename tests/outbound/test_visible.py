@@ -13,7 +13,7 @@ from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCa
 from openclaw.outbound.limits import Limits
 from openclaw.outbound.reasoning import AnswerText
 from openclaw.outbound.reply import parts_for
-from openclaw.outbound.visible import ReplyTags, SpeechStream, heard, visible_message
+from openclaw.outbound.visible import ReplyTags, SpeechStream, speech_of, visible_message
 
 EXAMPLES = int(os.environ.get("OPENCLAW_FUZZ_EXAMPLES", "400"))
 
@@ -66,10 +66,10 @@ def test_no_token_and_no_thought_is_ever_shown(start: str, answer: str, end: str
 
 
 def test_what_is_heard_is_a_value() -> None:
-    assert heard("<think>x</think> hello ") == Spoken("hello")
-    assert heard("<think>x</think>NO_REPLY") == Silent("NO_REPLY")
-    assert heard("<think>only this") == Unsaid()
-    assert heard(" \n") == Unsaid()
+    assert speech_of("<think>x</think> hello ") == Spoken("hello")
+    assert speech_of("<think>x</think>NO_REPLY") == Silent("NO_REPLY")
+    assert speech_of("<think>only this") == Unsaid()
+    assert speech_of(" \n") == Unsaid()
 
 
 def test_a_stored_message_is_shown_without_silence_and_reasoning() -> None:
@@ -111,7 +111,7 @@ VECTORS = [
 
 @pytest.mark.parametrize(("text", "shown", "reply_to"), VECTORS)
 def test_a_tag_is_read_and_not_shown(text: str, shown: str, reply_to: str) -> None:
-    assert heard(text) == Spoken(shown, reply_to)
+    assert speech_of(text) == Spoken(shown, reply_to)
 
 
 @given(st.sampled_from(VECTORS), st.lists(st.integers(0, 60), max_size=8))
@@ -130,11 +130,11 @@ def test_where_the_text_is_cut_makes_no_difference(vector: tuple[str, str, str],
 
 
 def test_a_tag_does_not_hide_a_decision_to_be_silent() -> None:
-    assert heard("[[reply_to_current]] NO_REPLY") == Silent("NO_REPLY")
+    assert speech_of("[[reply_to_current]] NO_REPLY") == Silent("NO_REPLY")
 
 
 def test_half_a_tag_of_a_text_that_was_cut_off_is_not_shown() -> None:
-    assert heard("well [[reply_to_cur", complete=False) == Spoken("well")
+    assert speech_of("well [[reply_to_cur", complete=False) == Spoken("well")
 
 
 def test_a_bracket_that_is_no_tag_is_not_held_for_ever() -> None:

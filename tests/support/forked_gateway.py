@@ -76,6 +76,6 @@ def _become_gateway(env: dict[str, str], port: int, errors_path: str, output: An
     sys.stderr = os.fdopen(2, "w", buffering=1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     importlib.reload(faults)  # It reads its plan from the environment when it is loaded.
-    from openclaw.gateway.main import run
+    from openclaw.gateway.main import Options, run
 
-    os._exit(run(port=port))
+    os._exit(run(Options(port=port)))

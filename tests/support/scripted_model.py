@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openclaw.messages import AssistantMessage, TextBlock, ToolCall, Usage, UserMessage, user_text
-from openclaw.models.base import Heard, ModelError, ModelRequest, Text
+from openclaw.models.base import ModelError, ModelRequest, OnEvent, Text
 
 
 @dataclass
@@ -48,7 +48,7 @@ class ScriptedModel:
         """What people said in one request, oldest first."""
         return [user_text(message) for message in self.requests[number].messages if isinstance(message, UserMessage)]
 
-    async def answer(self, request: ModelRequest, agent_id: str, heard: Heard) -> AssistantMessage:
+    async def answer(self, request: ModelRequest, agent_id: str, on_event: OnEvent) -> AssistantMessage:
         """In place of ``Runtime.call_model``."""
         self.requests.append(request)
         async with self._asked:
@@ -59,11 +59,11 @@ class ScriptedModel:
         half = len(answer.text) // 2
         if answer.hold is not None:
             if half:
-                heard(Text(answer.text[:half]))
+                on_event(Text(answer.text[:half]))
             await answer.hold.wait()
-            heard(Text(answer.text[half:]))
+            on_event(Text(answer.text[half:]))
         elif answer.text:
-            heard(Text(answer.text))
+            on_event(Text(answer.text))
         content: list[Any] = [TextBlock(text=answer.text)] if answer.text else []
         return AssistantMessage(
             content=[*content, *answer.calls],

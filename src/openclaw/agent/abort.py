@@ -1,4 +1,4 @@
-"""Stopping a run at whatever it is waiting for."""
+"""Stops a run at whatever it waits for."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from openclaw.storage.base import AbortReason
 
 
 class Aborted(Exception):
-    """Raised at the await that was interrupted; the reason is in ``args[0]``."""
+    """Raised at the await that was interrupted. The reason is in ``args[0]``."""
 
 
 class AbortSignal:
-    """Interrupts the one await a run is in, and only there: bookkeeping between two awaits is never torn apart.
+    """Interrupts a run, but only where it waits. Everything between two waits is finished.
 
-    The loop marks each wait on a model, a tool or a pause with ``with signal.waiting():``. ``abort`` cancels that
-    wait, or, when the run is between two of them, takes effect at the next. What happens within one that is no waiting
-    must not need to be finished.
+    The loop marks each wait for a model, a tool or a pause with ``with signal.waiting():``. ``abort`` cancels that
+    wait. If the run is between two waits, it takes effect at the next one. All code inside such a block can be
+    cancelled.
     """
 
     def __init__(self) -> None:
@@ -31,12 +31,12 @@ class AbortSignal:
         return self.reason is not None
 
     def abort(self, reason: str) -> bool:
-        """True for the first call; later reasons do not replace the first."""
+        """Aborts the run. True for the first call. Later reasons do not replace the first."""
         if self.reason is not None:
             return False
         self.reason = reason
         if self._task is not None and self._task is asyncio.current_task():
-            # The run stops itself in the middle of a wait; cancelled now, it would be torn at whatever it awaits next.
+            # The run aborts itself inside a wait. A cancellation now would hit its next await, whatever that is.
             asyncio.get_running_loop().call_soon(self._interrupt)
         else:
             self._interrupt()
@@ -60,13 +60,13 @@ class AbortSignal:
         task, self._task = self._task, None
         if kind is None or not issubclass(kind, asyncio.CancelledError):
             return
-        # A cancellation that is not ours (the Gateway stops) must go on as one.
+        # A cancellation that is not ours (the Gateway stops) must stay a cancellation.
         if self.reason is not None and task is not None and task.uncancel() == 0:
             raise Aborted(self.reason) from None
 
 
 class Deadlines:
-    """Stops runs that take too long. One timer serves all runs, because nearly every run ends in time."""
+    """Aborts runs that take too long. One timer serves all runs, because nearly every run ends in time."""
 
     def __init__(self) -> None:
         self._due: dict[AbortSignal, float] = {}
@@ -80,7 +80,7 @@ class Deadlines:
             self._wake_at(due)
 
     def clear(self, signal: AbortSignal) -> None:
-        """The timer stays as it is; it finds out by itself that nobody is late."""
+        """Removes the run's deadline. The timer stays and finds nothing to do."""
         self._due.pop(signal, None)
 
     def _wake_at(self, due: float) -> None:

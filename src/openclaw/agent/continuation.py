@@ -1,4 +1,4 @@
-"""An answer that the output limit cut: the model is asked to go on, and the parts become one answer."""
+"""Continues an answer that the output limit cut: asks the model to go on, and joins the parts to one answer."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from openclaw.outbound.reasoning import Piece
 from openclaw.outbound.visible import SpeechStream
 
 CONTINUE = "[Cut off by the output limit]"
-"""How the request to go on begins; after a restart a part of an answer is known by it."""
+"""Every request to go on begins with this. After a restart the parts of an answer are recognised by it."""
 LONGEST_OVERLAP = 600
 LEAST_OVERLAP = 16
-"""Shorter repetitions happen by themselves; cutting those would lose words."""
+"""A shorter repetition may be a coincidence. Removing it would lose words."""
 LEAST_LINE = 6
-"""The same for the unfinished last line, begun again as a whole."""
+"""The same limit for a continuation that begins its unfinished last line again."""
 _SHOWN_TAIL = 160
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 _FENCE_AGAIN = re.compile(r"\s{0,8}(`{3,}|~{3,})[ \t]*([^\s`~][^\n`~]{0,40})\n")
 _MAYBE_FENCE_AGAIN = re.compile(r"\s{0,8}(?:`{0,12}|~{0,12})(?:[ \t]*[^\s`~][^\n`~]{0,40})?\Z")
 
 
-class Seam:
-    """Finds where a continuation goes on, past what it repeats of the text before. Nothing else is left out."""
+class OverlapRemover:
+    """Removes what a continuation repeats of the text before it, and nothing else.
+
+    ``feed`` holds text back until it is clear how much is repeated.
+    """
 
     def __init__(self, before: str) -> None:
         self._done = not before
@@ -56,29 +59,26 @@ class Seam:
         return after[self._repeated(after) :]
 
     def _repeated(self, after: str) -> int:
-        """How many characters the continuation begins with that stand at the end of the text already."""
+        """The number of characters at the beginning of ``after`` that repeat the end of the text before."""
         for size in range(min(len(after), len(self._tail)), LEAST_LINE - 1, -1):
             again = after[:size]
             if not self._tail.endswith(again):
                 continue
             if size >= LEAST_OVERLAP or again == self._line:
-                # A pattern that was repeating before the cut is going on, not being said again.
-                return 0 if _repeats(again) or self._tail.endswith(again + again) else size
+                # A repeating pattern (a row of zeros, a rule of dashes) goes on. It is not said again.
+                periodic = 0 < (again + again).find(again, 1) <= size // 2
+                return 0 if periodic or self._tail.endswith(again + again) else size
         return 0
 
 
-def _repeats(text: str) -> bool:
-    """Whether a text is a shorter one over and over (a row of zeros, a rule of dashes)."""
-    return 0 < (text + text).find(text, 1) <= len(text) // 2
-
-
 def join(before: str, after: str) -> str:
-    seam = Seam(before)
-    return before + seam.feed(after) + seam.close()
+    """Both texts as one, without what ``after`` repeats."""
+    remover = OverlapRemover(before)
+    return before + remover.feed(after) + remover.close()
 
 
 def open_fence(text: str) -> tuple[str, str] | None:
-    """Marker and language of the code block the text ends in."""
+    """The marker and the language of the code block in which the text ends. None: it does not end in one."""
     opened: tuple[str, int, str] | None = None
     for line in text.split("\n"):
         if (found := _FENCE.match(line)) is None:
@@ -92,34 +92,38 @@ def open_fence(text: str) -> tuple[str, str] | None:
 
 
 class AnswerPart:
-    """The part of an answer that is arriving: what it adds, and what a person gets of it."""
+    """The part of an answer that is arriving. ``feed`` and ``close`` return what is shown to people."""
 
     def __init__(self, before: str, speech: SpeechStream) -> None:
         self.before = before
         self.speech = speech
         self.said_before = ""
+        """What people saw of the parts before."""
         self.thinking = False
-        """It begins in the middle of the model's reasoning."""
-        self._seam: Seam | None = None
-        self._added: list[str] = []
+        """The part begins in the middle of the model's reasoning."""
         self.received = False
+        """Some text of the part has arrived."""
+        self._overlap: OverlapRemover | None = None
+        self._added: list[str] = []
         if before:
             speech.feed(before)
-            self.said_before, self.thinking, self._seam = speech.said, speech.thinking, Seam(before)
+            self.said_before, self.thinking, self._overlap = speech.said, speech.thinking, OverlapRemover(before)
 
     def feed(self, delta: str) -> list[Piece]:
         self.received = True
-        return self._add(self._seam.feed(delta) if self._seam else delta)
+        return self._add(self._overlap.feed(delta) if self._overlap else delta)
 
     def pause(self) -> list[Piece]:
-        """The part is over, the answer is not."""
-        return self._add(self._seam.close()) if self._seam else []
+        """Ends the part. Another part of the answer follows."""
+        return self._add(self._overlap.close()) if self._overlap else []
 
     def close(self, *, complete: bool) -> list[Piece]:
+        """Ends the part and the answer."""
         return [*self.pause(), *self.speech.close(complete=complete)]
 
     @property
     def added(self) -> str:
+        """The text that the part adds to the answer."""
         return "".join(self._added)
 
     def _add(self, text: str) -> list[Piece]:
@@ -130,62 +134,65 @@ class AnswerPart:
 
 
 class GrowingAnswer:
-    """One answer, in as many parts as it took."""
+    """One answer, in one part or several. ``limit``: how often the model may be asked to go on."""
 
     def __init__(self, speech: Callable[[], SpeechStream], limit: int) -> None:
         self._speech = speech
         self._limit = limit
         self._text = ""
         self.parts = 0
+        """The number of finished parts that were cut."""
 
     @classmethod
     def resumed(cls, messages: Sequence[Message], speech: Callable[[], SpeechStream], limit: int) -> GrowingAnswer:
-        """The answer as far as it had come when the Gateway was stopped in the middle of it."""
-        reply = cls(speech, limit)
+        """The answer at the end of ``messages`` if it was cut, else a new one. A restart may have interrupted it."""
+        answer = cls(speech, limit)
         if messages and (is_request(messages[-1]) or unfinished(messages, limit)):
             chain = parts_at_end(messages)
-            reply._text, reply.parts = joined(chain), len(chain)
-        return reply
+            answer._text, answer.parts = joined(chain), len(chain)
+        return answer
 
     def begin(self) -> AnswerPart:
-        """The next part, or another attempt at it."""
+        """The next part. A second call makes another attempt at the same part."""
         return AnswerPart(self._text, self._speech())
 
     def goes_on(self, message: AssistantMessage, part: AnswerPart) -> bool:
-        """Whether the model should be asked for the rest. Calls go before: their results ask for it anyway."""
+        """Whether the model should be asked for the rest. After tool calls it is asked again anyway."""
         return _has_more(message) and self.parts < self._limit and not part.speech.silent
 
     def keep(self, part: AnswerPart) -> None:
+        """Adds a part that was cut to the answer."""
         self._text += part.added
         self.parts += 1
 
-    def heard(self) -> Speech:
-        """What the finished parts say."""
+    def speech_so_far(self) -> Speech:
+        """What the finished parts say to people."""
         part = self.begin()
         part.close(complete=True)
         return part.speech.outcome
 
     def request(self, message: AssistantMessage, now_ms: int) -> UserMessage:
-        return UserMessage(content=[TextBlock(text=_request(self._text, cut_call(message)))], timestamp=now_ms)
-
-
-def told_of_cut_call(message: AssistantMessage, now_ms: int) -> UserMessage | None:
-    """For an answer whose other calls were run: the model must know that one was not."""
-    note = cut_call(message)
-    return None if note is None else UserMessage(content=[TextBlock(text=_request("", note))], timestamp=now_ms)
-
-
-def _request(said: str, call_note: str | None) -> str:
-    if call_note is not None:
-        return (
-            f"{CONTINUE} {call_note} It was not run. If it is still needed make it again, with shorter arguments: "
-            "write long content in several steps."
+        """Asks the model to go on after ``message``, which was cut."""
+        if (notice := cut_call_notice(message, now_ms)) is not None:
+            return notice
+        tail = json.dumps(self._text[-_SHOWN_TAIL:], ensure_ascii=False)
+        text = (
+            f"{CONTINUE} Your answer broke off after {tail}. Write only what comes next, starting with the very next "
+            "character. Repeat nothing, do not comment on the break, and open no code block that is still open."
         )
-    tail = json.dumps(said[-_SHOWN_TAIL:], ensure_ascii=False)
-    return (
-        f"{CONTINUE} Your answer broke off after {tail}. Write only what comes next, starting with the very next "
-        "character. Repeat nothing, do not comment on the break, and open no code block that is still open."
+        return UserMessage(content=[TextBlock(text=text)], timestamp=now_ms)
+
+
+def cut_call_notice(message: AssistantMessage, now_ms: int) -> UserMessage | None:
+    """Tells the model that the limit cut one of its calls, which was not run. None: no call was cut."""
+    note = cut_call(message)
+    if note is None:
+        return None
+    text = (
+        f"{CONTINUE} {note} It was not run. If it is still needed make it again, with shorter arguments: "
+        "write long content in several steps."
     )
+    return UserMessage(content=[TextBlock(text=text)], timestamp=now_ms)
 
 
 def unfinished(messages: Sequence[Message], limit: int) -> bool:
@@ -195,7 +202,7 @@ def unfinished(messages: Sequence[Message], limit: int) -> bool:
 
 
 def _has_more(message: AssistantMessage) -> bool:
-    """A limit that was spent on reasoning alone would be spent again."""
+    """Whether the message was cut and has text or a cut call. A message of reasoning alone would be cut again."""
     return (
         message.stop_reason == "length" and not message.tool_calls and bool(message.text.strip() or cut_call(message))
     )
@@ -206,12 +213,13 @@ def is_cut(message: Message) -> bool:
 
 
 def cut_call(message: AssistantMessage) -> str | None:
-    """The note on a call that the limit cut; such a call is not part of the message."""
+    """The provider adapter's note about a call that the limit cut. The call is not part of the message."""
     note = message.error_message
     return note if message.stop_reason == "length" and isinstance(note, str) and note else None
 
 
 def is_request(message: Message) -> bool:
+    """Whether the message asks the model to go on."""
     if not isinstance(message, UserMessage):
         return False
     text = message.content
@@ -222,7 +230,7 @@ def is_request(message: Message) -> bool:
 
 
 def parts_at_end(messages: Sequence[Message]) -> list[AssistantMessage]:
-    """The messages that make up the last answer, a request to go on at the very end left aside."""
+    """The messages that make up the last answer. A request to go on at the very end is ignored."""
     place = len(messages) - 1
     if place >= 0 and is_request(messages[place]):
         place -= 1
@@ -238,7 +246,7 @@ def parts_at_end(messages: Sequence[Message]) -> list[AssistantMessage]:
 
 
 def replies(answers: Sequence[AssistantMessage]) -> list[str]:
-    """The texts of a run's messages, parts of one answer put together."""
+    """The texts of a run's messages. The parts of one answer are joined."""
     texts: list[str] = []
     goes_on = False
     for answer in answers:
@@ -251,6 +259,7 @@ def replies(answers: Sequence[AssistantMessage]) -> list[str]:
 
 
 def joined(parts: Sequence[AssistantMessage]) -> str:
+    """The text of an answer in several parts."""
     text = ""
     for part in parts:
         text = join(text, part.text) if text else part.text

@@ -1,16 +1,17 @@
-"""Everything a run needs to know before it calls a model: which model, which tools, what prompt, how long."""
+"""Prepares a run: decides on the model, the tools, the prompt and the time limit, and makes the requests."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from openclaw.agent.prompt.facts import gather_facts, is_private
-from openclaw.agent.prompt.report import PromptReport, prompt_report, stored_report
+from openclaw.agent.prompt.report import PromptReport, stored_report
 from openclaw.agent.prompt.system_prompt import SystemPrompt
 from openclaw.agent.prompt.workspace_snapshot import Audience
 from openclaw.agent.run_settings import run_settings_of
@@ -18,7 +19,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.agent.window.hygiene import HistoryCleaner, dm_history_limit
 from openclaw.agent.window.window import PromptWindow
 from openclaw.config.schema import Config
-from openclaw.messages import ImageBlock, Message, ThinkingLevel
+from openclaw.messages import ImageBlock, Message, ThinkingLevel, ToolCall
 from openclaw.models.base import Model, ModelError, ModelRequest
 from openclaw.models.errors import supported_thinking_levels
 from openclaw.models.retry import RetrySettings
@@ -26,34 +27,38 @@ from openclaw.models.thinking import clamp, clamp_to_model, parse_level
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import is_subagent, kind_of
 from openclaw.storage.base import BlobStore, MessageBody
-from openclaw.tools.base import Tool
+from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides
 
-NOTHING_ASKED = MessageBody()
-"""The body where no message is answered, e.g. for a compaction."""
+NO_MESSAGE = MessageBody()
+"""The body for work that answers no message, e.g. a compaction."""
+
+
+UNSEEN_SOURCES = ("", "cron", "heartbeat", "hook")
+"""Sources of runs that nobody watches. A warning in such a run would be lost."""
 
 
 class Prepared(msgspec.Struct, kw_only=True):
-    """What one run gives its model, and how it is to go on."""
+    """Everything one run knows before its first model call, and the state of its requests."""
 
     agent_id: str
     session_key: str
     session_id: str
     source: str
-    """Who asked: ``webchat``, ``agent``, ``cron``, ``heartbeat``, a channel id."""
+    """Where the message came from: ``webchat``, ``agent``, ``cron``, ``heartbeat``, a channel id."""
     body: MessageBody
     entry: SessionEntry
-    """The session's entry as the run found it."""
+    """The session's entry at the beginning of the run."""
     model: Model
     thinking: ThinkingLevel
     workspace: Path
     skill_env: Mapping[str, str]
-    """What the commands of the run find in their environment besides the Gateway's."""
+    """Environment variables that the run's commands get in addition to the Gateway's."""
     prompt: SystemPrompt
     report: PromptReport
-    """Sizes of what the model is given."""
+    """The sizes of the prompt's parts."""
     timeout_s: float | None
-    """None: the run may take as long as it wants."""
+    """None: the run has no time limit."""
     retry: RetrySettings
     window: PromptWindow
     """Prunes the conversation and fits it to the model's window."""
@@ -61,34 +66,39 @@ class Prepared(msgspec.Struct, kw_only=True):
     """Keeps the conversation acceptable to every provider."""
     tool_choice: Any = None
     max_tokens: int | None = None
-    """Length of each answer at most."""
+    """The limit of each answer."""
     temperature: float | None = None
-    memo: dict[Any, Any] = {}
-    """What earlier runs worked out about the branch of the conversation that is shown."""
+    branch_cache: dict[Any, Any] = {}
+    """``Context.branch_cache`` of the branch that is sent."""
     refusals: int = 0
-    """How often a provider refused this run's requests as malformed, levels of thinking not counted."""
+    """How often a provider refused this run's requests as malformed. Refused thinking levels do not count."""
     level_refused: bool = False
-    """A provider refused the level of thinking, and another was taken instead."""
+    """A provider refused the thinking level, and the run took another one."""
 
-    def remember(self, memo: dict[Any, Any]) -> None:
-        """The memo of the branch that is about to be shown: only what is new in it needs work."""
-        if memo is not self.memo:
-            self.window.remember(memo)
-            self.cleaner.remember(memo)
-            self.memo = memo
+    @property
+    def with_reasoning(self) -> bool:
+        """Whether the answer is delivered with the model's reasoning."""
+        return (self.body.reasoning or self.entry.get("reasoningLevel")) == "on"
 
-    def simplify(self, error: ModelError, now_ms: int) -> bool:
-        """After a refusal. True: the next request is another, with a level the provider knows, or in plain words.
+    def use_cache(self, branch_cache: dict[Any, Any]) -> None:
+        """Uses what earlier runs worked out about the branch that is sent next. Only its new messages need work."""
+        if branch_cache is not self.branch_cache:
+            self.window.use_cache(branch_cache)
+            self.cleaner.use_cache(branch_cache)
+            self.branch_cache = branch_cache
 
-        Once: what is refused in its plainest form as well is not at fault.
+    def change_after_refusal(self, error: ModelError, now_ms: int) -> bool:
+        """Changes the next request after a provider refused one as malformed. True: it is worth sending.
+
+        The next request has a thinking level that the provider knows, or the plain form of the conversation. This
+        works once: a request that is refused in its plain form too is not sent again.
         """
         named = supported_thinking_levels(str(error))
         if named and not self.level_refused and (level := clamp(self.thinking, named)) != self.thinking:
             self.level_refused, self.thinking = True, level
             return True
         self.refusals += 1
-        plainer = self.cleaner.refused(now_ms)
-        if not plainer:
+        if not self.cleaner.refused(now_ms):
             self.thinking = "off"
         return self.refusals == 1
 
@@ -103,7 +113,7 @@ class Prepared(msgspec.Struct, kw_only=True):
             session_id=self.session_id,
             tool_choice=self.tool_choice,
             max_tokens=self.max_tokens,
-            memo=self.memo,
+            branch_cache=self.branch_cache,
             temperature=self.temperature,
         )
 
@@ -113,15 +123,15 @@ async def prepare(
     agent_id: str,
     session_key: str,
     session_id: str,
-    body: MessageBody = NOTHING_ASKED,
+    body: MessageBody = NO_MESSAGE,
     *,
     source: str = "",
-    came: float | None = None,
+    arrived_at: float | None = None,
 ) -> Prepared:
-    """Decides what one run gives its model. Raises ``ModelError`` when there is no model to ask.
+    """Decides what one run gives its model. Raises ``ModelError`` if there is no model to ask.
 
-    ``came``: when the Gateway had the message, on the event loop's clock, if the run begins because of that alone. A
-    look at the workspace that was made later will do. None: the workspace is looked at now.
+    ``arrived_at`` is the time at which the Gateway got the message, on the event loop's clock. A check of the workspace
+    that was made after that time is used again. None: the workspace is checked now.
     """
     config = runtime.config.current
     entry = await runtime.sessions.get(agent_id, session_key) or SessionEntry(sessionId=session_id)
@@ -134,7 +144,7 @@ async def prepare(
 
     kind = kind_of(session_key, entry, main_key=settings.agent.main_key, scope=config.session.scope)
     audience = Audience(model.context_window, is_private(kind, session_key), is_subagent(session_key))
-    snapshot = await runtime.snapshots.of(agent_id, config, workspace, audience, came)
+    snapshot = await runtime.snapshots.of(agent_id, config, workspace, audience, arrived_at)
     facts = gather_facts(
         agent_id=agent_id,
         session_key=session_key,
@@ -149,6 +159,9 @@ async def prepare(
     )
     now, max_tokens = runtime.clock.now_ms(), body.max_tokens or params.max_tokens
     prompt = runtime.prompts.of(facts, now, body.client_tools if model.tools else [])
+    own_report = {"source": "run", "generatedAt": now, "sessionId": session_id, "sessionKey": session_key}
+    seen = facts.mode == "full" and source not in UNSEEN_SOURCES
+    warnings = runtime.snapshots.new_warnings(facts.files) if seen else []
     window = PromptWindow(
         model,
         prompt.overhead,
@@ -177,7 +190,7 @@ async def prepare(
         workspace=workspace,
         skill_env=snapshot.skill_env,
         prompt=prompt,
-        report=prompt_report(session_key, session_id, source, facts, prompt, now),
+        report=PromptReport(own_report, prompt.report, warnings),
         timeout_s=run_timeout(body.timeout_seconds, config),
         retry=settings.agent.retry,
         window=window,
@@ -189,10 +202,10 @@ async def prepare(
 
 
 def beside_client_tools(body: MessageBody, tools: list[Tool]) -> list[Tool]:
-    """The agent's tools that stay on offer beside the caller's.
+    """The agent's tools that the model gets in addition to the caller's.
 
-    A forced choice is among the caller's tools, so that none of ours is offered. Of two with one name the caller's
-    counts.
+    A tool with the same name as one of the caller's is left out. There are none at all if the caller forces a choice,
+    because that choice is among the caller's tools.
     """
     if body.tool_choice is not None:
         return []
@@ -203,7 +216,7 @@ def beside_client_tools(body: MessageBody, tools: list[Tool]) -> list[Tool]:
 
 
 async def load_images(body: MessageBody, blobs: BlobStore) -> list[ImageBlock]:
-    """The images that came with a message. Raises ``FileNotFoundError`` when one is gone."""
+    """Loads the images that came with a message. Raises ``FileNotFoundError`` if one is gone."""
     images: list[ImageBlock] = []
     for image in body.images:
         data = await blobs.get(image.blob)
@@ -221,7 +234,10 @@ def choose_model(
     wish: str | None = None,
     profile: str | None = None,
 ) -> Model:
-    """The message's own wish, then the session's choice, then the agent's default; the credential likewise."""
+    """The model that the message asks for, else the session's choice, else the agent's default.
+
+    ``wish`` and ``profile`` are the message's. The credential is chosen in the same order.
+    """
     override = entry.get("modelOverride")
     if wish:
         model = runtime.catalogue().resolve(wish)
@@ -235,7 +251,7 @@ def choose_model(
 
 
 def run_timeout(wanted: float | None, config: Config) -> float | None:
-    """Seconds, or None for no limit: 0 asks for none, a negative value for the default."""
+    """The time limit in seconds, or None for no limit. 0 asks for no limit, a negative value for the default."""
     if wanted == 0:
         return None
     if wanted is not None and wanted > 0:
@@ -248,7 +264,7 @@ def exec_overrides(body: MessageBody, entry: SessionEntry | None, elevated_defau
     stored: Mapping[str, Any] = entry or {}
     elevated = body.elevated or stored.get("elevatedLevel")
     if elevated is None and elevated_default != "on":
-        # "on" is everyone's default; where there is no sandbox to leave it changes nothing.
+        # "on" is the usual default. It changes nothing where there is no sandbox.
         elevated = elevated_default
     wanted: dict[str, Any] = {
         "host": body.exec.get("host") or stored.get("execHost"),
@@ -262,8 +278,36 @@ def exec_overrides(body: MessageBody, entry: SessionEntry | None, elevated_defau
     return ExecOverrides(**wanted, elevated_allowed=body.elevated_allowed)
 
 
+def tool_context(
+    runtime: Runtime, prepared: Prepared, run_id: str, call: ToolCall, update: Callable[[ToolResult], None]
+) -> ToolContext:
+    """The context of one tool call. The tool reports its progress to ``update``."""
+    key = prepared.session_key
+
+    def notify(text: str) -> None:
+        runtime.notes.add(key, text)
+
+    async def overrides() -> ExecOverrides | None:
+        entry = await runtime.sessions.get(prepared.agent_id, key)
+        return exec_overrides(prepared.body, entry, runtime.config.current.agents.defaults.elevated_default)
+
+    return ToolContext(
+        agent_id=prepared.agent_id,
+        session_key=key,
+        workspace=prepared.workspace,
+        run_id=run_id,
+        call_id=call.id,
+        model_sees_images="image" in prepared.model.input,
+        env=prepared.skill_env,
+        update=update,
+        notify=notify,
+        wake=partial(runtime.wake, run_id) if runtime.wake is not None else notify,
+        exec_overrides=overrides,
+    )
+
+
 async def session_report(agent_id: str, session_key: str, runtime: Runtime) -> dict[str, Any]:
-    """Of the last run if there was one, else what a run would be given now. Raises ``ModelError`` without a model."""
+    """The report of the last run, else of a run that would start now. Raises ``ModelError`` if there is no model."""
     entry = await runtime.sessions.get(agent_id, session_key)
     report = await stored_report(entry, runtime.blobs)
     if report is not None:

@@ -1,7 +1,7 @@
-"""What one run puts on record: its messages in the transcript, and its tool calls in the ledger.
+"""What one run stores: its messages in the transcript, and its tool calls in the ledger.
 
-Every entry has an id that follows from the run and the step, so that a run that is taken up again after a crash finds
-what it had written and writes nothing twice.
+Every entry has an id that is made from the run's id and the step. A run that is taken up again after a crash makes the
+same ids, finds what it had written, and writes nothing twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -47,9 +47,14 @@ from openclaw.messages import (
     UserMessage,
     user_text,
 )
+from openclaw.models.cost import added
 from openclaw.storage import faults
 from openclaw.storage.base import BlobStore, Context, LedgerRow, Transcript, TranscriptRef
 from openclaw.storage.disk_errors import FIRST_PAUSE_S, DiskWait, until_written
+
+log = logging.getLogger("openclaw.agents.run")
+
+T = TypeVar("T")
 
 INTERRUPTED = (
     "Interrupted: the Gateway stopped while this call was running. It was not repeated; it may or may not have taken "
@@ -57,24 +62,28 @@ INTERRUPTED = (
 )
 NOT_STARTED = "Not run: the Gateway stopped before this call began. Call it again if it is still needed."
 LARGEST_GAP = 64
-"""Damaged lines of one run that are stepped over when looking for its last one."""
+"""``next_step`` skips at most this many missing entries in a row."""
+INLINE_LIMIT = 100_000
+"""A longer tool output is stored as a blob. The message then holds ``HEAD`` and ``TAIL`` characters of it."""
+HEAD = 20_000
+TAIL = 60_000
 
 
 @lru_cache(maxsize=64)
 def entry_id(run_id: str, step: int | str) -> str:
-    """Ids that a repeated run makes again, so that nothing is appended twice.
+    """The id of a run's entry.
 
-    64 bits: the format's usual 32 would meet by chance within a few ten thousand entries, and a meeting here would
-    silently drop a message.
+    It has 64 bits. With the format's usual 32 bits two entries would get the same id by chance within a few ten
+    thousand entries, and the second one would silently not be written.
     """
     return hashlib.sha256(f"{run_id}/{step}".encode()).hexdigest()[:16]
 
 
 def next_step(run_id: str, entries: Container[str], *, began: bool) -> int:
-    """The first step whose entry, and every later one, is not in the transcript.
+    """The number after the run's last entry in the transcript.
 
-    A line that was damaged leaves a gap. Taking its number again would be harmless, but the numbers after it are taken,
-    and an entry under a taken number is not written. ``began``: the run is known to have been started before.
+    Damaged lines can leave gaps in the numbers. A number in a gap is not used again, because the numbers after it are
+    taken and an entry under a taken number is not written. ``began``: the run was started before.
     """
     step = 0
     if not began and entry_id(run_id, 0) not in entries:
@@ -87,56 +96,54 @@ def next_step(run_id: str, entries: Container[str], *, began: bool) -> int:
     return step
 
 
-class FoundEnd(msgspec.Struct, frozen=True):
-    """An answer that stood in the transcript already."""
-
-    answer: AssistantMessage
-    own: bool
-    """False: another run gave it, having taken this one's words in."""
-
-
-def found_end(run_id: str, step: int, context: Context) -> FoundEnd | None:
-    """The complete answer at the end of the branch, if there is one and this run's words are before it."""
+def found_answer(run_id: str, step: int, context: Context) -> Literal["own", "other"] | None:
+    """Whether the branch ends with a complete answer, and whose it is. ``other``: another run took the message in."""
     last = context.messages[-1] if context.messages else None
     if not isinstance(last, AssistantMessage) or last.stop_reason not in ("stop", "length") or last.tool_calls:
         return None
-    return FoundEnd(last, context.entry_ids[-1] == entry_id(run_id, step - 1))
-
-
-INLINE_LIMIT = 100_000
-HEAD = 20_000
-TAIL = 60_000
+    return "own" if context.entry_ids[-1] == entry_id(run_id, step - 1) else "other"
 
 
 async def stored_result(message: ToolResultMessage, blobs: BlobStore, state_dir: Path) -> ToolResultMessage:
+    """The result as the transcript holds it. Texts over ``INLINE_LIMIT`` become blobs with a preview."""
     if all(len(block.text) <= INLINE_LIMIT for block in message.content if isinstance(block, TextBlock)):
         return message
     content: list[UserBlock] = []
     digests: list[str] = []
     for block in message.content:
-        if isinstance(block, TextBlock) and len(block.text) > INLINE_LIMIT:
-            digest = await blobs.put(block.text.encode("utf-8", "surrogatepass"))
+        if isinstance(block, TextBlock) and len(text := block.text) > INLINE_LIMIT:
+            digest = await blobs.put(text.encode("utf-8", "surrogatepass"))
             digests.append(digest)
-            content.append(TextBlock(text=_preview(block.text, state_dir / "blobs" / digest)))
+            where, left_out = state_dir / "blobs" / digest, len(text) - HEAD - TAIL
+            note = f"[… {left_out} characters left out here; the whole output ({len(text)} characters) is in {where} …]"
+            content.append(TextBlock(text=f"{text[:HEAD]}\n{note}\n{text[-TAIL:]}"))
         else:
             content.append(block)
     details = message.details if isinstance(message.details, dict) else {}
     return msgspec.structs.replace(message, content=content, details={**details, "blobs": digests})
 
 
-def _preview(text: str, where: Path) -> str:
-    left_out = len(text) - HEAD - TAIL
-    note = f"[… {left_out} characters left out here; the whole output ({len(text)} characters) is in {where} …]"
-    return f"{text[:HEAD]}\n{note}\n{text[-TAIL:]}"
-
-
-log = logging.getLogger("openclaw.agents.run")
-
-T = TypeVar("T")
+async def open_transcript(runtime: Runtime, agent_id: str, session_key: str, session_id: str) -> Transcript:
+    """Opens the transcript of a session. Creates it if there is none."""
+    entry = await runtime.sessions.get(agent_id, session_key)
+    ref = TranscriptRef(
+        agent_id=agent_id,
+        session_id=session_id,
+        file=entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None,
+    )
+    transcript = await runtime.transcripts.open(ref, cwd=agent_settings(agent_id, runtime).cwd)
+    assert transcript is not None
+    for warning in transcript.warnings:
+        log.warning("transcript %s: %s", transcript.path, warning)
+    return transcript
 
 
 class Recorder:
-    """Writes what one run says and does into the transcript, and its tool calls into the ledger."""
+    """Stores what one run says and does, and collects its result.
+
+    ``begin`` stores the user's message. ``start_loop`` begins one pass of the loop, whose events go to ``show`` and
+    ``keep``. ``settle`` ends the run.
+    """
 
     def __init__(
         self,
@@ -146,34 +153,50 @@ class Recorder:
         transcript: Transcript,
         abort: AbortSignal,
         disk: DiskWait | None,
+        emit: Callable[[Event], None],
     ) -> None:
+        """``emit`` gets every event that ``show`` and ``keep`` get. An event for ``keep`` is stored before."""
         self._row = row
         self._images = images
         self._runtime = runtime
         self.transcript = transcript
         self._abort = abort
         self._disk = disk
+        self._emit = emit
         self.step = 0
         """The number of the run's next message."""
         self.log = RequestLog()
+        self.spent: Usage | None = None
+        """What all model calls of the run used together."""
+        self.result: RunResult
+        """The result of the current pass of the loop."""
+        self._prepared: Prepared
+        self._messages: list[Message]
+        """The loop's own list."""
+        self._reasoning: list[str] = []
+        """The reasoning of the answer that is arriving."""
         self._background: set[asyncio.Future[None]] = set()
 
-    async def begin(self, prepared: Prepared | None, continuations: int) -> RunResult | None:
-        """Appends the user's message, or, after a restart, finds how far this run had come.
+    # The beginning of the run
 
-        Returns the result when the answer was already complete and only its bookkeeping was lost.
+    async def begin(self, prepared: Prepared | None, continuations: int) -> RunResult | None:
+        """Appends the user's message. After a restart it finds out how far the run had come.
+
+        Returns the result if the answer was already stored. ``continuations``: how often the model may be asked for
+        the rest of an answer that was cut.
         """
+        row, transcript = self._row, self.transcript
         entries = self._model_notes(prepared) if prepared is not None else {}
-        for place, output in enumerate(self._row.body.tool_outputs):
-            entries[self._id(f"output {place}")] = {"type": "message", "message": output}
-        self.step = next_step(self._row.run_id, self.transcript, began=self._row.attempts > 0)
-        if self.step == 0 and (self._row.body.prompt or self._images):
-            prompt = self._row.body.prompt or ""
-            notes = self._runtime.notes.drain(self._row.session_key)
+        for place, output in enumerate(row.body.tool_outputs):
+            entries[entry_id(row.run_id, f"output {place}")] = {"type": "message", "message": output}
+        self.step = next_step(row.run_id, transcript, began=row.attempts > 0)
+        if self.step == 0 and (row.body.prompt or self._images):
+            prompt = row.body.prompt or ""
+            notes = self._runtime.notes.drain(row.session_key)
             text = "\n".join([*notes, "", prompt]) if notes else prompt
             blocks = [TextBlock(text=text), *self._images]
             message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms())
-            message = await with_pictures(message, prepared, self._row.source)
+            message = await with_pictures(message, prepared, row.source)
             faults.point("user.before")
             await self.append(message, after=entries)
             faults.point("user.after")
@@ -182,21 +205,23 @@ class Recorder:
             await self._add(entries)
         if self.step == 0:
             return None
-        context = self.transcript.context()
+        context = transcript.context()
         await self._note_missed_ends(context.messages)
-        found = found_end(self._row.run_id, self.step, context)
-        if found is not None:
-            if not found.own:
-                return RunResult(outcome="ok", taken_in=True)
+        found = found_answer(row.run_id, self.step, context)
+        if found == "other":
+            return RunResult(outcome="ok", taken_in=True)
+        if found == "own":
             if unfinished(context.messages, continuations):
                 return None
-            return result_of(found.answer, parts_at_end(context.messages))
+            answer = context.messages[-1]
+            assert isinstance(answer, AssistantMessage)
+            return result_of(answer, parts_at_end(context.messages))
         asked = await self._close_open_calls(context.messages)
         return None if asked is None else result_of(asked)
 
     def _model_notes(self, prepared: Prepared) -> dict[str, dict[str, Any]]:
-        """Entries that tell of a change of model or thinking level, as other readers of these files expect."""
-        context, model = self.transcript.context(), prepared.model
+        """The entries that name a new model or thinking level. Other readers of these files expect them."""
+        context, model, run_id = self.transcript.context(), prepared.model, self._row.run_id
         notes: dict[str, dict[str, Any]] = {}
         if context.model != (model.provider, model.id):
             data = {
@@ -205,16 +230,29 @@ class Recorder:
                 "modelApi": model.api,
                 "modelId": model.id,
             }
-            notes[self._id("model")] = {"type": "model_change", "provider": model.provider, "modelId": model.id}
-            notes[self._id("snapshot")] = {"type": "custom", "customType": "model-snapshot", "data": data}
+            change = {"type": "model_change", "provider": model.provider, "modelId": model.id}
+            notes[entry_id(run_id, "model")] = change
+            notes[entry_id(run_id, "snapshot")] = {"type": "custom", "customType": "model-snapshot", "data": data}
         if len(self.transcript) + len(notes) <= 2 or context.thinking_level != prepared.thinking:
-            notes[self._id("thinking")] = {"type": "thinking_level_change", "thinkingLevel": prepared.thinking}
+            level = {"type": "thinking_level_change", "thinkingLevel": prepared.thinking}
+            notes[entry_id(run_id, "thinking")] = level
         return notes
 
-    async def _close_open_calls(self, messages: list[Message]) -> AssistantMessage | None:
-        """A call without a result is not repeated: the model is told that it was interrupted.
+    async def _note_missed_ends(self, messages: list[Message]) -> None:
+        """Notes the end of calls whose result is stored. The process may have died between the two writes."""
+        rows = await self._runtime.ledger.tool_calls(self._row.id)
+        if not (open_calls := {row.call_id for row in rows if row.finished_at is None}):
+            return
+        for message in messages:
+            if isinstance(message, ToolResultMessage) and message.tool_call_id in open_calls:
+                texts = {block.text for block in message.content if isinstance(block, TextBlock)}
+                if INTERRUPTED not in texts:
+                    await self._note_end(message.tool_call_id, ok=not message.is_error)
 
-        Calls that the caller runs stay open; a message that made one had ended the run, and is returned.
+    async def _close_open_calls(self, messages: list[Message]) -> AssistantMessage | None:
+        """Gives each open call a result that says that it was interrupted. The call is not repeated.
+
+        Calls to the caller's tools stay open. A message with such a call had ended the run; it is returned.
         """
         answered: set[str] = set()
         open_calls: list[ToolCall] = []
@@ -231,34 +269,88 @@ class Recorder:
                 break
         if not open_calls:
             return None
-        theirs = {spec.name for spec in self._row.body.client_tools}
+        client_tools = {spec.name for spec in self._row.body.client_tools}
         started = {row.call_id for row in await self._runtime.ledger.tool_calls(self._row.id)}
         for call in open_calls:
-            if call.name in theirs:
+            if call.name in client_tools:
                 continue
             why = INTERRUPTED if call.id in started else NOT_STARTED
             await self.append(not_run(call, why, self._runtime.clock.now_ms()))
-        return asked if any(call.name in theirs for call in open_calls) else None
+        return asked if any(call.name in client_tools for call in open_calls) else None
 
-    async def note_continuation(self, message: UserMessage) -> None:
-        """In the transcript, because the model reads it in later turns too; nobody else does."""
+    async def refuse(self, problem: str) -> RunResult:
+        """Appends a message that says why there is no answer, and returns the result of the run."""
+        now = self._runtime.clock.now_ms()
+        notice = AssistantMessage(content=[], stop_reason="error", error_message=problem, timestamp=now)
+        await self.append(notice)
+        return RunResult(outcome="error", error=problem, final=notice)
+
+    # The events of the loop
+
+    def start_loop(self, prepared: Prepared, messages: list[Message]) -> None:
+        """Begins one pass of the loop with a fresh result. ``messages`` is the loop's own list."""
+        self.result = RunResult(outcome="ok")
+        self._prepared, self._messages = prepared, messages
+        self._reasoning.clear()
+
+    def show(self, event: Event) -> None:
+        """Collects the model's reasoning and passes the event on."""
+        if isinstance(event, ThinkingDelta):
+            self._reasoning.append(event.delta)
+        elif isinstance(event, AssistantStarted):
+            self._reasoning.clear()
+        self._emit(event)
+
+    async def keep(self, event: Event) -> None:
+        """Stores the event and passes it on. The event is on disk when this returns."""
+        cleaner = self._prepared.cleaner
+        match event:
+            case AssistantEnded():
+                await self._store_answer(event)
+            case ContinuationAsked(message):
+                await self._store_continuation(message)
+                await cleaner.prepare([message])
+            case ToolStarted(call_id, name, arguments):
+                # A call that is in the ledger has begun. After a crash it is not made again.
+                faults.point("tool.before")
+                ledger, ledger_id, encoded = self._runtime.ledger, self._row.id, msgspec.json.encode(arguments).decode()
+                await self.kept(lambda: ledger.tool_started(ledger_id, call_id, name, encoded))
+                faults.point("tool.noted")
+            case ToolEnded():
+                event = await self._store_result(event)
+                # The model reads what is stored, in this turn and in every later one.
+                self._messages[-1] = event.message
+                await cleaner.prepare([event.message])
+            case SteeringInjected(message, token):
+                message = self._messages[-1] = await with_pictures(message, self._prepared)
+                await self.append(message, own_id=token)
+                await cleaner.prepare([message])
+            case _:
+                pass
+        self._emit(event)
+
+    async def _store_answer(self, event: AssistantEnded) -> None:
+        message = self.result.final = event.message
+        self.add_spent(message.usage)
+        self._prepared.window.learn(message)
+        faults.point("answer.before")
+        await self.append(message)
+        faults.point("answer.after")
+        if not event.continues:
+            note_speech(self.result, event.speech, "".join(self._reasoning))
+
+    async def _store_continuation(self, message: UserMessage) -> None:
+        """Stores a request to go on. The model reads it in later turns too; nobody else sees it."""
         fields = {
             "type": "custom_message",
             "customType": "continuation",
             "content": user_text(message),
             "display": False,
         }
-        await self._add({self._id(f"continue {self.step}"): fields})
+        await self._add({entry_id(self._row.run_id, f"continue {self.step}"): fields})
         self.log.skip()
 
-    async def note_start(self, call_id: str, name: str, arguments: str) -> None:
-        """On disk before the tool runs: after a crash the call is known to have begun, and is not made again."""
-        faults.point("tool.before")
-        ledger, ledger_id = self._runtime.ledger, self._row.id
-        await self.kept(lambda: ledger.tool_started(ledger_id, call_id, name, arguments))
-        faults.point("tool.noted")
-
-    async def store_result(self, event: ToolEnded) -> ToolEnded:
+    async def _store_result(self, event: ToolEnded) -> ToolEnded:
         faults.point("tool.ran")
         message = await self.kept(lambda: stored_result(event.message, self._runtime.blobs, self._runtime.state_dir))
         await self.append(message)
@@ -269,32 +361,31 @@ class Recorder:
         return ToolEnded(message, event.arguments, event.failed)
 
     async def _note_end(self, call_id: str, *, ok: bool) -> None:
-        """Beside the run, which does not wait for it; a full disk delays it like everything else."""
+        """Notes in the ledger that a call has ended. The run does not wait for it."""
         ledger, ledger_id = self._runtime.ledger, self._row.id
         try:
             await until_written(lambda: ledger.tool_finished(ledger_id, call_id, ok), self._runtime.clock.sleep)
         except OSError as error:
             log.warning("the end of tool call %s was not noted: %s", call_id, error)
 
-    async def _note_missed_ends(self, messages: list[Message]) -> None:
-        """The process may have died between a call's result and the note of its end: the result counts."""
-        rows = await self._runtime.ledger.tool_calls(self._row.id)
-        if not (open_calls := {row.call_id for row in rows if row.finished_at is None}):
-            return
-        for message in messages:
-            if isinstance(message, ToolResultMessage) and message.tool_call_id in open_calls:
-                told = {block.text for block in message.content if isinstance(block, TextBlock)}
-                if INTERRUPTED not in told:
-                    await self._note_end(message.tool_call_id, ok=not message.is_error)
+    def add_spent(self, usage: Usage) -> None:
+        self.spent = added(self.spent, usage)
+
+    async def settle(self) -> None:
+        """Waits a short time for the notes that are still being written."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=FIRST_PAUSE_S)
+
+    # Writing
 
     async def append(
         self, message: Message, own_id: str | None = None, *, after: Mapping[str, dict[str, Any]] | None = None
     ) -> None:
-        """``own_id``: the run id a steered message was accepted under; its entry belongs to that id, not to ours.
+        """Appends a message. Entries in ``after`` are written before it, in the same write.
 
-        ``after``: entries that are written before it, in the same write.
+        ``own_id``: the run id under which a steered message was accepted. Its entry gets an id of that run.
         """
-        name = self._id(self.step) if own_id is None else entry_id(own_id, 0)
+        name = entry_id(self._row.run_id, self.step) if own_id is None else entry_id(own_id, 0)
         await self._add({**(after or {}), name: {"type": "message", "message": message}})
         self.log.name(message, name)
         if own_id is None:
@@ -308,96 +399,10 @@ class Recorder:
         except OSError:
             await self.kept(lambda: self.transcript.append_all(entries))
 
-    def _id(self, step: int | str) -> str:
-        return entry_id(self._row.run_id, step)
-
-    async def settle(self) -> None:
-        if self._background:
-            # Notes for a later reader; a run does not wait long for want of one.
-            await asyncio.wait(self._background, timeout=FIRST_PAUSE_S)
-
     async def kept(self, write: Callable[[], Awaitable[T]]) -> T:
-        """A disk that takes nothing pauses the run instead of ending it, until someone stops it or its time is up."""
+        """Repeats a write that the disk refuses. The run pauses until the write succeeds, or until it is stopped."""
         return await until_written(write, self._pause, self._disk)
 
     async def _pause(self, seconds: float) -> None:
         with self._abort.waiting():
             await self._runtime.clock.sleep(seconds)
-
-
-async def open_transcript(runtime: Runtime, agent_id: str, session_key: str, session_id: str) -> Transcript:
-    entry = await runtime.sessions.get(agent_id, session_key)
-    ref = TranscriptRef(
-        agent_id=agent_id,
-        session_id=session_id,
-        file=entry.get("sessionFile") if entry and entry["sessionId"] == session_id else None,
-    )
-    transcript = await runtime.transcripts.open(ref, cwd=agent_settings(agent_id, runtime).cwd)
-    assert transcript is not None
-    for warning in transcript.warnings:
-        log.warning("transcript %s: %s", transcript.path, warning)
-    return transcript
-
-
-class LoopRecorder:
-    """Takes the events of one pass through the loop: keeps what must last, notes the result, passes all of them on."""
-
-    def __init__(
-        self,
-        prepared: Prepared,
-        recorder: Recorder,
-        messages: list[Message],
-        *,
-        emit: Callable[[Event], None],
-        spent: Callable[[Usage], None],
-        with_reasoning: bool,
-    ) -> None:
-        """``messages`` is the loop's own list. ``spent`` is called with what each answer used."""
-        self.result = RunResult(outcome="ok")
-        self.show = self._show_and_note if with_reasoning else emit
-        self._prepared = prepared
-        self._recorder = recorder
-        self._messages = messages
-        self._emit = emit
-        self._spent = spent
-        self._thoughts: list[str] = []
-
-    def _show_and_note(self, event: Event) -> None:
-        if isinstance(event, ThinkingDelta):
-            self._thoughts.append(event.delta)
-        elif isinstance(event, AssistantStarted):
-            self._thoughts.clear()
-        self._emit(event)
-
-    async def keep(self, event: Event) -> None:
-        """The event is on disk when this returns."""
-        match event:
-            case AssistantEnded():
-                await self._answered(event)
-            case ContinuationAsked(message):
-                await self._recorder.note_continuation(message)
-                await self._prepared.cleaner.prepare([message])
-            case ToolStarted(call_id, name, arguments):
-                await self._recorder.note_start(call_id, name, msgspec.json.encode(arguments).decode())
-            case ToolEnded():
-                event = await self._recorder.store_result(event)
-                # The model reads what was kept, now as in every later turn.
-                self._messages[-1] = event.message
-                await self._prepared.cleaner.prepare([event.message])
-            case SteeringInjected(message, token):
-                message = self._messages[-1] = await with_pictures(message, self._prepared)
-                await self._recorder.append(message, own_id=token)
-                await self._prepared.cleaner.prepare([message])
-            case _:
-                pass
-        self._emit(event)
-
-    async def _answered(self, event: AssistantEnded) -> None:
-        message = self.result.final = event.message
-        self._spent(message.usage)
-        self._prepared.window.learn(message)
-        faults.point("answer.before")
-        await self._recorder.append(message)
-        faults.point("answer.after")
-        if not event.continues:
-            note_speech(self.result, event.speech, "".join(self._thoughts))

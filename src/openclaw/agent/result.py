@@ -1,4 +1,4 @@
-"""How a run ended, and what people are told of it."""
+"""The result of a run: how it ended, and what people see of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openclaw.agent.prompt.report import PromptReport
 from openclaw.events import Silent, Speech, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.outbound.usage_text import with_footer
-from openclaw.outbound.visible import heard
+from openclaw.outbound.visible import speech_of
 
 NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."
 RAN_OUT = (
@@ -22,16 +22,18 @@ RAN_OUT = (
 
 
 class RunResult(msgspec.Struct, kw_only=True):
+    """How a run ended, what it said and what it used."""
+
     outcome: Literal["ok", "error", "aborted"]
     error: str | None = None
     texts: list[str] = []
-    """What people hear of each answer of the run, in order; answers that say nothing are left out."""
+    """What people see of each answer of the run, in order. Answers that say nothing are left out."""
     speech: Speech = Unsaid()
-    """What they hear of the last one."""
+    """What people see of the last answer."""
     reply_to: str = ""
-    """The message that it answers, where the model named one: ``current`` or an id."""
+    """The message that the answer quotes, if the model named one: ``current`` or an id."""
     reasoning: str = ""
-    """The model's reasoning about the last answer, empty unless the session wants to see it."""
+    """The model's reasoning about the last answer. It is empty unless the session shows reasoning."""
     final: AssistantMessage | None = None
     session_id: str = ""
     provider: str = ""
@@ -41,16 +43,16 @@ class RunResult(msgspec.Struct, kw_only=True):
     spent: Usage | None = None
     """What all model calls of the run used together."""
     footer: str = ""
-    """Shown under the last words when the session wants to see its usage."""
+    """The line about usage under the last answer. It is empty unless the session shows usage."""
     report: PromptReport | None = None
     request: Any = None
-    """What the model was sent, as ``request_log`` notes it."""
+    """The record of what the model was sent, as ``request_log`` makes it."""
     duration_ms: int = 0
     taken_in: bool = False
-    """The words were answered in another run, which had taken them in before a restart."""
+    """Another run had taken the message in before a restart, and answered it."""
 
     def summary(self) -> dict[str, Any]:
-        """What the ledger keeps of it."""
+        """The part of the result that the ledger stores."""
         kept: dict[str, Any] = {"outcome": self.outcome, "sessionId": self.session_id}
         if self.texts:
             kept["text"] = self.texts[-1]
@@ -62,17 +64,17 @@ class RunResult(msgspec.Struct, kw_only=True):
 
     @property
     def shown_texts(self) -> list[str]:
-        """``texts``, the last one with the line about its usage where the session wants it."""
+        """``texts`` with the footer under the last one."""
         return [*self.texts[:-1], with_footer(self.texts[-1], self.footer)] if self.texts else []
 
     @property
     def silent(self) -> bool:
-        """The model decided that there is nothing to say, and had said nothing before."""
+        """Whether the model decided to say nothing, and had said nothing before."""
         return self.outcome == "ok" and not self.texts and isinstance(self.speech, Silent)
 
     @property
     def notice(self) -> str:
-        """Said in place of an answer when the model gave none, without having decided to be silent."""
+        """The text in place of an answer, if the model gave none and did not decide to be silent."""
         if self.outcome != "ok" or self.texts or self.taken_in or isinstance(self.speech, Silent):
             return ""
         if self.final is None or self.final.tool_calls:
@@ -81,6 +83,7 @@ class RunResult(msgspec.Struct, kw_only=True):
 
 
 def note_speech(result: RunResult, speech: Speech, reasoning: str) -> None:
+    """Adds a finished answer to the result."""
     result.speech = speech
     if isinstance(speech, Spoken):
         result.texts.append(speech.text)
@@ -89,7 +92,7 @@ def note_speech(result: RunResult, speech: Speech, reasoning: str) -> None:
 
 
 def result_of(final: AssistantMessage, parts: Sequence[AssistantMessage] = ()) -> RunResult:
-    """Of an answer that stood in the transcript already, in one part or several."""
+    """The result of a run whose answer was already in the transcript, in one part or several."""
     result = RunResult(outcome="ok", final=final, usage=final.usage)
-    note_speech(result, heard(joined(parts) if parts else final.text), "")
+    note_speech(result, speech_of(joined(parts) if parts else final.text), "")
     return result

@@ -1,10 +1,9 @@
-"""``agents.defaults.models["provider/model"].params``: what a person wants of every request to a model."""
+"""The settings and tools of a run that follow from the configuration, the agent and the model."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from openclaw.agent.spend.budget import budget_of, is_limited
 from openclaw.agent.window.tokens import Scale
 from openclaw.config.agents import agent_config, main_key, sandbox_config, workspace_dir
 from openclaw.config.schema import Config
-from openclaw.config.schema.tools import AgentTools, ExecConfig, Tools
+from openclaw.config.schema.tools import AgentTools, Tools
 from openclaw.messages import ThinkingLevel
 from openclaw.models.base import Model
 from openclaw.models.retry import RetrySettings
@@ -34,17 +33,19 @@ _OLD_RETENTION = {"5m": "short", "1h": "long"}
 
 
 class ModelParams(msgspec.Struct, frozen=True):
+    """``agents.defaults.models["provider/model"].params`` of one model."""
+
     temperature: float | None = None
     max_tokens: int | None = None
     cache_retention: str | None = None
-    """``none``, ``short`` or ``long``; also told as ``cacheControlTtl`` of ``5m`` or ``1h``."""
+    """``none``, ``short`` or ``long``. The old key ``cacheControlTtl`` says ``5m`` or ``1h`` instead."""
 
 
 NONE = ModelParams()
 
 
 def params_of(config: Config, model: Model) -> ModelParams:
-    """Values of the wrong kind count as not given."""
+    """The parameters of a model. Values of the wrong type count as not given."""
     use = config.agents.defaults.models.get(model.ref)
     if use is None or not use.params:
         return NONE
@@ -59,22 +60,18 @@ def params_of(config: Config, model: Model) -> ModelParams:
     )
 
 
-def with_retention(model: Model, params: ModelParams) -> Model:
-    if params.cache_retention is None:
-        return model
-    return msgspec.structs.replace(model, compat={**model.compat, "cacheRetention": params.cache_retention})
-
-
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of one agent."""
+
     workspace: Path
     cwd: str
-    """The same, as transcripts name it."""
+    """The workspace as a string, as transcripts name it."""
     main_key: str
     sandbox_mode: str
-    """``off``, or which of its sessions the configuration wants in a sandbox."""
+    """``off``, or which of the agent's sessions the configuration wants in a sandbox."""
     retry: RetrySettings
     limited: bool
-    """It has a budget that can be used up."""
+    """Whether the agent has a budget."""
 
 
 def agent_settings(agent_id: str, runtime: Runtime) -> AgentSettings:
@@ -102,7 +99,7 @@ def _agent_settings(config: Config, agent_id: str, state_dir: str) -> AgentSetti
 
 
 def tools_for(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime) -> list[Tool]:
-    """None at all for models that cannot call tools. The same list from turn to turn: they keep nothing of a run."""
+    """The agent's tools. The list is empty for a model that cannot call tools. Runs share it."""
     if not model.tools:
         return []
     key = ("tools", agent_id, model.provider, model.id)
@@ -115,7 +112,9 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
     policies = [*_policies(config.tools, model), *(_policies(own, model) if own else ())]
     fs = own.fs if own and own.fs else config.tools.fs
     exec_config = own.exec if own and own.exec else config.tools.exec
-    exec_settings = msgspec.convert(_given(exec_config), ExecSettings, strict=False).with_environment(os.environ)
+    # Unset keys keep the tool's own defaults.
+    given = {name: value for name, value in msgspec.to_builtins(exec_config).items() if value is not None}
+    exec_settings = msgspec.convert(given, ExecSettings, strict=False).with_environment(os.environ)
     exec_settings.allow_background = bool(allowed_tools(["process"], policies))
     skills = [place.folder for place in skill_folders(config, str(runtime.state_dir), agent_id)]
     roots = [runtime.state_dir / "blobs", *skills]
@@ -128,31 +127,21 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
         approvals=runtime.approvals,
     )
     search = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
-    said = partial(
-        _said_before, SearchIndex(str(runtime.state_dir), visible_text), _transcript_folders(agent_id, runtime)
-    )
+    index = SearchIndex(str(runtime.state_dir), visible_text)
+    beside_store = Path(runtime.sessions.path(agent_id)).parent
+    folders = list(dict.fromkeys([beside_store, Path(sessions_dir(str(runtime.state_dir), agent_id))]))
+
+    def search_transcripts(query: str, limit: int) -> list[dict[str, Any]]:
+        return [msgspec.to_builtins(found) for found in index.search(query, {agent_id: folders}, limit=limit).results]
+
     notes = runtime.memories.of(agent_id, workspace, search, config)
-    tools += memory_tools(notes, workspace, search, config.memory.citations, said)
+    tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     return [tool for tool in tools if tool.spec.name in names]
 
 
-def _given(config: ExecConfig) -> dict[str, Any]:
-    """What was said; keys left open keep the tool's own defaults."""
-    return {name: value for name, value in msgspec.to_builtins(config).items() if value is not None}
-
-
-def _transcript_folders(agent_id: str, runtime: Runtime) -> dict[str, list[Path]]:
-    beside_store = Path(runtime.sessions.path(agent_id)).parent
-    return {agent_id: list(dict.fromkeys([beside_store, Path(sessions_dir(str(runtime.state_dir), agent_id))]))}
-
-
-def _said_before(index: SearchIndex, folders: dict[str, list[Path]], query: str, limit: int) -> list[dict[str, Any]]:
-    return [msgspec.to_builtins(found) for found in index.search(query, folders, limit=limit).results]
-
-
 def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolFilter]:
-    """In their order: the profile, the provider's own, then allow and deny."""
+    """The filters of one section in their order: the profile, the provider's, then allow and deny."""
     if section.profile:
         yield profile(section.profile, section.also_allow)
     for name in (model.provider, model.ref):
@@ -166,38 +155,40 @@ def _policies(section: Tools | AgentTools, model: Model) -> Iterator[ToolFilter]
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run with one agent and one model uses."""
+
     chosen: Model
-    """As the catalogue has it."""
+    """The model as the catalogue has it."""
     model: Model
-    """With what the configuration wants of it."""
+    """The model with the cache retention of the configuration."""
     params: ModelParams
     agent: AgentSettings
     tools: list[Tool]
-    """Never mutate it."""
+    """Runs share it. Never mutate it."""
     thinking: ThinkingLevel
-    """The level of sessions that have none of their own."""
+    """The thinking level of sessions that have none of their own."""
     scale: Scale
 
 
 def run_settings_of(agent_id: str, chosen: Model, config: Config, runtime: Runtime) -> RunSettings:
+    """The settings of runs with this agent and model. They are kept until the configuration changes."""
+
     def make() -> RunSettings:
-        return _run_settings(agent_id, chosen, config, runtime)
+        params, agent, model = params_of(config, chosen), agent_settings(agent_id, runtime), chosen
+        if params.cache_retention is not None:
+            compat = {**model.compat, "cacheRetention": params.cache_retention}
+            model = msgspec.structs.replace(model, compat=compat)
+        return RunSettings(
+            chosen=chosen,
+            model=model,
+            params=params,
+            agent=agent,
+            tools=tools_for(agent_id, model, agent.workspace, config, runtime),
+            thinking=level_unless_set(model, config.agents.defaults.thinking_default),
+            scale=runtime.scales.of(model),
+        )
 
     key = ("run settings", agent_id, chosen.provider, chosen.id, chosen.auth_profile)
     known = runtime.derived.of(config, key, make)
-    # A catalogue can change without the configuration, when another server is found.
+    # The catalogue can change without the configuration, e.g. when a local server is found.
     return known if known.chosen is chosen or known.chosen == chosen else make()
-
-
-def _run_settings(agent_id: str, chosen: Model, config: Config, runtime: Runtime) -> RunSettings:
-    params, agent = params_of(config, chosen), agent_settings(agent_id, runtime)
-    model = with_retention(chosen, params)
-    return RunSettings(
-        chosen=chosen,
-        model=model,
-        params=params,
-        agent=agent,
-        tools=tools_for(agent_id, model, agent.workspace, config, runtime),
-        thinking=level_unless_set(model, config.agents.defaults.thinking_default),
-        scale=runtime.scales.of(model),
-    )

@@ -1,4 +1,4 @@
-"""What every run shares: the living parts of the Gateway that an agent may use."""
+"""The parts of the Gateway that every run shares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from openclaw.config.store import ConfigStore, Derived
     from openclaw.memory.search import AgentMemories
     from openclaw.messages import AssistantMessage
-    from openclaw.models.base import Heard, ModelRequest
+    from openclaw.models.base import ModelRequest, OnEvent
     from openclaw.models.catalogue import Catalogue
     from openclaw.sessions.notes import SessionNotes
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Runtime(msgspec.Struct, kw_only=True):
-    """Built once, in ``gateway/assemble.py``; everything an agent run or a compaction needs comes from here."""
+    """The parts that runs and compactions use. ``gateway/assemble.py`` builds it once."""
 
     state_dir: Path
     clock: Clock
@@ -40,31 +40,31 @@ class Runtime(msgspec.Struct, kw_only=True):
     ledger: Ledger
     blobs: BlobStore
     catalogue: Callable[[], Catalogue]
-    """The models that can be used now; asked each time, because a local server can appear or go."""
-    call_model: Callable[[ModelRequest, str, Heard], Awaitable[AssistantMessage]]
+    """Returns the models that can be used now. Do not keep it, because a local server can appear or go."""
+    call_model: Callable[[ModelRequest, str, OnEvent], Awaitable[AssistantMessage]]
     """Calls the model with the key of the agent named by the second argument, and returns the whole answer."""
     processes: ProcessRegistry
-    """Commands that the agents' ``exec`` tool started and that still run."""
+    """The running commands of the agents' ``exec`` tool."""
     approvals: Approvals | None
-    """Commands that wait for a person's yes; None: nobody can be asked."""
+    """Commands that wait for a person's approval. None: nobody can be asked."""
     approval_rules: ApprovalRules | None
     notes: SessionNotes
     wake: Callable[[str, str], None] | None
-    """Given a run id and a text: begins a turn in that run's session, answered where that run was."""
+    """Takes a run id and a text. Starts a turn in that run's session; its answer goes where that run's went."""
     memories: AgentMemories
     """The agents' memory files and their search indexes."""
     hooks: CompactionHooks
     derived: Derived
-    """Settings and tools worked out from the current configuration."""
+    """Settings and tools that are derived from the current configuration."""
     snapshots: WorkspaceSnapshots
     """The workspace files and skills of each agent."""
     prompts: PromptCache
     reports: ReportStore
     """Prompts, tools and reports of runs, stored once by content."""
     scales: Scales
-    """How far the token estimate is off, for each model."""
+    """The correction of the token estimate for each model."""
     hygiene: Hygiene
-    """Images that were made to fit, and conversations that a provider refused."""
+    """Fitted pictures, and which conversations a provider refused."""
     spending: Spending
-    """Tokens and money, as the transcripts tell them."""
+    """The tokens and costs that are in the transcripts."""
     deadlines: Deadlines

@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
     # The start makes almost no garbage, and looking for it takes a tenth of the start's time.
     gc.disable()
+    from openclaw.gateway.main import Options
     from openclaw.gateway.main import run as run_gateway
 
     port = args.port
@@ -47,16 +48,10 @@ def run(args: argparse.Namespace) -> int:
         if not text.isdigit() or int(text) > 65535:
             raise UserError(f"OPENCLAW_GATEWAY_PORT is {text!r}: it must be a port number")
         port = int(text)
-    return run_gateway(
-        port=port,
-        bind=args.bind,
-        token=args.token,
-        password=args.password,
-        auth=args.auth,
-        verbose=args.verbose,
-        force=args.force,
-        allow_unconfigured=args.allow_unconfigured,
+    options = Options(
+        port=port, bind=args.bind, token=args.token, password=args.password, auth=args.auth, verbose=args.verbose
     )
+    return run_gateway(options)
 
 
 def start(args: argparse.Namespace) -> int:

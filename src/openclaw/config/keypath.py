@@ -26,36 +26,29 @@ def parse_path(text: str) -> KeyPath:
     at, text = 0, text.strip()
     while at < len(text):
         if text[at] == "[":
-            at = _bracket(text, at, segments)
+            if found := _INDEX.match(text, at):
+                segments.append(int(found[1]))
+            elif found := _BRACKETED.match(text, at):
+                segments.append(_unquote(found[1], text))
+            else:
+                raise KeyPathError(
+                    f'expected a number or a quoted name in the brackets of key path {text!r}, like [0] or ["a.b"]'
+                )
         else:
             if segments:
                 if text[at] != ".":
                     raise KeyPathError(f'expected "." or "[" at position {at + 1} of key path {text!r}')
                 at += 1
-            at = _name(text, at, segments)
+            if found := _QUOTED.match(text, at):
+                segments.append(_unquote(found[0], text))
+            elif found := _BARE.match(text, at):
+                segments.append(found[0])
+            else:
+                raise KeyPathError(f"a name is missing at position {at + 1} of key path {text!r}")
+        at = found.end()
     if not segments:
         raise KeyPathError("the key path is empty; write something like gateway.port")
     return tuple(segments)
-
-
-def _bracket(text: str, at: int, segments: list[str | int]) -> int:
-    if index := _INDEX.match(text, at):
-        segments.append(int(index[1]))
-        return index.end()
-    if quoted := _BRACKETED.match(text, at):
-        segments.append(_unquote(quoted[1], text))
-        return quoted.end()
-    raise KeyPathError(f'expected a number or a quoted name in the brackets of key path {text!r}, like [0] or ["a.b"]')
-
-
-def _name(text: str, at: int, segments: list[str | int]) -> int:
-    if quoted := _QUOTED.match(text, at):
-        segments.append(_unquote(quoted[0], text))
-        return quoted.end()
-    if bare := _BARE.match(text, at):
-        segments.append(bare[0])
-        return bare.end()
-    raise KeyPathError(f"a name is missing at position {at + 1} of key path {text!r}")
 
 
 def _unquote(quoted: str, text: str) -> str:

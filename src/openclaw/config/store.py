@@ -69,8 +69,9 @@ class ConfigStore:
         self.path = path
         self._clock = clock or SystemClock()
         self._environ = environ
-        self._snapshot = Snapshot(path=path, exists=False)
-        self._use(self._snapshot)
+        self.snapshot = Snapshot(path=path, exists=False)
+        """The file as it was last read, valid or not."""
+        self._use(self.snapshot)
         self._subscribers: list[Subscriber] = []
         self._seen: dict[str, _Mark] = {}
         self._reported: object = None
@@ -81,11 +82,6 @@ class ConfigStore:
         self._good = snapshot
         self.current: Config = snapshot.config
         """The last configuration that was valid."""
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The file as it was last read, valid or not."""
-        return self._snapshot
 
     # Reading
 
@@ -104,7 +100,7 @@ class ConfigStore:
             snapshot = self._with_generated_token()
             before = self._signature([])
         self._seen = self._signature(snapshot.includes, before)
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         if snapshot.valid and not lost:
             self._accept(snapshot)
             return snapshot
@@ -118,9 +114,9 @@ class ConfigStore:
         """Reads the file again and makes it effective. It returns False, and changes nothing, when it is not valid."""
         async with self._reloading:
             # The signature is taken before the file is read, so that a change in between is noticed later.
-            before = self._signature(self._snapshot.includes)
+            before = self._signature(self.snapshot.includes)
             snapshot = await asyncio.to_thread(read_config, self.path, self._environ)
-            self._snapshot = snapshot
+            self.snapshot = snapshot
             self._seen = self._signature(snapshot.includes, before)
             # A file that is gone or empty is being replaced; it does not mean that every default is wanted.
             if not snapshot.valid or not (snapshot.raw or "").strip():
@@ -142,12 +138,12 @@ class ConfigStore:
         """Reloads when the file, or one it includes, has changed and then been quiet. It runs until it is cancelled."""
         while True:
             await self._clock.sleep(POLL_S)
-            found = self._signature(self._snapshot.includes)
+            found = self._signature(self.snapshot.includes)
             if found == self._seen or self.current.gateway.reload.mode == "off":
                 continue
             while True:
                 await self._clock.sleep(self.current.gateway.reload.debounce_ms / 1000)
-                again = self._signature(self._snapshot.includes)
+                again = self._signature(self.snapshot.includes)
                 if again == found:
                     break
                 found = again

@@ -57,7 +57,7 @@ from openclaw.gateway.server.broadcast import Broadcaster
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.server.run_events import RunStream
-from openclaw.inbound.commands.services import Services
+from openclaw.inbound.commands.context import CommandContext
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
@@ -171,7 +171,13 @@ async def open_gateway(
         wake_delivery=lambda: gateway.channel_services.delivery.wake() if gateway.channel_services else None,
         spawn=gateway.spawn,
     )
-    commands = Services(runtime, gateway.dispatcher, gateway.notices, restart=gateway.restart.schedule, environ=environ)
+    commands = CommandContext(
+        runtime=runtime,
+        dispatcher=gateway.dispatcher,
+        notices=gateway.notices,
+        restart=gateway.restart.schedule,
+        environ=environ,
+    )
     gateway.pipeline = Pipeline(runtime, gateway.dispatcher, gateway.pairing, gateway.notices, commands, gateway.spawn)
     gateway.channel_services = ChannelServices(
         kinds=channel_kinds(),

@@ -36,6 +36,8 @@ log = logging.getLogger("openclaw.gateway")
 
 
 class Options(msgspec.Struct, kw_only=True):
+    """What the command line sets. It wins over the configuration file."""
+
     port: int | None = None
     bind: str | None = None
     token: str | None = None
@@ -48,19 +50,8 @@ class CannotStart(Exception):
     """The Gateway cannot start. The text says what is wrong and what to do, for the person at the terminal."""
 
 
-def run(
-    *,
-    port: int | None = None,
-    bind: str | None = None,
-    token: str | None = None,
-    password: str | None = None,
-    auth: str | None = None,
-    verbose: bool = False,
-    force: bool = False,
-    allow_unconfigured: bool = False,
-) -> int:
+def run(options: Options) -> int:
     """Serves until it is told to stop. Returns 0 after a clean stop and 1 when it could not start."""
-    options = Options(port=port, bind=bind, token=token, password=password, auth=auth, verbose=verbose)
     state = make_private_dir(state_dir())
     # Agents may run `openclaw`, and the PATH of a service may lack its folder.
     folder, search_path = Path(sys.executable).parent, os.environ.get("PATH", os.defpath)

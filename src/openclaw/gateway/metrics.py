@@ -27,10 +27,6 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
 
 class Metrics:
     """What has been counted since the start."""

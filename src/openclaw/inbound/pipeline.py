@@ -30,7 +30,7 @@ from openclaw.inbound.access import (
 )
 from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.command_text import Listening, is_abort, is_control_message, may_be_command
-from openclaw.inbound.commands.context import CommandServices, Continue, Facts, Handled, Hints, Outcome
+from openclaw.inbound.commands.context import CommandContext, Continue, Facts, Handled, Hints, Outcome
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
@@ -102,7 +102,7 @@ class Pipeline:
         dispatcher: Dispatcher,
         pairing: PairingStore,
         notices: Notices,
-        commands: CommandServices,
+        commands: CommandContext,
         spawn: Callable[[Coroutine[Any, Any, Any]], Any],
     ) -> None:
         self._runtime = runtime

@@ -68,8 +68,8 @@ class ModelRequest(msgspec.Struct, kw_only=True):
     """Some providers use it to route the calls of one session to one cache."""
     tool_choice: Any = None
     """``None`` or ``"auto"``, ``"none"``, ``"required"`` or ``{"name": ...}``."""
-    memo: dict[Any, Any] | None = None
-    """The conversation's ``history_cache``. It is not sent."""
+    branch_cache: dict[Any, Any] | None = None
+    """``Context.branch_cache`` of the conversation. It is not sent."""
 
 
 class Text(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 StreamEvent: TypeAlias = Text | Thinking | ToolCallStart | Done
-Heard: TypeAlias = Callable[[StreamEvent], None]
+OnEvent: TypeAlias = Callable[[StreamEvent], None]
 """A callback that gets every event before ``Done``."""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from openclaw.clock import Clock
 from openclaw.messages import AssistantMessage
 from openclaw.models import anthropic, openai_chat, openai_responses
-from openclaw.models.base import Done, Heard, Model, ModelError, ModelRequest, Provider
+from openclaw.models.base import Done, Model, ModelError, ModelRequest, OnEvent, Provider
 from openclaw.models.http import ModelHttp
 from openclaw.models.keys import Keys
 from openclaw.models.local.provider import LocalProvider
@@ -55,8 +55,8 @@ class ModelCalls:
             "local": self._local,
         }
 
-    async def call(self, request: ModelRequest, agent_id: str, heard: Heard) -> AssistantMessage:
-        """The model's message. ``heard`` is told of every event before it. The key is looked up at every call.
+    async def call(self, request: ModelRequest, agent_id: str, on_event: OnEvent) -> AssistantMessage:
+        """The model's message. ``on_event`` is told of every event before it. The key is looked up at every call.
 
         A caller that is cancelled hangs up at once. Raises ``ModelError``.
         """
@@ -72,7 +72,7 @@ class ModelCalls:
                         await self._take_turn()
                     if type(event) is Done:
                         return event.message
-                    heard(event)
+                    on_event(event)
             raise ModelError("The model's stream ended without a final event.", kind="network")
         except ModelError as error:
             self._failed(error)

@@ -61,16 +61,16 @@ class _FinishedTurns:
 def build_history(
     request: ModelRequest, ids: UniqueIds, build: BuildPart
 ) -> tuple[list[msgspec.Raw], list[dict[str, Any]]]:
-    """The finished turns, encoded, and the current turn. The finished turns are kept in the request's ``memo``."""
-    messages, memo, state = request.messages, request.memo, PartState(ids)
-    current = _current_turn(messages) if memo is not None and len(messages) > MIN_FINISHED else 0
-    if memo is None or current < MIN_FINISHED:
+    """The finished turns, encoded, and the current turn. The finished turns are kept in ``branch_cache``."""
+    messages, branch_cache, state = request.messages, request.branch_cache, PartState(ids)
+    current = _current_turn(messages) if branch_cache is not None and len(messages) > MIN_FINISHED else 0
+    if branch_cache is None or current < MIN_FINISHED:
         return [], build(messages, state)
     # Another model or thinking level may need the same messages in another form.
     key = ("wire", request.model.ref, request.thinking)
-    kept = memo.get(key)
+    kept = branch_cache.get(key)
     if not isinstance(kept, _FinishedTurns) or not kept.are_start_of(request, current):
-        kept = memo[key] = _FinishedTurns(request.model, state)
+        kept = branch_cache[key] = _FinishedTurns(request.model, state)
     new = messages[len(kept.source) : current]
     if new:
         state = kept.state.next(first=not kept.source, finished=True)

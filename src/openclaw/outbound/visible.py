@@ -88,7 +88,7 @@ class SpeechStream:
         return AnswerText(text)
 
 
-def heard(text: str, *, complete: bool = True) -> Speech:
+def speech_of(text: str, *, complete: bool = True) -> Speech:
     """What people see of a whole text."""
     stream = SpeechStream()
     stream.feed(text)
@@ -98,7 +98,7 @@ def heard(text: str, *, complete: bool = True) -> Speech:
 
 def visible_text(text: str, *, complete: bool = True) -> str:
     """What people see of a whole text, as a string. It is empty for silence."""
-    speech = heard(text, complete=complete)
+    speech = speech_of(text, complete=complete)
     return speech.text if isinstance(speech, Spoken) else ""
 
 

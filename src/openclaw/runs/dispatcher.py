@@ -219,12 +219,12 @@ class Dispatcher:
                 session_id=session_id,
                 images=images,
                 # A run that waited behind another one must see the workspace as that one left it.
-                came=record.ticket.arrived_at if record.ticket is not None and not record.queued else None,
+                arrived_at=record.ticket.arrived_at if record.ticket is not None and not record.queued else None,
                 abort=record.abort,
                 inbox=record.inbox,
                 emit=emit,
                 disk=record.disk,
-                asks=record.release_ticket,
+                on_model_call=record.release_ticket,
             )
             result = await (run.execute() if choice == "run" else run.give_up(reason_text(refusal)))
         finally:
@@ -232,7 +232,7 @@ class Dispatcher:
                 # This run did not take the message in. It is the next to run, before messages that came later.
                 lane.add(left, left.queue, first=True)
         gave_up = choice == "give up" and result.outcome == "error"
-        await self._finish(record, result, run.written, refused if gave_up else None)
+        await self._finish(record, result, run.transcript, refused if gave_up else None)
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(run.prepared, result.final, emit)
 

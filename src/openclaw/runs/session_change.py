@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from openclaw.agent.runtime import Runtime
@@ -18,6 +19,19 @@ SETTLE_S = 15.0
 
 class StillActive(Exception):
     """The session's runs were stopped but have not ended yet."""
+
+
+async def set_entry_fields(runtime: Runtime, session: SessionRef, changes: dict[str, Any]) -> None:
+    """Sets fields of the session's entry, which is made if there is none. A value of None removes the field."""
+    now = runtime.clock.now_ms()
+
+    def change(entry: SessionEntry | None) -> SessionEntry:
+        fields: dict[str, Any] = {**(entry or {"sessionId": str(uuid.uuid4()), "updatedAt": now}), **changes}
+        removed = {name for name, value in changes.items() if value is None}
+        kept = {name: value for name, value in fields.items() if name not in removed}
+        return SessionEntry(**kept)  # type: ignore[typeddict-item]
+
+    await runtime.sessions.update(session.agent_id, session.key, change)
 
 
 async def stop_runs(dispatcher: Dispatcher, session: SessionRef, reason: AbortReason) -> None:

@@ -79,7 +79,7 @@ class BranchContext:
         self.model: tuple[str, str] | None = None
         self.thinking_level: str | None = None
         self._compaction_id: str | None = None
-        self._memo: dict[Any, Any] = {}
+        self._branch_cache: dict[Any, Any] = {}
         self._made: Context | None = None
 
     def summarize(self, entry_id: str, raw: bytes) -> None:
@@ -122,7 +122,7 @@ class BranchContext:
                 model=self.model,
                 thinking_level=self.thinking_level or DEFAULT_THINKING,
                 compaction_id=self._compaction_id,
-                memo=self._memo,
+                branch_cache=self._branch_cache,
             )
         return self._made
 

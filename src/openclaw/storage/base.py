@@ -101,9 +101,9 @@ class Context(msgspec.Struct, frozen=True):
     """Provider and model id of the last ``model_change`` or assistant message on the path."""
     thinking_level: str
     compaction_id: str | None
-    memo: dict[Any, Any]
-    """For whoever works something out from the messages one by one: a branch only grows, so what was worked out for
-    its beginning holds for the next turn too. Goes when the branch does."""
+    branch_cache: dict[Any, Any]
+    """Readers keep here what they work out from the messages one by one, each under its own key. A branch only grows,
+    so what holds for its beginning holds for the next turn too. The cache goes when the branch does."""
 
 
 class Transcript(Protocol):

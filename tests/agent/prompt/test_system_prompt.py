@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.agent.prompt.sections import SandboxWish
+from openclaw.agent.prompt.sections import RequestedSandbox
 from openclaw.agent.prompt.system_prompt import PromptFacts, build_system_prompt
 from openclaw.agent.prompt.workspace_files import load_bootstrap
 from openclaw.agent.skills.library import SkillsPrompt
@@ -69,7 +69,7 @@ def test_sections_stand_in_their_order(tmp_path: Path, mode: str, expected: str,
     given = facts(
         tmp_path, *ALL, mode=mode, extra="Be kind.", skills=SkillsPrompt(text="<available_skills/>"),
         aliases={"fast": "mock/m-1"}, owners=["+351900"], user_timezone="Europe/Lisbon",
-        sandbox=SandboxWish("non-main", "ro"), tagged_reasoning=True,
+        sandbox=RequestedSandbox("non-main", "ro"), tagged_reasoning=True,
     )  # fmt: skip
     prompt = build_system_prompt(given, NOON)
     assert headings(prompt.text) == listed(expected)
@@ -94,7 +94,7 @@ def test_a_section_without_its_condition_is_left_out(tmp_path: Path, heading: st
     [("none", "leave everything else"), ("ro", "change nothing in it"), ("rw", "You may read and change")],
 )
 def test_a_session_without_its_sandbox_is_told_so(tmp_path: Path, access: Any, words: str) -> None:
-    text = build_system_prompt(facts(tmp_path, sandbox=SandboxWish("all", access)), NOON).text
+    text = build_system_prompt(facts(tmp_path, sandbox=RequestedSandbox("all", access)), NOON).text
     assert f"(mode all, workspace access {access})" in text and words in text
     assert "commands run directly on the host" in text
 
@@ -195,5 +195,5 @@ def test_files_stand_under_their_paths_and_the_persona_is_announced(tmp_path: Pa
 
 def test_a_cut_file_is_in_the_warnings(tmp_path: Path) -> None:
     (tmp_path / "TOOLS.md").write_text("x" * 30_000)
-    [warning] = build_system_prompt(facts(tmp_path), NOON).warnings
+    [warning] = [file.warning for file in facts(tmp_path).files if file.warning]
     assert warning.startswith("TOOLS.md is too long")

@@ -20,8 +20,9 @@ from openclaw.agent.prompt.workspace_files import (
     repo_root,
     template,
     truncate_middle,
-    untold_warnings,
 )
+from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
+from tests.agent.scripted import HeldClock
 
 
 def test_files_come_in_their_fixed_order_and_the_first_run_file_only_while_it_exists(tmp_path: Path) -> None:
@@ -95,11 +96,12 @@ def test_what_is_kept_is_the_beginning_and_the_end(text: str, limit: int) -> Non
 def test_a_cut_file_is_warned_about_once_per_version_and_the_lost_lines_are_named(tmp_path: Path) -> None:
     path = tmp_path / "AGENTS.md"
     path.write_text("\n".join(f"rule {number}" for number in range(100)))
-    [warning] = untold_warnings(load_bootstrap(tmp_path, 200))
+    snapshots = WorkspaceSnapshots(str(tmp_path), HeldClock())
+    [warning] = snapshots.new_warnings(load_bootstrap(tmp_path, 200))
     assert "AGENTS.md" in warning and "first 140 and the last 40" in warning and "lines 19 to 95" in warning
-    assert untold_warnings(load_bootstrap(tmp_path, 200)) == []
+    assert snapshots.new_warnings(load_bootstrap(tmp_path, 200)) == []
     path.write_text("\n".join(f"rule {number}" for number in range(101)))
-    assert len(untold_warnings(load_bootstrap(tmp_path, 200))) == 1
+    assert len(snapshots.new_warnings(load_bootstrap(tmp_path, 200))) == 1
 
 
 @pytest.mark.parametrize(

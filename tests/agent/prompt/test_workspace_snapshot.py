@@ -20,7 +20,7 @@ from openclaw.agent.prompt.workspace_snapshot import (
 from openclaw.config.schema import Config
 from tests.agent.scripted import HeldClock
 
-VIEW = Audience(200_000, True, False)
+PRIVATE = Audience(200_000, True, False)
 SKILL = "---\nname: {name}\ndescription: does {name}\n---\nText.\n"
 
 
@@ -36,8 +36,8 @@ class SkillFolder:
         given = {"skipBootstrap": True, "workspace": str(self.workspace), **defaults}
         self.config = msgspec.convert({"agents": {"defaults": given}}, Config)
 
-    async def look(self, view: Audience = VIEW, asked_at: float | None = None) -> WorkspaceSnapshot:
-        return await self.snapshots.of("main", self.config, self.workspace, view, asked_at)
+    async def look(self, audience: Audience = PRIVATE, arrived_at: float | None = None) -> WorkspaceSnapshot:
+        return await self.snapshots.of("main", self.config, self.workspace, audience, arrived_at)
 
     def write(self, name: str, text: str) -> None:
         path = self.workspace / name
@@ -50,12 +50,12 @@ def place(tmp_path: Path) -> SkillFolder:
     return SkillFolder(tmp_path)
 
 
-def files(ground: WorkspaceSnapshot) -> dict[str, str]:
-    return {file.name: file.text for file in ground.files}
+def files(snapshot: WorkspaceSnapshot) -> dict[str, str]:
+    return {file.name: file.text for file in snapshot.files}
 
 
-def skills(ground: WorkspaceSnapshot) -> set[str]:
-    return {skill.name for skill in ground.skills.skills}
+def skills(snapshot: WorkspaceSnapshot) -> set[str]:
+    return {skill.name for skill in snapshot.skills.skills}
 
 
 async def test_nothing_is_read_again_while_nothing_changes(place: SkillFolder) -> None:
@@ -109,22 +109,22 @@ async def test_a_change_is_seen_by_the_next_turn(
 async def test_questions_that_came_before_a_look_share_it_and_later_ones_look_again(place: SkillFolder) -> None:
     time = asyncio.get_running_loop().time
     place.write("SOUL.md", "lively")
-    asked_at = time()
-    looked = await place.look(asked_at=asked_at)
+    arrived_at = time()
+    looked = await place.look(arrived_at=arrived_at)
     place.write("SOUL.md", "calm")
-    assert await place.look(asked_at=asked_at) is looked
-    assert files(await place.look(asked_at=time()))["SOUL.md"] == "calm"
+    assert await place.look(arrived_at=arrived_at) is looked
+    assert files(await place.look(arrived_at=time()))["SOUL.md"] == "calm"
 
 
 async def test_a_look_is_not_shared_for_long(place: SkillFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     place.write("SOUL.md", "lively")
-    asked_at = loop.time()
-    await place.look(asked_at=asked_at)
+    arrived_at = loop.time()
+    await place.look(arrived_at=arrived_at)
     place.write("SOUL.md", "calm")
     later = loop.time() + SHARED_S
     monkeypatch.setattr(loop, "time", lambda: later)
-    assert files(await place.look(asked_at=asked_at))["SOUL.md"] == "calm"
+    assert files(await place.look(arrived_at=arrived_at))["SOUL.md"] == "calm"
 
 
 async def test_a_program_that_a_skill_needs_is_noticed_when_it_is_installed(
@@ -154,3 +154,13 @@ async def test_a_new_configuration_is_looked_at_anew(place: SkillFolder) -> None
     assert len(files(await place.look())["AGENTS.md"]) == 5000
     place.configure(bootstrapMaxChars=2000)
     assert len(files(await place.look())["AGENTS.md"]) < 5000
+
+
+async def test_a_workspace_whose_files_were_all_deleted_does_not_get_them_again(place: SkillFolder) -> None:
+    place.configure(skipBootstrap=False)
+    await place.look()
+    assert (place.workspace / "AGENTS.md").exists()
+    for path in place.workspace.glob("*.md"):
+        path.unlink()
+    assert "MISSING" in files(await place.look())["AGENTS.md"]
+    assert not list(place.workspace.glob("*.md"))

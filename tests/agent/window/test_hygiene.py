@@ -36,7 +36,7 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.anthropic import build_body
-from openclaw.models.base import Heard, Model, ModelError, ModelRequest, Text
+from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent, Text
 from openclaw.tools.base import ToolContext
 from tests.agent.scripted import HeldClock, Script, says
 
@@ -239,9 +239,9 @@ class Simplifier:
 async def run(script: Script, simplify: Simplifier, workspace: Any) -> tuple[list[str], RunEnded, list[str]]:
     systems: list[str] = []
 
-    async def ask(request: ModelRequest, heard: Heard) -> AssistantMessage:
+    async def ask(request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
         systems.append(request.system)
-        return await script.ask(request, heard)
+        return await script.ask(request, on_event)
 
     options = LoopOptions(
         model=MODEL,
@@ -251,7 +251,7 @@ async def run(script: Script, simplify: Simplifier, workspace: Any) -> tuple[lis
         tool_context=lambda call, update: ToolContext(agent_id="main", session_key="k", workspace=workspace),
         clock=HeldClock(),
         abort=AbortSignal(),
-        simplify=simplify,
+        on_refusal=simplify,
     )
     ended = await run_loop([UserMessage(content="hello")], options)
     reasons = [message.stop_reason for message in ended.messages if isinstance(message, AssistantMessage)]

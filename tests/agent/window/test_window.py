@@ -14,11 +14,11 @@ from openclaw.agent.window.window import (
     FORGOTTEN,
     DoesNotFit,
     Pruner,
+    cache_filled_at,
     check_room,
     effective,
     fit,
     has_cache,
-    last_touch,
     prune,
     ttl_ms,
 )
@@ -156,7 +156,7 @@ def test_only_providers_whose_cache_expires_by_time_are_eligible(provider: str, 
 
 
 def due(messages: list[Message], now: int, **wish: Any) -> list[Message]:
-    pruner = Pruner(settings(**{"mode": "cache-ttl", **wish}), CLAUDE, last_touch(messages, CLAUDE))
+    pruner = Pruner(settings(**{"mode": "cache-ttl", **wish}), CLAUDE, cache_filled_at(messages, CLAUDE))
     return pruner.apply(messages, now)
 
 
@@ -171,7 +171,7 @@ def test_a_cache_that_is_still_warm_is_left_alone() -> None:
 
 def test_what_one_call_of_a_run_took_out_stays_out_in_the_next() -> None:
     messages = [*LONG[:-1], answer(at=1_000)]
-    pruner = Pruner(settings(mode="cache-ttl"), CLAUDE, last_touch(messages, CLAUDE))
+    pruner = Pruner(settings(mode="cache-ttl"), CLAUDE, cache_filled_at(messages, CLAUDE))
     first = pruner.apply(messages, 10**9)
     second = pruner.apply([*messages, user("more"), result(9000, "t9"), answer(10**9)], 10**9)
     assert texts(second)[:3] == texts(first)

@@ -3,10 +3,10 @@
 import pytest
 from multidict import CIMultiDict
 
-from openclaw.gateway.auth.origin import Peer, host_refusal, origin_refusal, parse_host, peer_of, plain_ip
+from openclaw.gateway.auth.origin import PeerAddress, host_refusal, origin_refusal, parse_host, peer_of, plain_ip
 
 
-def peer(ip: str = "127.0.0.1", proxies: tuple[str, ...] = (), **headers: str) -> Peer:
+def peer(ip: str = "127.0.0.1", proxies: tuple[str, ...] = (), **headers: str) -> PeerAddress:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return peer_of(ip, CIMultiDict({"Host": "127.0.0.1:18789", **named}), proxies)
 
@@ -70,7 +70,7 @@ def test_a_trusted_proxy_is_believed() -> None:
     ],
 )
 def test_origin_table(origin: str | None, host: str, allowed: bool) -> None:
-    found = Peer(ip="127.0.0.1", is_local=True, host=host, origin=origin)
+    found = PeerAddress(ip="127.0.0.1", is_local=True, host=host, origin=origin)
     assert (origin_refusal(found, ["https://ui.example.com"]) is None) is allowed
 
 
@@ -89,7 +89,7 @@ def test_origin_table(origin: str | None, host: str, allowed: bool) -> None:
     ],
 )
 def test_host_table(host: str, served: bool) -> None:
-    found = Peer(ip="127.0.0.1", is_local=False, host=host)
+    found = PeerAddress(ip="127.0.0.1", is_local=False, host=host)
     assert (host_refusal(found, ["https://ui.example.com"]) is None) is served
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.gateway.server.registry import Call
+from openclaw.gateway.server.registry import MethodCall
 from tests.gateway.support import TOKEN, Running, running_gateway, with_token
 from tests.support.clock import HeldClock
 
@@ -18,7 +18,7 @@ def running(running: Running) -> Running:
     methods = running.gateway.methods
 
     @methods.add("test.agent")
-    async def agent(call: Call) -> Any:
+    async def agent(call: MethodCall) -> Any:
         run_id = call.params["idempotencyKey"]
         call.respond({"runId": run_id, "status": "accepted"})
         publish = call.gateway.broadcaster.publish_variants
@@ -28,7 +28,7 @@ def running(running: Running) -> Running:
         return {"runId": run_id, "status": "ok"}
 
     @methods.add("test.chat")
-    async def chat(call: Call) -> Any:
+    async def chat(call: MethodCall) -> Any:
         run_id = call.params["idempotencyKey"]
         call.client.finish_after(run_id)
 

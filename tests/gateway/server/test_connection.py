@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from openclaw.gateway.server import connection
 from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
 from openclaw.gateway.server.params import Params
-from openclaw.gateway.server.registry import Call, MethodError
+from openclaw.gateway.server.registry import MethodCall, MethodError
 from tests.gateway.support import Running
 
 
@@ -26,30 +26,30 @@ def extra_methods(running: Running) -> None:
     gates: dict[str, asyncio.Event] = {}
 
     @methods.add("test.boom")
-    async def boom(_call: Call) -> Any:
+    async def boom(_call: MethodCall) -> Any:
         raise RuntimeError("a bug")
 
     @methods.add("test.twice")
-    async def twice(call: Call) -> Any:
+    async def twice(call: MethodCall) -> Any:
         call.respond({"status": "accepted"})
         return {"status": "ok"}
 
     @methods.add("test.fail")
-    async def fail(_call: Call) -> Any:
+    async def fail(_call: MethodCall) -> Any:
         raise MethodError("no luck", code="UNAVAILABLE", details={"why": 1}, payload={"runId": "x"}, retryable=True)
 
     @methods.add("test.wait", Wait)
-    async def wait(call: Call) -> Any:
+    async def wait(call: MethodCall) -> Any:
         await gates.setdefault(call.params.name, asyncio.Event()).wait()
         return call.params.name
 
     @methods.add("test.open", Wait)
-    async def open_gate(call: Call) -> Any:
+    async def open_gate(call: MethodCall) -> Any:
         gates.setdefault(call.params.name, asyncio.Event()).set()
         return None
 
     @methods.add("test.large")
-    async def large(_call: Call) -> Any:
+    async def large(_call: MethodCall) -> Any:
         return "x" * (3 * 1024 * 1024)
 
 

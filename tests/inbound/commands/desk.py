@@ -1,35 +1,26 @@
-"""Commands against a real session store, a real configuration and a real catalogue; runs are a plain list."""
+"""Commands against the real parts of a Gateway: its stores, its dispatcher and its configuration."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from openclaw.agent.spend.budget import Limit
-from openclaw.config.keypath import MISSING, get_path, parse_path
-from openclaw.config.load import build
-from openclaw.inbound.commands.context import (
-    Cost,
-    Decision,
-    EarlierSession,
-    Facts,
-    Handled,
-    Outcome,
-    QueueView,
-    Stopped,
-    Waiting,
-)
+from openclaw.gateway.gateway import Gateway
+from openclaw.inbound.commands.context import CommandContext, Facts, Handled, Outcome
 from openclaw.inbound.commands.handle import handle_commands
-from openclaw.models.base import Model
-from openclaw.models.catalogue import Catalogue
+from openclaw.inbound.notices import Notices
+from openclaw.messages import AssistantMessage, Cost, TextBlock, Usage
+from openclaw.runs.session_change import set_entry_fields
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.reset import previous_sessions
-from openclaw.sessions.resume import choose
-from openclaw.storage.files.session_store import FileSessionStore
+from openclaw.storage.base import TranscriptRef
 from tests.storage.still_clock import StillClock
+from tests.support.gateway_in_process import gateway_parts
+from tests.support.scripted_model import ScriptedModel
+from tests.support.submit import submit
 
 SESSION = SessionRef("main", "agent:main:main")
 CONFIG: dict[str, Any] = {
@@ -49,26 +40,26 @@ CONFIG: dict[str, Any] = {
 
 
 class Desk:
-    """Implements what commands may do, and remembers what they did."""
+    """A person who gives commands, and what came of them."""
 
-    def __init__(self, state_dir: Path, config: dict[str, Any] | None = None) -> None:
-        self.raw: dict[str, Any] = {**CONFIG, **(config or {})}
-        self.config = build(self.raw)
-        self.clock = StillClock()
-        self.catalogue = Catalogue(self.config, {}, state_dir=str(state_dir))
-        self.store = FileSessionStore(
-            str(state_dir), clock=self.clock, store_template=None, default_agent=SESSION.agent_id
-        )
-        self.waiting: list[Waiting] = []
-        self.running: Waiting | None = None
-        self.children = 0
-        self.asked: dict[str, str] = {}
-        self.notes: list[str] = []
-        self.report: dict[str, Any] = {}
-        self.limited: list[Limit] = []
+    def __init__(self, gateway: Gateway, model: ScriptedModel, clock: StillClock) -> None:
+        self.gateway, self.model, self.clock = gateway, model, clock
+        self.runtime = gateway.runtime
         self.done: list[str] = []
-        self.compactions: Any = None
-        self.stories: dict[str | None, list[str]] = {}
+        """The reasons of the sessions that were begun or resumed, and of the restarts that were scheduled."""
+        self.context = CommandContext(
+            runtime=gateway.runtime,
+            dispatcher=gateway.dispatcher,
+            notices=Notices(
+                gateway.runtime,
+                gateway.dispatcher,
+                publish=lambda _, payload: self.done.append(payload["message"]["__openclaw"]["reason"]),
+                wake_delivery=lambda: None,
+                spawn=gateway.spawn,
+            ),
+            restart=self.done.append,
+            environ={},
+        )
 
     async def say(self, text: str, **facts: Any) -> Outcome:
         """As the owner in a direct chat, unless told otherwise."""
@@ -79,118 +70,74 @@ class Desk:
             "sender_ids": ("+1555",),
             **facts,
         }
-        return await handle_commands(Facts(**given), text, self)
+        return await handle_commands(Facts(**given), text, self.context)
 
     async def reply(self, text: str, **facts: Any) -> str | None:
         outcome = await self.say(text, **facts)
         assert isinstance(outcome, Handled), outcome
         return outcome.reply if outcome.later is None else await outcome.later
 
+    async def entry(self) -> SessionEntry | None:
+        return await self.context.entry(SESSION)
+
+    async def set(self, changes: dict[str, Any]) -> None:
+        await set_entry_fields(self.runtime, SESSION, changes)
+
     async def stored(self) -> dict[str, Any]:
-        entry = dict(await self.entry(SESSION) or {})
-        return {name: value for name, value in entry.items() if name not in ("sessionId", "updatedAt")}
+        """What the session's entry tells, without its id, its age, and what is zero or false."""
+        entry = dict(await self.entry() or {})
+        return {name: value for name, value in entry.items() if value and name not in ("sessionId", "updatedAt")}
 
-    # CommandServices
+    async def occupy(self, text: str) -> None:
+        """Begins the run ``r0``, which does not end by itself."""
+        self.model.held()
+        await submit(self.gateway, text, "r0")
+        await self.model.asked(1)
 
-    async def entry(self, session: SessionRef) -> SessionEntry | None:
-        return await self.store.get(session.agent_id, session.key)
+    async def queue(self, *texts: str) -> None:
+        """Lets messages wait behind the run, as ``r1``, ``r2`` and so on."""
+        for number, text in enumerate(texts, 1):
+            await submit(self.gateway, text, f"r{number}")
 
-    async def patch_session(self, session: SessionRef, changes: dict[str, Any]) -> None:
-        def change(entry: SessionEntry | None) -> SessionEntry:
-            merged = {"sessionId": str(uuid.uuid4()), **(entry or {}), **changes, "updatedAt": self.clock.now_ms()}
-            return SessionEntry(**{name: value for name, value in merged.items() if value is not None})  # type: ignore[typeddict-item]
+    @property
+    def runs(self) -> list[str]:
+        """What runs, then what waits."""
+        return [record.run_id for record in self.gateway.dispatcher.active(SESSION.key)]
 
-        await self.store.update(session.agent_id, session.key, change)
+    async def spend(self, dollars: float) -> None:
+        """Puts a paid answer into the session's transcript."""
+        await self.set({})
+        entry = await self.entry()
+        assert entry is not None
+        await self.write(entry["sessionId"], dollars)
 
-    async def use_session(self, facts: Facts) -> str | None:
-        return None
-
-    async def rotate_session(self, session: SessionRef, reason: str) -> None:
-        self.done.append(f"rotate:{reason}")
-        await self.store.update(
-            session.agent_id, session.key, lambda _: SessionEntry(sessionId=str(uuid.uuid4()), updatedAt=1)
+    async def write(self, session_id: str, dollars: float = 0.0) -> None:
+        """Puts an answer into a transcript, which is made if there is none."""
+        ref = TranscriptRef(agent_id=SESSION.agent_id, session_id=session_id)
+        transcript = await self.runtime.transcripts.open(ref, cwd=str(self.runtime.state_dir))
+        assert transcript is not None
+        message = AssistantMessage(
+            content=[TextBlock(text="done")],
+            provider="acme",
+            model="swift-1",
+            usage=Usage(input=100, total_tokens=100, cost=Cost(total=dollars)),
+            timestamp=self.clock.now_ms(),
         )
-
-    async def earlier_sessions(self, session: SessionRef) -> Sequence[EarlierSession]:
-        return [EarlierSession(session_id=each.session_id, ended_at=each.ended_at, reason=each.reason, title="")
-                for each in previous_sessions(await self.entry(session))]  # fmt: skip
-
-    async def resume_session(self, session: SessionRef, wanted: str | None) -> str:
-        chosen = choose(previous_sessions(await self.entry(session)), wanted)
-        self.done.append(f"resume:{chosen.session_id}")
-        return "Back in an earlier session."
-
-    def note(self, session: SessionRef, text: str) -> None:
-        self.notes.append(text)
-
-    async def stop(self, session: SessionRef) -> Stopped:
-        ids = [item.run_id for item in (self.running, *self.waiting) if item]
-        self.running, self.waiting = None, []
-        self.done.append("stop")
-        return Stopped(ids, self.children)
-
-    def queue(self, session: SessionRef) -> QueueView:
-        return QueueView(self.running, list(self.waiting))
-
-    async def drop_waiting(self, session: SessionRef, run_id: str) -> bool:
-        before = len(self.waiting)
-        self.waiting = [item for item in self.waiting if item.run_id != run_id]
-        return len(self.waiting) < before
-
-    async def run_next(self, session: SessionRef, run_id: str) -> bool:
-        self.waiting.sort(key=lambda item: item.run_id != run_id)
-        return bool(self.waiting) and self.waiting[0].run_id == run_id
-
-    async def why(self, session: SessionRef, ref: str | None) -> list[str]:
-        return self.stories.get(ref, [])
-
-    def auth_label(self, model: Model, agent_id: str) -> str:
-        return "no key needed"
-
-    async def auth_profiles(self, model: Model, agent_id: str) -> Sequence[str]:
-        return ["acme:work"]
-
-    def decide(self, ref: str, decision: Decision, by: str) -> str:
-        if ref not in self.asked:
-            raise LookupError("unknown approval id")
-        self.done.append(f"{decision} {ref} by {by}")
-        return self.asked.pop(ref)
-
-    def runtime(self, session: SessionRef) -> str:
-        return "direct"
-
-    async def limits(self, session: SessionRef) -> list[Limit]:
-        return self.limited
-
-    async def prompt_report(self, session: SessionRef) -> dict[str, Any]:
-        return self.report
-
-    async def context_window(self, session: SessionRef) -> int | None:
-        return 200_000
-
-    async def session_cost(self, session: SessionRef) -> Cost:
-        return Cost(0.0099)
-
-    async def costs(self, session: SessionRef) -> dict[str, Cost]:
-        return {"Session": Cost(0.0099), "Today": Cost(12.345, partial=True), "Last 30d": Cost(None)}
-
-    async def read_config(self, path: str | None) -> Any:
-        if path is None:
-            return self.raw
-        value = get_path(self.raw, parse_path(path), MISSING)
-        if value is MISSING:
-            raise ValueError(f"{path} is not set")
-        return value
-
-    async def write_config(self, path: str, value: Any) -> None:
-        self.done.append(f"set {path}={value!r}")
-
-    async def remove_config(self, path: str) -> None:
-        self.done.append(f"unset {path}")
-
-    async def restart(self, reason: str) -> None:
-        self.done.append(reason)
+        await transcript.append({"type": "message", "message": message})
 
 
-MakeDesk: TypeAlias = Callable[[dict[str, Any]], Desk]
+@asynccontextmanager
+async def open_desk(state_dir: Path, config: dict[str, Any]) -> AsyncGenerator[Desk]:
+    """``config`` replaces whole sections of ``CONFIG``."""
+    folder = state_dir / "agents" / "main" / "agent"
+    folder.mkdir(parents=True)
+    work = {"type": "api_key", "provider": "acme", "key": "work-key"}
+    (folder / "auth-profiles.json").write_text(json.dumps({"version": 1, "profiles": {"acme:work": work}}))
+    (state_dir / "openclaw.json").write_text(json.dumps({**CONFIG, **config}))
+    model, clock = ScriptedModel(), StillClock()
+    async with gateway_parts(state_dir, model, clock=clock) as gateway:
+        yield Desk(gateway, model, clock)
+
+
+MakeDesk: TypeAlias = Callable[[dict[str, Any]], Awaitable[Desk]]
 """Made by the fixture ``make_desk``, which also closes them."""

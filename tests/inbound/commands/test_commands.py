@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from openclaw.agent.spend.report import cost_text
+from openclaw.agent.spend.spend import Totals
 from openclaw.inbound.command_text import Listening
-from openclaw.inbound.commands.context import Continue, Handled, Hints, Stopped, Waiting
+from openclaw.inbound.commands.context import Continue, Handled, Hints
 from openclaw.inbound.commands.handle import HANDLERS
 from openclaw.inbound.commands.management import read_value
 from openclaw.inbound.commands.registry import COMMANDS, listed
 from openclaw.outbound.usage_text import ago, money, percent, token_count
-from tests.inbound.commands.desk import SESSION, Desk, MakeDesk
+from openclaw.sessions.keys import SessionRef
+from tests.inbound.commands.desk import Desk, MakeDesk
 
 GROUP = {"chat_type": "group", "channel": "signal"}
 
@@ -47,8 +50,8 @@ async def test_the_list_shows_what_would_work_here(desk: Desk, make_desk: MakeDe
     assert "  /whoami, /id — How the Gateway knows you." in reply
     assert "/activation" not in reply and "/config" not in reply and "/restart" not in reply
     assert "/activation mention|always — " in (await desk.reply("/commands", **GROUP) or "")
-    allowed = make_desk({"commands": {"config": True, "restart": True}})
-    assert {"config", "restart"} <= {command.name for command in listed(allowed.config)}
+    allowed = await make_desk({"commands": {"config": True, "restart": True}})
+    assert {"config", "restart"} <= {command.name for command in listed(allowed.context.config)}
 
 
 async def test_whoami_says_how_to_be_allowed(desk: Desk) -> None:
@@ -76,9 +79,10 @@ async def test_status_of_a_session_at_work(desk: Desk) -> None:
         "totalTokens": 50_000, "contextTokens": 200_000, "compactionCount": 2, "thinkingLevel": "high",
         "verboseLevel": "full", "reasoningLevel": "on", "groupActivation": "always", "queueMode": "steer",
     }  # fmt: skip
-    await desk.patch_session(SESSION, changes)
+    await desk.occupy("a")
+    await desk.queue("b")
+    await desk.set(changes)
     desk.clock.now += 3 * 60_000
-    desk.running, desk.waiting = Waiting("r0", "a", 0), [Waiting("r1", "b", 0)]
     assert (await desk.reply("/status", **GROUP) or "").splitlines()[1:] == [
         "🧠 Model: acme/deep-thinker-2 · 🔑 no key needed",
         "🧮 Tokens: 16k in / 1.2k out",
@@ -90,7 +94,7 @@ async def test_status_of_a_session_at_work(desk: Desk) -> None:
 
 
 async def test_status_of_a_session_whose_model_is_gone(desk: Desk) -> None:
-    await desk.patch_session(SESSION, {"modelOverride": "retired", "providerOverride": "gone"})
+    await desk.set({"modelOverride": "retired", "providerOverride": "gone"})
     assert "🧠 Model: gone/retired (unknown)" in (await desk.reply("/status") or "")
     assert "/model default goes back" in (await desk.reply("/model") or "")
     assert await desk.reply("/model default") == "Model reset to default (acme/swift-1)."
@@ -120,19 +124,27 @@ async def test_models_lists_providers_then_models(desk: Desk) -> None:
 
 
 async def test_why_tells_the_story(desk: Desk) -> None:
-    desk.stories = {None: ["Accepted.", "Answered."], "42": ["Failed."]}
-    assert await desk.reply("/why") == "Accepted.\nAnswered."
-    assert await desk.reply("/why 42") == "Failed."
+    assert await desk.reply("/why") == "No message of this session is on record yet."
+    await desk.occupy("first")
+    await desk.queue("second")
+    story = await desk.reply("/why") or ""
+    first, second = story.splitlines()
+    assert first.startswith("Accepted on ") and second.startswith("It has been waiting for ")
+    assert await desk.reply("/why r1") == await desk.reply("/why 2") == story
+    assert await desk.reply("/why 1") not in (None, story)
     assert await desk.reply("/why 43") == 'Nothing is known of "43".'
+    elsewhere = SessionRef("main", "agent:main:other")
+    assert await desk.reply("/why 1", session=elsewhere) == 'Nothing is known of "1".'
 
 
 # The queue
 
 
 async def test_queue_shows_and_edits_what_waits(desk: Desk) -> None:
-    now = desk.clock.now_ms()
-    desk.running = Waiting("r0", "long job", now - 65_000)
-    desk.waiting = [Waiting(f"r{n}", text, now - 5000) for n, text in enumerate(["one", "two", "three\nlines"], 1)]
+    await desk.occupy("long job")
+    desk.clock.now += 60_000
+    await desk.queue("one", "two", "three\nlines")
+    desk.clock.now += 5000
     assert (await desk.reply("/queue list") or "").splitlines() == [
         "Running: long job (1 min)",
         "Waiting (3):",
@@ -143,7 +155,7 @@ async def test_queue_shows_and_edits_what_waits(desk: Desk) -> None:
     ]
     assert await desk.reply("/queue drop 2") == "⚙️ Dropped “two”."
     assert await desk.reply("/queue now 2") == "⚙️ “three lines” runs next."
-    assert [item.run_id for item in desk.waiting] == ["r3", "r1"]
+    assert desk.runs == ["r0", "r3", "r1"]
 
 
 @pytest.mark.parametrize(
@@ -155,9 +167,10 @@ async def test_queue_shows_and_edits_what_waits(desk: Desk) -> None:
     ],
 )
 async def test_queue_edits_that_name_nothing(desk: Desk, text: str, reply: str) -> None:
-    desk.waiting = [Waiting("r1", "one", 0)]
+    await desk.occupy("long job")
+    await desk.queue("one")
     assert await desk.reply(text) == reply
-    assert len(desk.waiting) == 1
+    assert desk.runs == ["r0", "r1"]
 
 
 async def test_a_mistyped_queue_option_is_named_but_a_sentence_is_text(desk: Desk) -> None:
@@ -171,21 +184,18 @@ async def test_a_mistyped_queue_option_is_named_but_a_sentence_is_text(desk: Des
 
 @pytest.mark.parametrize("text", ["/stop", "stop", " STOP", "[Dec 5 10:00] stop", "/stop@claw"])
 async def test_stop_stops_everything_and_says_so(desk: Desk, text: str) -> None:
-    desk.running, desk.waiting = Waiting("r0", "a", 0), [Waiting("r1", "b", 0)]
+    await desk.occupy("a")
+    await desk.queue("b")
     outcome = await desk.say(text, listening=Listening(bot_username="claw"))
-    assert outcome == Handled(reply="⚙️ Agent was aborted.", stopped=Stopped(["r0", "r1"], 0))
-
-
-@pytest.mark.parametrize(("children", "words"), [(1, "1 sub-agent."), (2, "2 sub-agents.")])
-async def test_stop_counts_the_children(desk: Desk, children: int, words: str) -> None:
-    desk.children = children
-    assert await desk.reply("/stop") == f"⚙️ Agent was aborted. Stopped {words}"
+    assert outcome == Handled(reply="⚙️ Agent was aborted.", stopped=["r0", "r1"])
+    assert (await desk.stored())["abortedLastRun"] is True
 
 
 @pytest.mark.parametrize("text", ["stop!", "please stop", "/stop now", "halt"])
 async def test_what_is_not_exactly_a_stop_goes_to_the_agent(desk: Desk, text: str) -> None:
+    await desk.occupy("a")
     assert await desk.say(text) == Continue(text=text)
-    assert desk.done == []
+    assert desk.runs == ["r0"] and "abortedLastRun" not in await desk.stored()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +227,25 @@ async def test_usage_cycles_and_takes_a_mode(desk: Desk) -> None:
     assert await desk.reply("/usage on") == "⚙️ Usage footer: tokens."
     assert await desk.stored() == {"responseUsage": "tokens"}
     assert await desk.reply("/usage lots") == "⚙️ Usage: /usage off|tokens|full|cost"
-    assert await desk.reply("/usage cost") == "💸 Usage cost\nSession $0.0099\nToday $12.35 (partial)\nLast 30d n/a"
+
+
+async def test_usage_cost_adds_up_the_session_the_day_and_the_month(desk: Desk) -> None:
+    await desk.spend(12.345)
+    desk.clock.now += 2 * 86_400_000
+    await desk.spend(0.0099)
+    assert await desk.reply("/usage cost") == "💸 Usage cost\nSession $12.35\nToday $0.0099\nLast 30d $12.35"
+
+
+@pytest.mark.parametrize(
+    ("totals", "text"),
+    [
+        (Totals(total_cost=0.0099), "$0.0099"),
+        (Totals(total_cost=12.345, missing_cost_entries=1), "$12.35 (partial)"),
+        (Totals(missing_cost_entries=1), "n/a"),
+    ],
+)
+def test_costs_that_are_not_known_are_not_made_up(totals: Totals, text: str) -> None:
+    assert cost_text(totals) == text
 
 
 async def test_resume_goes_back(desk: Desk) -> None:
@@ -226,16 +254,19 @@ async def test_resume_goes_back(desk: Desk) -> None:
         {"sessionId": "aaaa1111", "endedAt": now - 60_000, "reason": "daily"},
         {"sessionId": "aaaa2222", "endedAt": now - 3 * 86_400_000, "reason": "new"},
     ]
-    await desk.patch_session(SESSION, {"previousSessions": earlier})
+    await desk.set({"previousSessions": earlier})
+    for session_id in ("aaaa1111", "aaaa2222"):
+        await desk.write(session_id)
     assert await desk.reply("/resume list") == (
-        "Earlier sessions:\n1. aaaa1111 (ended 1m ago, daily)\n2. aaaa2222 (ended 3d ago, new)\n"
-        "/resume N goes back to one; nothing is lost."
+        "Earlier sessions:\n1. aaaa1111 (2023-11-14) (ended 1m ago, daily)\n"
+        "2. aaaa2222 (2023-11-11) (ended 3d ago, new)\n/resume N goes back to one; nothing is lost."
     )
-    assert await desk.reply("/resume") == "⏪ Back in an earlier session."
-    await desk.reply("/resume 2")
-    await desk.reply("/resume aaaa2")
-    assert desk.done == ["resume:aaaa1111", "resume:aaaa2222", "resume:aaaa2222"]
     assert (await desk.reply("/resume 9") or "").endswith("choose 1 to 2. /resume list shows what there is.")
+    for text, session_id in (("/resume", "aaaa1111"), ("/resume aaaa2", "aaaa2222")):
+        assert (await desk.reply(text) or "").startswith("⏪ Back in ")
+        entry = await desk.entry()
+        assert entry is not None and entry["sessionId"] == session_id
+    assert desk.done == ["resume", "resume"]
 
 
 async def test_resume_without_an_earlier_session(desk: Desk) -> None:
@@ -254,22 +285,27 @@ async def test_commands_on_the_gateway_are_off_until_allowed(desk: Desk, name: s
 
 
 async def test_config_reads_and_writes(make_desk: MakeDesk) -> None:
-    desk = make_desk({"commands": {"config": True}, "gateway": {"port": 4000}})
+    desk = await make_desk({"commands": {"config": True}, "gateway": {"port": 4000}})
     assert await desk.reply("/config get gateway.port") == "⚙️ gateway.port:\n4000"
-    assert await desk.reply("/config get gateway.nosuch") == "⚠️ gateway.nosuch is not set"
+    assert await desk.reply("/config get gateway.nosuch") == "⚠️ Config path not found: gateway.nosuch"
     assert await desk.reply("/config set gateway.port=5000") == "⚙️ Set gateway.port in the configuration."
-    assert await desk.reply("/config set a.b=[1, 'x']") == "⚙️ Set a.b in the configuration."
+    assert desk.context.config.gateway.port == 5000
+    triggers = "session.resetTriggers"
+    assert await desk.reply(f"/config set {triggers}=['a', 'b']") == f"⚙️ Set {triggers} in the configuration."
+    assert list(desk.context.config.session.reset_triggers) == ["a", "b"]
     assert await desk.reply("/config unset gateway.port") == "⚙️ Removed gateway.port from the configuration."
-    assert desk.done == ["set gateway.port=5000", "set a.b=[1, 'x']", "unset gateway.port"]
+    assert await desk.reply("/config unset gateway.port") == "⚠️ Config path not found: gateway.port"
+    assert "gateway.port" in (await desk.reply("/config set gateway.port=far") or "")
+    assert "port" not in desk.runtime.config.snapshot.parsed["gateway"]
     assert (await desk.reply("/config set nonsense") or "").startswith("⚙️ Usage: /config")
 
 
 async def test_a_channel_may_be_kept_from_changing_the_configuration(make_desk: MakeDesk) -> None:
-    desk = make_desk({"commands": {"config": True}, "channels": {"signal": {"configWrites": False}}})
-    assert await desk.reply("/config set a=1", channel="signal") == (
+    desk = await make_desk({"commands": {"config": True}, "channels": {"signal": {"configWrites": False}}})
+    assert await desk.reply("/config set gateway.port=5000", channel="signal") == (
         "⚠️ Changes from signal are switched off (configWrites)."
     )
-    assert desk.done == []
+    assert desk.context.config.gateway.port != 5000
 
 
 @pytest.mark.parametrize(("text", "value"), [("5", 5), ("true", True), ("hello world", "hello world"), ("'x'", "x")])
@@ -278,13 +314,13 @@ def test_values_are_json_where_they_can_be(text: str, value: Any) -> None:
 
 
 async def test_restart_when_allowed(make_desk: MakeDesk) -> None:
-    desk = make_desk({"commands": {"restart": True}})
+    desk = await make_desk({"commands": {"restart": True}})
     assert (await desk.reply("/restart") or "").startswith("⚙️ Restarting.")
     assert desk.done == ["/restart from webchat"]
 
 
 async def test_a_default_model_that_does_not_exist_is_named_in_the_answer(make_desk: MakeDesk) -> None:
-    desk = make_desk({"agents": {"defaults": {"model": "nobody/nothing"}}})
+    desk = await make_desk({"agents": {"defaults": {"model": "nobody/nothing"}}})
     assert (await desk.reply("/new hello") or "").startswith("Unknown model 'nobody/nothing'.")
     assert desk.done == []
     assert await desk.say("hello /think high there") == Continue(text="hello there", hints=Hints(thinking="high"))
@@ -299,7 +335,7 @@ async def test_what_is_no_command_goes_to_the_agent_unchanged(desk: Desk, text: 
 
 
 async def test_text_commands_can_be_switched_off_where_there_are_menus(make_desk: MakeDesk) -> None:
-    desk = make_desk({"commands": {"text": False}})
+    desk = await make_desk({"commands": {"text": False}})
     assert await desk.say("/status", channel="telegram") == Continue(text="/status")
     assert (await desk.reply("/status", channel="telegram", native=True) or "").startswith("🦞")
     assert (await desk.reply("stop", channel="telegram")) == "⚙️ Agent was aborted."

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw.agent.spend.budget import Limit
 from openclaw.inbound.commands.context import Handled
-from tests.agent.prompt.test_report import report
-from tests.inbound.commands.desk import Desk
+from tests.inbound.commands.desk import Desk, MakeDesk
 
 
 @pytest.mark.parametrize("text", ["/context", "/context help"])
@@ -24,13 +22,11 @@ async def test_context_alone_says_what_it_can_do(desk: Desk, text: str) -> None:
     ("/context json", "{"),
 ])  # fmt: skip
 async def test_each_view_has_its_names(desk: Desk, text: str, first: str) -> None:
-    desk.report = report()
     assert (await desk.reply(text) or "").splitlines()[0] == first
 
 
 async def test_a_window_nobody_stored_is_that_of_the_model(desk: Desk) -> None:
-    desk.report = report()
-    assert (await desk.reply("/context list") or "").endswith("Session tokens (cached): unknown / ctx=200,000")
+    assert (await desk.reply("/context list") or "").endswith("Session tokens (cached): unknown / ctx=100,000")
 
 
 async def test_the_budget_is_the_owners(desk: Desk) -> None:
@@ -38,9 +34,13 @@ async def test_the_budget_is_the_owners(desk: Desk) -> None:
     assert await desk.stored() == {}
 
 
-async def test_limits_are_shown_lifted_and_put_back(desk: Desk) -> None:
+async def test_without_limits_the_budget_says_so(desk: Desk) -> None:
     assert await desk.reply("/budget") == "💰 No limits are set (agents.defaults.budget)."
-    desk.limited = [Limit(key="dayUsd", used=6.0, most=5.0, in_money=True)]
+
+
+async def test_limits_are_shown_lifted_and_put_back(make_desk: MakeDesk) -> None:
+    desk = await make_desk({"agents": {"defaults": {"model": "acme/swift-1", "budget": {"dayUsd": 5}}}})
+    await desk.spend(6.0)
     assert await desk.reply("/budget") == "💰 Budget\ndayUsd: $6.00 of $5.00 — used up"
     await desk.reply("/budget override")
     assert (await desk.stored())["budgetOverrideUntil"] > desk.clock.now_ms()

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from openclaw.config.load import build
 from openclaw.inbound.command_text import DIRECT_CHAT, Listening
 from openclaw.inbound.commands.context import Continue, Handled
 from openclaw.inbound.commands.models import leading_model
 from openclaw.inbound.commands.session import find_reset
-from tests.inbound.commands.desk import Desk, MakeDesk
+from openclaw.models.catalogue import Catalogue
+from tests.inbound.commands.desk import CONFIG, Desk, MakeDesk
 
 STARTED = "✅ New session started · model: acme/swift-1"
 GROUP = Listening(group=True, channel="discord", mentions=(re.compile("@clawd", re.IGNORECASE),), bot_username="clawd")
@@ -57,7 +59,7 @@ async def test_alone_it_makes_the_agent_greet(desk: Desk, text: str, reason: str
     assert outcome.greeting and outcome.new_session
     assert outcome.text.startswith("A new session was started via /new or /reset")
     assert outcome.side_replies == [STARTED]
-    assert desk.done == [f"rotate:{reason}"]
+    assert desk.done == [reason]
 
 
 async def test_with_text_the_text_is_the_first_message(desk: Desk) -> None:
@@ -67,10 +69,10 @@ async def test_with_text_the_text_is_the_first_message(desk: Desk) -> None:
 
 
 async def test_a_configured_trigger_comes_beside_the_built_in_ones(make_desk: MakeDesk) -> None:
-    desk = make_desk({"session": {"resetTriggers": ["moin"]}})
+    desk = await make_desk({"session": {"resetTriggers": ["moin"]}})
     for text in ("moin", "/new", "/reset"):
         assert isinstance(await desk.say(text), Continue)
-    assert desk.done == ["rotate:new", "rotate:new", "rotate:reset"]
+    assert desk.done == ["new", "new", "reset"]
 
 
 async def test_settings_in_the_first_message_are_read_too(desk: Desk) -> None:
@@ -122,8 +124,8 @@ async def test_a_greeting_mentions_a_model_that_is_not_the_default(desk: Desk) -
     ],
 )
 def test_which_words_name_a_model(tmp_path: Path, text: str, model: str | None, rest: str) -> None:
-    desk = Desk(tmp_path)
-    found, left = leading_model(text, desk.config, desk.catalogue, "main")
+    config = build(CONFIG)
+    found, left = leading_model(text, config, Catalogue(config, {}, state_dir=str(tmp_path)), "main")
     assert (found.ref if found else None, left) == (model, rest)
 
 

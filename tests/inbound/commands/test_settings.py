@@ -129,7 +129,7 @@ async def test_an_unknown_model_is_refused_with_what_is_on_offer(desk: Desk) -> 
 
 
 async def test_a_model_off_the_list_is_refused(make_desk: MakeDesk) -> None:
-    desk = make_desk({"agents": {"defaults": {"model": "acme/swift-1", "models": {"acme/swift-1": {}}}}})
+    desk = await make_desk({"agents": {"defaults": {"model": "acme/swift-1", "models": {"acme/swift-1": {}}}}})
     assert "not on the list agents.defaults.models. On offer: acme/swift-1." in (
         await desk.reply("/model acme/deep-thinker-2") or ""
     )
@@ -137,7 +137,7 @@ async def test_a_model_off_the_list_is_refused(make_desk: MakeDesk) -> None:
 
 async def test_xhigh_is_offered_where_the_model_has_it(make_desk: MakeDesk) -> None:
     models = [{"id": "gpt-5.2", "reasoning": True}]
-    desk = make_desk(
+    desk = await make_desk(
         {"models": {"providers": {"openai": {"baseUrl": "http://127.0.0.1:9/v1", "models": models}}}, "agents": {}},
     )
     assert (
@@ -173,12 +173,12 @@ async def test_status_beside_a_setting_is_answered_after_the_acknowledgement(des
 
 
 async def test_changes_the_agent_must_know_of_are_noted_for_its_next_turn(make_desk: MakeDesk) -> None:
-    desk = make_desk(ELEVATED)
+    desk = await make_desk(ELEVATED)
     await desk.reply("/model deep")
     await desk.reply("/reasoning on")
     await desk.reply("/elevated ask")
     await desk.reply("/think high")
-    assert desk.notes == [
+    assert desk.runtime.notes.peek(SESSION.key) == [
         "Model switched to acme/deep-thinker-2.",
         "Reasoning visibility is now on.",
         "Elevated mode is now ask.",
@@ -198,7 +198,7 @@ async def test_changes_the_agent_must_know_of_are_noted_for_its_next_turn(make_d
     ],
 )
 async def test_elevated_for_a_listed_sender(make_desk: MakeDesk, text: str, reply: str, level: str) -> None:
-    desk = make_desk(ELEVATED)
+    desk = await make_desk(ELEVATED)
     assert await desk.reply(text) == f"{reply} {DIRECT_NOTE}"
     assert await desk.stored() == {"elevatedLevel": level}
 
@@ -219,7 +219,7 @@ async def test_elevated_for_a_listed_sender(make_desk: MakeDesk, text: str, repl
     ],
 )
 async def test_elevated_says_which_gate_is_closed(make_desk: MakeDesk, config: dict[str, Any], gate: str) -> None:
-    desk = make_desk(config)
+    desk = await make_desk(config)
     reply = await desk.reply("/elevated full")
     assert (reply or "").startswith("elevated is not available right now (runtime=direct)")
     assert f"Closed by: {gate}." in (reply or "")
@@ -227,7 +227,7 @@ async def test_elevated_says_which_gate_is_closed(make_desk: MakeDesk, config: d
 
 
 async def test_in_a_group_loosening_needs_a_mention_and_tightening_does_not(make_desk: MakeDesk) -> None:
-    desk = make_desk({"tools": {"elevated": {"allowFrom": {"signal": ["*"]}}}})
+    desk = await make_desk({"tools": {"elevated": {"allowFrom": {"signal": ["*"]}}}})
     assert await desk.say("/elevated full", **GROUP) == Handled()
     assert await desk.say("/exec security=full", **GROUP) == Handled()
     assert await desk.stored() == {}
@@ -250,8 +250,8 @@ async def test_inline_settings_are_hints_and_nothing_is_stored(desk: Desk) -> No
             queue=QueueWish(mode="followup", cap=3),
         ),
     )
-    assert await desk.entry(SESSION) is None
-    assert desk.notes == []
+    assert await desk.entry() is None
+    assert desk.runtime.notes.peek(SESSION.key) == []
 
 
 async def test_a_picture_with_only_settings_goes_to_the_model_with_hints(desk: Desk) -> None:

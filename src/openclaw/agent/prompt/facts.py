@@ -1,4 +1,4 @@
-"""Collects what the system prompt speaks of: the workspace's files, the skills, who is there and where."""
+"""Collects the facts that the system prompt contains: workspace files, skills, people, the channel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import msgspec
 
-from openclaw.agent.prompt.sections import SandboxWish
+from openclaw.agent.prompt.sections import RequestedSandbox
 from openclaw.agent.prompt.workspace_files import BootstrapFile, effective_max_chars
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshot
 from openclaw.agent.skills.library import SkillsPrompt
@@ -34,11 +34,11 @@ _NO_CHANNEL = ("unknown", "internal")
 
 
 PromptMode: TypeAlias = Literal["full", "minimal", "none"]
-"""``minimal`` is for sub-agents: no persona, no people, no channels. ``none`` is one sentence."""
+"""``minimal`` is for sub-agents: it has no persona, people or channels. ``none`` is one sentence."""
 
 
 class PromptFacts(msgspec.Struct, kw_only=True):
-    """What the system prompt speaks of. Two runs with equal facts have the same prompt."""
+    """The facts that the system prompt contains. Two runs with equal facts have the same prompt."""
 
     agent_id: str
     agent_name: str
@@ -54,9 +54,9 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     owners: Sequence[str] = ()
     citations: bool = False
     heartbeat_prompt: str = ""
-    sandbox: SandboxWish | None = None
+    sandbox: RequestedSandbox | None = None
     tagged_reasoning: bool = False
-    """The model writes its reasoning into the answer and must tell the two apart by tags."""
+    """The model writes its reasoning into the answer and must separate the two by tags."""
     repo_root: str | None = None
     default_model: str | None = None
     channel: str | None = None
@@ -65,9 +65,9 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     user_timezone: str | None = None
     time_format: Literal["auto", "12", "24"] = "auto"
     max_file_chars: int = 0
-    """How much of one workspace file the prompt holds at most. For the report only."""
+    """The most characters of one workspace file in the prompt. Only the report uses it."""
     sandbox_mode: str = "off"
-    """The agent's ``sandbox.mode``. For the report only."""
+    """The agent's ``sandbox.mode``. Only the report uses it."""
 
 
 def gather_facts(
@@ -83,11 +83,13 @@ def gather_facts(
     snapshot: WorkspaceSnapshot,
     kind: SessionKind,
 ) -> PromptFacts:
-    """Everything the prompt of one run tells. ``kind``: the session's, as ``kind_of`` names it."""
+    """The facts for one run. ``kind`` is the session's kind, as ``kind_of`` names it."""
     defaults, model, key = config.agents.defaults, settings.model, session_key
+    agent = agent_config(config, agent_id)
+    identity = agent.identity if agent else None
     facts = PromptFacts(
         agent_id=agent_id,
-        agent_name=agent_name(config, agent_id),
+        agent_name=(identity.name if identity else None) or (agent.name if agent else None) or DEFAULT_AGENT_NAME,
         workspace=str(settings.agent.workspace),
         model=model,
         thinking=thinking,
@@ -102,22 +104,23 @@ def gather_facts(
         sandbox_mode=settings.agent.sandbox_mode,
     )
     if not model.tools:
-        return facts  # Its prompt is a few sentences: nothing else is told.
+        return facts  # The prompt of such a model has only a few sentences.
     private, channel = is_private(kind, key), channel_of(entry, key, kind=kind)
     facts.files = snapshot.files
     facts.skills = snapshot.skills
     facts.aliases = model_aliases(config)
-    # In a group the owner's numbers would be one question away from everybody.
+    # In a group everybody could ask the model for the owner's numbers.
     facts.owners = [str(owner) for owner in config.commands.owner_allow_from if str(owner) != "*"] if private else []
     facts.citations = config.memory.citations == "on" or (config.memory.citations == "auto" and private)
-    facts.heartbeat_prompt = _heartbeat_prompt(config, agent_id)
+    heartbeat = agent.heartbeat if agent and agent.heartbeat else defaults.heartbeat
+    facts.heartbeat_prompt = (heartbeat.prompt or "").strip()
     facts.repo_root = snapshot.repo_root
     facts.default_model = primary_model(config, agent_id)
     facts.channel = None if channel in _NO_CHANNEL else channel
     facts.capabilities = _capabilities(config, channel)
     if facts.sandbox_mode != "off" and wants_sandbox(config, agent_id, key):
         sandbox = sandbox_config(config, agent_id)
-        facts.sandbox = SandboxWish(sandbox.mode, sandbox.workspace_access)
+        facts.sandbox = RequestedSandbox(sandbox.mode, sandbox.workspace_access)
     facts.tagged_reasoning = reasons_in_tags(model) is not False
     return facts
 
@@ -128,22 +131,10 @@ def is_private(kind: SessionKind, session_key: str) -> bool:
 
 
 def _capabilities(config: Config, channel: str) -> list[str]:
-    """What the channel's section names beside the obvious."""
+    """The ``capabilities`` in the channel's section of the configuration."""
     signal = config.channels.signal
     if channel == "signal":
         return signal.capabilities if signal else []
     named: Any = config.channels.others.get(channel, {}).get("capabilities")
     names = cast("list[Any]", named) if isinstance(named, list) else []
     return [name.strip() for name in names if isinstance(name, str) and name.strip()]
-
-
-def agent_name(config: Config, agent_id: str) -> str:
-    agent = agent_config(config, agent_id)
-    identity = agent.identity if agent else None
-    return (identity.name if identity else None) or (agent.name if agent else None) or DEFAULT_AGENT_NAME
-
-
-def _heartbeat_prompt(config: Config, agent_id: str) -> str:
-    agent = agent_config(config, agent_id)
-    beat = agent.heartbeat if agent and agent.heartbeat else config.agents.defaults.heartbeat
-    return (beat.prompt or "").strip()

@@ -1,4 +1,4 @@
-"""Sizes of what a run gave the model, taken from the parts the prompt was built of. Never the prompt itself."""
+"""The report of a prompt: the sizes of its parts, how reports are stored, and what ``/context`` shows of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from openclaw.agent.prompt.workspace_files import untold_warnings
 from openclaw.messages import ToolSpec
 from openclaw.models.base import Model, ModelRequest
 from openclaw.sessions.entry import SessionEntry
@@ -23,32 +22,22 @@ if TYPE_CHECKING:
 
 
 class PromptReport(msgspec.Struct, frozen=True):
+    """The sizes of the parts of one run's prompt. It never contains the prompt itself."""
+
     own: dict[str, Any]
-    """What belongs to one run."""
+    """The fields that belong to one run."""
     shared: dict[str, Any]
-    """What is the same for every run with this prompt. Never mutate it."""
+    """The fields that are the same for every run with this prompt. Never mutate it."""
     warnings: list[str] = []
-    """What the person is to be told for the first time."""
+    """Warnings for the person that no run has given before."""
 
     def whole(self) -> dict[str, Any]:
-        """In the shape clients know."""
+        """The report in the shape that clients know."""
         return {**self.own, **self.shared, **({"warnings": self.warnings} if self.warnings else {})}
 
 
-UNSEEN_SOURCES = ("", "cron", "heartbeat", "hook")
-"""Runs nobody reads along: a warning given there would be lost."""
-
-
-def prompt_report(
-    session_key: str, session_id: str, source: str, facts: PromptFacts, prompt: SystemPrompt, now_ms: int
-) -> PromptReport:
-    own = {"source": "run", "generatedAt": now_ms, "sessionId": session_id, "sessionKey": session_key}
-    seen = facts.mode == "full" and source not in UNSEEN_SOURCES
-    return PromptReport(own, prompt.report, untold_warnings(facts.files) if seen else [])
-
-
 def shared_report(facts: PromptFacts, prompt: SystemPrompt) -> dict[str, Any]:
-    """What is the same for every run with this prompt."""
+    """``PromptReport.shared`` of a prompt."""
     schemas = [msgspec.json.encode(tool.spec.parameters) for tool in facts.tools]
     shown = facts.skills.skills if prompt.skills_chars else ()
     return {
@@ -96,11 +85,14 @@ def shared_report(facts: PromptFacts, prompt: SystemPrompt) -> dict[str, Any]:
 log = logging.getLogger("openclaw.agents.context")
 
 _OF_THE_RUN = ("source", "generatedAt", "sessionId", "sessionKey")
-"""What differs from run to run; the rest is the same for many and is kept once."""
+"""The fields of ``PromptReport.own``."""
 
 
 class PromptDigests(msgspec.Struct, frozen=True):
-    """Empty where the disk would not take it. The things themselves are held, so that their addresses stay theirs."""
+    """The blobs of one prompt, its tools and its model. A digest is empty if the disk refused the blob.
+
+    The objects themselves are kept too. They are compared by identity, so they must not be freed.
+    """
 
     system: str
     tools: list[ToolSpec]
@@ -109,52 +101,54 @@ class PromptDigests(msgspec.Struct, frozen=True):
     tools_digest: str
     model_digest: str
 
-    def is_of(self, request: ModelRequest) -> bool:
-        return self.system is request.system and self.tools is request.tools and self.model is request.model
-
 
 def model_facts(model: Model) -> bytes:
-    """Without its headers: they may hold keys, which are kept nowhere."""
+    """The model as it is stored. Its headers may hold keys, so they are left out."""
     return msgspec.json.encode(msgspec.structs.replace(model, headers={}) if model.headers else model)
 
 
 class ReportStore:
-    """Keeps reports once by their content. A session's entry holds only what is its own, and the digest."""
+    """Stores prompts, tools and reports as blobs, each content once. It remembers what is already stored."""
 
     MOST_KNOWN = 4096
     MOST_AT_HAND = 64
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, None] = OrderedDict()
+        """The digests of blobs that are stored."""
         self._at_hand: OrderedDict[int, tuple[object, str]] = OrderedDict()
         self._prompts: OrderedDict[int, PromptDigests] = OrderedDict()
 
     async def keep(self, report: PromptReport, blobs: BlobStore) -> dict[str, Any]:
-        """The small form for the entry. Without a digest if the disk would not take it: a report is worth no run."""
+        """Stores the report and returns its small form for the session's entry, with the digest of the blob.
+
+        The digest is left out if the disk refuses the blob. The run goes on without it.
+        """
         digest = await self.same(report.shared, lambda: msgspec.json.encode(report.shared, order="sorted"), blobs)
         return {**report.own, "blob": digest} if digest else report.own
 
     async def prompt_of(self, request: ModelRequest, blobs: BlobStore) -> PromptDigests:
-        """Of what comes again and again as the very same objects, whatever the conversation is."""
-        known = self._prompts.get(id(request.system))
-        if known is not None and known.is_of(request):
+        """Stores the request's prompt, tools and model. Runs share these objects, so most calls only look them up."""
+        system, tools, model = request.system, request.tools, request.model
+        known = self._prompts.get(id(system))
+        if known is not None and known.system is system and known.tools is tools and known.model is model:
             return known
         found = PromptDigests(
-            request.system,
-            request.tools,
-            request.model,
-            await self.once(request.system.encode(), blobs) or "",
-            await self.once(msgspec.json.encode(request.tools), blobs) or "",
-            await self.once(model_facts(request.model), blobs) or "",
+            system,
+            tools,
+            model,
+            await self.once(system.encode(), blobs) or "",
+            await self.once(msgspec.json.encode(tools), blobs) or "",
+            await self.once(model_facts(model), blobs) or "",
         )
         if found.system_digest and found.tools_digest and found.model_digest:
-            self._prompts[id(request.system)] = found
+            self._prompts[id(system)] = found
             if len(self._prompts) > self.MOST_AT_HAND:
                 self._prompts.popitem(last=False)
         return found
 
     async def same(self, thing: object, encode: Callable[[], bytes], blobs: BlobStore) -> str | None:
-        """As ``once``, for what comes again and again as the very same, unchanged object."""
+        """Like ``once``, for an object that many runs share. It is encoded only the first time."""
         known = self._at_hand.get(id(thing))
         if known is not None and known[0] is thing:
             return known[1]
@@ -166,7 +160,7 @@ class ReportStore:
         return digest
 
     async def once(self, data: bytes, blobs: BlobStore) -> str | None:
-        """The digest of what is kept; None if the disk would not take it."""
+        """Stores the data unless it is stored already. Returns its digest, or None if the disk refuses it."""
         digest = hashlib.sha256(data).hexdigest()
         if digest not in self._known:
             try:
@@ -181,7 +175,7 @@ class ReportStore:
 
 
 async def stored_report(entry: SessionEntry | None, blobs: BlobStore) -> dict[str, Any] | None:
-    """The report of the session's last run, or None. Entries of older versions hold it whole."""
+    """The report of the session's last run, or None. Entries of older versions hold the whole report."""
     kept = (entry or {}).get("systemPromptReport")
     if not isinstance(kept, dict) or kept.get("source") != "run":
         return None
@@ -199,7 +193,7 @@ TOP_SHOWN = 30
 _COUNTS = ("totalTokens", "inputTokens", "outputTokens", "contextTokens")
 
 
-# Showing
+# What /context shows
 
 
 def context_help() -> str:
@@ -224,7 +218,10 @@ def context_detail(report: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     lines += _top("Top skills (prompt entry size):", skills, "blockChars", "skills")
     lines += _top("Top tools (schema size):", tools, "schemaChars", "tools")
     lines += _top("Top tools (summary text size):", tools, "summaryChars", "tools")
-    lines += _parameters(tools)
+    if counted := [tool for tool in tools if tool.get("propertiesCount") is not None]:
+        ranked = sorted(counted, key=lambda tool: (-tool["propertiesCount"], tool["name"]))
+        rows = [f"- {tool['name']}: {tool['propertiesCount']} params" for tool in ranked[:TOP_SHOWN]]
+        lines += ["Tools (param count):", *rows, *_more(len(ranked), "tools"), ""]
     return "\n".join([*lines, tokens_line(entry)])
 
 
@@ -276,21 +273,12 @@ def _names(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _top(title: str, entries: Sequence[Mapping[str, Any]], field: str, noun: str) -> list[str]:
-    """Largest first; a section without rows is left out."""
+    """The largest entries, largest first. A section without rows is left out."""
     if not entries:
         return []
     ranked = sorted(entries, key=lambda entry: (-entry[field], entry["name"]))
     rows = [f"- {entry['name']}: {sized(entry[field])}" for entry in ranked[:TOP_SHOWN]]
     return [title, *rows, *_more(len(ranked), noun), ""]
-
-
-def _parameters(tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    counted = [tool for tool in tools if tool.get("propertiesCount") is not None]
-    if not counted:
-        return []
-    ranked = sorted(counted, key=lambda tool: (-tool["propertiesCount"], tool["name"]))
-    rows = [f"- {tool['name']}: {tool['propertiesCount']} params" for tool in ranked[:TOP_SHOWN]]
-    return ["Tools (param count):", *rows, *_more(len(ranked), "tools"), ""]
 
 
 def _more(count: int, noun: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The wording of the system prompt, one function per section. No section holds an empty line."""
+"""The wording of the system prompt, one function for each section. No section contains an empty line."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ read write edit apply_patch grep find ls exec process web_search web_fetch brows
 agents_list sessions_list sessions_history sessions_send session_status image
 """
 TOOL_ORDER: tuple[str, ...] = tuple(_ORDER.split())
-"""As they stand in the prompt; tools not named here follow by alphabet."""
+"""The order of the tools in the prompt. Other tools follow in alphabetical order."""
 _RANK = {name: place for place, name in enumerate(TOOL_ORDER)}
 PROJECT_CONTEXT = "# Project Context"
 
 
-class SandboxWish(msgspec.Struct, frozen=True):
-    """What the configuration asks for a session: ``mode`` and ``workspaceAccess`` of its sandbox."""
+class RequestedSandbox(msgspec.Struct, frozen=True):
+    """The sandbox that the configuration wants for a session: its ``mode`` and ``workspaceAccess``."""
 
     mode: str
     access: Literal["none", "ro", "rw"]
@@ -157,8 +157,8 @@ def workspace_files() -> str:
     )
 
 
-def sandbox(wanted: SandboxWish | None) -> str:
-    """What a session is told that the configuration wants in a sandbox, which this Gateway cannot give it."""
+def sandbox(wanted: RequestedSandbox | None) -> str:
+    """Tells a session that the configuration wants a sandbox for it. This Gateway has none."""
     if wanted is None:
         return ""
     access = {
@@ -216,7 +216,7 @@ def messaging(names: frozenset[str]) -> str:
 
 
 def extra_context(text: str, *, subagent: bool) -> str:
-    """What whoever started the run adds. The heading of full prompts is the one that clients look for."""
+    """The text that the starter of the run adds. Clients look for the heading of full prompts."""
     if not text:
         return ""
     return f"## {'Subagent' if subagent else 'Group Chat'} Context\n{text}"

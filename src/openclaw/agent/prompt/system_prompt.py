@@ -1,7 +1,7 @@
-"""The system prompt: rebuilt for every run, never stored in the history.
+"""The system prompt. It is built for every run and never stored in the history.
 
-The main part is the same bytes from turn to turn, so that providers can cache it; what changes (who is in the group,
-the clock, the model, the channel) is a suffix.
+The main part has the same bytes from turn to turn, so that providers can cache it. Everything that changes (the members
+of a group, the time, the model, the channel) is in the suffix.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from openclaw.agent.prompt import sections
 from openclaw.agent.prompt.facts import PromptFacts
 from openclaw.agent.prompt.report import shared_report
 from openclaw.agent.prompt.sections import PROJECT_CONTEXT
-from openclaw.agent.prompt.workspace_files import FIRST_RUN_FILE, BootstrapFile
+from openclaw.agent.prompt.workspace_files import FIRST_RUN_FILE
 from openclaw.agent.window.tokens import overhead_tokens
 from openclaw.clock import named_zone
 from openclaw.messages import ToolSpec
@@ -36,27 +36,25 @@ QUARTER_MS = 15 * 60_000
 
 
 class SystemPrompt(msgspec.Struct, kw_only=True):
-    """The prompt with the tools that go with it. Runs share it, so nobody changes it."""
+    """The prompt and its tools. Runs share it, so it must not be changed."""
 
     text: str
-    """The main part: the same bytes from turn to turn."""
+    """The main part. It has the same bytes from turn to turn."""
     suffix: str
-    """What changes: the group, the time, the model, the channel."""
+    """The part that changes: the group, the time, the model, the channel."""
     project_context_chars: int = 0
     tool_list_chars: int = 0
     skills_chars: int = 0
-    warnings: list[str] = []
-    """For the person: files that the model sees only in part."""
     tools: dict[str, Tool] = {}
     """The agent's own tools, by name."""
     specs: list[ToolSpec] = []
     """The agent's own tools, then the caller's."""
     overhead: int = 0
-    """Estimated tokens of all this in every request."""
+    """The estimated tokens that the prompt and the tools take in every request."""
     framing: Framing = False
-    """Where the answer stands in what the model writes."""
+    """Whether the model wraps its answer in tags. See ``Framing``."""
     report: dict[str, Any] = {}
-    """Sizes of the parts, the same for every run with this prompt."""
+    """``PromptReport.shared`` for every run with this prompt."""
 
     @property
     def chars(self) -> int:
@@ -66,7 +64,11 @@ class SystemPrompt(msgspec.Struct, kw_only=True):
 def build_system_prompt(facts: PromptFacts, now_ms: int, client_tools: Sequence[ToolSpec] = ()) -> SystemPrompt:
     listed = project = skills = suffix = ""
     if not facts.model.tools:
-        text = _small(facts)
+        # Small models do not cope with long instructions.
+        text = (
+            f"You are {facts.agent_name}, a friendly and honest assistant. "
+            "Answer briefly and plainly. If you do not know something, say so."
+        )
     elif facts.mode == "none":
         text = _identity(facts)
     else:
@@ -76,7 +78,9 @@ def build_system_prompt(facts: PromptFacts, now_ms: int, client_tools: Sequence[
         full = facts.mode == "full"
         parts = _full(facts, names, listed, skills, project) if full else _minimal(facts, names, listed, project)
         text = "\n".join(part for part in parts if part)
-        suffix = "\n".join(part for part in (_around(facts), _time(facts, now_ms), _runtime(facts)) if part)
+        # A group's name and members change, so they are in the suffix.
+        extra = sections.extra_context(facts.extra.strip(), subagent=False) if full else ""
+        suffix = "\n".join(part for part in (extra, _time(facts, now_ms), _runtime(facts)) if part)
     specs = [*(tool.spec for tool in facts.tools), *client_tools]
     prompt = SystemPrompt(
         text=text,
@@ -84,7 +88,6 @@ def build_system_prompt(facts: PromptFacts, now_ms: int, client_tools: Sequence[
         project_context_chars=len(project),
         tool_list_chars=len(listed),
         skills_chars=len(skills),
-        warnings=[file.warning for file in facts.files if file.warning],
         tools={tool.spec.name: tool for tool in facts.tools},
         specs=specs,
         overhead=overhead_tokens(text, suffix, specs),
@@ -95,7 +98,7 @@ def build_system_prompt(facts: PromptFacts, now_ms: int, client_tools: Sequence[
 
 
 class PromptCache:
-    """Keeps the prompts of the last runs. While the facts stay the same, so does the prompt, byte for byte."""
+    """Keeps the prompts of the last runs. The prompt has the same bytes as long as the facts are equal."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, ...], tuple[PromptFacts, int, SystemPrompt]] = OrderedDict()
@@ -117,6 +120,7 @@ class PromptCache:
 
 
 def _full(facts: PromptFacts, names: frozenset[str], listed: str, skills: str, project: str) -> list[str]:
+    first_run = any(file.name == FIRST_RUN_FILE and not file.missing for file in facts.files)
     return [
         _identity(facts),
         sections.tooling(listed, names),
@@ -128,7 +132,7 @@ def _full(facts: PromptFacts, names: frozenset[str], listed: str, skills: str, p
         sections.self_update(names),
         sections.model_aliases(facts.aliases),
         _clock_hint(facts, names),
-        sections.workspace(facts.workspace, first_run=_is_first_run(facts.files)),
+        sections.workspace(facts.workspace, first_run=first_run),
         sections.documentation(_docs_dir()),
         sections.sandbox(facts.sandbox),
         sections.user_identity(facts.owners),
@@ -159,27 +163,8 @@ def _minimal(facts: PromptFacts, names: frozenset[str], listed: str, project: st
     ]
 
 
-def _around(facts: PromptFacts) -> str:
-    """Where the conversation takes place. A group's name and members change, so that it stands among the last words."""
-    if facts.mode != "full":
-        return ""
-    return sections.extra_context(facts.extra.strip(), subagent=False)
-
-
 def _identity(facts: PromptFacts) -> str:
     return f"You are {facts.agent_name}, a personal assistant that runs inside OpenClaw on this person's own machine."
-
-
-def _small(facts: PromptFacts) -> str:
-    """Small models drown in long instructions: a few sentences and nothing else."""
-    return (
-        f"You are {facts.agent_name}, a friendly and honest assistant. "
-        "Answer briefly and plainly. If you do not know something, say so."
-    )
-
-
-def _is_first_run(files: Sequence[BootstrapFile]) -> bool:
-    return any(file.name == FIRST_RUN_FILE and not file.missing for file in files)
 
 
 def _clock_hint(facts: PromptFacts, names: frozenset[str]) -> str:
@@ -227,13 +212,13 @@ def _shell() -> str:
 
 @cache
 def _docs_dir() -> str:
-    """The documents, where OpenClaw runs from a checkout that has them."""
+    """The folder of the documents. Empty if OpenClaw does not run from a checkout that has them."""
     docs = Path(__file__).parents[4] / "docs"
     return str(docs) if (docs / "architecture.md").is_file() else ""
 
 
 def _time(facts: PromptFacts, now_ms: int) -> str:
-    """To the quarter hour: a minute hand here would void the provider's cache of the whole conversation every turn."""
+    """The time, rounded to the quarter hour. An exact time would void the provider's cache in every turn."""
     moment = datetime.fromtimestamp(now_ms // QUARTER_MS * QUARTER_MS / 1000, UTC)
     lines = [
         "## Current Date & Time",
@@ -252,18 +237,22 @@ _CUT = re.compile(r"…\(truncated ([^:\n]{1,200}): kept (\d+)\+(\d+) chars of (
 
 
 class PromptPart(msgspec.Struct, frozen=True):
+    """One section of a prompt or one workspace file in it."""
+
     title: str
     chars: int
 
 
 class CutFile(msgspec.Struct, frozen=True):
+    """A workspace file of which the prompt has ``kept`` characters ``of`` all."""
+
     name: str
     kept: int
     of: int
 
 
 def prompt_parts(system: str, suffix: str = "") -> list[PromptPart]:
-    """In order. Headings inside a file are the file's own."""
+    """The parts of a prompt in their order. Headings inside a workspace file begin no new part."""
     return [*_parts(system), *_parts(suffix)]
 
 
@@ -283,5 +272,5 @@ def _parts(text: str) -> list[PromptPart]:
 
 
 def cut_files(system: str) -> list[CutFile]:
-    """Files of which the model saw only the beginning and the end."""
+    """The workspace files of which the model saw only the beginning and the end."""
     return [CutFile(name, int(head) + int(tail), int(of)) for name, head, tail, of in _CUT.findall(system)]

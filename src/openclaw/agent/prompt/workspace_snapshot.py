@@ -1,9 +1,9 @@
-"""What the disk holds for an agent's prompt: workspace files, skills, the repository around it.
+"""What the disk has for an agent's prompt: the workspace files, the skills, the repository around the workspace.
 
-A turn does not read the files again. It asks with one ``stat`` per file and folder whether anything changed, and reads
-only then. Turns that begin within a tenth of a second share one check, provided that their messages came before it, so
-that no edit made before a message is missed. Programs on the PATH and repositories outside the workspace are checked
-every few seconds.
+A turn does not read the files again. It checks each file and folder with one ``stat`` and reads only if something has
+changed. Turns that begin within a tenth of a second share one check if their messages arrived before it. So no edit
+that was made before a message is missed. Programs on the PATH and repositories outside the workspace are checked every
+few seconds.
 """
 
 from __future__ import annotations
@@ -40,15 +40,18 @@ from openclaw.clock import Clock
 from openclaw.config.schema import Config
 
 MOST_KEPT = 64
+MOST_WARNINGS = 256
 LOOK_AGAIN_S = 5.0
+"""How often the paths in ``_Cached.rarely`` are checked."""
 SHARED_S = 0.1
+"""For how long turns share one check."""
 _FILES = (*BOOTSTRAP_FILES, *MEMORY_FILES)
-_Sign: TypeAlias = tuple[int, int, int] | None
-"""Time, size and inode of a file or folder; None where there is none."""
+_FileState: TypeAlias = tuple[int, int, int] | None
+"""The time, size and inode of a file or folder. None: it does not exist."""
 
 
 class Audience(msgspec.Struct, frozen=True):
-    """Who will read what is found, which decides how much of it is shown."""
+    """Who reads the prompt. This decides how much of the workspace is shown."""
 
     window: int
     """Tokens of the model's window."""
@@ -57,6 +60,8 @@ class Audience(msgspec.Struct, frozen=True):
 
 
 class WorkspaceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What a prompt gets from the disk."""
+
     files: list[BootstrapFile]
     skills: SkillsPrompt
     skill_env: dict[str, str]
@@ -64,97 +69,109 @@ class WorkspaceSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Cached(msgspec.Struct):
+    """A snapshot and the state of the files at the time it was made."""
+
     snapshot: WorkspaceSnapshot
     config: Config
-    near: list[str]
-    near_signs: list[_Sign]
-    far: list[str]
-    far_signs: list[_Sign]
-    looked_at: float
-    seen_at: float
-    """On the event loop's clock: since then nothing near is known to have changed."""
+    often: list[str]
+    """Paths that are checked in every turn, unless a check is shared."""
+    often_states: list[_FileState]
+    rarely: list[str]
+    """Paths that are checked every ``LOOK_AGAIN_S`` seconds."""
+    rarely_states: list[_FileState]
+    rarely_checked_at: float
+    """On the Gateway's monotonic clock."""
+    checked_at: float
+    """The time of the last check of ``often``, on the event loop's clock."""
 
-    def holds(self, config: Config, now: float, asked_at: float | None) -> bool:
+    def is_current(self, config: Config, now: float, arrived_at: float | None) -> bool:
+        """Whether the snapshot can be used for a message that arrived at that time."""
         if config is not self.config:
             return False
-        moment = asyncio.get_running_loop().time()
-        if asked_at is not None and asked_at < self.seen_at > moment - SHARED_S:
+        loop_now = asyncio.get_running_loop().time()
+        if arrived_at is not None and arrived_at < self.checked_at > loop_now - SHARED_S:
             return True
-        if not self._unchanged(now):
+        if _states(self.often) != self.often_states:
             return False
-        self.seen_at = moment
-        return True
-
-    def _unchanged(self, now: float) -> bool:
-        if _signs(self.near) != self.near_signs:
-            return False
-        if now - self.looked_at >= LOOK_AGAIN_S:
-            self.looked_at = now
-            return _signs(self.far) == self.far_signs
+        if now - self.rarely_checked_at >= LOOK_AGAIN_S:
+            self.rarely_checked_at = now
+            if _states(self.rarely) != self.rarely_states:
+                return False
+        self.checked_at = loop_now
         return True
 
 
 class WorkspaceSnapshots:
-    """Keeps what was found for each agent and view."""
+    """Keeps a snapshot for each agent and audience, and knows which warnings about files were given."""
 
     def __init__(self, state_dir: str, clock: Clock) -> None:
         self._state_dir = state_dir
         self._clock = clock
         self._known: OrderedDict[tuple[str, Audience], _Cached] = OrderedDict()
+        self._ready: set[Path] = set()
+        """Workspaces that were made ready. They do not get their first files again, even if all are deleted."""
+        self._warned: set[tuple[str, int, int]] = set()
 
     async def of(
-        self, agent_id: str, config: Config, workspace: Path, view: Audience, asked_at: float | None = None
+        self, agent_id: str, config: Config, workspace: Path, audience: Audience, arrived_at: float | None = None
     ) -> WorkspaceSnapshot:
-        """``asked_at``: on the event loop's clock; a look made after that will do. None: only one made now."""
-        known, now = self._known.get((agent_id, view)), self._clock.monotonic()
-        if known is not None and known.holds(config, now, asked_at):
+        """A current snapshot. A check after ``arrived_at`` (on the event loop's clock) is recent enough. None: now."""
+        known, now = self._known.get((agent_id, audience)), self._clock.monotonic()
+        if known is not None and known.is_current(config, now, arrived_at):
             return known.snapshot
-        moment = asyncio.get_running_loop().time()
-        found = await asyncio.to_thread(self._look, agent_id, config, workspace, view, now, moment)
-        self._known[agent_id, view] = found
+        loop_now = asyncio.get_running_loop().time()
+        made = await asyncio.to_thread(self._make, agent_id, config, workspace, audience, now, loop_now)
+        self._known[agent_id, audience] = made
         while len(self._known) > MOST_KEPT:
             self._known.popitem(last=False)
-        return found.snapshot
+        return made.snapshot
 
-    def _look(
-        self, agent_id: str, config: Config, workspace: Path, view: Audience, now: float, moment: float
+    def _make(
+        self, agent_id: str, config: Config, workspace: Path, audience: Audience, now: float, loop_now: float
     ) -> _Cached:
         defaults = config.agents.defaults
-        ready_workspace(workspace, seed=not defaults.skip_bootstrap)
-        near, far = self._watched(agent_id, config, workspace)
-        # Before anything is read: what changes while it is being read is noticed the next time.
-        near_signs, far_signs = _signs(near), _signs(far)
-        max_chars = effective_max_chars(defaults.bootstrap_max_chars, view.window)
+        if workspace not in self._ready or not workspace.is_dir():
+            ready_workspace(workspace, seed=not defaults.skip_bootstrap)
+            self._ready.add(workspace)
+        # A new file changes the time of its folder, so a file that does not exist is not watched.
+        often = [workspace, *(path for name in _FILES if (path := workspace / name).exists())]
+        rarely = [*repo_markers(workspace)[1:], *map(Path, os.environ.get("PATH", "").split(os.pathsep))]
+        for place in skill_folders(config, self._state_dir, agent_id):
+            # Skills can be kept in groups, so the folders one level down are watched too.
+            inside = [place.folder, *folders_in(place.folder), *skill_files(place.folder)]
+            (rarely if place.source == BUNDLED else often).extend(inside)
+        often_paths, rarely_paths = [str(path) for path in often], [str(path) for path in rarely]
+        # These are taken before anything is read. A change during the reading is noticed by the next check.
+        often_states, rarely_states = _states(often_paths), _states(rarely_paths)
         verdicts, _ = judged_skills(config, self._state_dir, agent_id)
+        max_chars = effective_max_chars(defaults.bootstrap_max_chars, audience.window)
         snapshot = WorkspaceSnapshot(
-            files=load_bootstrap(workspace, max_chars, private=view.private, subagent=view.subagent),
-            skills=SkillsPrompt() if view.subagent else skills_prompt(verdicts, view.window),
+            files=load_bootstrap(workspace, max_chars, private=audience.private, subagent=audience.subagent),
+            skills=SkillsPrompt() if audience.subagent else skills_prompt(verdicts, audience.window),
             skill_env=skill_environment(verdicts, config, os.environ) if config.skills.entries else {},
             repo_root=repo_root(workspace, defaults.repo_root),
         )
-        return _Cached(snapshot, config, near, near_signs, far, far_signs, now, moment)
+        return _Cached(snapshot, config, often_paths, often_states, rarely_paths, rarely_states, now, loop_now)
 
-    def _watched(self, agent_id: str, config: Config, workspace: Path) -> tuple[list[str], list[str]]:
-        """A folder's own time changes when something appears in it or goes: what is missing needs no watching."""
-        near = [workspace, *(path for name in _FILES if (path := workspace / name).exists())]
-        far = [*repo_markers(workspace)[1:], *(Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep))]
-        for place in skill_folders(config, self._state_dir, agent_id):
-            # One level down as well, where skills are kept in groups.
-            inside = [place.folder, *folders_in(place.folder), *skill_files(place.folder)]
-            if place.source == BUNDLED:
-                far += inside
-            else:
-                near += inside
-        return [str(path) for path in near], [str(path) for path in far]
+    def new_warnings(self, files: list[BootstrapFile]) -> list[str]:
+        """Warnings about cut files that were not given before. Each version of a file is warned about once."""
+        warnings: list[str] = []
+        for file in files:
+            if file.warning and (key := (file.path, file.version, len(file.text))) not in self._warned:
+                if len(self._warned) >= MOST_WARNINGS:
+                    self._warned.clear()
+                self._warned.add(key)
+                warnings.append(file.warning)
+        return warnings
 
 
-def _signs(paths: list[str]) -> list[_Sign]:
-    return [_sign(path) for path in paths]
+def _states(paths: list[str]) -> list[_FileState]:
+    return [_state(path) for path in paths]
 
 
-def _sign(path: str) -> _Sign:
+def _state(path: str) -> _FileState:
     try:
-        status = os.stat(path)  # noqa: PTH116 - a Path would cost more than the question
+        status = os.stat(path)  # noqa: PTH116 - making a Path costs more than the call
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino

@@ -17,7 +17,7 @@ from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.budget import check_budget
 from openclaw.agent.spend.spend import BILL
 from openclaw.messages import AssistantMessage, Usage
-from openclaw.models.base import Heard, ModelRequest
+from openclaw.models.base import ModelRequest, OnEvent
 from openclaw.storage.base import Transcript
 
 log = logging.getLogger("openclaw.agents.spend")
@@ -62,13 +62,13 @@ class BilledCalls:
         self._bill = bill
         self._unwritten: list[AssistantMessage] = []
 
-    async def ask(self, request: ModelRequest, heard: Heard = lambda event: None) -> AssistantMessage:
+    async def ask(self, request: ModelRequest, on_event: OnEvent = lambda event: None) -> AssistantMessage:
         """Calls the model. Raises ``ModelError`` if the budget is used up."""
         runtime, agent_id = self._runtime, self._agent_id
         if agent_settings(agent_id, runtime).limited:
             path = Path(self._transcript.path)
             await check_budget(runtime, agent_id, self._session_key, path, self._bill.spent())
-        message = await runtime.call_model(request, agent_id, heard)
+        message = await runtime.call_model(request, agent_id, on_event)
         usage = message.usage
         if usage.total_tokens or usage.input or usage.output:
             self._bill.spend(usage)

@@ -17,6 +17,7 @@ from openclaw.config.schema import Budget, Config
 from openclaw.messages import Usage
 from openclaw.models.base import ModelError
 from openclaw.outbound.usage_text import money, token_count
+from openclaw.paths import sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import SessionRow
@@ -129,6 +130,17 @@ async def spent_so_far(
         return Spent(run=run, session=session, day=total_of(agents, price_of, days))
 
     return await runtime.spending.compute(add_up, [*together, transcript.parent], now - 2 * DAY_MS)
+
+
+async def limits_of(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> list[Limit]:
+    """The limits of the session's agent and how far they are used up. Empty: none are set."""
+    budget = budget_of(runtime.config.current, session.agent_id)
+    if not is_limited(budget):
+        return []
+    # The folder of the transcript tells which agent's day is added up, also when there is no transcript yet.
+    nothing = Path(sessions_dir(str(runtime.state_dir), session.agent_id), "none.jsonl")
+    transcript = transcript_path(runtime, session, entry) or nothing
+    return limits(budget, await spent_so_far(runtime, transcript, await family_of(runtime, session.key)))
 
 
 def overridden(entry: SessionEntry | None, now_ms: int) -> bool:

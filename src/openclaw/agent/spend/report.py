@@ -1,22 +1,22 @@
-"""What a question about spending needs: the prices, the days, and the transcripts of sessions and agents."""
+"""Reads what sessions and agents have spent: by session and by day."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import TypeVar
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.spend import Days, FileSpend, PriceOf
+from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, total_of
+from openclaw.config.agents import user_zone
 from openclaw.models.base import Price
 from openclaw.models.catalogue import Catalogue, UnknownModel
+from openclaw.outbound.usage_text import money
 from openclaw.paths import sessions_dir
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import transcript_ref
 
-T = TypeVar("T")
 DAY_MS = 86_400_000
 
 
@@ -53,16 +53,41 @@ def folders(runtime: Runtime, agents: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys([*found, *(Path(runtime.sessions.path(agent)).parent for agent in agents)]))
 
 
-async def of_session(
-    runtime: Runtime, session: SessionRef, entry: SessionEntry | None, what: Callable[[FileSpend], T]
-) -> T | None:
-    """Calls ``what`` with the sums of the session's transcript; None if it has no transcript."""
-    path = transcript_path(runtime, session, entry)
-    if path is None:
-        return None
-    return await runtime.spending.compute(lambda found: what(found.get(path, FileSpend())), [path])
-
-
 def transcript_path(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Path | None:
+    """None: the session has no transcript yet."""
     found = runtime.transcripts.locate(transcript_ref(session.agent_id, entry)) if entry else None
     return Path(found) if found else None
+
+
+async def session_totals(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Totals:
+    """What the session has spent so far."""
+    path, price_of = transcript_path(runtime, session, entry), prices(runtime.catalogue())
+    if path is None:
+        return Totals()
+    return await runtime.spending.compute(lambda found: total_of(found.values(), price_of), [path])
+
+
+async def spent_by_session_and_agent(
+    runtime: Runtime, session: SessionRef, entry: SessionEntry | None
+) -> dict[str, Totals]:
+    """What the session has spent, and what its agent has spent in days of the user's zone. The keys are labels."""
+    price_of, now, zone = prices(runtime.catalogue()), runtime.clock.now_ms(), user_zone(runtime.config.current)
+    today, month = last_days(now, 1, zone), last_days(now, 30, zone)
+    path = transcript_path(runtime, session, entry)
+
+    def add_up(found: dict[Path, FileSpend]) -> dict[str, Totals]:
+        everything = found.values()
+        return {
+            "Session": total_of([found[path]] if path in found else [], price_of),
+            "Today": total_of(everything, price_of, today),
+            "Last 30d": total_of(everything, price_of, month),
+        }
+
+    places = [*([path] if path else []), *folders(runtime, [session.agent_id])]
+    return await runtime.spending.compute(add_up, places, begins_ms(month))
+
+
+def cost_text(totals: Totals) -> str:
+    if not totals.known:
+        return "n/a"
+    return money(totals.total_cost) + (" (partial)" if totals.missing_cost_entries > 0 else "")

@@ -1,9 +1,9 @@
-"""What of a conversation may be sent to a model, in memory only, before each call. The transcript is never touched.
+"""Cleans the conversation before each model call. This happens in memory; the transcript is never changed.
 
-Two layers keep every request valid. Here is what depends on the conversation and its settings: how far back it goes,
-who is speaking, pictures, outsized results, the plain form after a refusal. What a vendor's protocol demands (calls and
-results in pairs, legal ids, order of roles, signatures only for the model that gave them) is done by the adapters for
-whatever they are given (``models.convert``), so that summaries and every other call have it too.
+Two layers keep every request valid. This one does what depends on the conversation and its settings: how far back it
+goes, who is speaking, pictures, outsized results, the plain form after a refusal. The adapters (``models.convert``) do
+what a vendor's protocol demands: calls and results in pairs, legal ids, the order of roles, signatures only for the
+model that gave them. So summaries and all other calls get that too.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ INTER_SESSION = "[Inter-session message]"
 LONGEST_SOURCE = 200
 LONGEST_RESULT = 400_000
 RESULT_SHARE = 0.3
-"""One tool result takes at most this part of the window, at four characters to a token."""
+"""One tool result takes at most this part of the window, with four characters for a token."""
 REFUSALS_KEPT = 1000
 PLAIN_FOR_MS = 3_600_000
-"""How long what was refused is sent plainly; then the usual form is tried again."""
+"""For this long a refused conversation is sent in its plain form. Then the usual form is tried again."""
 _FORGED = re.compile(r"\[(\s*inter-session\s+message[^\]\n]{0,400})\]?", re.IGNORECASE)
 
 
 class Hygiene:
-    """What the Gateway remembers between runs: pictures seen to, and conversations that a provider refused."""
+    """What the Gateway keeps between runs: fitted pictures, and which conversations a provider refused."""
 
     def __init__(self) -> None:
         self.images = ImageCache()
         self._refused: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def plain_until(self, session_id: str, model: Model, now_ms: int) -> int:
-        """Messages up to this moment go out in their plainest form; -1: none."""
+        """Messages up to this time are sent in their plain form. -1: none."""
         moment = self._refused.get((session_id, model.ref), -1) if self._refused else -1
         return moment if now_ms - moment < PLAIN_FOR_MS else -1
 
@@ -65,7 +65,7 @@ class Hygiene:
 
 
 class HistoryCleaner:
-    """Cleans for one run. ``prepare`` each message before the request that holds it is built."""
+    """Cleans the messages of one run. ``prepare`` must see each message before it is in a request."""
 
     def __init__(
         self,
@@ -84,34 +84,36 @@ class HistoryCleaner:
         self._max_side = min(max_image_side or MAX_SIDE, MAX_SIDE)
         self._plain_until = hygiene.plain_until(session_id, model, now_ms)
         self._shown: list[Message] = []
+        """The messages of the last request."""
         self._cleaned = _Cleaned()
 
-    def remember(self, memo: dict[Any, Any]) -> None:
-        """Goes on from what an earlier run of the same branch cleaned for the same model."""
+    def use_cache(self, branch_cache: dict[Any, Any]) -> None:
+        """Uses what an earlier run of the same branch cleaned for the same model."""
         model = self._model
         key = ("cleaned", model.ref, model.context_window, "image" in model.input, self._max_side)
-        self._cleaned = memo.setdefault(key, self._cleaned)
+        self._cleaned = branch_cache.setdefault(key, self._cleaned)
 
     async def prepare(self, messages: list[Message]) -> None:
-        """Sees to the pictures in what has not been cleaned yet."""
+        """Fits the pictures in messages that have not been cleaned yet."""
         if "image" in self._model.input:
             await self._hygiene.images.prepare(self._cleaned.new(messages), self._max_side)
 
     def clean(self, messages: list[Message]) -> list[Message]:
+        """The messages as they may be sent."""
         if self._history_limit > 0:
             messages = limit_turns(messages, self._history_limit)
         if self._plain_until >= 0:
             messages = plain_upto(without_failed(messages), self._plain_until)
             self._shown = clean_history(messages, self._model, self._hygiene.images, self._max_side)
         else:
-            self._shown = self._cleaned.grown(messages, self._model, self._hygiene.images, self._max_side)
+            self._shown = self._cleaned.clean(messages, self._model, self._hygiene.images, self._max_side)
         return self._shown
 
     def refused(self, now_ms: int) -> bool:
-        """The provider refused what was built last. True: the next request will be plainer.
+        """Notes that the provider refused the last request. True: the next request will be in the plain form.
 
-        False: it was as plain as it gets, so the cause is not in the conversation, which is shown whole again. The same
-        request is not sent twice.
+        False: the request was in the plain form already, so the conversation is not the cause. From then on it is sent
+        in its usual form again.
         """
         if is_plain(self._shown):
             self._plain_until = -1
@@ -123,20 +125,20 @@ class HistoryCleaner:
 
 
 class _Cleaned:
-    """The messages of a branch as they may be sent, cleaned once each."""
+    """The cleaned messages of a branch. Each message is cleaned once."""
 
     def __init__(self) -> None:
         self._source: list[Message] = []
         self._out: list[Message] = []
         self._pictures: list[int] = []
-        """Places of messages with pictures. Those are put in at each call, so that no second copy of them is kept."""
+        """The places of messages with pictures. Pictures are put in for each request, so no second copy is kept."""
 
     def new(self, messages: list[Message]) -> list[Message]:
-        """Those not seen before; all of them where the beginning is another. Same objects: a comparison of pointers."""
+        """The messages that are not cleaned yet: all of them if the list begins differently."""
         known = len(self._source)
         return messages[known:] if self._source == messages[:known] else messages
 
-    def grown(self, messages: list[Message], model: Model, images: ImageCache, max_side: int) -> list[Message]:
+    def clean(self, messages: list[Message], model: Model, images: ImageCache, max_side: int) -> list[Message]:
         known = len(self._source)
         if self._source != messages[:known]:
             known, self._source, self._out, self._pictures = 0, [], [], []
@@ -155,7 +157,7 @@ class _Cleaned:
 
 
 def clean_history(messages: list[Message], model: Model, images: ImageCache, max_side: int = MAX_SIDE) -> list[Message]:
-    """The messages as they may be sent; those with nothing to mend stay the same objects."""
+    """The messages as they may be sent. A message that needs no change stays the same object."""
     out = [_mended(message, model) for message in messages]
     if "image" not in model.input:
         return out
@@ -172,7 +174,7 @@ def _with_pictures(messages: list[Message], places: list[int], images: ImageCach
 
 
 def _mended(message: Message, model: Model) -> Message:
-    """What does not depend on other messages, pictures aside."""
+    """The message after the changes that need no other message. Pictures are not changed here."""
     if isinstance(message, UserMessage):
         return attributed(message)
     if isinstance(message, ToolResultMessage):
@@ -181,7 +183,7 @@ def _mended(message: Message, model: Model) -> Message:
 
 
 def limit_turns(messages: list[Message], limit: int) -> list[Message]:
-    """From the ``limit``-th last message of the user on; 0 or less: everything."""
+    """The messages from the ``limit``-th last one of the user on. 0 or less means all messages."""
     if limit <= 0:
         return messages
     for place in range(len(messages) - 1, -1, -1):
@@ -197,7 +199,7 @@ def max_result_chars(window: int) -> int:
 
 
 def capped(message: ToolResultMessage, most: int) -> ToolResultMessage:
-    """Each text of an outsized result is cut in proportion to its length."""
+    """Cuts each text of an outsized result in proportion to its length."""
     total = sum(len(block.text) for block in message.content if isinstance(block, TextBlock))
     if total <= most:
         return message
@@ -212,7 +214,7 @@ def capped(message: ToolResultMessage, most: int) -> ToolResultMessage:
 
 
 def attributed(message: UserMessage) -> UserMessage:
-    """Words that another session sent say so. Nobody else's can: a marker found in a text loses its brackets."""
+    """Marks a message that another session sent. A marker inside a text is forged and loses its brackets."""
     source, content = message.provenance, message.content
     blocks: list[UserBlock] = [TextBlock(text=content)] if isinstance(content, str) else content
     if source is not None and source.get("kind") == "inter_session":
@@ -243,7 +245,7 @@ def _word(value: Any) -> str:
 
 
 def dm_history_limit(channels: Channels, session_key: str) -> int:
-    """``channels.<id>.dms.<person>.historyLimit``, else ``dmHistoryLimit``; 0: no limit, as in all other chats."""
+    """``channels.<id>.dms.<person>.historyLimit``, else ``dmHistoryLimit``. 0 is no limit, as in all other chats."""
     lowered = session_key.lower()
     if ":direct:" not in lowered and ":dm:" not in lowered:
         return 0
@@ -254,7 +256,8 @@ def dm_history_limit(channels: Channels, session_key: str) -> int:
     place = next((place for place in (1, 2) if segments[place : place + 1] in (["direct"], ["dm"])), None)
     if place is None or place + 1 >= len(segments):
         return 0
-    section = _section(channels, segments[0])
+    channel = segments[0]
+    section = _given(msgspec.to_builtins(channels.signal) if channel == "signal" else channels.others.get(channel))
     if place == 2:
         section |= _given(_given(section.get("accounts")).get(segments[1]))
     person = re.split(r":(?:thread|topic):", ":".join(segments[place + 1 :]))[0]
@@ -263,12 +266,8 @@ def dm_history_limit(channels: Channels, session_key: str) -> int:
     return limit if type(limit) is int and limit > 0 else 0
 
 
-def _section(channels: Channels, channel: str) -> dict[str, Any]:
-    return _given(msgspec.to_builtins(channels.signal) if channel == "signal" else channels.others.get(channel))
-
-
 def _given(value: Any) -> dict[str, Any]:
-    """A map without its unset keys."""
+    """The value as a dict without its unset keys. Anything but a dict counts as empty."""
     items = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     return {name: item for name, item in items.items() if item is not None}
 
@@ -280,6 +279,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def plain(messages: list[Message]) -> list[Message]:
+    """The conversation as text only. Tool calls and their results become sentences."""
     out: list[Message] = []
     calls: list[ToolCall] = []
     for message in pair(without_failed(messages)):
@@ -296,7 +296,7 @@ def plain(messages: list[Message]) -> list[Message]:
 
 
 def is_plain(messages: list[Message]) -> bool:
-    """Whether the plain form would be the same again."""
+    """Whether the messages are in their plain form already."""
     return [_words(message) for message in messages] == [_words(message) for message in plain(messages)]
 
 
@@ -306,7 +306,7 @@ def _words(message: Message) -> tuple[type[Message], object]:
 
 
 def plain_upto(messages: list[Message], moment_ms: int) -> list[Message]:
-    """What was said until then in its plainest form, the rest as it is."""
+    """The messages until that time in their plain form, and the rest as they are."""
     count = max((place + 1 for place, message in enumerate(messages) if message.timestamp <= moment_ms), default=0)
     while count < len(messages) and isinstance(messages[count], ToolResultMessage):
         count += 1
@@ -314,7 +314,7 @@ def plain_upto(messages: list[Message], moment_ms: int) -> list[Message]:
 
 
 def _say(out: list[Message], message: UserMessage | AssistantMessage, text: str) -> None:
-    """As a message of its own, or with the last one when that has the same role."""
+    """Adds the text as a message, or to the last message if that has the same role."""
     if is_blank(text):
         return
     if out and type(out[-1]) is type(message) and isinstance(before := out[-1].content[0], TextBlock):

@@ -1,7 +1,7 @@
-"""Pictures as providers take them: the right type, not too large, whole. Each is worked on once and remembered.
+"""Fits pictures to what providers accept, and loads the pictures that a message names.
 
-Decoding and scaling are slow, and a request is built without waiting; so pictures are seen to when they enter a run's
-context (``prepare``, in a thread), and building the request only looks them up.
+Decoding and scaling are slow, and building a request must not wait. So a picture is fitted in a thread when it enters
+the context of a run (``ImageCache.prepare``). Building the request only looks it up.
 """
 
 from __future__ import annotations
@@ -31,41 +31,39 @@ MOST_KEPT = 4096
 MOST_KEPT_BYTES = 64 * 1024 * 1024
 MOST_IMAGES = 50
 MOST_IMAGE_BYTES = 16 * 1024 * 1024
-"""Of one request, as base64; the vendors' limits for a whole request begin at 32 MB."""
+"""The limit of all pictures in one request, as base64. The vendors' limits for a request begin at 32 MB."""
 IMAGES_STEP = 10
 BYTES_STEP = 4 * 1024 * 1024
-"""Old pictures leave in steps and not one by one: between two steps the beginning of the prompt stays the same."""
+"""Old pictures are left out in steps. Between two steps the beginning of the prompt stays the same."""
 OLDER_IMAGE = "(an older image, left out to keep the request small)"
 
 _Key: TypeAlias = tuple[int, int, str, int]
 
 
 class ImageCache:
-    """What became of each picture, by its content. Bounded; may be used from several threads."""
+    """The fitted form of each picture, by its content. It is bounded and may be used from several threads."""
 
     def __init__(self, most_bytes: int = MOST_KEPT_BYTES) -> None:
         self._known: OrderedDict[_Key, UserBlock | None] = OrderedDict()
+        """None: the picture is sent as it is."""
         self._lock = threading.Lock()
         self._most_bytes = most_bytes
         self.kept_bytes = 0
 
     async def prepare(self, messages: Iterable[Message], max_side: int = MAX_SIDE) -> None:
+        """Fits the pictures of these messages in a thread."""
         blocks = [block for message in messages for block in images_of(message)]
         if blocks:
-            await asyncio.to_thread(self._learn, blocks, max_side)
+            await asyncio.to_thread(lambda: [self.shown(block, max_side) for block in blocks])
 
     def shown(self, block: ImageBlock, max_side: int = MAX_SIDE) -> UserBlock:
-        """The picture to send: itself, a smaller one, or a sentence instead. Slow for one that was not prepared."""
+        """What is sent: the picture, a smaller one, or a sentence instead. It is slow if it was not prepared."""
         key = _key(block, max_side)
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key] or block
         return self._fit(block, key, max_side) or block
-
-    def _learn(self, blocks: list[ImageBlock], max_side: int) -> None:
-        for block in blocks:
-            self.shown(block, max_side)
 
     def _fit(self, block: ImageBlock, key: _Key, max_side: int) -> UserBlock | None:
         fitted = fitted_image(block, max_side)
@@ -81,14 +79,14 @@ class ImageCache:
 
 
 def fitted_image(block: ImageBlock, max_side: int = MAX_SIDE) -> UserBlock:
-    """The same block when nothing is wrong with it. Blocking."""
+    """The picture as providers accept it. The same block if it needs no change. Blocking."""
     try:
         data = base64.b64decode("".join(block.data.split()), validate=True)
     except (binascii.Error, ValueError):
         return _left_out("its data is damaged")
     if not data:
         return _left_out("it is empty")
-    # By content: a picture under a wrong label is refused, and labels of other programs are often wrong.
+    # The type is read from the content, because labels are often wrong and providers refuse wrong labels.
     mime_type = sniff_image(data)
     if mime_type is None:
         return _left_out(f"{block.mime_type or 'its type'} is not supported")
@@ -104,7 +102,7 @@ def _left_out(why: str) -> TextBlock:
 
 
 def _key(block: ImageBlock, max_side: int) -> _Key:
-    # Python keeps a string's hash with it (and seeds it in secret): asking again costs nothing, however long it is.
+    # Python stores the hash of a string with the string, so it is computed only once.
     return hash(block.data), len(block.data), block.mime_type, max_side
 
 
@@ -121,7 +119,7 @@ def images_of(message: Message) -> list[ImageBlock]:
 
 
 def replace_images(message: Message, change: Callable[[ImageBlock], UserBlock]) -> Message:
-    """The message itself when no picture changed."""
+    """The message with its pictures changed. The same object if no picture changed."""
     if not has_images(message):
         return message
     content = cast("list[UserBlock]", message.content)
@@ -132,7 +130,7 @@ def replace_images(message: Message, change: Callable[[ImageBlock], UserBlock]) 
 
 
 def newest_images(messages: list[Message]) -> list[Message]:
-    """At most ``MOST_IMAGES`` pictures of ``MOST_IMAGE_BYTES``: of more, the oldest become a sentence."""
+    """Replaces the oldest pictures by a sentence if there are more than ``MOST_IMAGES`` or ``MOST_IMAGE_BYTES``."""
     sizes = [len(block.data) for message in messages for block in images_of(message)]
     surplus = _steps(len(sizes) - MOST_IMAGES, IMAGES_STEP)
     excess = _steps(sum(sizes) - MOST_IMAGE_BYTES, BYTES_STEP)
@@ -153,10 +151,10 @@ def _steps(amount: int, step: int) -> int:
 
 
 MOST_PICTURES = 10
-"""Of one message; the agent can still read the others."""
+"""The most pictures that are loaded for one message. The agent can read the others with its tool."""
 LONGEST_TEXT = 200_000
 OPERATORS = ("webchat", "agent")
-"""Doors behind which is whoever runs the Gateway."""
+"""Sources whose messages come from the person who runs the Gateway. They may name any file."""
 _ENDING = r"\.(?:png|jpe?g|gif|webp)"
 _ANY = re.compile(_ENDING, re.IGNORECASE)
 _START = r"(?:file://|(?:~|\.{1,2})?/(?!/))"
@@ -172,7 +170,7 @@ _PATH = re.compile(
 
 
 def named_pictures(text: str) -> list[str]:
-    """Paths of pictures on this machine, in the order of the text, each once."""
+    """The paths of pictures on this machine that the text names, in its order, each once."""
     if len(text) > LONGEST_TEXT or _ANY.search(text) is None:
         return []
     found = [_as_path(match["note"] or match["quoted"] or match["word"]) for match in _PATH.finditer(text)]
@@ -187,7 +185,10 @@ def _as_path(written: str) -> str:
 
 
 async def with_pictures(message: UserMessage, prepared: Prepared | None, source: str = "") -> UserMessage:
-    """For a model that sees. What it saw is then in the transcript, and the same in every later turn."""
+    """Adds the pictures that the message names, if the model sees pictures.
+
+    They become part of the stored message, so the model sees the same in every later turn.
+    """
     if prepared is None or "image" not in prepared.model.input:
         return message
     read = prepared.prompt.tools.get("read")
@@ -198,32 +199,32 @@ async def with_pictures(message: UserMessage, prepared: Prepared | None, source:
 
 
 async def with_named_pictures(message: UserMessage, opener: PathOpener) -> UserMessage:
-    """The message itself when it names none."""
+    """The message with the pictures that it names. The same object if it names none."""
     paths = named_pictures(user_text(message))
     if not paths:
         return message
     blocks: list[UserBlock] = (
         [TextBlock(text=message.content)] if isinstance(message.content, str) else list(message.content)
     )
-    there = {block.data for block in blocks if isinstance(block, ImageBlock)}
-    loaded = await asyncio.to_thread(_load, paths, opener, there)
+    attached = {block.data for block in blocks if isinstance(block, ImageBlock)}
+    loaded = await asyncio.to_thread(_load, paths, opener, attached)
     return msgspec.structs.replace(message, content=[*blocks, *loaded]) if loaded else message
 
 
-def _load(paths: Sequence[str], opener: PathOpener, there: set[str]) -> list[ImageBlock]:
-    """``there``: what came attached is not shown a second time for its path."""
+def _load(paths: Sequence[str], opener: PathOpener, known: set[str]) -> list[ImageBlock]:
+    """Loads the pictures, except those whose data is in ``known``. Adds the data of the loaded ones to it."""
     loaded: list[ImageBlock] = []
     for path in paths:
         try:
             with opener.open_read(path) as file:
                 data = file.read(MAX_SOURCE_BYTES + 1)
             mime_type = sniff_image(data)
-            if mime_type is None or base64.b64encode(data).decode() in there:
+            if mime_type is None or base64.b64encode(data).decode() in known:
                 continue
             block = fit_image(data, mime_type).block
         except (ToolError, ImageProblem, OSError):
             continue
-        if block.data not in there:
-            there.add(block.data)
+        if block.data not in known:
+            known.add(block.data)
             loaded.append(block)
     return loaded

@@ -1,7 +1,6 @@
-"""Three numbers that are never mixed: the size of the next prompt, the model's window, and what was spent in all.
+"""Counts tokens: estimates for a prompt before it is sent, and what the provider reported after that.
 
-The size of a prompt that was sent is what the provider reported. A prompt that was not sent yet is estimated at four
-characters per token and corrected by what the same model reported for earlier estimates.
+An estimate takes four characters for a token. It is corrected by what the same model reported for earlier estimates.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from openclaw.models.base import Model
 
 CHARS_PER_TOKEN = 4
 IMAGE_CHARS = 4800
-"""What a picture counts as; in a user's message it counts nothing towards what is kept, see ``message_tokens``."""
+"""The size of a picture in characters. ``message_tokens`` does not count the pictures in a user's message."""
 _MODELS_REMEMBERED = 200
 _LEAST_SCALE, _MOST_SCALE = 0.5, 4.0
 
 
 def u16len(text: str) -> int:
-    """Length in UTF-16 units: the unit of every character budget in this format."""
+    """The length in UTF-16 units. Every character budget in this format uses this unit."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -65,17 +64,17 @@ def _block_chars(block: TextBlock | ThinkingBlock | ToolCall) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """The estimate by which recent messages are kept. Pictures of a user weigh nothing here, so that they stay."""
+    """The estimate that decides which recent messages are kept. A user's pictures count nothing here, so they stay."""
     return -(-message_chars(message) // CHARS_PER_TOKEN)
 
 
 def prompt_tokens(messages: Iterable[Message]) -> int:
-    """Estimate of what messages add to a prompt, every picture included."""
+    """The estimated tokens of messages in a prompt. Every picture counts."""
     return sum(map(_prompt_tokens, messages))
 
 
 class GrowingSum:
-    """``prompt_tokens`` of a list that from one time to the next mostly grows at its end."""
+    """``prompt_tokens`` of a list that mostly grows at its end. Only new messages are counted."""
 
     def __init__(self) -> None:
         self._counted: list[Message] = []
@@ -85,13 +84,12 @@ class GrowingSum:
         total = self.further(messages)
         if total is None:
             self._counted, self._total = messages.copy(), prompt_tokens(messages)
-            total = self._total
-        return total
+        return self._total
 
     def further(self, messages: list[Message]) -> int | None:
-        """Counts on where these begin with what was counted before; None where they do not."""
+        """The sum if the list begins with the messages that were counted before, else None."""
         known = len(self._counted)
-        # Comparing lists of the same objects is a thousand times cheaper than counting them.
+        # Comparing lists of the same objects is a thousand times cheaper than counting the tokens.
         if self._counted != messages[:known]:
             return None
         for message in messages[known:]:
@@ -103,19 +101,16 @@ class GrowingSum:
 def _prompt_tokens(message: Message) -> int:
     content = message.content
     if len(content) == 1 and type(block := content[0]) is TextBlock and block.text.isascii():
-        # Most messages of most conversations, counted several times in every turn: a sixth of the time.
+        # Most messages are like this. The short way takes a sixth of the time.
         return -(-len(block.text) // CHARS_PER_TOKEN)
-    return message_tokens(message) + _user_images(message)
-
-
-def _user_images(message: Message) -> int:
-    if not isinstance(message, UserMessage) or isinstance(message.content, str):
-        return 0
-    return sum(IMAGE_CHARS // CHARS_PER_TOKEN for block in message.content if isinstance(block, ImageBlock))
+    tokens = message_tokens(message)
+    if isinstance(message, UserMessage) and not isinstance(message.content, str):
+        tokens += sum(IMAGE_CHARS // CHARS_PER_TOKEN for block in message.content if isinstance(block, ImageBlock))
+    return tokens
 
 
 def overhead_tokens(system: str, suffix: str, tools: Sequence[ToolSpec]) -> int:
-    """Estimate of what every prompt holds besides the messages."""
+    """The estimated tokens of everything in a prompt except the messages."""
     schemas = sum(len(msgspec.json.encode(tool)) for tool in tools)
     return -(-(u16len(system) + u16len(suffix) + schemas) // CHARS_PER_TOKEN)
 
@@ -124,18 +119,18 @@ def overhead_tokens(system: str, suffix: str, tools: Sequence[ToolSpec]) -> int:
 
 
 def context_tokens(usage: Usage) -> int:
-    """How full the window was after a call: the prompt and the answer."""
+    """The tokens in the window after a call: the prompt and the answer."""
     return usage.total_tokens or usage.input + usage.output + usage.cache_read + usage.cache_write
 
 
 def reported_prompt(usage: Usage, cap: int | None = None) -> int:
-    """The prompt of a call as the provider counted it; what a session's ``totalTokens`` shows."""
+    """The prompt of a call as the provider counted it. A session's ``totalTokens`` shows it."""
     tokens = usage.input + usage.cache_read + usage.cache_write or usage.total_tokens
     return min(tokens, cap) if cap else tokens
 
 
 def is_measured(message: Message) -> bool:
-    """Whether the message tells how full the window was: a finished answer with usage."""
+    """Whether the message is a finished answer with usage, so that it tells how full the window was."""
     return (
         isinstance(message, AssistantMessage)
         and message.stop_reason not in ("error", "aborted")
@@ -144,9 +139,10 @@ def is_measured(message: Message) -> bool:
 
 
 def context_estimate(messages: Sequence[Message], since_ms: int = -1) -> int:
-    """The last report plus estimates of what came after it; only estimates when there is no report.
+    """The last report plus estimates for the messages after it. Without a report everything is estimated.
 
-    ``since_ms``: the last compaction. An answer that is older was measured with what has left the prompt since.
+    ``since_ms`` is the time of the last compaction. The report of an older answer counts messages that have left the
+    prompt, so it is ignored.
     """
     later = 0
     for message in reversed(messages):
@@ -157,30 +153,30 @@ def context_estimate(messages: Sequence[Message], since_ms: int = -1) -> int:
 
 
 class Scale:
-    """How far the estimate is off for one model."""
+    """The factor by which the estimate is off for one model. It is learnt from what the provider reports."""
 
     def __init__(self) -> None:
         self.value = 1.0
         self._learnt = False
 
     def learn(self, estimated: int, reported: int) -> None:
-        """From a prompt that was sent, and what the provider counted."""
+        """Compares the estimate of a prompt that was sent with what the provider counted."""
         if estimated < 200 or reported <= 0:
-            return  # Too short to tell anything.
+            return  # The prompt is too short to tell anything.
         seen = min(max(reported / estimated, _LEAST_SCALE), _MOST_SCALE)
-        # A prompt that turns out larger counts at once; a smaller one only slowly: too large is what fails.
+        # A larger factor counts at once and a smaller one only slowly, because only a prompt that is too large fails.
         slowly = self._learnt and seen < self.value
         self.value = self.value + (seen - self.value) / 4 if slowly else seen
         self._learnt = True
 
     def too_large(self, estimated: int, window: int) -> None:
-        """A prompt was refused although it was thought to fit: the estimate is short by at least that much."""
+        """Raises the factor after a provider refused a prompt that should have fitted."""
         self.value = min(max(self.value * 1.25, window / max(estimated, 1) * 1.1), _MOST_SCALE)
         self._learnt = True
 
 
 class Scales:
-    """One for each model, learnt from what providers report."""
+    """The ``Scale`` of each model."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, Scale] = OrderedDict()
@@ -196,7 +192,7 @@ class Scales:
 
 
 class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """What one prompt may hold. ``overhead`` is an estimate, ``window`` and ``output`` are the model's tokens."""
+    """The size that one prompt may have. ``overhead`` is an estimate; ``window`` and ``output`` are real tokens."""
 
     window: int
     output: int
@@ -205,15 +201,15 @@ class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def room(self) -> int:
-        """Estimated tokens left for messages; not positive when the fixed part alone is too large."""
+        """The estimated tokens left for messages. It is not positive if the fixed part alone is too large."""
         return int((self.window - self.output) / self.scale) - self.overhead
 
     def size(self, messages: Iterable[Message]) -> int:
-        """The next prompt in the model's tokens."""
+        """The size of a prompt with these messages in the model's tokens."""
         return self.size_of(prompt_tokens(messages))
 
     def size_of(self, estimated: int) -> int:
-        """The same, for messages whose ``prompt_tokens`` are known."""
+        """The same for messages whose ``prompt_tokens`` are known."""
         return math.ceil((self.overhead + estimated) * self.scale)
 
 

@@ -1,4 +1,7 @@
-"""Old tool results leave the prompt of one run; the transcript is never touched."""
+"""Fits the conversation to the model's window: prunes old tool results and shortens what does not fit.
+
+All of this happens in memory, for one run. The transcript is never changed.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +44,12 @@ CLEARED = "[Old tool result content cleared]"
 
 
 def is_pruned(settings: ContextPruning, model: Model) -> bool:
-    """Unset, it is on where a cache expires by time."""
+    """Whether old tool results are pruned. Without a setting they are, if the model's cache expires by time."""
     return settings.mode != "off" if settings.mode is not None else has_cache(model)
 
 
 def effective(settings: ContextPruning, model: Model) -> ContextPruning:
-    """With the mode and age filled in: where nobody asked for it, it is patient."""
+    """The settings with mode and age filled in. If nobody asked for pruning, the age is an hour."""
     if settings.mode is not None:
         return settings if settings.ttl is not None else msgspec.structs.replace(settings, ttl="5m")
     mode = "cache-ttl" if is_pruned(settings, model) else "off"
@@ -54,7 +57,7 @@ def effective(settings: ContextPruning, model: Model) -> ContextPruning:
 
 
 def ttl_ms(value: str | int) -> int:
-    """Minutes unless a unit is given; what cannot be read counts as five minutes, 0 switches pruning off."""
+    """The age in milliseconds. A number without a unit is minutes. An unreadable value counts as five minutes."""
     try:
         return duration_ms(value, "m")
     except ValueError:
@@ -62,12 +65,12 @@ def ttl_ms(value: str | int) -> int:
 
 
 def has_cache(model: Model) -> bool:
-    """Providers whose prompt cache expires by time."""
+    """Whether the model's prompt cache expires by time."""
     return model.provider == "anthropic" or (model.provider == "openrouter" and model.id.startswith("anthropic/"))
 
 
-def last_touch(messages: Sequence[Message], model: Model) -> int | None:
-    """When the model's prompt cache was last filled: its last answer. None: it never answered here."""
+def cache_filled_at(messages: Sequence[Message], model: Model) -> int | None:
+    """The time of the model's last answer, which filled its prompt cache. None: another model answered last."""
     for message in reversed(messages):
         if isinstance(message, AssistantMessage) and is_measured(message):
             return message.timestamp if (message.provider, message.model) == (model.provider, model.id) else None
@@ -75,21 +78,22 @@ def last_touch(messages: Sequence[Message], model: Model) -> int | None:
 
 
 class Pruner:
-    """Decides once per run whether the cache has expired, and then keeps to what it took out.
+    """Prunes old tool results from the prompts of one run.
 
-    A prompt that lost a result at the first call and got it back at the second would miss the cache twice.
+    It decides once whether the cache has expired, and then removes the same results from every prompt. If a result
+    came back in the second prompt, the cache would be missed twice.
     """
 
-    def __init__(self, settings: ContextPruning, model: Model, touched_ms: int | None) -> None:
+    def __init__(self, settings: ContextPruning, model: Model, filled_at: int | None) -> None:
         self._settings = settings
         self._window = model.context_window
-        self._due_from = _due_from(settings, model, touched_ms)
+        self._due_from = _due_from(settings, model, filled_at)
         self._replaced: dict[str, ToolResultMessage] = {}
         self._decided = False
 
     @property
     def count(self) -> int:
-        """How many results were taken out or shortened."""
+        """The number of results that were removed or shortened."""
         return len(self._replaced)
 
     def apply(self, messages: list[Message], now_ms: int) -> list[Message]:
@@ -109,20 +113,20 @@ class Pruner:
         ]
 
 
-def _due_from(settings: ContextPruning, model: Model, touched_ms: int | None) -> int | None:
-    """The moment from which pruning is due; None: never in this run."""
+def _due_from(settings: ContextPruning, model: Model, filled_at: int | None) -> int | None:
+    """The time from which pruning is due. None: never in this run."""
     if settings.mode == "always":
         return 0
     ttl = ttl_ms(settings.ttl if settings.ttl is not None else DEFAULT_TTL_MS // 60_000)
-    if settings.mode == "off" or touched_ms is None or ttl <= 0 or not has_cache(model):
+    if settings.mode == "off" or filled_at is None or ttl <= 0 or not has_cache(model):
         return None
-    return touched_ms + ttl
+    return filled_at + ttl
 
 
 def prune(messages: list[Message], settings: ContextPruning, window: int) -> list[Message]:
-    """Trims old results, then clears them, as far as the fullness of the window asks for. Pure.
+    """Trims old results, and then clears them, as far as the window is too full.
 
-    Returns the same list when nothing has to go.
+    Returns the same list if nothing is pruned.
     """
     char_window = window * CHARS_PER_TOKEN
     cutoff = _cutoff(messages, settings.keep_last_assistants)
@@ -163,7 +167,7 @@ def _clear(result: list[Message], places: list[int], total: int, char_window: in
 
 
 def _cutoff(messages: Sequence[Message], keep_last: int) -> int | None:
-    """Results from here on are kept. None: there are too few answers to prune anything."""
+    """The place from which results are kept. None: there are too few answers to prune anything."""
     if keep_last <= 0:
         return len(messages)
     for place in range(len(messages) - 1, -1, -1):
@@ -175,17 +179,15 @@ def _cutoff(messages: Sequence[Message], keep_last: int) -> int | None:
 
 
 def soft_trim(message: ToolResultMessage, settings: ContextPruning) -> ToolResultMessage:
+    """Keeps the beginning and the end of a long result."""
     head, tail = settings.soft_trim.head_chars, settings.soft_trim.tail_chars
     text = message.text
     length = u16len(text)
     if length <= settings.soft_trim.max_chars or head + tail >= length:
         return message
-    return msgspec.structs.replace(message, content=[TextBlock(text=trimmed_text(text, head, tail))])
-
-
-def trimmed_text(text: str, head: int, tail: int) -> str:
-    note = f"[Tool result trimmed: kept first {head} chars and last {tail} chars of {u16len(text)} chars.]"
-    return f"{text[:head]}\n...\n{text[len(text) - tail :]}\n\n{note}"
+    note = f"[Tool result trimmed: kept first {head} chars and last {tail} chars of {length} chars.]"
+    trimmed = f"{text[:head]}\n...\n{text[len(text) - tail :]}\n\n{note}"
+    return msgspec.structs.replace(message, content=[TextBlock(text=trimmed)])
 
 
 def may_prune(message: ToolResultMessage, tools: PruningTools) -> bool:
@@ -223,11 +225,11 @@ def _assistant_chars(block: object) -> int:
 
 
 SMALLEST_ROOM = 128
-"""Estimated tokens for messages below which no sensible conversation is possible."""
+"""With less room than this (in estimated tokens) no sensible conversation is possible."""
 RECENT = 4
-"""Messages at the end whose tool output is shortened only when the older output was not enough."""
+"""The tool output in this many last messages is shortened only if shortening older output was not enough."""
 MOST_SHORTENED = 4
-"""Beyond this many times the room whole turns are left out at once: a word of each would help nobody."""
+"""If the messages take more than this many times the room, whole turns are left out first."""
 TEXT_CHARS = (8000, 2000, 500)
 OUTPUT_CHARS = (3000, 400)
 LEFT_OUT = "[… {count} characters left out here: the conversation is larger than the model's window …]"
@@ -235,10 +237,11 @@ FORGOTTEN = "[Earlier messages of this conversation were left out: together they
 
 
 class DoesNotFit(Exception):
-    """The fixed part of the prompt leaves no room; the text is for the person."""
+    """The fixed part of the prompt leaves no room. The text is for the person."""
 
 
 def check_room(budget: PromptBudget) -> None:
+    """Raises ``DoesNotFit`` if no conversation of any length could be sent."""
     if budget.room >= SMALLEST_ROOM:
         return
     fixed = round(budget.overhead * budget.scale)
@@ -250,15 +253,17 @@ def check_room(budget: PromptBudget) -> None:
 
 
 class Fitted(msgspec.Struct, frozen=True):
+    """Messages that fit."""
+
     messages: list[Message]
     shortened: int
-    """Messages that were shortened or left out."""
+    """The number of messages that were shortened or left out."""
 
 
 def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = None) -> Fitted:
-    """The same list when it fits. Pure; raises nothing: ``check_room`` is asked before the run.
+    """Shortens messages until they fit. Returns the same list if they do already.
 
-    ``estimated``: the messages' ``prompt_tokens``, where they are known.
+    ``estimated`` is the messages' ``prompt_tokens``, if they are known. ``check_room`` must be called before the run.
     """
     room = max(budget.room, SMALLEST_ROOM)
     if (prompt_tokens(messages) if estimated is None else estimated) <= room:
@@ -266,7 +271,7 @@ def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = N
     result = list(messages)
     if prompt_tokens(result) > room * MOST_SHORTENED:
         result = _newest_turns(result, room * MOST_SHORTENED)
-    for shorten in _rungs(result):
+    for shorten in _steps(result):
         if prompt_tokens(result) <= room:
             break
         shorten(room)
@@ -276,51 +281,45 @@ def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = N
     return Fitted(result, sum(1 for message in messages if id(message) not in kept))
 
 
-def _rungs(result: list[Message]) -> Iterator[Callable[[int], None]]:
-    """One step after the other, each only as far as it is needed."""
+def _steps(result: list[Message]) -> Iterator[Callable[[int], None]]:
+    """The steps that shorten ``result`` in place, the mildest first. Each stops as soon as the messages fit."""
     last_user = max((n for n, m in enumerate(result) if isinstance(m, UserMessage)), default=-1)
     old = range(len(result) - RECENT)
     everything = range(len(result))
     for places in (old, everything):
         for chars in OUTPUT_CHARS:
-            yield lambda room, places=places, chars=chars: _shorten(result, places, chars, room, _is_output)
+            yield lambda room, places=places, chars=chars: _shorten(result, places, chars, room, outputs_only=True)
     for chars in TEXT_CHARS:
         others = [place for place in everything if place != last_user]
-        yield lambda room, others=others, chars=chars: _shorten(result, others, chars, room, _is_any)
+        yield lambda room, others=others, chars=chars: _shorten(result, others, chars, room)
     if last_user >= 0:
         yield lambda room: _shorten_to_room(result, last_user, room)
 
 
-def _is_output(message: Message) -> bool:
-    return isinstance(message, ToolResultMessage)
-
-
-def _is_any(message: Message) -> bool:
-    return True
-
-
 def _shorten(
-    result: list[Message], places: Sequence[int], chars: int, room: int, applies: Callable[[Message], bool]
+    result: list[Message], places: Sequence[int], chars: int, room: int, *, outputs_only: bool = False
 ) -> None:
     over = prompt_tokens(result) - room
     for place in places:
         if over <= 0:
             return
         message = result[place]
-        if applies(message) and (shorter := shortened(message, chars)) is not message:
+        if outputs_only and not isinstance(message, ToolResultMessage):
+            continue
+        if (shorter := shortened(message, chars)) is not message:
             over -= prompt_tokens([message]) - prompt_tokens([shorter])
             result[place] = shorter
 
 
 def _shorten_to_room(result: list[Message], place: int, room: int) -> None:
-    """One message larger than everything else: it gets half of the room, however little that is."""
+    """Shortens one message to the room that the others leave, or to half of the room if that is more."""
     others = prompt_tokens(result) - prompt_tokens([result[place]])
     share = max(room - others, room // 2)
     result[place] = shortened(result[place], max(200, share * CHARS_PER_TOKEN - 200), drop_images=True)
 
 
 def _newest_turns(result: list[Message], room: int) -> list[Message]:
-    """Leaves out whole turns from the beginning; a summary at the very beginning stays if it can."""
+    """Leaves out whole turns from the beginning. A summary at the very beginning stays if it fits."""
     note = UserMessage(content=[TextBlock(text=FORGOTTEN)])
     starts = [place for place, message in enumerate(result) if isinstance(message, UserMessage)]
     first = result[:1] if starts[:1] == [0] else []
@@ -334,7 +333,7 @@ def _newest_turns(result: list[Message], room: int) -> list[Message]:
 
 
 def _newest_messages(result: list[Message], room: int, note: UserMessage) -> list[Message]:
-    """A single turn that is too long: its question, and as many of its last steps as there is room for."""
+    """Cuts a single turn that is too long to its question and as many of its last steps as fit."""
     last_user = max((n for n, m in enumerate(result) if isinstance(m, UserMessage)), default=0)
     question = shortened(result[last_user], max(200, room), drop_images=True) if result else note
     left, start = room - prompt_tokens([question]), len(result)
@@ -348,14 +347,14 @@ def _newest_messages(result: list[Message], room: int, note: UserMessage) -> lis
 
 
 def shortened(message: Message, chars: int, *, drop_images: bool = False) -> Message:
-    """At most about ``chars`` of text, from the beginning and the end; the message itself when it is short enough."""
+    """The message with about ``chars`` of text from the beginning and the end. The same object if it is short."""
     match message:
         case UserMessage(content=str() as text):
             return message if len(text) <= chars else msgspec.structs.replace(message, content=cut_text(text, chars))
         case AssistantMessage():
             if all(len(block.text) <= chars for block in message.content if isinstance(block, TextBlock)):
                 return message
-            # Signed blocks belong to the exact text: they go when it changes.
+            # The text's signature goes, because it is valid only for the whole text.
             blocks = [
                 TextBlock(text=cut_text(block.text, chars)) if isinstance(block, TextBlock) else block
                 for block in message.content
@@ -375,6 +374,7 @@ def _cut_block(block: UserBlock, chars: int, drop_images: bool) -> UserBlock:
 
 
 def cut_text(text: str, chars: int) -> str:
+    """Keeps ``chars`` characters from the beginning and the end, with a note between them."""
     if len(text) <= chars:
         return text
     head = chars * 2 // 3
@@ -383,7 +383,7 @@ def cut_text(text: str, chars: int) -> str:
 
 
 class PromptWindow:
-    """Made for one run, asked before each of its model calls. Nothing here reaches the transcript."""
+    """Prunes and shortens the messages of each request of one run. Nothing here changes the transcript."""
 
     def __init__(
         self,
@@ -401,44 +401,46 @@ class PromptWindow:
         self._clock = clock
         self._wanted_output = wanted_output
         self._estimated = 0
-        """Of the last prompt as it was sent."""
+        """The estimated tokens of the last prompt."""
         self._budget: PromptBudget | None = None
         self._pruning = pruning
         self.pruner: Pruner | None = None
         self._all, self._shown = GrowingSum(), GrowingSum()
+        """The sums of all messages, and of the messages that are left after pruning."""
         self.shortened = 0
-        """Messages that had to be shortened or left out at the last call: more than the window holds was said."""
+        """The number of messages that were shortened or left out in the last request."""
 
     @property
     def budget(self) -> PromptBudget:
-        """Worked out again when another call has taught something about the estimate."""
+        """The budget. It is computed again when the scale of the estimate has changed."""
         scale = self._scale.value
         if self._budget is None or self._budget.scale != scale:
             self._budget = prompt_budget(self._model, self._overhead, scale, self._wanted_output)
         return self._budget
 
     def check_room(self) -> None:
-        """Raises ``DoesNotFit`` when no conversation of any length could be sent."""
+        """Raises ``DoesNotFit`` if no conversation of any length could be sent."""
         check_room(self.budget)
 
-    def remember(self, memo: dict[Any, Any]) -> None:
-        """Counts from where an earlier run of the same branch stopped counting."""
-        self._all, self._shown = memo.setdefault("tokens", (self._all, self._shown))
+    def use_cache(self, branch_cache: dict[Any, Any]) -> None:
+        """Goes on with the sums of an earlier run of the same branch."""
+        self._all, self._shown = branch_cache.setdefault("tokens", (self._all, self._shown))
 
     def begin(self, messages: list[Message]) -> None:
-        """With what the run finds said already: whether the provider's cache has expired is decided from it."""
+        """Decides from the messages before the run whether the provider's cache can expire, and so what is pruned."""
         if is_pruned(self._pruning, self._model):
             settings = effective(self._pruning, self._model)
-            self.pruner = Pruner(settings, self._model, last_touch(messages, self._model))
+            self.pruner = Pruner(settings, self._model, cache_filled_at(messages, self._model))
 
     def fits(self, messages: list[Message]) -> bool:
-        """Whether these can be sent as they are. False as well when nothing could be."""
+        """Whether these messages can be sent as they are."""
         return self._all.of(messages) <= self.budget.room >= SMALLEST_ROOM
 
     def of(self, messages: list[Message]) -> list[Message]:
+        """The messages for the next request."""
         if self.pruner is not None:
             messages = self.pruner.apply(messages, self._clock.now_ms())
-        # Most often what is shown is what was said, and has been counted as that.
+        # Mostly nothing is pruned, and the messages have been counted already.
         estimated = self._all.further(messages)
         if estimated is None:
             estimated = self._shown.of(messages)
@@ -450,10 +452,10 @@ class PromptWindow:
         return messages
 
     def learn(self, answer: AssistantMessage) -> None:
-        """Compares what was sent with what the provider counted."""
+        """Corrects the estimate by what the provider counted."""
         if answer.stop_reason not in ("error", "aborted"):
             self._scale.learn(self._estimated, reported_prompt(answer.usage))
 
     def was_too_large(self) -> None:
-        """The provider refused what was thought to fit."""
+        """Corrects the estimate after the provider refused a prompt that should have fitted."""
         self._scale.too_large(self._estimated, self._model.context_window)

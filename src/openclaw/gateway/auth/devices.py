@@ -16,7 +16,7 @@ import logging
 import os
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -96,27 +96,23 @@ class Devices:
             request = self._pending.get(request_id)
             if request is None:
                 return None
-            device = self._merged(request)
-            self._issue(device, request["role"], request.get("scopes") or [])
+            now, role, scopes = self._clock.now_ms(), request["role"], request.get("scopes") or []
+            before = self._paired.get(request["deviceId"]) or {}
+            if before.get("publicKey") != request["publicKey"]:
+                before = {"createdAtMs": before.get("createdAtMs", now)}
+            kept = ("displayName", "platform", "clientId", "clientMode", "role", "remoteIp")
+            device: Record = {**before, "deviceId": request["deviceId"], "publicKey": request["publicKey"]}
+            device |= {name: request[name] for name in kept if request.get(name) is not None}
+            device["roles"] = _union(_roles(before), [role])
+            device["scopes"] = _union(before.get("scopes") or [], scopes)
+            device["createdAtMs"] = before.get("createdAtMs", now)
+            device["approvedAtMs"] = now
+            device["tokens"] = {**_tokens(device), role: self._new_token(device, role, scopes)}
             self._paired[request["deviceId"]] = device
             await self._save_paired()
             del self._pending[request_id]
             await self._save_pending()
             return device
-
-    def _merged(self, request: Record) -> Record:
-        now = self._clock.now_ms()
-        before = self._paired.get(request["deviceId"]) or {}
-        if before.get("publicKey") != request["publicKey"]:
-            before = {"createdAtMs": before.get("createdAtMs", now)}
-        kept = ("displayName", "platform", "clientId", "clientMode", "role", "remoteIp")
-        device: Record = {**before, "deviceId": request["deviceId"], "publicKey": request["publicKey"]}
-        device |= {name: request[name] for name in kept if request.get(name) is not None}
-        device["roles"] = _union(_roles(before), [request["role"]])
-        device["scopes"] = _union(before.get("scopes") or [], request.get("scopes") or [])
-        device["createdAtMs"] = before.get("createdAtMs", now)
-        device["approvedAtMs"] = now
-        return device
 
     async def reject(self, request_id: str) -> Record | None:
         async with self._changing:
@@ -155,7 +151,7 @@ class Devices:
             issued = _tokens(record).get(role)
             if issued and not issued.get("revokedAtMs") and _covers(issued, scopes):
                 return issued
-            return await self._change_tokens(record, lambda device: self._issue(device, role, scopes))
+            return await self._save_token(record, role, self._new_token(record, role, scopes))
 
     async def rotate_token(self, device_id: str, role: str, scopes: Sequence[str] | None) -> Record | None:
         """Makes a new token. Its scopes default to the old ones and never exceed what the device was approved for."""
@@ -168,7 +164,7 @@ class Devices:
             wanted = list(scopes if scopes is not None else had.get("scopes") or record.get("scopes") or [])
             if not _covers(record, wanted):
                 return None
-            return await self._change_tokens(record, lambda device: self._issue(device, role, wanted))
+            return await self._save_token(record, role, self._new_token(record, role, wanted))
 
     async def revoke_token(self, device_id: str, role: str) -> Record | None:
         async with self._changing:
@@ -176,32 +172,19 @@ class Devices:
             record = self._paired.get(device_id)
             if record is None or role not in _tokens(record):
                 return None
+            revoked = {**_tokens(record)[role], "revokedAtMs": self._clock.now_ms()}
+            return await self._save_token(record, role, revoked)
 
-            def revoke(device: Record) -> Record:
-                token: Record = {**device["tokens"][role], "revokedAtMs": self._clock.now_ms()}
-                device["tokens"][role] = token
-                return token
-
-            return await self._change_tokens(record, revoke)
-
-    async def _change_tokens(self, record: Record, change: Callable[[Record], Record]) -> Record:
-        device: Record = {**record, "tokens": dict(_tokens(record))}
-        token = change(device)
-        self._paired[device["deviceId"]] = device
+    async def _save_token(self, record: Record, role: str, token: Record) -> Record:
+        self._paired[record["deviceId"]] = {**record, "tokens": {**_tokens(record), role: token}}
         await self._save_paired()
         return token
 
-    def _issue(self, device: Record, role: str, scopes: Sequence[str]) -> Record:
-        now = self._clock.now_ms()
-        tokens = dict(_tokens(device))
-        before = tokens.get(role)
+    def _new_token(self, device: Record, role: str, scopes: Sequence[str]) -> Record:
+        now, before = self._clock.now_ms(), _tokens(device).get(role)
         token: Record = {"token": secrets.token_hex(16), "role": role, "scopes": list(scopes)}
         token["createdAtMs"] = before.get("createdAtMs", now) if before else now
-        if before:
-            token["rotatedAtMs"] = now
-        tokens[role] = token
-        device["tokens"] = tokens
-        return token
+        return {**token, "rotatedAtMs": now} if before else token
 
     def _alive(self) -> list[Record]:
         oldest = self._clock.now_ms() - PENDING_TTL_MS

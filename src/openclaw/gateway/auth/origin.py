@@ -23,7 +23,7 @@ _KNOWN = 64
 """The size of the caches. Nearly all requests come from the same address to the same host."""
 
 
-class Peer(msgspec.Struct, frozen=True, kw_only=True):
+class PeerAddress(msgspec.Struct, frozen=True, kw_only=True):
     ip: str
     """The client's own address: that of the socket, or the one that a trusted proxy reports."""
     is_local: bool
@@ -78,7 +78,7 @@ def parse_origin(origin: str | None) -> tuple[str, Authority] | None:
     return parts.scheme, Authority(parts.hostname, port or _DEFAULT_PORTS[parts.scheme])
 
 
-def peer_of(socket_ip: str, headers: Mapping[str, str], trusted_proxies: Sequence[str]) -> Peer:
+def peer_of(socket_ip: str, headers: Mapping[str, str], trusted_proxies: Sequence[str]) -> PeerAddress:
     """Describes the caller. ``headers`` must look names up without regard to case."""
     direct = plain_ip(socket_ip)
     through_proxy = direct in {plain_ip(proxy) for proxy in trusted_proxies} - {""}
@@ -90,7 +90,7 @@ def peer_of(socket_ip: str, headers: Mapping[str, str], trusted_proxies: Sequenc
     named = parse_host(host)
     local_name = named is not None and (named.host in LOOPBACK_NAMES or named.host.endswith(".ts.net"))
     forwarded = any(name in headers for name in _FORWARDED)
-    return Peer(
+    return PeerAddress(
         ip=ip,
         is_local=is_loopback(ip) and local_name and (through_proxy or not forwarded),
         host=host,
@@ -99,7 +99,7 @@ def peer_of(socket_ip: str, headers: Mapping[str, str], trusted_proxies: Sequenc
     )
 
 
-def origin_refusal(peer: Peer, allowed_origins: Iterable[str]) -> str | None:
+def origin_refusal(peer: PeerAddress, allowed_origins: Iterable[str]) -> str | None:
     """Why a page with this Origin may not act as Control UI or web chat, or None.
 
     The Origin is parsed and compared exactly. A prefix test would accept ``http://127.0.0.1.evil.example`` as loopback.
@@ -119,7 +119,7 @@ def origin_refusal(peer: Peer, allowed_origins: Iterable[str]) -> str | None:
     return "origin not allowed"
 
 
-def host_refusal(peer: Peer, allowed_origins: Iterable[str]) -> str | None:
+def host_refusal(peer: PeerAddress, allowed_origins: Iterable[str]) -> str | None:
     """Why a plain HTTP call may not be served under this Host, or None.
 
     A hostile page can make its own name resolve to 127.0.0.1; its requests then carry that name as Host.

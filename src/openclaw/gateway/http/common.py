@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
-from openclaw.gateway.auth.origin import Peer, host_refusal, origin_refusal
+from openclaw.gateway.auth.origin import PeerAddress, host_refusal, origin_refusal
 from openclaw.gateway.auth.shared_auth import check
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class HttpRefusal(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_ms: int | None = None
 
 
-def page_refusal(gateway: Gateway, peer: Peer) -> HttpRefusal | None:
+def page_refusal(gateway: Gateway, peer: PeerAddress) -> HttpRefusal | None:
     """Refuses names that are not ours (DNS rebinding) and pages of other origins."""
     allowed = gateway.runtime.config.current.gateway.control_ui.allowed_origins
     if refused := host_refusal(peer, allowed):
@@ -30,7 +30,7 @@ def page_refusal(gateway: Gateway, peer: Peer) -> HttpRefusal | None:
     return None
 
 
-def bearer_refusal(gateway: Gateway, request: web.BaseRequest, peer: Peer) -> HttpRefusal | None:
+def bearer_refusal(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress) -> HttpRefusal | None:
     """Checks ``Authorization: Bearer``, counting wrong ones against the caller's address."""
     wait_ms = gateway.auth_limiter.wait_ms(peer.ip)
     limited = HttpRefusal(status=429, message="too many failed attempts; try again later", retry_after_ms=wait_ms)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from openclaw import __version__
-from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.openai_shared import Refused, admit
 from openclaw.gateway.metrics import Histogram
 from openclaw.storage.base import END_STATES
@@ -25,7 +25,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
 
 
-async def metrics(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+async def metrics(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
     try:
         admit(gateway, request, peer)
     except Refused as refused:
@@ -125,11 +125,11 @@ def resident_bytes() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
-async def alive(_request: web.BaseRequest, _gateway: Gateway, _peer: Peer) -> web.StreamResponse:
+async def alive(_request: web.BaseRequest, _gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
     return web.json_response({"ok": True})
 
 
-async def ready(_request: web.BaseRequest, gateway: Gateway, _peer: Peer) -> web.StreamResponse:
+async def ready(_request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
     """Not ready while the Gateway starts or stops, and while its disk refuses writes."""
     problem = await gateway.disk.problem() if gateway.ready else "the Gateway is starting or stopping"
     if problem:

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.config.agents import agent_ids
-from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http import openai_run
 from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, Ending, Following, Said, SlowReader
 from openclaw.gateway.http.openai_shared import (
@@ -90,7 +90,7 @@ class ChatBody(msgspec.Struct):
     n: int | None = None
 
 
-async def create(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+async def create(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
     endpoint = gateway.runtime.config.current.gateway.http.endpoints.chat_completions
     try:
         if not endpoint.enabled:
@@ -277,7 +277,7 @@ def _usage_field(usage: Usage | None) -> dict[str, Any]:
     }
 
 
-async def models(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+async def models(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
     """Lists the agents under the names that a request may use as ``model``."""
     endpoints = gateway.runtime.config.current.gateway.http.endpoints
     try:

@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from openclaw.config.schema.gateway import ResponseFiles, ResponsesEndpoint
-from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http import openai_run
 from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, ClientCall, Ending, Following, Said, SlowReader
 from openclaw.gateway.http.openai_shared import (
@@ -66,7 +66,7 @@ class ResponsesBody(msgspec.Struct):
     metadata: dict[str, Any] | None = None
 
 
-async def create(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+async def create(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
     endpoint = gateway.runtime.config.current.gateway.http.endpoints.responses
     try:
         if not endpoint.enabled:

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from openclaw.config.agents import default_agent_id
 from openclaw.config.schema.gateway import ResponseFiles, ResponseImages
-from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server import frames
@@ -68,7 +68,7 @@ def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | Non
     return web.Response(status=status, body=frames.encode(body), content_type="application/json", headers=headers or {})
 
 
-def admit(gateway: Gateway, request: web.BaseRequest, peer: Peer) -> None:
+def admit(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress) -> None:
     """Raises ``Refused`` for pages of other sites and for callers without the secret."""
     if refused := page_refusal(gateway, peer):
         raise Refused(refused.message, status=refused.status, kind="forbidden")

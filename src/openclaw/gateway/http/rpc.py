@@ -15,7 +15,7 @@ from aiohttp import web
 
 from openclaw import __version__
 from openclaw.gateway.auth.authorise import ADMIN
-from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
 from openclaw.gateway.server import frames, registry
 from openclaw.gateway.server.broadcast import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, field_of
@@ -37,7 +37,7 @@ class RpcBody(Params):
     caps: list[str] | None = None
 
 
-async def call(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+async def call(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
     if refused := page_refusal(gateway, peer) or bearer_refusal(gateway, request, peer):
         return refusal_response(refused)
     try:
@@ -57,7 +57,7 @@ async def call(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.St
     return web.Response(body=frames.encode(_response_decoder.decode(answer.frame)), content_type="application/json")
 
 
-async def _stream(request: web.BaseRequest, gateway: Gateway, peer: Peer, body: RpcBody) -> web.StreamResponse:
+async def _stream(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress, body: RpcBody) -> web.StreamResponse:
     sink = NdjsonSink()
     client = CallStream(sink, **_identity(peer, body.caps))
     client.follow_named(body.params)
@@ -76,7 +76,7 @@ async def _stream(request: web.BaseRequest, gateway: Gateway, peer: Peer, body: 
         gateway.broadcaster.remove(client)
 
 
-async def events(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+async def events(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
     """Sends all broadcast events, or those of one session, for as long as the caller listens.
 
     With ``afterSeq`` and its ``epoch`` the caller first gets the events after that number. The headers of the answer
@@ -112,7 +112,7 @@ async def events(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.
         broadcaster.remove(client)
 
 
-def _identity(peer: Peer, caps: list[str] | None) -> dict[str, Any]:
+def _identity(peer: PeerAddress, caps: list[str] | None) -> dict[str, Any]:
     return {
         "conn_id": f"http-{uuid.uuid4()}",
         "role": "operator",

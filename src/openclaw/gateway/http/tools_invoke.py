@@ -13,7 +13,7 @@ from aiohttp import web
 from openclaw.agent.prepare import choose_model, exec_overrides
 from openclaw.agent.run_settings import tools_for
 from openclaw.config.agents import workspace_dir
-from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.openai_shared import Refused, admit, json_response, read_json
 from openclaw.gateway.server.registry import MethodError
 from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
@@ -45,7 +45,7 @@ class InvokeBody(msgspec.Struct, rename="camel"):
     """Checks the tool and its arguments, and runs nothing."""
 
 
-async def invoke(request: web.BaseRequest, gateway: Gateway, peer: Peer) -> web.StreamResponse:
+async def invoke(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
     try:
         admit(gateway, request, peer)
         body = await read_json(request, MAX_BODY_BYTES, InvokeBody)

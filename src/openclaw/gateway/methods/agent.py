@@ -9,7 +9,7 @@ import msgspec
 from openclaw.agent.result import RunResult
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
 from openclaw.inbound.accept import Incoming
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
@@ -60,7 +60,7 @@ class AgentParams(Params):
 
 
 @methods.add("agent", AgentParams)
-async def agent(call: Call) -> Any:
+async def agent(call: MethodCall) -> Any:
     params: AgentParams = call.params
     gateway = call.gateway
     _check_channel(params)
@@ -108,7 +108,7 @@ def _written_by_hand(params: AgentParams) -> bool:
     return not made and may_be_command(params.message) and "\n```" not in params.message
 
 
-async def _obeyed(call: Call, message: Incoming, handled: Handled) -> dict[str, Any]:
+async def _obeyed(call: MethodCall, message: Incoming, handled: Handled) -> dict[str, Any]:
     """Answers a command. The answer has the shape of a run's."""
     gateway, run_id = call.gateway, message.run_id
     began = gateway.runtime.clock.now_ms()
@@ -131,7 +131,7 @@ def _check_channel(params: AgentParams) -> None:
             raise MethodError(f"unknown channel: {channel}")
 
 
-async def _session(call: Call, params: AgentParams) -> SessionRef:
+async def _session(call: MethodCall, params: AgentParams) -> SessionRef:
     gateway = call.gateway
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
     if agent_id is not None:
@@ -192,7 +192,7 @@ def _entry_fields(params: AgentParams, target: SessionRef) -> dict[str, Any]:
     return fields
 
 
-async def _final(call: Call, submission: Submission) -> Any:
+async def _final(call: MethodCall, submission: Submission) -> Any:
     record = submission.record
     if record is not None:
         await record.wait()
@@ -270,7 +270,7 @@ class AgentWait(Params):
 
 
 @methods.add("agent.wait", AgentWait)
-async def wait(call: Call) -> Any:
+async def wait(call: MethodCall) -> Any:
     params: AgentWait = call.params
     outcome = await call.gateway.dispatcher.wait(params.run_id, params.timeout_ms / 1000)
     answer: dict[str, Any] = {"runId": params.run_id, "status": outcome.status}

@@ -18,7 +18,7 @@ from openclaw.config.schema.agents import BindingMatch
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.config import patch_config
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.views.session_rows import model_defaults
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
 from openclaw.sessions.keys import agent_of
@@ -44,7 +44,7 @@ class IdentityGet(Params):
 
 
 @methods.add("agents.list", AgentsList)
-async def list_agents(call: Call) -> Any:
+async def list_agents(call: MethodCall) -> Any:
     config = call.gateway.runtime.config.current
     agents: list[dict[str, Any]] = []
     for agent_id in agent_ids(config):
@@ -89,7 +89,7 @@ def _route(match: BindingMatch) -> str:
 
 
 @methods.add("agent.identity.get", IdentityGet)
-async def identity(call: Call) -> Any:
+async def identity(call: MethodCall) -> Any:
     """Who the agent is. The Control UI's setting comes first, then the agent's, then the agent's own IDENTITY.md."""
     params: IdentityGet = call.params
     config = call.gateway.runtime.config.current
@@ -151,7 +151,7 @@ class AgentsCreate(Params):
 
 
 @methods.add("agents.create", AgentsCreate)
-async def create(call: Call) -> Any:
+async def create(call: MethodCall) -> Any:
     params: AgentsCreate = call.params
     gateway = call.gateway
     agent_id = normalize_agent_id(params.name)
@@ -198,7 +198,7 @@ class AgentsUpdate(Params):
 
 
 @methods.add("agents.update", AgentsUpdate)
-async def update(call: Call) -> Any:
+async def update(call: MethodCall) -> Any:
     params: AgentsUpdate = call.params
     gateway = call.gateway
     agent_id = _known(gateway, params.agent_id)
@@ -223,7 +223,7 @@ class AgentsDelete(Params):
 
 
 @methods.add("agents.delete", AgentsDelete)
-async def delete(call: Call) -> Any:
+async def delete(call: MethodCall) -> Any:
     """Removes an agent from the configuration and moves its files to the trash folder."""
     params: AgentsDelete = call.params
     gateway = call.gateway
@@ -263,7 +263,7 @@ class AgentsBind(Params):
 
 
 @methods.add("agents.bind", AgentsBind, access="admin")
-async def bind(call: Call) -> Any:
+async def bind(call: MethodCall) -> Any:
     """Routes the messages of a channel, an account or a chat to this agent."""
     params: AgentsBind = call.params
     gateway = call.gateway
@@ -313,7 +313,7 @@ class FilesSet(Params):
 
 
 @methods.add("agents.files.list", FilesList)
-async def list_files(call: Call) -> Any:
+async def list_files(call: MethodCall) -> Any:
     agent_id, workspace = _workspace(call)
     files = await asyncio.to_thread(lambda: [_file_view(workspace / name) for name in FILES])
     shown = [file for file in files if not (file["missing"] and file["name"] in ("MEMORY.md", "memory.md"))]
@@ -321,7 +321,7 @@ async def list_files(call: Call) -> Any:
 
 
 @methods.add("agents.files.get", FilesGet)
-async def get_file(call: Call) -> Any:
+async def get_file(call: MethodCall) -> Any:
     agent_id, workspace = _workspace(call)
     name = _file_name(call.params.name)
     view = await asyncio.to_thread(_file_view, workspace / name)
@@ -339,7 +339,7 @@ async def get_file(call: Call) -> Any:
 
 
 @methods.add("agents.files.set", FilesSet)
-async def set_file(call: Call) -> Any:
+async def set_file(call: MethodCall) -> Any:
     agent_id, workspace = _workspace(call)
     name, content = _file_name(call.params.name), call.params.content
 
@@ -356,7 +356,7 @@ async def set_file(call: Call) -> Any:
     return {"ok": True, "agentId": agent_id, "workspace": str(workspace), "file": view}
 
 
-def _workspace(call: Call) -> tuple[str, Path]:
+def _workspace(call: MethodCall) -> tuple[str, Path]:
     runtime = call.gateway.runtime
     agent_id = _known(call.gateway, call.params.agent_id)
     return agent_id, workspace_dir(runtime.config.current, runtime.state_dir, agent_id)

@@ -11,7 +11,7 @@ import msgspec
 from openclaw.channels.manager import RunningAccount
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.views.channels import by_channel, summary_of
 
 methods = MethodTable()
@@ -28,7 +28,7 @@ class ChannelsLogout(Params):
 
 
 @methods.add("channels.status", ChannelsStatus)
-async def channels_status(call: Call) -> Any:
+async def channels_status(call: MethodCall) -> Any:
     """The configured channels and their accounts; the Gateway's own web chat is not one."""
     params: ChannelsStatus = call.params
     gateway = call.gateway
@@ -60,7 +60,7 @@ async def channels_status(call: Call) -> Any:
 
 
 @methods.add("channels.logout", ChannelsLogout)
-async def channels_logout(call: Call) -> Any:
+async def channels_logout(call: MethodCall) -> Any:
     params: ChannelsLogout = call.params
     services = call.gateway.channel_services
     if services is None or params.channel not in by_channel(services.channels):
@@ -84,14 +84,14 @@ class PairingApprove(Params):
 
 
 @methods.add("pairing.list", PairingList, access="pairing")
-async def list_pairing(call: Call) -> Any:
+async def list_pairing(call: MethodCall) -> Any:
     """Requests that have not expired, of one channel or of all, oldest first."""
     waiting = await call.gateway.pairing.pending(call.params.channel)
     return {"requests": [{"channel": channel, **msgspec.to_builtins(request)} for channel, request in waiting]}
 
 
 @methods.add("pairing.approve", PairingApprove, access="pairing")
-async def approve_pairing(call: Call) -> Any:
+async def approve_pairing(call: MethodCall) -> Any:
     """Lets the sender of the code in. With ``notify`` it also tells them so on their channel."""
     params: PairingApprove = call.params
     approved = await call.gateway.pairing.approve(params.code, params.channel)

@@ -8,7 +8,7 @@ import msgspec
 
 from openclaw.gateway.auth.authorise import ADMIN, APPROVALS
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.session_target import entry_of, require_configured, target_of, transcript_ref
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.accept import Incoming
@@ -53,7 +53,7 @@ class ChatSend(Params):
 
 
 @methods.add("chat.send", ChatSend)
-async def send(call: Call) -> Any:
+async def send(call: MethodCall) -> Any:
     params: ChatSend = call.params
     gateway, client, run_id = call.gateway, call.client, params.idempotency_key
     session = target_of(gateway, params.session_key)
@@ -91,7 +91,7 @@ async def send(call: Call) -> Any:
     return {**answer, "warnings": warnings} if warnings else answer
 
 
-async def _answer(call: Call, message: Incoming) -> dict[str, Any]:
+async def _answer(call: MethodCall, message: Incoming) -> dict[str, Any]:
     gateway, run_id = call.gateway, message.run_id
     result = await gateway.pipeline.process(message)
     if isinstance(result, Accepted):
@@ -100,7 +100,7 @@ async def _answer(call: Call, message: Incoming) -> dict[str, Any]:
         return _acknowledgement(result.submission)
     if isinstance(result, Handled):
         if result.stopped is not None:
-            return {"ok": True, "aborted": bool(result.stopped.run_ids), "runIds": result.stopped.run_ids}
+            return {"ok": True, "aborted": bool(result.stopped), "runIds": result.stopped}
         call.client.finish_after(run_id)
         gateway.spawn(gateway.pipeline.answer(message, result))
         return {"runId": run_id, "status": "started"}
@@ -142,7 +142,7 @@ class ChatAbort(Params):
 
 
 @methods.add("chat.abort", ChatAbort)
-async def abort(call: Call) -> Any:
+async def abort(call: MethodCall) -> Any:
     params: ChatAbort = call.params
     target = target_of(call.gateway, params.session_key)
     await call.gateway.dispatcher.admission.wait_for_earlier(target.key)
@@ -171,7 +171,7 @@ class ChatHistory(Params):
 
 
 @methods.add("chat.history", ChatHistory)
-async def history(call: Call) -> Any:
+async def history(call: MethodCall) -> Any:
     params: ChatHistory = call.params
     target = target_of(call.gateway, params.session_key)
     entry = await entry_of(call.gateway, target)
@@ -193,7 +193,7 @@ class ChatInject(Params):
 
 
 @methods.add("chat.inject", ChatInject)
-async def inject(call: Call) -> Any:
+async def inject(call: MethodCall) -> Any:
     """Adds an assistant message that no model wrote, such as a note from another program."""
     params: ChatInject = call.params
     gateway = call.gateway

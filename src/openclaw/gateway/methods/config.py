@@ -18,7 +18,7 @@ from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 
 methods = MethodTable()
 
@@ -37,7 +37,7 @@ class ConfigChange(Params):
 
 
 @methods.add("config.get", NoParams)
-async def get(call: Call) -> Any:
+async def get(call: MethodCall) -> Any:
     store = call.gateway.runtime.config
     await store.reload()
     return await asyncio.to_thread(snapshot_view, store.snapshot)
@@ -65,7 +65,7 @@ def _issue(issue: Any) -> dict[str, Any]:
 
 
 @methods.add("config.schema", NoParams)
-async def schema(call: Call) -> Any:
+async def schema(call: MethodCall) -> Any:
     from openclaw.config.jsonschema import config_schema, ui_hints
 
     answer = await asyncio.to_thread(lambda: {"schema": config_schema(), "uiHints": ui_hints()})
@@ -73,7 +73,7 @@ async def schema(call: Call) -> Any:
 
 
 @methods.add("config.set", ConfigSet)
-async def set_config(call: Call) -> Any:
+async def set_config(call: MethodCall) -> Any:
     params: ConfigSet = call.params
     store = call.gateway.runtime.config
     written = await _write(lambda: store.write_raw(params.raw, params.base_hash))
@@ -82,7 +82,7 @@ async def set_config(call: Call) -> Any:
 
 
 @methods.add("config.patch", ConfigChange)
-async def patch(call: Call) -> Any:
+async def patch(call: MethodCall) -> Any:
     params: ConfigChange = call.params
     try:
         change, _ = parse_source(params.raw)
@@ -95,12 +95,12 @@ async def patch(call: Call) -> Any:
 
 
 @methods.add("config.apply", ConfigChange)
-async def apply(call: Call) -> Any:
+async def apply(call: MethodCall) -> Any:
     params: ConfigChange = call.params
     return await _change(call, lambda: call.gateway.runtime.config.write_raw(params.raw, params.base_hash))
 
 
-async def _change(call: Call, write: Callable[[], Snapshot]) -> dict[str, Any]:
+async def _change(call: MethodCall, write: Callable[[], Snapshot]) -> dict[str, Any]:
     """Writes, makes the change effective, and restarts only when something changed that cannot be applied live."""
     params: ConfigChange = call.params
     gateway = call.gateway

@@ -20,7 +20,7 @@ from openclaw.agent.request_log import (
     words_of,
 )
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.session_target import entry_of, find_row, target_of
 from openclaw.models.calls import wire_body
 from openclaw.sessions.keys import SessionRef
@@ -48,7 +48,7 @@ class ContextGet(Params):
 
 
 @methods.add("context.get", ContextGet, access="admin")
-async def get(call: Call) -> Any:
+async def get(call: MethodCall) -> Any:
     params: ContextGet = call.params
     run = (
         await _run(call.gateway, params.run_id) if params.run_id else (await _last_runs(call.gateway, params.key, 1))[0]
@@ -132,7 +132,7 @@ class ContextDiff(Params):
 
 
 @methods.add("context.diff", ContextDiff, access="admin")
-async def diff(call: Call) -> Any:
+async def diff(call: MethodCall) -> Any:
     """The differences between two runs. Without ids the session's last two runs are compared."""
     params: ContextDiff = call.params
     gateway = call.gateway
@@ -165,7 +165,7 @@ class ContextFind(Params):
 
 
 @methods.add("context.find", ContextFind, access="admin")
-async def find(call: Call) -> Any:
+async def find(call: MethodCall) -> Any:
     """Tells in which of the session's last runs the phrase came into the model's view, and when and why it left."""
     params: ContextFind = call.params
     runs = await _last_runs(call.gateway, params.key, params.limit)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from openclaw.gateway.auth.devices import summary
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 
 methods = MethodTable()
 
@@ -29,13 +29,13 @@ class TokenRevoke(Params):
 
 
 @methods.add("device.pair.list", NoParams)
-async def list_devices(call: Call) -> Any:
+async def list_devices(call: MethodCall) -> Any:
     await call.gateway.devices.load()
     return call.gateway.devices.listing()
 
 
 @methods.add("device.pair.approve", PairRequest)
-async def approve(call: Call) -> Any:
+async def approve(call: MethodCall) -> Any:
     request_id: str = call.params.request_id
     device = await call.gateway.devices.approve(request_id)
     if device is None:
@@ -45,7 +45,7 @@ async def approve(call: Call) -> Any:
 
 
 @methods.add("device.pair.reject", PairRequest)
-async def reject(call: Call) -> Any:
+async def reject(call: MethodCall) -> Any:
     request = await call.gateway.devices.reject(call.params.request_id)
     if request is None:
         raise MethodError("unknown requestId")
@@ -54,7 +54,7 @@ async def reject(call: Call) -> Any:
 
 
 @methods.add("device.token.rotate", TokenRotate)
-async def rotate(call: Call) -> Any:
+async def rotate(call: MethodCall) -> Any:
     params: TokenRotate = call.params
     token = await call.gateway.devices.rotate_token(params.device_id, params.role, params.scopes)
     if token is None:
@@ -64,7 +64,7 @@ async def rotate(call: Call) -> Any:
 
 
 @methods.add("device.token.revoke", TokenRevoke)
-async def revoke(call: Call) -> Any:
+async def revoke(call: MethodCall) -> Any:
     params: TokenRevoke = call.params
     token = await call.gateway.devices.revoke_token(params.device_id, params.role)
     if token is None:

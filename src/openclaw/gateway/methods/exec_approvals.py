@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.tools.exec.approvals import (
     TIMEOUT_MS,
     Approval,
@@ -48,21 +48,12 @@ class RequestParams(Params):
 
 
 @methods.add("exec.approval.request", RequestParams)
-async def request(call: Call) -> Any:
+async def request(call: MethodCall) -> Any:
     """Answers once a person has decided. ``decision`` is null when nobody decided in time."""
-    params: RequestParams = call.params
-    asked = ApprovalRequest(
-        command=params.command,
-        cwd=params.cwd,
-        host=params.host,
-        security=params.security,
-        ask=params.ask,
-        agent_id=params.agent_id,
-        resolved_path=params.resolved_path,
-        session_key=params.session_key,
-    )
+    fields = msgspec.structs.asdict(call.params)
+    id, timeout_ms = fields.pop("id"), fields.pop("timeout_ms") or TIMEOUT_MS
     try:
-        approval = _approvals(call).ask(asked, id=params.id, timeout_ms=params.timeout_ms or TIMEOUT_MS)
+        approval = _approvals(call).ask(ApprovalRequest(**fields), id=id, timeout_ms=timeout_ms)
     except ValueError as error:
         raise MethodError(str(error)) from None
     await _approvals(call).keep(approval)
@@ -82,7 +73,7 @@ class ResolveParams(Params):
 
 
 @methods.add("exec.approval.resolve", ResolveParams)
-async def resolve(call: Call) -> Any:
+async def resolve(call: MethodCall) -> Any:
     params: ResolveParams = call.params
     try:
         decision = msgspec.convert(params.decision, Decision)
@@ -97,7 +88,7 @@ async def resolve(call: Call) -> Any:
 
 
 @methods.add("exec.approvals.get", NoParams)
-async def get(call: Call) -> Any:
+async def get(call: MethodCall) -> Any:
     try:
         return (await _rules(call).snapshot()).view()
     except BadRules as bad:
@@ -110,7 +101,7 @@ class SetParams(Params):
 
 
 @methods.add("exec.approvals.set", SetParams)
-async def set_rules(call: Call) -> Any:
+async def set_rules(call: MethodCall) -> Any:
     params: SetParams = call.params
     try:
         return (await _rules(call).replace(params.file, params.base_hash)).view()
@@ -118,13 +109,13 @@ async def set_rules(call: Call) -> Any:
         raise MethodError(str(bad)) from None
 
 
-def _approvals(call: Call) -> Approvals:
+def _approvals(call: MethodCall) -> Approvals:
     approvals = call.gateway.runtime.approvals
     assert approvals is not None
     return approvals
 
 
-def _rules(call: Call) -> ApprovalRules:
+def _rules(call: MethodCall) -> ApprovalRules:
     rules = call.gateway.runtime.approval_rules
     assert rules is not None
     return rules

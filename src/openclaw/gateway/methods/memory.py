@@ -12,7 +12,7 @@ import msgspec
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
 from openclaw.config.schema import MemorySearch
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.session_target import require_agent
 from openclaw.memory.embedders import EmbeddingFailed
 from openclaw.memory.files import memory_files
@@ -49,7 +49,7 @@ class MemoryStatus(Params):
 
 
 @methods.add("memory.status", MemoryStatus, access="read")
-async def status(call: Call) -> Any:
+async def status(call: MethodCall) -> Any:
     params: MemoryStatus = call.params
     notes = notes_of(call.gateway, params.agent_id)
     settings, search = notes.settings, notes.search
@@ -79,7 +79,7 @@ class MemoryIndexParams(Params):
 
 
 @methods.add("memory.index", MemoryIndexParams, access="write")
-async def index(call: Call) -> Any:
+async def index(call: MethodCall) -> Any:
     params: MemoryIndexParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
     counts, embedder, fallback = await notes.search.refresh(anew=params.force)
@@ -96,7 +96,7 @@ class MemorySearchParams(Params):
 
 
 @methods.add("memory.search", MemorySearchParams, access="read")
-async def search(call: Call) -> Any:
+async def search(call: MethodCall) -> Any:
     params: MemorySearchParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
     usual = notes.settings.query

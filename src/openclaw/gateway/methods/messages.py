@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.session_target import target_of
 from openclaw.gateway.views.why import LONGEST_NUMBER, explain, facts, row_facts
 from openclaw.runs.why import life_of
@@ -23,7 +23,7 @@ class MessagesList(Params):
 
 
 @methods.add("messages.list", MessagesList, access="read")
-async def list_messages(call: Call) -> Any:
+async def list_messages(call: MethodCall) -> Any:
     """The accepted messages, newest first."""
     params: MessagesList = call.params
     key = None if params.session_key is None else target_of(call.gateway, params.session_key).key
@@ -37,7 +37,7 @@ class MessagesGet(Params):
 
 
 @methods.add("messages.get", MessagesGet, access="read")
-async def get(call: Call) -> Any:
+async def get(call: MethodCall) -> Any:
     params: MessagesGet = call.params
     ledger = call.gateway.runtime.ledger
     if params.run_id is not None and params.id is None:
@@ -57,6 +57,6 @@ class MessagesWhy(Params):
 
 
 @methods.add("messages.why", MessagesWhy, access="read")
-async def why(call: Call) -> Any:
+async def why(call: MethodCall) -> Any:
     found = await explain(call.gateway, call.params.ref)
     return {"ts": call.gateway.runtime.clock.now_ms(), "ref": call.params.ref, **found}

@@ -14,7 +14,7 @@ from openclaw.channels.manager import RunningAccount
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.session_target import check_send_policy, entry_of, target_of
 from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.inbound.notices import injected_message
@@ -48,7 +48,7 @@ class SendParams(Params):
 
 
 @methods.add("send", SendParams)
-async def send(call: Call) -> Any:
+async def send(call: MethodCall) -> Any:
     """Writes the message down, then sends it. It goes out even after a crash, and one key never sends twice."""
     params: SendParams = call.params
     gateway = call.gateway

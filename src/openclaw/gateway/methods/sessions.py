@@ -9,7 +9,7 @@ import msgspec
 
 from openclaw.gateway.methods.session_patch import SessionsPatch, apply_patch, resolved_model
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.session_target import entry_of, target_of, transcript_ref
 from openclaw.gateway.views import session_rows
 from openclaw.outbound.preview import (
@@ -52,7 +52,7 @@ class SessionsList(Params):
 
 
 @methods.add("sessions.list", SessionsList)
-async def list_sessions(call: Call) -> Any:
+async def list_sessions(call: MethodCall) -> Any:
     params: SessionsList = call.params
     gateway = call.gateway
     rows = [row async for row in _selected(call, params)]
@@ -74,7 +74,7 @@ async def list_sessions(call: Call) -> Any:
     }
 
 
-async def _selected(call: Call, params: SessionsList) -> AsyncIterator[SessionRow]:
+async def _selected(call: MethodCall, params: SessionsList) -> AsyncIterator[SessionRow]:
     """The matching rows, newest first. The search stops as soon as there are enough."""
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
     needle = (params.search or "").strip().lower()
@@ -100,7 +100,7 @@ async def _selected(call: Call, params: SessionsList) -> AsyncIterator[SessionRo
             break
 
 
-async def _look_inside(call: Call, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
+async def _look_inside(call: MethodCall, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:
     messages = await last_messages(call.gateway.runtime.transcripts, row, 20)
     if params.include_derived_titles:
         begun = await first_messages(call.gateway.runtime.transcripts, row)
@@ -118,14 +118,14 @@ class SessionsPreview(Params):
 
 
 @methods.add("sessions.preview", SessionsPreview)
-async def preview(call: Call) -> Any:
+async def preview(call: MethodCall) -> Any:
     params: SessionsPreview = call.params
     limit, max_chars = min(params.limit, 50), min(params.max_chars, 2000)
     previews = [await _preview_of(call, key, limit, max_chars) for key in params.keys[:64]]
     return {"ts": call.gateway.runtime.clock.now_ms(), "previews": previews}
 
 
-async def _preview_of(call: Call, key: str, limit: int, max_chars: int) -> dict[str, Any]:
+async def _preview_of(call: MethodCall, key: str, limit: int, max_chars: int) -> dict[str, Any]:
     target = target_of(call.gateway, key)
     entry = await entry_of(call.gateway, target)
     if entry is None:
@@ -152,7 +152,7 @@ class SessionsResolve(Params):
 
 
 @methods.add("sessions.resolve", SessionsResolve)
-async def resolve(call: Call) -> Any:
+async def resolve(call: MethodCall) -> Any:
     params: SessionsResolve = call.params
     given = [value.strip() for value in (params.key, params.session_id, params.label) if value and value.strip()]
     if not given:
@@ -186,7 +186,7 @@ async def resolve(call: Call) -> Any:
 
 
 @methods.add("sessions.patch", SessionsPatch)
-async def patch(call: Call) -> Any:
+async def patch(call: MethodCall) -> Any:
     params: SessionsPatch = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
@@ -217,7 +217,7 @@ class SessionKey(Params):
 
 
 @methods.add("sessions.reset", SessionKey)
-async def reset(call: Call) -> Any:
+async def reset(call: MethodCall) -> Any:
     """Gives the key a new session id. Running work is stopped first; the old transcript stays."""
     gateway = call.gateway
     target = target_of(gateway, call.params.key)
@@ -239,7 +239,7 @@ class SessionsDelete(Params):
 
 
 @methods.add("sessions.delete", SessionsDelete)
-async def delete(call: Call) -> Any:
+async def delete(call: MethodCall) -> Any:
     params: SessionsDelete = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
@@ -269,7 +269,7 @@ class SessionsCompact(Params):
 
 
 @methods.add("sessions.compact", SessionsCompact)
-async def compact(call: Call) -> Any:
+async def compact(call: MethodCall) -> Any:
     """Keeps the last lines of a transcript. The whole file stays beside it, and the header is never lost."""
     params: SessionsCompact = call.params
     gateway = call.gateway
@@ -298,7 +298,7 @@ async def compact(call: Call) -> Any:
 
 
 @methods.add("sessions.archived", SessionKey, access="read")
-async def archived(call: Call) -> Any:
+async def archived(call: MethodCall) -> Any:
     target = target_of(call.gateway, call.params.key)
     entry = await entry_of(call.gateway, target)
     answer: dict[str, Any] = {"ts": call.gateway.runtime.clock.now_ms(), "key": shown_key(target.key)}
@@ -315,7 +315,7 @@ class SessionsResume(Params):
 
 
 @methods.add("sessions.resume", SessionsResume, access="admin")
-async def resume(call: Call) -> Any:
+async def resume(call: MethodCall) -> Any:
     params: SessionsResume = call.params
     if params.session_id is not None and params.index is not None:
         raise MethodError("Provide either sessionId or index (not both)")
@@ -339,7 +339,7 @@ async def resume(call: Call) -> Any:
 
 
 @methods.add("sessions.tree", SessionKey, access="read")
-async def tree(call: Call) -> Any:
+async def tree(call: MethodCall) -> Any:
     """Every entry with its parent, in the order written. The next message follows ``leafId``."""
     target = target_of(call.gateway, call.params.key)
     transcript = await _transcript(call, target)
@@ -365,7 +365,7 @@ class SessionsBranch(Params):
 
 
 @methods.add("sessions.branch", SessionsBranch, access="admin")
-async def branch(call: Call) -> Any:
+async def branch(call: MethodCall) -> Any:
     params: SessionsBranch = call.params
     target = target_of(call.gateway, params.key)
     if call.gateway.dispatcher.occupied(target.key):
@@ -388,7 +388,7 @@ class SessionsLabel(Params):
 
 
 @methods.add("sessions.label", SessionsLabel, access="admin")
-async def label(call: Call) -> Any:
+async def label(call: MethodCall) -> Any:
     params: SessionsLabel = call.params
     target = target_of(call.gateway, params.key)
 
@@ -401,7 +401,7 @@ async def label(call: Call) -> Any:
     return {"ok": True, "key": target.key, "entryId": await call.gateway.dispatcher.exclusively(target.key, name)}
 
 
-async def _transcript(call: Call, target: SessionRef) -> Transcript:
+async def _transcript(call: MethodCall, target: SessionRef) -> Transcript:
     entry = await entry_of(call.gateway, target)
     transcript = None
     if entry is not None:

@@ -13,7 +13,7 @@ from openclaw.config.secrets import redacted
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.methods.config import patch_config
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.paths import normalize_agent_id
 
 methods = MethodTable()
@@ -24,7 +24,7 @@ class SkillsStatus(Params):
 
 
 @methods.add("skills.status", SkillsStatus)
-async def status(call: Call) -> Any:
+async def status(call: MethodCall) -> Any:
     params: SkillsStatus = call.params
     gateway = call.gateway
     config = gateway.runtime.config.current
@@ -88,7 +88,7 @@ class SkillsUpdate(Params):
 
 
 @methods.add("skills.update", SkillsUpdate)
-async def update(call: Call) -> Any:
+async def update(call: MethodCall) -> Any:
     params: SkillsUpdate = call.params
     key = params.skill_key.strip()
     known = await asyncio.to_thread(_keys, call.gateway)
@@ -119,7 +119,7 @@ def _keys(gateway: Gateway) -> set[str]:
 
 
 @methods.add("skills.bins", NoParams)
-async def skills_bins(call: Call) -> Any:
+async def skills_bins(call: MethodCall) -> Any:
     """The programs that the agents' skills need, whether they are installed or not."""
     gateway = call.gateway
     config = gateway.runtime.config.current

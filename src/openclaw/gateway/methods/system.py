@@ -13,7 +13,7 @@ from openclaw import __version__
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.health import heartbeat_summary
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.replay import LET_GO, Resumption, catch_up, resume
 from openclaw.gateway.views.channels import summary_lines
 from openclaw.gateway.views.session_rows import list_kind, model_defaults, most_recent, row_view
@@ -32,12 +32,12 @@ class HealthParams(Params):
 
 
 @methods.add("health", HealthParams)
-async def health(call: Call) -> Any:
+async def health(call: MethodCall) -> Any:
     return await call.gateway.health.current(probe=call.params.probe)
 
 
 @methods.add("status", NoParams)
-async def status(call: Call) -> Any:
+async def status(call: MethodCall) -> Any:
     gateway = call.gateway
     config = gateway.runtime.config.current
     agents: list[dict[str, Any]] = []
@@ -136,38 +136,20 @@ class SystemEvent(Params):
     tags: list[str] | None = None
 
 
-_FACTS = {
-    "deviceId": "device_id",
-    "instanceId": "instance_id",
-    "host": "host",
-    "ip": "ip",
-    "mode": "mode",
-    "version": "version",
-    "platform": "platform",
-    "deviceFamily": "device_family",
-    "modelIdentifier": "model_identifier",
-    "lastInputSeconds": "last_input_seconds",
-    "reason": "reason",
-    "roles": "roles",
-    "scopes": "scopes",
-    "tags": "tags",
-}
-
-
 @methods.add("system-presence", NoParams)
-async def presence(call: Call) -> Any:
+async def presence(call: MethodCall) -> Any:
     return call.gateway.presence.listing()
 
 
 @methods.add("system-event", SystemEvent)
-async def system_event(call: Call) -> Any:
+async def system_event(call: MethodCall) -> Any:
     """Takes a line of the form ``Node: …`` as presence. Another text waits for the session's next run."""
     params: SystemEvent = call.params
     text = params.text.strip()
     if not text:
         raise MethodError("text required")
     gateway = call.gateway
-    facts = {wire: getattr(params, name) for wire, name in _FACTS.items()}
+    facts = {name: value for name, value in msgspec.to_builtins(params).items() if name not in ("text", "sessionKey")}
     if not gateway.presence.announce(text, facts):
         gateway.runtime.notes.add(gateway.canonical_key(params.session_key), text)
     gateway.publish_presence()
@@ -175,7 +157,7 @@ async def system_event(call: Call) -> Any:
 
 
 @methods.add("last-heartbeat", NoParams)
-async def last_heartbeat(call: Call) -> Any:
+async def last_heartbeat(call: MethodCall) -> Any:
     """Always null, because this version runs no heartbeats."""
     return None
 
@@ -187,7 +169,7 @@ class LogsTail(Params):
 
 
 @methods.add("logs.tail", LogsTail)
-async def tail(call: Call) -> Any:
+async def tail(call: MethodCall) -> Any:
     params: LogsTail = call.params
     path = log_path(call.gateway.runtime.state_dir, call.gateway.runtime.config.current.logging.file)
     return await asyncio.to_thread(read_tail, path, params.cursor, params.limit, params.max_bytes)
@@ -244,7 +226,7 @@ class EventsReplay(Params):
 
 
 @methods.add("events.replay", EventsReplay, access="read")
-async def replay(call: Call) -> Any:
+async def replay(call: MethodCall) -> Any:
     """Sends every broadcast after that number, then the answer.
 
     ``gap`` says that some broadcasts are no longer kept. The client must then load its state again.
@@ -263,7 +245,7 @@ async def replay(call: Call) -> Any:
 
 
 @methods.add("models.list", NoParams)
-async def list_models(call: Call) -> Any:
+async def list_models(call: MethodCall) -> Any:
     """All models; ``available`` says whether one could be called now."""
     catalogue = call.gateway.runtime.catalogue()
     usable = {model.ref for model in catalogue.available()}

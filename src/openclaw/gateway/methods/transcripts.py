@@ -12,7 +12,7 @@ import msgspec
 
 from openclaw.clock import iso_utc
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
 from openclaw.gateway.views.history import as_people_see_it, joined_parts
 from openclaw.sessions.archive import compress_old
@@ -48,7 +48,7 @@ class SessionsSearch(Params):
 
 
 @methods.add("sessions.search", SessionsSearch, access="read")
-async def search(call: Call) -> Any:
+async def search(call: MethodCall) -> Any:
     params: SessionsSearch = call.params
     gateway = call.gateway
     folders = gateway.transcript_folders()
@@ -89,7 +89,7 @@ class SessionsExport(Params):
 
 
 @methods.add("sessions.export", SessionsExport, access="read")
-async def export(call: Call) -> Any:
+async def export(call: MethodCall) -> Any:
     params: SessionsExport = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
@@ -131,7 +131,7 @@ class SessionsImport(Params):
 
 
 @methods.add("sessions.import", SessionsImport, access="admin")
-async def import_(call: Call) -> Any:
+async def import_(call: MethodCall) -> Any:
     params: SessionsImport = call.params
     gateway = call.gateway
     target = target_of(gateway, params.key)
@@ -174,7 +174,7 @@ class SessionsArchive(Params):
 
 
 @methods.add("sessions.archive", SessionsArchive, access="admin")
-async def archive(call: Call) -> Any:
+async def archive(call: MethodCall) -> Any:
     """Compresses old transcripts now rather than in the next hour."""
     runtime, days = call.gateway.runtime, call.params.after_days
     done = await compress_old(

@@ -14,7 +14,7 @@ from openclaw.agent.prompt.report import stored_report
 from openclaw.agent.spend import report as spend_report
 from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params, Positive
-from openclaw.gateway.server.registry import Call, MethodError, MethodTable
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.session_target import find_row, transcript_ref
 from openclaw.gateway.views import spend as spend_view
 from openclaw.gateway.views.session_rows import model_defaults, row_view
@@ -52,7 +52,7 @@ class SessionsUsage(Params):
 
 
 @methods.add("sessions.usage", SessionsUsage)
-async def sessions_usage(call: Call) -> Any:
+async def sessions_usage(call: MethodCall) -> Any:
     params: SessionsUsage = call.params
     gateway = call.gateway
     days = _days(gateway, params.start_date, params.end_date, zone_is_utc=True)
@@ -183,7 +183,7 @@ class OneSession(Params):
 
 
 @methods.add("sessions.usage.timeseries", OneSession)
-async def timeseries(call: Call) -> Any:
+async def timeseries(call: MethodCall) -> Any:
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
     path = spend_report.transcript_path(gateway.runtime, SessionRef(row.agent_id, row.key), row.entry)
@@ -198,7 +198,7 @@ class UsageLogs(Params):
 
 
 @methods.add("sessions.usage.logs", UsageLogs)
-async def logs(call: Call) -> Any:
+async def logs(call: MethodCall) -> Any:
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
     ref = transcript_ref(SessionRef(row.agent_id, row.key), row.entry)
@@ -226,7 +226,7 @@ class UsageCost(Params):
 
 
 @methods.add("usage.cost", UsageCost)
-async def usage_cost(call: Call) -> Any:
+async def usage_cost(call: MethodCall) -> Any:
     """The cost of all agents for each day in the user's zone."""
     params: UsageCost = call.params
     gateway = call.gateway
@@ -248,6 +248,6 @@ async def usage_cost(call: Call) -> Any:
 
 
 @methods.add("usage.status", NoParams)
-async def usage_status(call: Call) -> Any:
+async def usage_status(call: MethodCall) -> Any:
     """The quotas that providers report. None of the supported providers reports any."""
     return {"updatedAt": call.gateway.runtime.clock.now_ms(), "providers": []}

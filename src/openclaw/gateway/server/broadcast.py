@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from openclaw.gateway.auth.authorise import EVENT_SCOPES, may_receive
 from openclaw.gateway.server import frames
+from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.replay import REPLAY, Backlog, KeptEvent
 
 MAX_BUFFERED_BYTES = 1_572_864
@@ -25,17 +26,34 @@ TOOL_EVENTS = "tool-events"
 log = logging.getLogger("openclaw.gateway.ws")
 
 
-class ClientInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a client says about itself."""
+ClientId: TypeAlias = Literal[
+    "webchat-ui",
+    "openclaw-control-ui",
+    "webchat",
+    "cli",
+    "gateway-client",
+    "openclaw-macos",
+    "openclaw-ios",
+    "openclaw-android",
+    "node-host",
+    "test",
+    "fingerprint",
+    "openclaw-probe",
+]
+ClientMode: TypeAlias = Literal["webchat", "cli", "ui", "backend", "node", "probe", "test"]
 
-    id: str
-    version: str
-    platform: str
-    mode: str
-    display_name: str | None = None
-    device_family: str | None = None
-    model_identifier: str | None = None
-    instance_id: str | None = None
+
+class ClientInfo(Params, omit_defaults=True):
+    """What a client says about itself when it connects."""
+
+    id: ClientId
+    version: NonEmpty
+    platform: NonEmpty
+    mode: ClientMode
+    display_name: NonEmpty | None = None
+    device_family: NonEmpty | None = None
+    model_identifier: NonEmpty | None = None
+    instance_id: NonEmpty | None = None
 
 
 class Sink(Protocol):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
-from openclaw.gateway.auth.origin import Peer
+from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.server import frames, registry
 from openclaw.gateway.server.broadcast import Client
 from openclaw.gateway.server.handshake import ConnectGrant, ConnectParams, ConnectRefused, admit, hello_ok
@@ -147,7 +147,7 @@ class PatientSocket(web.WebSocketResponse):
 class Connection:
     """Serves one client, from its ``connect`` until the socket is closed."""
 
-    def __init__(self, gateway: Gateway, peer: Peer, handshake_timeout_s: float) -> None:
+    def __init__(self, gateway: Gateway, peer: PeerAddress, handshake_timeout_s: float) -> None:
         self._gateway = gateway
         self._peer = peer
         self._handshake_timeout_s = handshake_timeout_s
@@ -195,7 +195,7 @@ class Connection:
             return None
         try:
             # The shield lets a write of the device files finish when the caller hangs up.
-            admission = await asyncio.shield(self._gateway.spawn(self._admit(request)))
+            grant = await asyncio.shield(self._gateway.spawn(self._admit(request)))
         except ConnectRefused as refused:
             fields = {"conn": self._id, "ip": self._peer.ip, "code": refused.close_code}
             log.warning("refused %s: %s", self._peer.ip, refused, extra={"fields": fields})
@@ -205,7 +205,7 @@ class Connection:
             sink.write_now(sink.pack(frames.encode_error(request.id, error)))
             await sink.closed(refused.close_code, str(refused))
             return None
-        return self._welcome(sink, request.id, admission)
+        return self._welcome(sink, request.id, grant)
 
     async def _admit(self, request: frames.Request) -> ConnectGrant:
         if request.method != "connect":
@@ -216,29 +216,30 @@ class Connection:
             raise ConnectRefused(str(error)) from None
         return await admit(self._gateway, connect, self._peer, self._nonce)
 
-    def _welcome(self, sink: WebSocketSink, id: str, admission: ConnectGrant) -> Client:
+    def _welcome(self, sink: WebSocketSink, id: str, grant: ConnectGrant) -> Client:
+        connect = grant.connect
         client = Client(
             sink,
             conn_id=self._id,
-            role=admission.role,
-            scopes=frozenset(admission.scopes),
-            caps=admission.caps,
-            client_info=admission.info,
+            role=grant.role,
+            scopes=frozenset(grant.scopes),
+            caps=frozenset(connect.caps),
+            client_info=connect.client,
             is_local=self._peer.is_local,
             ip=self._peer.ip,
         )
-        client.device_id = admission.device_id
-        client.by_device_token = admission.by_device_token
-        self._gateway.client_came(client, admission.scopes)
-        broadcaster, last = self._gateway.broadcaster, admission.last_seq
-        resumption = None if last is None else resume(broadcaster, last, admission.epoch)
-        client.send_frame(frames.encode_response(id, hello_ok(self._gateway, admission, self._id, resumption)))
+        client.device_id = connect.device.id if connect.device else None
+        client.by_device_token = grant.by_device_token
+        self._gateway.client_came(client, grant.scopes)
+        broadcaster, last = self._gateway.broadcaster, connect.last_seq
+        resumption = None if last is None else resume(broadcaster, last, connect.epoch)
+        client.send_frame(frames.encode_response(id, hello_ok(self._gateway, grant, self._id, resumption)))
         broadcaster.add(client)
         if resumption is not None:
             client.live = False  # The client is live again once it has been sent what it missed.
             self._gateway.spawn(catch_up(broadcaster, client, resumption.after))
         self._gateway.health.refresh_soon()
-        log.debug("connected %s", admission.info.id, extra={"fields": {"conn": self._id, "role": admission.role}})
+        log.debug("connected %s", connect.client.id, extra={"fields": {"conn": self._id, "role": grant.role}})
         return client
 
     async def _listen(self, ws: web.WebSocketResponse, client: Client) -> None:

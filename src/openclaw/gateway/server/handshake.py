@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -16,7 +16,7 @@ from openclaw.gateway.auth.devices import (
     signature_is_valid,
     signed_text,
 )
-from openclaw.gateway.auth.origin import Peer, origin_refusal
+from openclaw.gateway.auth.origin import PeerAddress, origin_refusal
 from openclaw.gateway.auth.shared_auth import SharedSecret, check, is_control_ui, is_webchat, refusal_text
 from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES, ClientInfo
 from openclaw.gateway.server.frames import MAX_FRAME_BYTES, PROTOCOL_VERSION, Text
@@ -27,33 +27,7 @@ from openclaw.gateway.server.replay import Resumption
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
-ClientId = Literal[
-    "webchat-ui",
-    "openclaw-control-ui",
-    "webchat",
-    "cli",
-    "gateway-client",
-    "openclaw-macos",
-    "openclaw-ios",
-    "openclaw-android",
-    "node-host",
-    "test",
-    "fingerprint",
-    "openclaw-probe",
-]
-ClientMode = Literal["webchat", "cli", "ui", "backend", "node", "probe", "test"]
 Version = Annotated[int, msgspec.Meta(ge=1)]
-
-
-class ConnectClient(Params):
-    id: ClientId
-    version: Text
-    platform: Text
-    mode: ClientMode
-    display_name: Text | None = None
-    device_family: Text | None = None
-    model_identifier: Text | None = None
-    instance_id: Text | None = None
 
 
 class ConnectDevice(Params):
@@ -72,7 +46,7 @@ class ConnectAuth(Params):
 class ConnectParams(Params):
     min_protocol: Version
     max_protocol: Version
-    client: ConnectClient
+    client: ClientInfo
     caps: list[Text] = []
     commands: list[Text] = []
     permissions: dict[str, bool] = {}
@@ -109,18 +83,14 @@ class ConnectRefused(Exception):
 
 
 class ConnectGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """The role, the scopes and the device that the caller has on this connection."""
+    """What the caller asked for, and the role, the scopes and the device token that it gets on this connection."""
 
+    connect: ConnectParams
     role: str
     scopes: tuple[str, ...]
-    info: ClientInfo
-    caps: frozenset[str]
-    last_seq: int | None = None
-    epoch: str | None = None
-    """The epoch that ``last_seq`` belongs to."""
-    device_id: str | None = None
     device_token: dict[str, Any] | None = None
     by_device_token: bool = False
+    """True when the device's own token was accepted instead of the shared secret."""
 
     @property
     def auth_block(self) -> dict[str, Any] | None:
@@ -132,7 +102,7 @@ class ConnectGrant(msgspec.Struct, frozen=True, kw_only=True):
         return {"deviceToken": token["token"], "role": token["role"], "scopes": token["scopes"], "issuedAtMs": issued}
 
 
-async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str) -> ConnectGrant:
+async def admit(gateway: Gateway, connect: ConnectParams, peer: PeerAddress, nonce: str) -> ConnectGrant:
     """Decides on a well-formed ``connect``. Raises ``ConnectRefused``."""
     if connect.max_protocol < PROTOCOL_VERSION or connect.min_protocol > PROTOCOL_VERSION:
         details = {"expectedProtocol": PROTOCOL_VERSION}
@@ -151,10 +121,10 @@ async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str
     attempt = _Attempt(gateway, connect, peer, role, asked, scopes)
     if connect.device is None:
         attempt.without_device()
-        return attempt.admission()
+        return ConnectGrant(connect=connect, role=role, scopes=scopes)
     attempt.verify_device(connect.device, nonce)
     await gateway.devices.load()
-    by_token = False  # Whether the device's own token was accepted instead of the shared secret.
+    by_token = False
     if not attempt.verdict.ok:
         token = attempt.token
         by_token = bool(token) and gateway.devices.token_is_valid(connect.device.id, token or "", role, scopes)
@@ -163,7 +133,7 @@ async def admit(gateway: Gateway, connect: ConnectParams, peer: Peer, nonce: str
     if not attempt.pairing_is_bypassed:
         await attempt.ensure_paired(connect.device)
     issued = await gateway.devices.ensure_token(connect.device.id, role, scopes)
-    return attempt.admission(device_id=connect.device.id, device_token=issued, by_device_token=by_token)
+    return ConnectGrant(connect=connect, role=role, scopes=scopes, device_token=issued, by_device_token=by_token)
 
 
 class _Attempt:
@@ -173,7 +143,7 @@ class _Attempt:
         self,
         gateway: Gateway,
         connect: ConnectParams,
-        peer: Peer,
+        peer: PeerAddress,
         role: str,
         asked: tuple[str, ...],
         scopes: tuple[str, ...],
@@ -267,24 +237,12 @@ class _Attempt:
             self.gateway.broadcaster.publish("device.pair.requested", request, drop_if_slow=True)
         raise ConnectRefused("pairing required", code="NOT_PAIRED", details={"requestId": request["requestId"]})
 
-    def admission(self, **device: Any) -> ConnectGrant:
-        connect = self.connect
-        return ConnectGrant(
-            role=self.role,
-            scopes=self.scopes,
-            info=msgspec.convert(msgspec.to_builtins(connect.client), ClientInfo),
-            caps=frozenset(connect.caps),
-            last_seq=connect.last_seq,
-            epoch=connect.epoch,
-            **device,
-        )
-
 
 TICK_INTERVAL_MS = 30_000
 
 
 def hello_ok(
-    gateway: Gateway, admission: ConnectGrant, conn_id: str, resumption: Resumption | None = None
+    gateway: Gateway, grant: ConnectGrant, conn_id: str, resumption: Resumption | None = None
 ) -> dict[str, Any]:
     hello: dict[str, Any] = {
         "type": "hello-ok",
@@ -310,7 +268,7 @@ def hello_ok(
     }
     if resumption is not None:
         hello["server"]["replay"] = resumption.view(gateway.broadcaster)
-    if auth := admission.auth_block:
+    if auth := grant.auth_block:
         hello["auth"] = auth
     hello["policy"] = {
         "maxPayload": MAX_FRAME_BYTES,

@@ -65,7 +65,7 @@ class MethodError(Exception):
         )
 
 
-class Call:
+class MethodCall:
     """One request that is being answered."""
 
     def __init__(self, gateway: Gateway, client: Client, id: str, method: str, params: Any) -> None:
@@ -81,7 +81,7 @@ class Call:
         self.client.send_frame(frames.encode_response(self.id, payload))
 
 
-Handler = Callable[[Call], Awaitable[Any]]
+Handler = Callable[[MethodCall], Awaitable[Any]]
 H = TypeVar("H", bound=Handler)
 
 
@@ -142,7 +142,9 @@ class MethodTable:
         raise MethodError(f"unknown method: {shown}")
 
 
-def open_call(gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes) -> tuple[Method, Call]:
+def open_call(
+    gateway: Gateway, client: Client, id: str, name: str, raw: msgspec.Raw | bytes
+) -> tuple[Method, MethodCall]:
     """Authorises the call and decodes its parameters. Raises ``MethodError``."""
     found = gateway.methods.find(client, name)
     try:
@@ -154,7 +156,7 @@ def open_call(gateway: Gateway, client: Client, id: str, name: str, raw: msgspec
         raise MethodError(str(error)) from None
     except frames.NotJson:
         raise MethodError(f"invalid {name} params: must be valid JSON") from None
-    return found, Call(gateway, client, id, name, params if params is not None else {})
+    return found, MethodCall(gateway, client, id, name, params if params is not None else {})
 
 
 class Answer(msgspec.Struct, frozen=True):

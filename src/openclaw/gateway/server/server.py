@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from openclaw.gateway.auth.origin import Peer, peer_of
+from openclaw.gateway.auth.origin import PeerAddress, peer_of
 from openclaw.gateway.auth.shared_auth import start_problem
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
 from openclaw.net import is_loopback
@@ -29,7 +29,7 @@ MAX_CONNECTIONS = 1000
 
 log = logging.getLogger("openclaw.gateway")
 
-HttpHandler = Callable[[web.BaseRequest, "Gateway", Peer], Awaitable[web.StreamResponse]]
+HttpHandler = Callable[[web.BaseRequest, "Gateway", PeerAddress], Awaitable[web.StreamResponse]]
 Route = tuple[str, str, HttpHandler]
 """Verb, path, handler. A path that ends in ``*`` stands for everything below it."""
 
@@ -93,7 +93,7 @@ class Server:
             return web.json_response(error, status=404)
         return web.Response(status=404, text="Not Found")
 
-    async def _answer(self, handler: HttpHandler, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
+    async def _answer(self, handler: HttpHandler, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
         try:
             return await handler(request, self.gateway, peer)
         except (web.HTTPException, ConnectionError):
@@ -104,7 +104,7 @@ class Server:
             log.exception("%s %s failed", request.method, request.path[:200])
             return failure_response(request.path, error)
 
-    async def _handle_websocket(self, request: web.BaseRequest, peer: Peer) -> web.StreamResponse:
+    async def _handle_websocket(self, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
         if self._stopping or self._sockets >= MAX_CONNECTIONS:
             reason = "the Gateway is stopping" if self._stopping else "too many connections"
             return web.Response(status=503, text=f"Service Unavailable: {reason}", headers={"Retry-After": "1"})

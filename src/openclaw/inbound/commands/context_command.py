@@ -1,14 +1,18 @@
-"""``/context``: what the model is shown, by part and size."""
+"""``/context``, ``/compact`` and pins: what the model is shown, made shorter, and kept word for word."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from openclaw.agent.compaction.compaction import CompactionOutcome, NothingToDo
 from openclaw.agent.compaction.pins import Pin, PinRefused
+from openclaw.agent.prepare import session_report
 from openclaw.agent.prompt.report import context_detail, context_help, context_json, context_list
-from openclaw.inbound.commands.context import CommandContext
+from openclaw.inbound.commands.context import CommandContext, Facts
 from openclaw.models.base import ModelError
 from openclaw.models.catalogue import UnknownModel
 from openclaw.outbound.usage_text import percent, shortened, token_count
+from openclaw.runs.session_change import set_entry_fields
 from openclaw.sessions.entry import SessionEntry
 
 _VIEWS = {
@@ -20,8 +24,8 @@ _VIEWS = {
 }
 
 
-async def context(context: CommandContext) -> str:
-    wish = context.args.strip().removeprefix(":").strip().lower()
+async def context_sizes(context: CommandContext, facts: Facts, args: str) -> str:
+    wish, session = args.strip().removeprefix(":").strip().lower(), facts.session
     if wish in ("", "help"):
         return context_help()
     view = _VIEWS.get(wish)
@@ -30,37 +34,36 @@ async def context(context: CommandContext) -> str:
             f"Unknown /context mode. Use: /context, /context list, /context detail, or /context json.\n{context_help()}"
         )
     try:
-        report = await context.services.prompt_report(context.session)
+        report = await session_report(session.agent_id, session.key, context.runtime)
     except (ModelError, UnknownModel) as problem:
         return f"⚙️ {problem}"
-    entry = dict(context.entry or SessionEntry(sessionId=""))
+    entry: dict[str, Any] = dict(await context.entry(session) or SessionEntry(sessionId=""))
     if entry.get("contextTokens") is None:
-        entry["contextTokens"] = await context.services.context_window(context.session)
+        try:
+            entry["contextTokens"] = context.catalogue.default_for(context.config, session.agent_id).context_window
+        except UnknownModel:
+            entry["contextTokens"] = None
     return view(report, entry)
 
 
-async def compact(context: CommandContext) -> str:
-    session, compactions = context.session, context.services.compactions
-    wish = context.args.strip().removeprefix(":").strip()
+async def compact(context: CommandContext, facts: Facts, args: str) -> str:
+    session, compactions = facts.session, context.dispatcher.compactions
+    wish = args.strip().removeprefix(":").strip()
     match wish.lower():
         case "preview":
             return await compactions.preview(session.agent_id, session.key)
         case "undo":
-            return await _undo(context)
+            try:
+                await compactions.undo(session.agent_id, session.key)
+            except NothingToDo as nothing:
+                return f"⚙️ {nothing}"
+            fullness = await _fullness(context, facts)
+            return f"⏪ Compaction taken back: the messages are there again. • {fullness}"
         case _:
             outcome = await compactions.compact_now(session.agent_id, session.key, wish)
-    line = compacted_line(outcome, await _fullness(context))
-    context.services.note(session, line)
-    return line
-
-
-async def _undo(context: CommandContext) -> str:
-    session = context.session
-    try:
-        await context.services.compactions.undo(session.agent_id, session.key)
-    except NothingToDo as nothing:
-        return f"⚙️ {nothing}"
-    return f"⏪ Compaction taken back: the messages are there again. • {await _fullness(context)}"
+            line = compacted_line(outcome, await _fullness(context, facts))
+            context.runtime.notes.add(session.key, line)
+            return line
 
 
 def compacted_line(outcome: CompactionOutcome, fullness: str) -> str:
@@ -79,39 +82,37 @@ def compacted_line(outcome: CompactionOutcome, fullness: str) -> str:
     return f"⚙️ {label}{reason} • {fullness}"
 
 
-async def _fullness(context: CommandContext) -> str:
-    entry = await context.services.entry(context.session)
-    used, window = (entry or {}).get("totalTokens"), (entry or {}).get("contextTokens")
+async def _fullness(context: CommandContext, facts: Facts) -> str:
+    entry = await context.entry(facts.session) or {}
+    used, window = entry.get("totalTokens"), entry.get("contextTokens")
     text = f"Context {token_count(used)}/{token_count(window)}"
     return f"{text} ({percent(used, window)})" if used is not None and window else text
 
 
-async def pin(context: CommandContext) -> str:
-    session = context.session
-    if await context.services.entry(session) is None:
-        await context.services.patch_session(session, {})
+async def pin(context: CommandContext, facts: Facts, args: str) -> str:
+    session = facts.session
+    if await context.entry(session) is None:
+        await set_entry_fields(context.runtime, session, {})
     try:
-        pinned = await context.services.compactions.pin(session.agent_id, session.key, context.args)
+        pinned = await context.dispatcher.compactions.pin(session.agent_id, session.key, args)
     except PinRefused as refused:
         return f"⚙️ {refused}"
     return f"📌 Pinned: {shortened(pinned.text, 120)}"
 
 
-async def unpin(context: CommandContext) -> str:
-    word = context.args.strip().removeprefix("#")
+async def unpin(context: CommandContext, facts: Facts, args: str) -> str:
+    word, session = args.strip().removeprefix("#"), facts.session
     if not (word.isascii() and word.isdigit()):
         return "⚙️ Usage: /unpin <number>; /pins shows the numbers."
-    session = context.session
     try:
-        taken = await context.services.compactions.unpin(session.agent_id, session.key, int(word))
+        taken = await context.dispatcher.compactions.unpin(session.agent_id, session.key, int(word))
     except PinRefused as refused:
         return f"⚙️ {refused}"
     return f"📌 No longer pinned: {shortened(taken.text, 120)}"
 
 
-async def pins(context: CommandContext) -> str:
-    session = context.session
-    return pins_text(await context.services.compactions.pins(session.agent_id, session.key))
+async def pins(context: CommandContext, facts: Facts, _: str) -> str:
+    return pins_text(await context.dispatcher.compactions.pins(facts.session.agent_id, facts.session.key))
 
 
 def pins_text(found: list[Pin]) -> str:

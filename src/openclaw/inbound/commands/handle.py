@@ -1,4 +1,4 @@
-"""The one entry: is this message a command, does it carry settings, and what goes on to the agent?"""
+"""Reads a message for commands and settings, carries them out, and says what goes on to the agent."""
 
 from __future__ import annotations
 
@@ -17,18 +17,10 @@ from openclaw.inbound.command_text import (
     understands_text,
 )
 from openclaw.inbound.commands import context_command, management, models, queue, session, status
-from openclaw.inbound.commands.context import (
-    CommandContext,
-    CommandServices,
-    Continue,
-    Facts,
-    Handled,
-    Handler,
-    Outcome,
-)
+from openclaw.inbound.commands.context import CommandContext, Continue, Facts, Handled, Handler, Outcome
 from openclaw.inbound.commands.queue import edits_queue
-from openclaw.inbound.commands.registry import Command, find, usable_aliases
-from openclaw.inbound.commands.session import find_reset, start_over
+from openclaw.inbound.commands.registry import usable_aliases
+from openclaw.inbound.commands.session import begin_session, find_reset
 from openclaw.inbound.commands.settings import elevated_allowed, hints_of, honoured, store_directives
 from openclaw.inbound.directives import Directives, parse_directives
 from openclaw.models.catalogue import UnknownModel
@@ -46,7 +38,7 @@ HANDLERS: Mapping[str, Handler] = {
     "commands": status.command_list,
     "whoami": status.whoami,
     "status": status.status,
-    "context": context_command.context,
+    "context": context_command.context_sizes,
     "compact": context_command.compact,
     "pin": context_command.pin,
     "unpin": context_command.unpin,
@@ -56,57 +48,52 @@ HANDLERS: Mapping[str, Handler] = {
     "config": management.config,
     "restart": management.restart,
 }
-"""What carries out each command. ``/new`` and ``/reset`` are not here: the text after them goes on."""
+"""The function of each command. ``/new`` and ``/reset`` are missing because the text after them goes on."""
 
 
-async def handle_commands(facts: Facts, text: str, services: CommandServices) -> Outcome:
-    """``text`` is what the person typed (never the wrapped body). Text without commands comes back unchanged."""
+async def handle_commands(facts: Facts, text: str, context: CommandContext) -> Outcome:
+    """Carries out what the message asks of the Gateway. Text without commands comes back unchanged.
+
+    ``text`` is what the person typed and not the prompt made from it.
+    """
     try:
-        outcome = await _handle(facts, text, services)
-        if isinstance(outcome, Continue) and elevated_allowed(services.config, facts):
+        outcome = await _handle(facts, text, context)
+        if isinstance(outcome, Continue) and elevated_allowed(context.config, facts):
             hints = msgspec.structs.replace(outcome.hints, elevated_allowed=True)
             return msgspec.structs.replace(outcome, hints=hints)
         return outcome
     except UnknownModel as unknown:
-        # The configured default names no model: nothing that needs one can work, and the text says what to change.
+        # The configured default names no model. Nothing that needs a model can work, and the text says what to change.
         return Handled(reply=str(unknown))
 
 
-async def _handle(facts: Facts, text: str, services: CommandServices) -> Outcome:
-    if facts.authorised and is_abort(text, facts.listening) and (stopped := await _answer("stop", facts, services)):
-        return stopped
-    reset = find_reset(text, services.config.session.reset_triggers, facts.listening)
+async def _handle(facts: Facts, text: str, context: CommandContext) -> Outcome:
+    if facts.authorised and is_abort(text, facts.listening):
+        return await session.stop(context, facts)
+    reset = find_reset(text, context.config.session.reset_triggers, facts.listening)
     if not reset and "/" not in text:
         return Continue(text=text)
+    called = stand_alone(command_body(text, facts.listening), facts.listening.bot_username)
     if not facts.authorised:
-        return _from_a_stranger(facts, text, is_reset=reset is not None)
+        # A message that is only a command is not answered. Inside other text the words are just words.
+        command = called is not None and (not called.command.directive or edits_queue(called))
+        silent = reset or command or is_directive_only(parse_directives(text), facts)
+        return Handled() if silent else Continue(text=text)
     if reset:
-        return await _start_over(*reset, facts, services)
-    if _understands(facts, services) and (
-        called := stand_alone(command_body(text, facts.listening), facts.listening.bot_username)
-    ):
-        outcome = await _stand_alone(called, facts, services)
+        return await _start_over(*reset, facts, context)
+    if called is not None and called.command.name in HANDLERS and _understands(facts, context):
+        outcome = await _stand_alone(called, facts, context)
         if outcome is not None:
             return outcome
-    return await _with_directives(_directives(text, facts, services), facts, services)
+    return await _with_directives(text, facts, context)
 
 
-def _understands(facts: Facts, services: CommandServices) -> bool:
-    return understands_text(services.config.commands.text, facts.channel, native=facts.native)
-
-
-def _directives(text: str, facts: Facts, services: CommandServices) -> Directives:
-    aliases = usable_aliases(model_aliases(services.config))
-    return honoured(parse_directives(text, aliases, shortcuts=_understands(facts, services)), facts)
-
-
-def may_use(command: Command, facts: Facts) -> bool:
-    """The one rule of who may give a command."""
-    return facts.authorised and (command.access != "owner" or facts.owner)
+def _understands(facts: Facts, context: CommandContext) -> bool:
+    return understands_text(context.config.commands.text, facts.channel, native=facts.native)
 
 
 def is_directive_only(directives: Directives, facts: Facts) -> bool:
-    """Settings and nothing else. A picture is something else."""
+    """Whether the message holds settings and nothing else, no picture either."""
     return directives.any_setting and not facts.has_media and not _words(directives, facts)
 
 
@@ -117,65 +104,43 @@ def _words(directives: Directives, facts: Facts) -> str:
     return structural_strip(rest)
 
 
-def _from_a_stranger(facts: Facts, text: str, *, is_reset: bool) -> Outcome:
-    """A message that is only a command is met with silence; inside other text the words are just words."""
-    called = stand_alone(command_body(text, facts.listening), facts.listening.bot_username)
-    if is_reset or (called and (not called.command.directive or edits_queue(called))):
-        return Handled()
-    return Handled() if is_directive_only(parse_directives(text), facts) else Continue(text=text)
-
-
-async def _start_over(trigger: str, rest: str, facts: Facts, services: CommandServices) -> Outcome:
-    """The words after ``/new`` are the first message, settings included; without any the agent says hello."""
-    started = await start_over(trigger, rest, facts, services)
+async def _start_over(trigger: str, rest: str, facts: Facts, context: CommandContext) -> Outcome:
+    """The words after ``/new`` are the first message, settings included. Without any the agent says hello."""
+    started = await begin_session(trigger, rest, facts, context)
     first: Outcome = Handled()
     if started.rest or facts.has_media:
-        first = await _with_directives(_directives(started.rest, facts, services), facts, services)
+        first = await _with_directives(started.rest, facts, context)
     if isinstance(first, Handled):
         replies = [first.reply] if first.reply else []
         first = Continue(text=started.greeting, side_replies=replies, greeting=True)
     return msgspec.structs.replace(first, new_session=True, side_replies=[started.announcement, *first.side_replies])
 
 
-async def _stand_alone(called: Called, facts: Facts, services: CommandServices) -> Outcome | None:
-    if called.command.name not in HANDLERS:
-        return None
-    if not may_use(called.command, facts):
+async def _stand_alone(called: Called, facts: Facts, context: CommandContext) -> Outcome | None:
+    """The message is one command. None: its words do not fit the command after all."""
+    command = called.command
+    if command.access == "owner" and not facts.owner:
         return Handled()
-    if called.command.slow:
-        return Handled(later=_reply(called.command.name, facts, services, called.args))
-    return await _answer(called.command.name, facts, services, called.args)
-
-
-async def _reply(name: str, facts: Facts, services: CommandServices, args: str) -> str | None:
-    outcome = await _answer(name, facts, services, args)
-    return outcome.reply if isinstance(outcome, Handled) else None
-
-
-async def _answer(name: str, facts: Facts, services: CommandServices, args: str = "") -> Outcome | None:
-    command = find(name)
-    assert command is not None
-    entry = await services.entry(facts.session)
-    context = CommandContext(command=command, args=args, facts=facts, entry=entry, services=services)
-    answer = await HANDLERS[name](context)
+    if command.slow:
+        return Handled(later=_reply(command.name, facts, context, called.args))
+    answer = await HANDLERS[command.name](context, facts, called.args)
     return Handled(reply=answer) if isinstance(answer, str) else answer
 
 
-async def _with_directives(directives: Directives, facts: Facts, services: CommandServices) -> Outcome:
-    if is_directive_only(directives, facts):
-        replies = [await store_directives(directives, facts, services)]
-        return Handled(reply="\n".join([*replies, *await _shortcuts(directives, facts, services)]))
-    replies = await _shortcuts(directives, facts, services)
+async def _reply(name: str, facts: Facts, context: CommandContext, args: str = "") -> str | None:
+    answer = await HANDLERS[name](context, facts, args)
+    return answer.reply if isinstance(answer, Handled) else answer if isinstance(answer, str) else None
+
+
+async def _with_directives(text: str, facts: Facts, context: CommandContext) -> Outcome:
+    aliases = usable_aliases(model_aliases(context.config))
+    directives = honoured(parse_directives(text, aliases, shortcuts=_understands(facts, context)), facts)
+    only_settings = is_directive_only(directives, facts)
+    replies = [await store_directives(directives, facts, context)] if only_settings else []
+    replies += [reply for name in directives.shortcuts if (reply := await _reply(name, facts, context))]
+    if only_settings:
+        return Handled(reply="\n".join(replies))
     if directives.spans and not facts.has_media and not _words(directives, facts):
         return Handled(reply="\n\n".join(replies) or None)
-    hints, complaints, model_known = await hints_of(directives, facts, services)
+    hints, complaints, model_known = await hints_of(directives, facts, context)
     return Continue(text=directives.prompt(model_known=model_known), hints=hints, side_replies=[*replies, *complaints])
-
-
-async def _shortcuts(directives: Directives, facts: Facts, services: CommandServices) -> list[str]:
-    replies: list[str] = []
-    for name in directives.shortcuts:
-        outcome = await _answer(name, facts, services)
-        if isinstance(outcome, Handled) and outcome.reply:
-            replies.append(outcome.reply)
-    return replies

@@ -1,47 +1,61 @@
-"""Commands on the Gateway: ``/config`` and ``/restart``. Both are off until the configuration allows them."""
+"""Commands for owners: ``/config``, ``/restart``, ``/approve`` and ``/budget``."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pyjson5
 
-from openclaw.agent.spend.budget import OVERRIDE, Limit, end_of_day_ms, overridden, user_zone
+from openclaw.agent.spend.budget import OVERRIDE, end_of_day_ms, limits_of, overridden, user_zone
+from openclaw.config.keypath import MISSING, get_path, parse_path
 from openclaw.config.schema import Config
-from openclaw.inbound.commands.context import CommandContext, Decision, Facts
+from openclaw.config.secrets import redacted
+from openclaw.config.validate import ConfigError
+from openclaw.inbound.commands.context import CommandContext, Facts
+from openclaw.runs.session_change import set_entry_fields
+from openclaw.tools.exec.approvals import Decision, UnknownApproval
 
 CONFIG_USAGE = "⚙️ Usage: /config show|get [path] · set path=value · unset path"
 LONGEST_ANSWER = 3500
 
 
-async def restart(context: CommandContext) -> str:
-    if not context.command.enabled(context.services.config):
+async def restart(context: CommandContext, facts: Facts, _: str) -> str:
+    if not context.config.commands.restart:
         return switched_off("restart")
-    await context.services.restart(f"/restart from {context.facts.channel}")
+    context.restart(f"/restart from {facts.channel}")
     return "⚙️ Restarting. Messages sent meanwhile are kept and answered afterwards."
 
 
-async def config(context: CommandContext) -> str:
-    if not context.command.enabled(context.services.config):
+async def config(context: CommandContext, facts: Facts, args: str) -> str:
+    if not context.config.commands.config:
         return switched_off("config")
-    verb, _, rest = context.args.strip().partition(" ")
+    store = context.runtime.config
+    verb, _, rest = args.strip().partition(" ")
     rest = rest.strip()
     try:
         match verb.lower():
             case "" | "show" | "get":
-                return _shown(rest, await context.services.read_config(rest or None))
-            case "set" | "unset" if not _may_write(context.services.config, context.facts):
-                return f"⚠️ Changes from {context.facts.channel} are switched off (configWrites)."
+                return _shown(rest, redacted(store.snapshot.parsed))
+            case "set" | "unset" if not _may_write(context.config, facts):
+                return f"⚠️ Changes from {facts.channel} are switched off (configWrites)."
             case "set":
-                return await _set(context, rest)
+                path, _, text = (part.strip() for part in rest.partition("="))
+                if not path or not text:
+                    return CONFIG_USAGE
+                await _change(context, lambda: store.set_path(path, read_value(text)))
+                return f"⚙️ Set {path} in the configuration."
             case "unset" if rest:
-                await context.services.remove_config(rest)
+                await _change(context, lambda: store.unset_path(rest))
                 return f"⚙️ Removed {rest} from the configuration."
             case _:
                 return CONFIG_USAGE
-    except ValueError as wrong:
+    except (ConfigError, ValueError) as wrong:
         return f"⚠️ {wrong}"
+    except KeyError as missing:
+        return f"⚠️ Config path not found: {missing.args[0]}"
 
 
 def switched_off(name: str) -> str:
@@ -49,30 +63,29 @@ def switched_off(name: str) -> str:
 
 
 def _may_write(config: Config, facts: Facts) -> bool:
-    """A channel may be kept from changing the configuration."""
+    """The configuration can forbid a channel to change it."""
     if facts.channel == "signal":
         return config.channels.signal is None or config.channels.signal.config_writes
     return (config.channels.others.get(facts.channel) or {}).get("configWrites") is not False
 
 
-async def _set(context: CommandContext, assignment: str) -> str:
-    path, equals, text = assignment.partition("=")
-    path = path.strip()
-    if not equals or not path or not text.strip():
-        return CONFIG_USAGE
-    await context.services.write_config(path, read_value(text.strip()))
-    return f"⚙️ Set {path} in the configuration."
+async def _change(context: CommandContext, change: Callable[[], object]) -> None:
+    await asyncio.to_thread(change)
+    await context.runtime.config.reload()
 
 
 def read_value(text: str) -> Any:
-    """JSON where it is JSON, otherwise the text itself."""
+    """The value that the text means as JSON, or else the text itself."""
     try:
         return pyjson5.decode(text)
     except pyjson5.Json5Exception:
         return text
 
 
-def _shown(path: str, value: Any) -> str:
+def _shown(path: str, whole: Any) -> str:
+    value = get_path(whole, parse_path(path), MISSING) if path else whole
+    if value is MISSING:
+        raise KeyError(path)
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     if len(text) > LONGEST_ANSWER:
         text = text[:LONGEST_ANSWER] + "\n… (ask for a path to see the rest)"
@@ -94,24 +107,27 @@ _DECISIONS: dict[str, Decision] = {
 }
 
 
-async def approve(context: CommandContext) -> str:
-    facts = context.facts
+async def approve(context: CommandContext, facts: Facts, args: str) -> str:
     if not facts.approver:
         return "❌ /approve needs the scope operator.approvals, which this client does not have."
-    read = read_answer(context.args)
+    read = read_answer(args)
     if read is None:
         return APPROVE_USAGE
     ref, decision = read
+    approvals = context.runtime.approvals
+    by = facts.sender_name or f"{facts.channel}:{facts.sender_ids[0] if facts.sender_ids else 'owner'}"
     try:
-        command = context.services.decide(ref, decision, facts.sender_name or f"{facts.channel}:{_who(context)}")
-    except LookupError as unknown:
-        return f'❌ "{ref}": {unknown.args[0]}'
+        if approvals is None:
+            raise UnknownApproval("nothing is asked here")
+        approval = approvals.resolve(ref, decision, by)
+    except UnknownApproval as unknown:
+        return f'❌ "{ref}": {unknown}.{unknown.perhaps}'
     outcome = {"allow-once": "allowed once", "allow-always": "allowed from now on", "deny": "denied"}[decision]
-    return f"✅ Exec approval {ref}: {outcome}. Command: {command}"
+    return f"✅ Exec approval {ref}: {outcome}. Command: {approval.request.command}"
 
 
 def read_answer(args: str) -> tuple[str, Decision] | None:
-    """The id and the decision, in either order."""
+    """The id and the decision. They may be written in either order."""
     words = args.split()
     if len(words) != 2:
         return None
@@ -121,30 +137,24 @@ def read_answer(args: str) -> tuple[str, Decision] | None:
     return None
 
 
-def _who(context: CommandContext) -> str:
-    return context.facts.sender_ids[0] if context.facts.sender_ids else "owner"
-
-
-async def budget(context: CommandContext) -> str:
-    services, session = context.services, context.session
-    now = services.clock.now_ms()
-    match context.args.strip().lower():
+async def budget(context: CommandContext, facts: Facts, args: str) -> str:
+    runtime, session = context.runtime, facts.session
+    now = runtime.clock.now_ms()
+    match args.strip().lower():
         case "":
-            return budget_text(await services.limits(session), overridden=overridden(context.entry, now))
+            entry = await context.entry(session)
+            limits = await limits_of(runtime, session, entry)
+            if not limits:
+                return "💰 No limits are set (agents.defaults.budget)."
+            lines = [f"{limit.key}: {limit.text}{' — used up' if limit.reached else ''}" for limit in limits]
+            note = ["This session may go on past them today."] if overridden(entry, now) else []
+            return "\n".join(["💰 Budget", *lines, *note])
         case "override":
-            until = end_of_day_ms(now, user_zone(services.config))
-            await services.patch_session(session, {OVERRIDE: until})
+            until = end_of_day_ms(now, user_zone(context.config))
+            await set_entry_fields(runtime, session, {OVERRIDE: until})
             return "⚙️ The limits do not hold in this session until the day ends. /budget enforce puts them back."
         case "enforce":
-            await services.patch_session(session, {OVERRIDE: None})
+            await set_entry_fields(runtime, session, {OVERRIDE: None})
             return "⚙️ The limits hold again."
         case _:
             return "⚙️ Usage: /budget [override|enforce]"
-
-
-def budget_text(limits: list[Limit], *, overridden: bool) -> str:
-    if not limits:
-        return "💰 No limits are set (agents.defaults.budget)."
-    lines = [f"{limit.key}: {limit.text}{' — used up' if limit.reached else ''}" for limit in limits]
-    note = ["This session may go on past them today."] if overridden else []
-    return "\n".join(["💰 Budget", *lines, *note])

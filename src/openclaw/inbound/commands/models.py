@@ -1,4 +1,4 @@
-"""``/models`` and the answers of ``/model``: which model this is, and which there are."""
+"""``/models``, the answers of ``/model``, and how a model is found by a name that a person wrote."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from openclaw.config.agents import fallback_models, primary_model
 from openclaw.config.schema import Config
-from openclaw.inbound.commands.context import CommandContext, CommandServices, Facts
+from openclaw.inbound.commands.context import CommandContext, Facts
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue, UnknownModel
-from openclaw.models.keys import canonical_provider
+from openclaw.models.keys import canonical_provider, find_source, provider_config
 from openclaw.sessions.entry import SessionEntry
 
 PAGE = 20
 
 
-async def models(context: CommandContext) -> str:
-    offered = offered_models(context.services.config, context.services.catalogue, context.session.agent_id)
-    words = context.args.split()
+async def models(context: CommandContext, facts: Facts, args: str) -> str:
+    offered = offered_models(context.config, context.catalogue, facts.session.agent_id)
+    words = args.split()
     if not words:
         return providers_text(offered)
     provider = canonical_provider(words[0])
@@ -51,9 +51,9 @@ def _page(provider: str, own: list[Model], wanted: str) -> str:
     return "\n".join(lines)
 
 
-def model_info(what: str, facts: Facts, services: CommandServices, entry: SessionEntry | None) -> str:
-    """The answer of ``/model`` (what is empty), ``/model list`` and ``/model status``."""
-    config, catalogue, agent_id = services.config, services.catalogue, facts.session.agent_id
+def model_info(what: str, facts: Facts, context: CommandContext, entry: SessionEntry | None) -> str:
+    """The answer to ``/model list``, to ``/model status``, and to ``/model`` alone (``what`` is empty then)."""
+    config, catalogue, agent_id = context.config, context.catalogue, facts.session.agent_id
     if what == "list":
         return providers_text(offered_models(config, catalogue, agent_id))
     default = catalogue.default_for(config, agent_id)
@@ -66,10 +66,16 @@ def model_info(what: str, facts: Facts, services: CommandServices, entry: Sessio
             [f"Current: {model.ref}", "", "Switch: /model <name>", "Browse: /models", "Details: /model status"]
         )
     lines = [f"Current: {model.ref}", f"Default: {default.ref}", f"Agent: {agent_id}"]
-    lines.append(f"Credential: {(entry or {}).get('authProfileOverride') or services.auth_label(model, agent_id)}")
+    lines.append(f"Credential: {(entry or {}).get('authProfileOverride') or key_label(model, context)}")
     lines.append(f"Endpoint: {model.base_url or 'built in'} ({model.api})")
     lines.append(f"Context window: {model.context_window:,} tokens")
     return "\n".join(lines)
+
+
+def key_label(model: Model, context: CommandContext) -> str:
+    """Says where the model's key comes from. The key itself is never shown."""
+    source = find_source(model, provider_config(context.config, model.provider), context.environ)
+    return {"unneeded": "no key needed", "missing": "no key"}.get(source.kind, f"{source.kind} {source.where}".strip())
 
 
 def no_numbers(number: str) -> str:
@@ -77,15 +83,15 @@ def no_numbers(number: str) -> str:
 
 
 QUESTIONS = frozenset({"", "list", "status"})
-"""What may stand after ``/model`` without being a model."""
+"""The words after ``/model`` that are a question and not a model."""
 SHORTEST_FRAGMENT = 6
-"""Part of a model's name in running text counts only from this length on."""
+"""A part of a model's name in running text must have at least this length."""
 SHORTEST_PART = 3
-"""The same after ``/model``, where a name is expected."""
+"""A part of a model's name after ``/model`` must have at least this length."""
 
 
 def offered_models(config: Config, catalogue: Catalogue, agent_id: str) -> list[Model]:
-    """The models of ``agents.defaults.models`` with the agent's own, or, without such a list, all that are usable."""
+    """The models of ``agents.defaults.models`` and the agent's own. Without such a list it is every usable model."""
     listed = config.agents.defaults.models
     if not listed:
         return catalogue.available()
@@ -101,7 +107,10 @@ def offered_models(config: Config, catalogue: Catalogue, agent_id: str) -> list[
 
 
 def choose_model(name: str, config: Config, catalogue: Catalogue, agent_id: str) -> Model:
-    """A reference, an alias or an unmistakable part of a name. ``UnknownModel`` says what is on offer."""
+    """The model that a reference, an alias or an unambiguous part of a name means.
+
+    Raises ``UnknownModel``, whose text says what is on offer.
+    """
     if name.lower() == "default":
         return catalogue.default_for(config, agent_id)
     offered = offered_models(config, catalogue, agent_id)
@@ -129,7 +138,7 @@ def current_model(entry: SessionEntry | None, config: Config, catalogue: Catalog
 
 
 def fuzzy_model(fragment: str, models: Sequence[Model], *, provider: str = "", only: bool = False) -> Model | None:
-    """The model whose id best fits a part of it. ``only``: None when several fit equally well."""
+    """The model whose id fits the fragment best. With ``only`` the result is None when several fit equally well."""
     wanted = fragment.lower()
     candidates = [model for model in models if not provider or model.provider == provider]
     for fits in (str.__eq__, str.startswith, str.__contains__):
@@ -140,7 +149,7 @@ def fuzzy_model(fragment: str, models: Sequence[Model], *, provider: str = "", o
 
 
 def leading_model(text: str, config: Config, catalogue: Catalogue, agent_id: str) -> tuple[Model | None, str]:
-    """The model that the first one or two words name, and the text after them; only models on offer count."""
+    """The model that the first one or two words name, and the text after them. Only models on offer count."""
     words = text.split(None, 2)
     if not words:
         return None, text
@@ -171,6 +180,6 @@ def _exact(name: str, offered: Sequence[Model], catalogue: Catalogue) -> Model |
 
 
 def _after(text: str, words: int) -> str:
-    """The text behind its first words, line breaks and all."""
+    """The text after its first words, with its line breaks."""
     parts = text.split(None, words)
     return parts[words] if len(parts) > words else ""

@@ -1,15 +1,18 @@
-"""``/queue``: what waits behind the run, letting one go or putting it first, and the settings of the queue."""
+"""``/queue``: the list of waiting messages, changes to it, and the settings of the queue."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from openclaw.inbound.command_text import Called
-from openclaw.inbound.commands.context import CommandContext, CommandServices, Facts, QueueView, Waiting
+from openclaw.inbound.commands.context import CommandContext, Facts
 from openclaw.inbound.directives import QueueDirective, parse_directives
 from openclaw.outbound.usage_text import duration, shortened
 from openclaw.runs.queue import queue_settings
+from openclaw.runs.run_index import RunRecord
 from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.typed_text import without_wrappers
+from openclaw.storage.base import AbortReason
 
 OPTIONS = (
     "Options: modes steer, followup, collect, steer-backlog, interrupt; "
@@ -19,89 +22,81 @@ LIST_HINT = "/queue drop N lets one go, /queue now N puts it first."
 SHOWN = 20
 
 
-async def queue(context: CommandContext) -> str | None:
-    """The list and its two verbs. Settings are a directive, which None leaves to be read as one."""
-    words = context.args.lower().split()
+async def queue(context: CommandContext, facts: Facts, args: str) -> str | None:
+    """Shows what waits, drops one of it or puts one first. None: the words are a setting, which is a directive."""
+    key = facts.session.key
+    words = args.lower().split()
     match words:
         case ["list"]:
-            return _listing(context.services.queue(context.session), context.services.clock.now_ms())
-        case ["drop" | "now"]:
-            return f"Which one? Write /queue {words[0]} 1 for the first. /queue list shows them."
-        case ["drop", number]:
-            return await _drop(context, number)
-        case ["now", number]:
-            return await _now(context, number)
-        case [word] if not _is_setting(word):
-            return f'Unrecognized queue option "{context.args}".\n{OPTIONS}\nAlso: /queue list, drop N, now N.'
+            return _listing(context, facts)
+        case ["drop" | "now" as verb]:
+            return f"Which one? Write /queue {verb} 1 for the first. /queue list shows them."
+        case ["drop" | "now" as verb, number]:
+            _, waiting = running_and_waiting(context, facts)
+            if not waiting:
+                return "Nothing is waiting."
+            if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= len(waiting):
+                return f'There is no item "{number}"; write a number from 1 to {len(waiting)}.'
+            record = waiting[int(number) - 1]
+            if verb == "now":
+                done = context.dispatcher.promote(key, record.run_id)
+            else:
+                # A message that is about to run is neither running nor waiting, and is not dropped.
+                waits = record in context.dispatcher.waiting(key)
+                done = waits and bool(context.dispatcher.abort(key, record.run_id, AbortReason.REMOVED))
+            if not done:
+                return f"“{_typed(record)}” is no longer waiting."
+            return f"⚙️ “{_typed(record)}” runs next." if verb == "now" else f"⚙️ Dropped “{_typed(record)}”."
+        case [word] if parse_directives(f"/queue {word}").rest:
+            return f'Unrecognized queue option "{args}".\n{OPTIONS}\nAlso: /queue list, drop N, now N.'
         case _:
             return None
 
 
 def edits_queue(called: Called) -> bool:
-    """Whether the words ask for the list or a change to it, rather than for a setting."""
+    """Whether the words ask for the list or a change to it, and not for a setting."""
     words = called.args.lower().split()
     return called.command.name == "queue" and len(words) in (1, 2) and words[0] in ("list", "drop", "now")
 
 
-def _is_setting(word: str) -> bool:
-    return not parse_directives(f"/queue {word}").rest
+def running_and_waiting(context: CommandContext, facts: Facts) -> tuple[RunRecord | None, list[RunRecord]]:
+    records = context.dispatcher.active(facts.session.key)
+    running = next((record for record in records if record.state == "running"), None)
+    return running, [record for record in records if record is not running]
 
 
-async def _drop(context: CommandContext, number: str) -> str:
-    item = _numbered(context, number)
-    if isinstance(item, str):
-        return item
-    if not await context.services.drop_waiting(context.session, item.run_id):
-        return f"“{shortened(item.text)}” is no longer waiting."
-    return f"⚙️ Dropped “{shortened(item.text)}”."
+def _typed(record: RunRecord) -> str:
+    """The beginning of what the person wrote."""
+    return shortened(without_wrappers(record.row.body.prompt or ""))
 
 
-async def _now(context: CommandContext, number: str) -> str:
-    item = _numbered(context, number)
-    if isinstance(item, str):
-        return item
-    if not await context.services.run_next(context.session, item.run_id):
-        return f"“{shortened(item.text)}” is no longer waiting."
-    return f"⚙️ “{shortened(item.text)}” runs next."
+def _listing(context: CommandContext, facts: Facts) -> str:
+    running, waiting = running_and_waiting(context, facts)
+    now = context.runtime.clock.now_ms()
 
+    def line(record: RunRecord) -> str:
+        return f"{_typed(record)} ({duration(now - record.row.accepted_at)})"
 
-def _numbered(context: CommandContext, number: str) -> Waiting | str:
-    waiting = context.services.queue(context.session).waiting
+    lines = [f"Running: {line(running)}"] if running else []
     if not waiting:
-        return "Nothing is waiting."
-    if not number.isascii() or not number.isdigit() or not 1 <= int(number) <= len(waiting):
-        return f'There is no item "{number}"; write a number from 1 to {len(waiting)}.'
-    return waiting[int(number) - 1]
-
-
-def _listing(view: QueueView, now_ms: int) -> str:
-    lines = (
-        [f"Running: {shortened(view.running.text)} ({duration(now_ms - view.running.since_ms)})"]
-        if view.running
-        else []
-    )
-    if not view.waiting:
         return "\n".join([*lines, "Nothing is waiting."])
-    lines.append(f"Waiting ({len(view.waiting)}):")
-    lines += [
-        f"{number}. {shortened(item.text)} ({duration(now_ms - item.since_ms)})"
-        for number, item in enumerate(view.waiting[:SHOWN], 1)
-    ]
-    if len(view.waiting) > SHOWN:
-        lines.append(f"… and {len(view.waiting) - SHOWN} more")
+    lines.append(f"Waiting ({len(waiting)}):")
+    lines += [f"{number}. {line(record)}" for number, record in enumerate(waiting[:SHOWN], 1)]
+    if len(waiting) > SHOWN:
+        lines.append(f"… and {len(waiting) - SHOWN} more")
     return "\n".join([*lines, LIST_HINT])
 
 
 # The directive
 
 
-def queue_overview(facts: Facts, services: CommandServices, entry: SessionEntry | None) -> str:
-    settings = queue_settings(services.config.messages.queue, entry, facts.channel)
+def queue_overview(facts: Facts, context: CommandContext, entry: SessionEntry | None) -> str:
+    settings = queue_settings(context.config.messages.queue, entry, facts.channel)
     current = (
         f"Current queue settings: mode={settings.mode}, debounce={settings.debounce_ms}ms, "
         f"cap={settings.cap}, drop={settings.drop}."
     )
-    return f"{current}\n{OPTIONS}\n{_listing(services.queue(facts.session), services.clock.now_ms())}"
+    return f"{current}\n{OPTIONS}\n{_listing(context, facts)}"
 
 
 def invalid_options(queue: QueueDirective) -> str:
@@ -115,7 +110,7 @@ def invalid_options(queue: QueueDirective) -> str:
 
 
 def queue_changes(queue: QueueDirective) -> dict[str, Any]:
-    """Fields of the entry; a reset removes all four before anything else is set."""
+    """The fields to set in the session's entry. A reset removes those that are not set anew."""
     wish = queue.wish
     values = {
         "queueMode": wish.mode,

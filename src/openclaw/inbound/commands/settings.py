@@ -1,4 +1,4 @@
-"""Directives that stand alone: checked, stored with the session, acknowledged. All or nothing."""
+"""Directives: stored with the session when they stand alone, and hints for one run inside other text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import msgspec
 from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import Elevated
+from openclaw.inbound.accept import current_session
 from openclaw.inbound.access import normal_id
-from openclaw.inbound.commands.context import CommandServices, Facts, Hints
+from openclaw.inbound.commands.context import CommandContext, Facts, Hints
 from openclaw.inbound.commands.models import QUESTIONS, choose_model, current_model, model_info, no_numbers
 from openclaw.inbound.commands.queue import invalid_options, queue_acks, queue_changes, queue_overview
 from openclaw.inbound.directives import (
@@ -27,9 +28,10 @@ from openclaw.inbound.directives import (
 )
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
+from openclaw.models.keys import stored_profiles
 from openclaw.models.thinking import level_unless_set, supported_levels
+from openclaw.runs.session_change import set_entry_fields
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionRef
 
 _EXEC_FIELDS: dict[ExecField, str] = {
     "host": "execHost",
@@ -59,140 +61,127 @@ _ACKS: dict[tuple[LevelKind, str], str] = {
 
 
 class Refused(Exception):
-    """The text is the reply; nothing was stored."""
+    """A directive cannot be carried out, and nothing is stored. The text is the reply."""
 
 
-class Change(msgspec.Struct, kw_only=True):
-    """What the directives come to, gathered before anything is written."""
-
-    fields: dict[str, Any] = {}
-    acks: list[str] = []
-    notes: list[str] = []
-
-
-async def store_directives(directives: Directives, facts: Facts, services: CommandServices) -> str:
-    """Checks everything first; then stores it, and answers with one line per setting joined by blanks."""
-    entry = await services.entry(facts.session)
-    desk = _Desk(facts, services, entry)
+async def store_directives(directives: Directives, facts: Facts, context: CommandContext) -> str:
+    """Checks every directive, then stores them all, and answers with one sentence per setting."""
+    reader = _Reader(facts, context, await context.entry(facts.session))
     try:
-        desk.profiles = await known_profiles(directives, facts, services)
-        change = desk.read(directives)
+        reader.profiles = await known_profiles(directives, facts, context)
+        reader.read(directives)
     except Refused as refused:
         return str(refused)
-    begun = await services.use_session(facts)
-    await services.patch_session(facts.session, {**change.fields, "updatedAt": services.clock.now_ms()})
-    for note in change.notes:
-        services.note(facts.session, note)
-    acks = " ".join(change.acks)
-    return f"{begun}\n{acks}" if begun else acks
+    reply = await store_settings(reader.fields, " ".join(reader.acks), facts, context)
+    for note in reader.notes:
+        context.runtime.notes.add(facts.session.key, note)
+    return reply
 
 
-class _Desk:
-    """Reads directives in the order in which they may be refused."""
+async def store_settings(fields: dict[str, Any], acknowledgement: str, facts: Facts, context: CommandContext) -> str:
+    """Sets fields of the session's entry and returns the reply.
 
-    def __init__(self, facts: Facts, services: CommandServices, entry: SessionEntry | None) -> None:
-        self.facts, self.services, self.entry = facts, services, entry
-        self.config, self.catalogue = services.config, services.catalogue
-        self.change = Change()
+    A session that has expired is replaced first, because the settings are meant for the new one. The reply says so
+    where the chat does not show it by itself.
+    """
+    runtime = context.runtime
+    _, rotation = await current_session(facts, runtime, context.dispatcher)
+    if rotation is not None:
+        context.notices.announce(facts.session, rotation)
+        if facts.channel != "webchat":
+            acknowledgement = f"{rotation.marker_text}\n{acknowledgement}"
+    await set_entry_fields(runtime, facts.session, {**fields, "updatedAt": runtime.clock.now_ms()})
+    return acknowledgement
+
+
+class _Reader:
+    """Turns directives into changes, in the order in which they may be refused."""
+
+    def __init__(self, facts: Facts, context: CommandContext, entry: SessionEntry | None) -> None:
+        self.facts, self.context, self.entry = facts, context, entry
+        self.config, self.catalogue, self.agent_id = context.config, context.catalogue, facts.session.agent_id
+        self.fields: dict[str, Any] = {}
+        """Fields of the session's entry to set. None removes a field."""
+        self.acks: list[str] = []
+        """Sentences for the person."""
+        self.notes: list[str] = []
+        """Lines that the agent sees at its next turn."""
         self.profiles: Sequence[str] = ()
-        """Stored credentials that fit the wanted model; looked up only when one is named."""
+        """The stored credentials for the wanted model. They are read only when the directive names one."""
 
-    @property
-    def session(self) -> SessionRef:
-        return self.facts.session
-
-    def read(self, directives: Directives) -> Change:
+    def read(self, directives: Directives) -> None:
         model = self._model(directives)
         for kind, level in level_directives(directives):
             self._level(kind, level, model)
         if directives.exec is not None:
             self._exec(directives.exec)
-        if directives.queue is not None:
-            self._queue(directives)
-        self._check_xhigh(directives, model)
+        queue, think = directives.queue, directives.think
+        if queue is not None:
+            if queue.invalid:
+                raise Refused(invalid_options(queue))
+            if not queue.says_something:
+                raise Refused(queue_overview(self.facts, self.context, self.entry))
+            self.fields.update(queue_changes(queue))
+        if think and think.value == "xhigh" and "xhigh" not in supported_levels(model):
+            raise Refused(f'Thinking level "xhigh" is not available with {model.ref}; high is the most it offers.')
         self._acknowledge(directives)
-        return self.change
 
     def _model(self, directives: Directives) -> Model:
-        """The model the session will have; choosing it is part of the change."""
+        """The model that the session will have. Choosing another one is part of the change."""
         wanted = directives.model
         if wanted is None or wanted.name.lower() in QUESTIONS:
             if wanted is not None:
-                raise Refused(model_info(wanted.name.lower(), self.facts, self.services, self.entry))
+                raise Refused(model_info(wanted.name.lower(), self.facts, self.context, self.entry))
             try:
-                return current_model(self.entry, self.config, self.catalogue, self.session.agent_id)
+                return current_model(self.entry, self.config, self.catalogue, self.agent_id)
             except UnknownModel as unknown:
                 raise Refused(f"{unknown} /model default goes back to the configured one.") from None
         if wanted.name.isdigit():
             raise Refused(no_numbers(wanted.name))
         try:
-            model = choose_model(wanted.name, self.config, self.catalogue, self.session.agent_id)
+            model = choose_model(wanted.name, self.config, self.catalogue, self.agent_id)
         except UnknownModel as unknown:
             raise Refused(str(unknown)) from None
         if wanted.profile and wanted.profile not in self.profiles:
             raise Refused(f"{unknown_profile(wanted.profile, model, self.profiles)} The model is unchanged.")
-        self.change.fields.update(model_fields(model, self._default(), wanted.profile))
+        default = self.catalogue.default_for(self.config, self.agent_id)
+        self.fields.update(model_fields(model, default, wanted.profile))
         return model
-
-    def _default(self) -> Model:
-        return self.catalogue.default_for(self.config, self.session.agent_id)
 
     def _level(self, kind: LevelKind, level: Level, model: Model) -> None:
         options = level_options(kind, model)
         if level.value is None and level.word:
             raise Refused(f'Unrecognized {_NAMES[kind]} level "{level.word}". Valid levels: {", ".join(options)}.')
         if level.value is None:
-            raise Refused(
-                f"Current {_NAMES[kind]} level: {self._current(kind, model)}.\nOptions: {', '.join(options)}."
-            )
+            current = effective_levels(self.config, self.facts, self.entry, model)[kind]
+            raise Refused(f"Current {_NAMES[kind]} level: {current}.\nOptions: {', '.join(options)}.")
         if kind == "elevated" and level.value != "off" and (gates := closed_gates(self.config, self.facts)):
-            raise Refused(elevated_refusal(self.services.runtime(self.session), gates))
+            raise Refused(elevated_refusal(gates))
         field = ENTRY_FIELD[kind]
         unset = level_unless_set(model, self.config.agents.defaults.thinking_default) if kind == "think" else "off"
-        self.change.fields[field] = stored(field, level.value, unset)
-
-    def _current(self, kind: LevelKind, model: Model) -> str:
-        return effective_levels(self.facts, self.services, self.entry, model)[kind]
+        self.fields[field] = stored(field, level.value, unset)
 
     def _exec(self, exec: ExecDirective) -> None:
         if exec.invalid:
             raise Refused(invalid_exec(exec))
         if not exec.options:
-            raise Refused(self._exec_overview())
+            defaults, entry = self.config.tools.exec, self.entry or {}
+            shown = ", ".join(
+                f"{name}={entry.get(field) or getattr(defaults, name, None) or 'default'}"
+                for name, field in _EXEC_FIELDS.items()
+            )
+            options = ", ".join(f"{name}={'|'.join(values) or '<id>'}" for name, values in EXEC_VALUES.items())
+            raise Refused(f"Current exec defaults: {shown}.\nOptions: {options}.")
         for name, value in exec.options.items():
-            self.change.fields[_EXEC_FIELDS[name]] = value
-
-    def _exec_overview(self) -> str:
-        defaults = self.config.tools.exec
-        entry = self.entry or {}
-        shown = ", ".join(
-            f"{name}={entry.get(field) or getattr(defaults, name, None) or 'default'}"
-            for name, field in _EXEC_FIELDS.items()
-        )
-        options = ", ".join(f"{name}={'|'.join(values) or '<id>'}" for name, values in EXEC_VALUES.items())
-        return f"Current exec defaults: {shown}.\nOptions: {options}."
-
-    def _queue(self, directives: Directives) -> None:
-        queue = directives.queue
-        assert queue is not None
-        if queue.invalid:
-            raise Refused(invalid_options(queue))
-        if not queue.says_something:
-            raise Refused(queue_overview(self.facts, self.services, self.entry))
-        self.change.fields.update(queue_changes(queue))
-
-    def _check_xhigh(self, directives: Directives, model: Model) -> None:
-        if directives.think and directives.think.value == "xhigh" and "xhigh" not in supported_levels(model):
-            raise Refused(f'Thinking level "xhigh" is not available with {model.ref}; high is the most it offers.')
+            self.fields[_EXEC_FIELDS[name]] = value
 
     def _acknowledge(self, directives: Directives) -> None:
-        acks, notes = self.change.acks, self.change.notes
+        acks, notes = self.acks, self.notes
         for kind, level in level_directives(directives):
             assert level.value is not None
             acks.append(_ACKS.get((kind, level.value), f"Thinking level set to {level.value}."))
             if kind == "elevated":
-                if self.services.runtime(self.session) == "direct":
-                    acks.append("⚙️ Runtime is direct; sandboxing does not apply.")
+                acks.append("⚙️ Runtime is direct; sandboxing does not apply.")
                 notes.append(f"Elevated mode is now {level.value}.")
             if kind == "reasoning":
                 notes.append(f"Reasoning visibility is now {level.value}.")
@@ -205,19 +194,19 @@ class _Desk:
             acks.extend(queue_acks(directives.queue))
 
     def _acknowledge_model(self, name: str, profile: str | None) -> None:
-        model = choose_model(name, self.config, self.catalogue, self.session.agent_id)
+        model = choose_model(name, self.config, self.catalogue, self.agent_id)
         with_profile = f" with the credential {profile}" if profile else ""
-        if "modelOverride" in self.change.fields and self.change.fields["modelOverride"] is None:
-            self.change.acks.append(f"Model reset to default ({model.ref}){with_profile}.")
+        if "modelOverride" in self.fields and self.fields["modelOverride"] is None:
+            self.acks.append(f"Model reset to default ({model.ref}){with_profile}.")
         else:
             label = f"{name} ({model.ref})" if name.lower() in self.catalogue.aliases() else model.ref
-            self.change.acks.append(f"Model set to {label}{with_profile}.")
-        before = current_model_ref(self.entry, self.services, self.session.agent_id)
+            self.acks.append(f"Model set to {label}{with_profile}.")
+        try:
+            before = current_model(self.entry, self.config, self.catalogue, self.agent_id).ref
+        except UnknownModel:
+            before = None
         if before != model.ref:
-            self.change.notes.append(f"Model switched to {model.ref}.")
-
-
-# Shared with hints, the status card and new sessions
+            self.notes.append(f"Model switched to {model.ref}.")
 
 
 def level_directives(directives: Directives) -> list[tuple[LevelKind, Level]]:
@@ -235,21 +224,20 @@ def level_options(kind: LevelKind, model: Model) -> tuple[str, ...]:
     return values if kind != "think" or "xhigh" in supported_levels(model) else values[:-1]
 
 
-def effective_levels(
-    facts: Facts, services: CommandServices, entry: SessionEntry | None, model: Model
-) -> dict[LevelKind, str]:
-    """What counts now: the session's own setting, else the configured default."""
-    defaults, own = services.config.agents.defaults, entry or SessionEntry(sessionId="")
+def effective_levels(config: Config, facts: Facts, entry: SessionEntry | None, model: Model) -> dict[LevelKind, str]:
+    """The levels that hold now: the session's own setting, or else the configured default."""
+    defaults, own = config.agents.defaults, entry or SessionEntry(sessionId="")
+    elevated = own.get("elevatedLevel") or defaults.elevated_default
     return {
         "think": own.get("thinkingLevel") or defaults.thinking_default or ("low" if model.reasoning else "off"),
         "verbose": own.get("verboseLevel") or defaults.verbose_default,
         "reasoning": own.get("reasoningLevel") or "off",
-        "elevated": effective_elevated(services.config, facts, own.get("elevatedLevel")),
+        "elevated": "off" if closed_gates(config, facts) else elevated,
     }
 
 
 def model_fields(model: Model, default: Model, profile: str | None = None) -> dict[str, Any]:
-    """The default is stored as the absence of a choice, so that it follows the configuration."""
+    """The entry's fields for a model. The default is stored as no choice, so that it follows the configuration."""
     chosen = model.ref != default.ref
     return {
         "providerOverride": model.provider if chosen else None,
@@ -260,28 +248,26 @@ def model_fields(model: Model, default: Model, profile: str | None = None) -> di
     }
 
 
-async def known_profiles(directives: Directives, facts: Facts, services: CommandServices) -> Sequence[str]:
-    """The stored credentials one of which ``/model name@profile`` means; nothing is read without a profile."""
-    wanted = directives.model
+async def known_profiles(directives: Directives, facts: Facts, context: CommandContext) -> Sequence[str]:
+    """The ids of the stored credentials among which ``/model name@profile`` chooses.
+
+    Without a profile in the directive nothing is read.
+    """
+    wanted, runtime, agent_id = directives.model, context.runtime, facts.session.agent_id
     if wanted is None or not wanted.profile:
         return ()
     try:
-        model = choose_model(wanted.name, services.config, services.catalogue, facts.session.agent_id)
+        model = choose_model(wanted.name, context.config, context.catalogue, agent_id)
     except UnknownModel:
         return ()
-    return await services.auth_profiles(model, facts.session.agent_id)
+    now = runtime.clock.now_ms()
+    profiles = await stored_profiles(model, context.config, str(runtime.state_dir), agent_id, now)
+    return [profile.id for profile in profiles]
 
 
 def unknown_profile(profile: str, model: Model, stored: Sequence[str]) -> str:
     there = f"stored are: {', '.join(stored)}" if stored else "none is stored"
     return f'Auth profile "{profile}" is not stored for {model.provider} ({there}).'
-
-
-def current_model_ref(entry: SessionEntry | None, services: CommandServices, agent_id: str) -> str | None:
-    try:
-        return current_model(entry, services.config, services.catalogue, agent_id).ref
-    except UnknownModel:
-        return None
 
 
 def invalid_exec(exec: ExecDirective) -> str:
@@ -292,7 +278,7 @@ def invalid_exec(exec: ExecDirective) -> str:
 
 
 def closed_gates(config: Config, facts: Facts) -> list[str]:
-    """The key paths that stand in the way; empty means allowed."""
+    """The paths of the settings that forbid elevated commands. Empty: they are allowed."""
     agent = agent_config(config, facts.session.agent_id)
     own = agent.tools.elevated if agent and agent.tools else None
     closed = _closed("tools.elevated", config.tools.elevated, facts, list_required=True)
@@ -302,7 +288,7 @@ def closed_gates(config: Config, facts: Facts) -> list[str]:
 
 
 def elevated_allowed(config: Config, facts: Facts) -> bool:
-    """Asked with every message; nearly always answered by the first look: nobody is listed."""
+    """Whether the sender may use elevated commands. Usually nobody is listed, and one look decides it."""
     return bool(config.tools.elevated.allow_from) and not closed_gates(config, facts)
 
 
@@ -317,21 +303,15 @@ def _closed(path: str, settings: Elevated, facts: Facts, *, list_required: bool)
     return [] if allowed else [f"{path}.allowFrom.{facts.channel}"]
 
 
-def elevated_refusal(runtime: str, gates: list[str]) -> str:
+def elevated_refusal(gates: list[str]) -> str:
     return (
-        f"elevated is not available right now (runtime={runtime}).\n"
+        "elevated is not available right now (runtime=direct).\n"
         f"Closed by: {', '.join(gates)}. Change these keys of the configuration to allow it."
     )
 
 
-def effective_elevated(config: Config, facts: Facts, stored: str | None) -> str:
-    if closed_gates(config, facts):
-        return "off"
-    return stored or config.agents.defaults.elevated_default
-
-
 def honoured(directives: Directives, facts: Facts) -> Directives:
-    """In groups, loosening what commands may do counts only in a message that mentions the agent."""
+    """Drops what does not count: in a group, a message that loosens the rules for commands must mention the agent."""
     if not facts.group or facts.mentioned:
         return directives
     loosens = directives.elevated is not None and directives.elevated.value != "off"
@@ -344,18 +324,22 @@ def honoured(directives: Directives, facts: Facts) -> Directives:
     )
 
 
-async def hints_of(directives: Directives, facts: Facts, services: CommandServices) -> tuple[Hints, list[str], bool]:
-    """The hints, what to tell the person about wishes that cannot be met, and whether a model was really named."""
+async def hints_of(directives: Directives, facts: Facts, context: CommandContext) -> tuple[Hints, list[str], bool]:
+    """The hints, the complaints about settings that cannot be met, and whether the named model exists."""
     complaints: list[str] = []
-    model = _model(directives, facts, services, complaints)
-    wanted = directives.model
+    wanted, model = directives.model, None
+    if wanted is not None and wanted.name.lower() not in QUESTIONS:
+        try:
+            model = choose_model(wanted.name, context.config, context.catalogue, facts.session.agent_id)
+        except UnknownModel as unknown:
+            complaints.append(str(unknown))
     profile = wanted.profile if wanted and model else None
-    if profile and model and profile not in (known := await known_profiles(directives, facts, services)):
+    if profile and model and profile not in (known := await known_profiles(directives, facts, context)):
         complaints.append(f"{unknown_profile(profile, model, known)} The usual one is used.")
         profile = None
     level = directives.elevated.value if directives.elevated else None
-    if level not in (None, "off") and (gates := closed_gates(services.config, facts)):
-        complaints.append(elevated_refusal(services.runtime(facts.session), gates))
+    if level not in (None, "off") and (gates := closed_gates(context.config, facts)):
+        complaints.append(elevated_refusal(gates))
         level = None
     if directives.exec is not None and directives.exec.invalid:
         complaints.append(invalid_exec(directives.exec))
@@ -371,14 +355,3 @@ async def hints_of(directives: Directives, facts: Facts, services: CommandServic
         queue=queue,
     )
     return hints, complaints, model is not None or wanted is None
-
-
-def _model(directives: Directives, facts: Facts, services: CommandServices, complaints: list[str]) -> Model | None:
-    wanted = directives.model
-    if wanted is None or wanted.name.lower() in QUESTIONS:
-        return None
-    try:
-        return choose_model(wanted.name, services.config, services.catalogue, facts.session.agent_id)
-    except UnknownModel as unknown:
-        complaints.append(str(unknown))
-        return None

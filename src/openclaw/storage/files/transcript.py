@@ -69,7 +69,7 @@ class FileTranscript:
     @property
     def weight(self) -> int:
         """Roughly the bytes of memory it takes."""
-        # Twice: what is said, and what readers keep of it in the branch's memo.
+        # Twice: what is said, and what readers keep of it in the branch's cache.
         return 2 * self._decoded_bytes + len(self._index) * _INDEX_BYTES
 
     def __len__(self) -> int:
