@@ -24,12 +24,13 @@ class Life(msgspec.Struct, frozen=True):
 
 async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
     ledger = runtime.ledger
-    # Asked together they share one trip to the ledger's thread.
+    # Asked together, the three queries share one trip to the ledger's thread.
     parts = await asyncio.gather(ledger.story(row.id), ledger.tool_calls(row.id), ledger.outbox_of(row.id))
     return Life(row, *parts)
 
 
 def story_of(runtime: Runtime, dispatcher: Dispatcher, life: Life) -> list[str]:
+    """What became of the message, step by step, in sentences."""
     now, zone = runtime.clock.now_ms(), user_zone(runtime.config.current)
     record = dispatcher.find(life.row.run_id)
     disk = record.disk if record is not None and life.row.ended_at is None else None

@@ -15,23 +15,25 @@ CATEGORIES: tuple[Category, ...] = ("Session", "Options", "Status", "Management"
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """One command as the table describes it."""
+
     name: str
     help: str
-    """One line in natural words."""
+    """One line that says what the command does."""
     category: Category
     aliases: tuple[str, ...] = ()
     usage: str = ""
-    """Its arguments as help shows them; empty: it takes none, and a message with more words is no command."""
+    """The arguments as help shows them. Empty: it takes none, and a message with more words is no command."""
     access: Access = "authorised"
     group_only: bool = False
     slow: bool = False
-    """May take as long as a model or a run; what comes after it does not wait for its answer."""
+    """It may take as long as a model call or a run. The next message does not wait for its answer."""
     shortcut: bool = False
-    """Also works inside other text: it is answered at once and taken out."""
+    """It also works inside other text. There it is answered at once and taken out."""
     directive: bool = False
-    """A setting that may stand anywhere in a message; ``directives.py`` reads it."""
+    """It is a setting that may stand anywhere in a message. ``directives.py`` reads it."""
     switch: Literal["config", "restart"] | None = None
-    """The key under ``commands`` that must be true."""
+    """The setting under ``commands`` that must be true for it to work; None: it always works."""
 
     @property
     def takes_arguments(self) -> bool:
@@ -130,17 +132,17 @@ _BY_WORD: Mapping[str, Command] = {word: command for command in COMMANDS for wor
 
 
 def find(word: str) -> Command | None:
-    """By name or alias, without the slash, in any case."""
+    """The command with this name or alias, without the slash and in any case."""
     return _BY_WORD.get(word.lower())
 
 
 def listed(config: Config, *, group: bool = True) -> list[Command]:
-    """What help may show: commands that would work here."""
+    """The commands that help shows: those that would work here."""
     return [command for command in COMMANDS if command.enabled(config) and (group or not command.group_only)]
 
 
 def usable_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
-    """Model aliases that may be written as ``/alias``: those that are no command."""
+    """The model aliases that may be written as ``/alias``: those that are no name of a command."""
     return tuple(alias for alias in aliases if alias.lower() not in _BY_WORD)
 
 
