@@ -200,6 +200,7 @@ async def test_a_new_session_begins_when_it_is_asked_for(known: Place) -> None:
     before = await known.session_id()
     await known.people.say("/new who am I?")
     await known.people.got(2)
+    await known.model.asked(2)
     assert await known.session_id() != before
     assert "remember me" not in repr(known.model.requests[-1].messages)
 

@@ -242,7 +242,7 @@ def test_a_direct_message() -> None:
     inbound = message("a\\nb\r\nc", sender=Sender(id="+1555", name="Z"), timestamp_ms=AT)
     bodies = make_bodies(inbound, UTC, previous_ms=AT - 90_000)
     assert bodies.body == "[Signal Z id:+1555 +2m Sun 2026-01-18T08:19Z] a\nb\nc"
-    assert bodies.command_body == bodies.raw_body == "a\nb\nc" and bodies.conversation_label == "Z"
+    assert bodies.command_body == "a\nb\nc" and bodies.conversation_label == "Z"
 
 
 def test_a_direct_message_has_no_sender_label() -> None:

@@ -1,4 +1,4 @@
-"""The last step in: a message is written down with its session, and handed to the session's lane."""
+"""The last step of the pipeline: writes a message down with its session and hands it to the session's lane."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Door: TypeAlias = Literal["channel", "chat", "program"]
 
 
 class Incoming(msgspec.Struct, kw_only=True):
-    """One message on its way in. The door it came through fills it in, and every step reads it."""
+    """One message on its way in. The door that it came through fills it in, and every step reads it."""
 
     facts: Facts
     """Who wrote, from where, to which session, and what the sender may do."""
@@ -38,28 +38,28 @@ class Incoming(msgspec.Struct, kw_only=True):
     """What the sender wrote."""
     door: Door
     run_id: str
-    """Idempotency key: the same one again starts nothing."""
+    """The idempotency key. A second message with the same id starts nothing."""
     source: str
-    """``webchat``, ``agent``, ``openai``, a channel id."""
+    """``webchat``, ``agent``, ``openai`` or the id of a channel."""
     route: dict[str, Any]
     """Where the reply goes."""
     inbound: Inbound | None = None
-    """The message as its channel handed it in; None at the other doors."""
+    """The message as its channel handed it in. It is None at the other doors."""
     reads_commands: bool = True
     """Whether commands and settings in the text are meant as such."""
     policy_channel: str | None = None
-    """The channel that the rules of the send policy see; None: the session's own."""
+    """The channel that the rules of the send policy see. None stands for the session's own."""
     message_id: str = ""
     """The id that the model is shown."""
     body: MessageBody = MessageBody()
     """What the caller wants for this run. The steps add the prompt and the settings found in the text."""
     images: list[Image] = []
     queue: QueueWish | None = None
-    """How it waits behind a run, whatever the session's queue settings say."""
+    """How the message waits behind a run. It overrides the session's queue settings."""
     entry_fields: dict[str, Any] = {}
     """What the message says about its session: channel, label, who spawned it."""
     dedupe_keys: tuple[str, ...] = ()
-    """Keys of the channel messages it was made of."""
+    """The keys of the channel messages that it was made of."""
     watcher: str | None = None
     """The connection that follows the run."""
 
@@ -67,7 +67,7 @@ class Incoming(msgspec.Struct, kw_only=True):
 async def current_session(
     facts: Facts, runtime: Runtime, dispatcher: Dispatcher, inbound: Inbound | None = None
 ) -> tuple[SessionEntry, Rotation | None]:
-    """The session a new message belongs to. One that has expired gives way to a new one."""
+    """Returns the session that a new message belongs to. A new session replaces one that has expired."""
     session = facts.session
     told = MessageFacts(
         channel=facts.channel,
@@ -84,9 +84,9 @@ async def current_session(
 async def accept(
     message: Incoming, body: MessageBody, runtime: Runtime, dispatcher: Dispatcher, ticket: Ticket | None = None
 ) -> Submission:
-    """Returns once the message is on disk. The same run id again starts nothing.
+    """Returns once the message is on disk. A second message with the same run id starts nothing.
 
-    ``ticket`` is its place in the admission order.
+    ``ticket`` is the message's place in the admission order.
     """
     session = message.facts.session
     entry, written = await touch_session(message, runtime)
@@ -110,10 +110,10 @@ async def accept(
 
 
 async def touch_session(message: Incoming, runtime: Runtime) -> tuple[SessionEntry, Writing | None]:
-    """The session's entry, made if there is none, with what the new message tells about it.
+    """Updates the session's entry with what the new message tells about it, and makes one if there is none.
 
-    A new session's id must not be forgotten in a power cut that spares the message: what was written of it must be on
-    disk before the message is.
+    The ``Writing`` must be on disk before the message is. Otherwise a power cut could keep the message and lose the id
+    of its new session.
     """
     session, now = message.facts.session, runtime.clock.now_ms()
 

@@ -1,6 +1,6 @@
-"""Who may talk to the agent, who may command it and who owns it. The only place where that is decided.
+"""Decides who may talk to the agent, who may command it and who owns it. No other place decides that.
 
-People are known by their stable ids; names, which anyone can change, decide nothing. Every doubt closes the door.
+People are known by their stable ids. Names decide nothing, because anyone can change them. In doubt, access is denied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from openclaw.inbound.message import Inbound
 from openclaw.sessions.keys import DEFAULT_ACCOUNT, account_named
 
 OPERATOR_CHANNELS = frozenset({"webchat"})
-"""Doors that only the Gateway's own secret opens; whoever came through is the owner."""
+"""Channels that only the Gateway's own secret opens. Whoever writes there is the owner."""
 _OWNER_ENFORCED = frozenset({"whatsapp"})
 _PREFIXES = {"telegram": ("tg:",), "discord": ("user:", "pk:"), "slack": ("user:",)}
 _MENTION = re.compile(r"<@!?([^>|]+)(?:\|[^>]*)?>")
@@ -33,13 +33,13 @@ class Allow(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Nothing is answered; the reason is for the log and for ``why``."""
+    """The sender gets no answer. The reason goes to the log."""
 
     reason: str
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """A stranger may ask to be let in."""
+    """The sender is a stranger, who may ask to be let in."""
 
     sender_id: str
 
@@ -49,7 +49,7 @@ Access: TypeAlias = Allow | Drop | Pair
 
 class GroupRules(msgspec.Struct, frozen=True, kw_only=True):
     listed_only: bool
-    """Only groups of the list are heard."""
+    """Only groups on the list are heard."""
     allowed: bool
     require_mention: bool
 
@@ -59,20 +59,20 @@ class SenderRights(msgspec.Struct, frozen=True, kw_only=True):
 
     sender_id: str
     authorised: bool
-    """May use commands and directives."""
+    """The sender may use commands and directives."""
     owner: bool
-    """May use commands that only an owner may."""
+    """The sender may use the commands that are reserved for owners."""
 
 
 def decide_access(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str]) -> Access:
-    """``allow_store``: the ids approved by pairing."""
+    """Decides whether a message is heard. ``allow_store`` holds the ids approved by pairing."""
     if inbound.peer.kind == "direct":
         return _direct(inbound, settings, allow_store)
     return _group(inbound, settings, allow_store)
 
 
 def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
-    """What the list of groups says about this one. An empty list leaves all groups allowed."""
+    """Returns what the list of groups says about this one. An empty list allows all groups."""
     own, rest = _listed(settings, inbound), settings.groups.get("*")
     topic = _topic(own, inbound) or _topic(rest, inbound)
     wishes = [found.require_mention for found in (topic, own, rest) if found]
@@ -96,7 +96,10 @@ def sender_rights(
     people = _known(settings.channel, settings.allow_from) | _known(settings.channel, allow_store)
     configured = _owners_of_channel(commands.owner_allow_from, settings.channel)
     owners = configured or people - {"*"}
-    passes = _passes_owner_rule(ids, settings.channel, configured, people)
+    if configured:
+        passes = _admits(configured, ids)
+    else:
+        passes = settings.channel not in _OWNER_ENFORCED or not people or _admits(people, ids)
     return SenderRights(
         sender_id=sender,
         authorised=passes and command_authorised(inbound, settings, allow_store, commands),
@@ -107,7 +110,7 @@ def sender_rights(
 def command_authorised(
     inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str], commands: Commands
 ) -> bool:
-    """Whether some list that somebody wrote admits the sender. No list at all admits nobody."""
+    """Whether a configured list admits the sender. Without any list nobody is admitted."""
     channel, ids = settings.channel, sender_ids(inbound)
     if channel in OPERATOR_CHANNELS:
         return True
@@ -127,7 +130,7 @@ def command_authorised(
 
 
 def sender_ids(inbound: Inbound) -> list[str]:
-    """The ids that stand for the sender, best first. A group's own id never stands for a person."""
+    """Returns the ids that stand for the sender, best first. A group's own id never stands for a person."""
     channel, sender = inbound.channel.strip().lower(), inbound.sender
     given = [sender.id, sender.e164 or ""]
     if channel == "whatsapp":
@@ -140,7 +143,7 @@ def sender_ids(inbound: Inbound) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def normal_id(channel: str, value: str) -> str:
-    """One spelling for an id, however it was written: no channel prefix, lower case, phone numbers bare."""
+    """Returns the one spelling of an id: no channel prefix, lower case, phone numbers without blanks and signs."""
     text = _MENTION.sub(r"\1", value.strip().lower())
     for prefix in (f"{channel}:", *_PREFIXES.get(channel, ())):
         text = text.removeprefix(prefix).strip()
@@ -155,7 +158,7 @@ def _direct(inbound: Inbound, settings: ChannelSettings, allow_store: Collection
     if settings.dm_policy == "disabled":
         return Drop("direct messages are disabled")
     known = _known(settings.channel, settings.allow_from)
-    # "open" means something only together with "*": without it the policy is as closed as an allow list.
+    # "open" counts only together with "*". Without it the policy is as closed as an allow list.
     if "*" in known or _admits(known | _known(settings.channel, allow_store), ids):
         return Allow()
     if settings.dm_policy != "pairing":
@@ -187,7 +190,7 @@ def _group(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[
 
 
 def _listed(settings: ChannelSettings, inbound: Inbound) -> GroupSettings | None:
-    """The entry of this group, or of the group that its topic or thread belongs to."""
+    """Returns the entry of this group, or of the group that its topic or thread belongs to."""
     names = [inbound.peer.id, inbound.peer.id.partition(":topic:")[0]]
     if inbound.parent_peer is not None:
         names.append(inbound.parent_peer.id)
@@ -207,7 +210,7 @@ def _known(channel: str, entries: Collection[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=512)
 def _normal_ids(channel: str, entries: tuple[str, ...] | frozenset[str]) -> frozenset[str]:
-    """Remembered, because lists are long, change rarely and are asked for with every message."""
+    """The result is cached: lists are long, change rarely and are needed for every message."""
     return frozenset(known for entry in entries if (known := normal_id(channel, entry)))
 
 
@@ -216,7 +219,7 @@ def _admits(known: frozenset[str], ids: Collection[str]) -> bool:
 
 
 def _owners_of_channel(entries: Iterable[str | int], channel: str) -> frozenset[str]:
-    """Entries such as ``signal:+1555`` count on their channel only; bare ones everywhere."""
+    """Entries such as ``signal:+1555`` count on their channel only. Bare entries count everywhere."""
     owners: set[str] = set()
     for entry in map(str, entries):
         named = entry.strip().lower().partition(":")[0]
@@ -225,16 +228,10 @@ def _owners_of_channel(entries: Iterable[str | int], channel: str) -> frozenset[
     return frozenset(owners - {""})
 
 
-def _passes_owner_rule(ids: Collection[str], channel: str, configured: frozenset[str], people: frozenset[str]) -> bool:
-    if configured:
-        return _admits(configured, ids)
-    return channel not in _OWNER_ENFORCED or not people or _admits(people, ids)
-
-
 _DM_POLICIES = ("pairing", "allowlist", "open", "disabled")
 _GROUP_POLICIES = ("open", "disabled", "allowlist")
 STORE_COUNTS_IN_GROUPS = frozenset({"telegram", "signal", "imessage"})
-"""Channels where a paired person may also speak in groups."""
+"""On these channels a paired person may also speak in groups."""
 
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,13 +248,13 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
     allow_from: tuple[str, ...] = ()
     group_policy: GroupPolicy = "allowlist"
     group_allow_from: tuple[str, ...] | None = None
-    """None: unset, so that ``allow_from`` counts; an empty list means nobody."""
+    """None means unset, so that ``allow_from`` counts. An empty list admits nobody."""
     groups: Mapping[str, GroupSettings] = {}
     history_limit: int | None = None
 
 
 def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACCOUNT) -> ChannelSettings:
-    """The settings of one account; a channel without a section gets the careful defaults."""
+    """Returns the settings of one account. A channel without a section gets the careful defaults."""
     name = channel.strip().lower()
     if name == "signal":
         signal = config.channels.signal
@@ -286,11 +283,11 @@ def _of_signal(channel: str, account: SignalAccount) -> ChannelSettings:
 
 def _of_map(channel: str, section: Mapping[str, Any], default_group_policy: GroupPolicy | None) -> ChannelSettings:
     direct = _map(section.get("dm"))
-    policy = _dm_policy(section.get("dmPolicy", direct.get("policy", "pairing")))
+    policy = section.get("dmPolicy", direct.get("policy", "pairing"))
     own = _ids(section.get("allowFrom"))
     return ChannelSettings(
         channel=channel,
-        dm_policy="disabled" if direct.get("enabled") is False else policy,
+        dm_policy=policy if policy in _DM_POLICIES and direct.get("enabled") is not False else "disabled",
         allow_from=(own or ()) + (_ids(direct.get("allowFrom")) or ()),
         group_policy=_group_policy(section.get("groupPolicy", default_group_policy or "allowlist")),
         group_allow_from=_ids(section.get("groupAllowFrom")),
@@ -312,10 +309,6 @@ def _group_settings(value: Any) -> GroupSettings:
     )
 
 
-def _dm_policy(value: Any) -> DmPolicy:
-    return value if value in _DM_POLICIES else "disabled"
-
-
 def _group_policy(value: Any) -> GroupPolicy:
     return value if value in _GROUP_POLICIES else "disabled"
 
@@ -325,7 +318,7 @@ def _map(value: Any) -> Mapping[str, Any]:
 
 
 def _ids(value: Any) -> tuple[str, ...] | None:
-    """None when unset. A list of the wrong shape is an empty one: it lets nobody in."""
+    """Returns None when unset. A value of the wrong shape counts as an empty list, which admits nobody."""
     if value is None:
         return None
     items = cast("list[Any]", value) if isinstance(value, list) else []

@@ -1,4 +1,4 @@
-"""Files that come with a message through the Gateway."""
+"""Files that come with a message: pictures for the model, and other files for the agent's workspace."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BadAttachment(ValueError):
 
 
 def read_images(attachments: list[Attachment]) -> tuple[list[Image], list[str]]:
-    """The pictures, and a warning for each attachment that is not one. Broken or oversized content raises."""
+    """Returns the pictures and a warning for each attachment that is none. Raises ``BadAttachment`` for bad content."""
     images: list[Image] = []
     warnings: list[str] = []
     for number, attachment in enumerate(attachments, 1):
@@ -79,7 +79,7 @@ def _decoded(content: str, name: str) -> bytes:
 
 
 def sniff_image(data: bytes) -> str | None:
-    """The type by content, never by what the sender claims."""
+    """Returns the type of a picture by its content. What the sender claims is not asked."""
     for signature, mime in _SIGNATURES:
         if data.startswith(signature):
             return mime
@@ -96,7 +96,10 @@ log = logging.getLogger("openclaw.inbound")
 
 
 async def within_reach(runtime: Runtime, inbound: Inbound, agent_id: str) -> Inbound:
-    """The message, its files named by where the agent finds them. Pictures are shown to the model instead."""
+    """Writes the files of a message into the agent's workspace and returns the message with their paths.
+
+    Pictures are not written: the model sees them.
+    """
     if not any(_is_for_tools(media) for media in inbound.media):
         return inbound
     workspace = workspace_dir(runtime.config.current, str(runtime.state_dir), agent_id)
@@ -122,13 +125,13 @@ async def _placed(blobs: BlobStore, media: Media, workspace: Path) -> Media:
 
 
 def _write(workspace: Path, path: str, data: bytes) -> None:
-    # Through the opener, as the tools do: the agent may have made a link of the folder.
+    # The opener refuses to follow a link that the agent may have put in the folder's place.
     with PathOpener(workspace, confine=True).open_write_atomic(path) as file:
         file.write(data)
 
 
 def _file_name(media: Media) -> str:
-    """The name it came with, made harmless; what it holds goes in front, so that two files never meet."""
+    """Returns a harmless form of the file's name. The beginning of its hash keeps files of one name apart."""
     given = _UNSAFE.sub("_", media.file_name or "").strip("._")[-_LONGEST_NAME:]
     if not given:
         given = f"file{mimetypes.guess_extension(media.mime_type) or ''}"

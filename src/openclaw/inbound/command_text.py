@@ -1,4 +1,4 @@
-"""Finding commands in what a person typed. Everything here is for looking; none of it shapes what the model sees."""
+"""Finds commands in what a person typed. Nothing here changes what the model sees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openclaw.inbound.prompt_text import CURRENT_MARKER
 
 ABORT_WORDS: frozenset[str] = frozenset({"stop", "esc", "abort", "wait", "exit", "interrupt"})
 NATIVE_SURFACES: frozenset[str] = frozenset({"telegram", "discord", "slack"})
-"""Channels with command menus of their own; elsewhere text is the only way to give a command."""
+"""Channels with command menus of their own. Elsewhere text is the only way to give a command."""
 
 _ABORT_WORD = re.compile("|".join(sorted(ABORT_WORDS)), re.IGNORECASE)
 _SENDER_PREFIX = re.compile(r"^[A-Za-z0-9+()\-_. \t]+:[ \t]*", re.MULTILINE)
@@ -27,10 +27,10 @@ _CHANNEL_MENTIONS = {"discord": re.compile(r"<@!?\d+>"), "slack": re.compile(r"<
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be known about a conversation to read commands in it."""
+    """What the reader of commands must know about a conversation."""
 
     group: bool = False
-    """Anything but a direct chat: mentions are taken out before looking."""
+    """True for anything but a direct chat. Mentions are removed before the text is read."""
     channel: str = ""
     mentions: tuple[re.Pattern[str], ...] = ()
     bot_username: str | None = None
@@ -50,14 +50,14 @@ class Called(msgspec.Struct, frozen=True):
 
 
 def structural_strip(text: str) -> str:
-    """The bare words of a message: wrappers, stamps, sender prefixes and line breaks taken away."""
+    """Returns the bare words of a message, without wrappers, stamps, sender prefixes and line breaks."""
     _, _, current = text.rpartition(CURRENT_MARKER)
     bare = _SENDER_PREFIX.sub("", _without_brackets(current))
     return " ".join(bare.replace("\\n", " ").split())
 
 
 def _without_brackets(text: str) -> str:
-    """Linear in the length of the text, whatever brackets it holds."""
+    """Removes ``[...]`` with the blanks behind it. The time is linear in the length of any text."""
     parts: list[str] = []
     at = 0
     while (opened := text.find("[", at)) >= 0 and (closed := text.find("]", opened)) >= 0:
@@ -74,7 +74,7 @@ def _without_brackets(text: str) -> str:
 
 
 def strip_mentions(text: str, patterns: Sequence[re.Pattern[str]] = (), channel: str = "") -> str:
-    """The text without words that only address the agent. Line breaks stay."""
+    """Removes the words that only address the agent. Line breaks stay."""
     for pattern in patterns:
         text = pattern.sub(" ", text)
     if native := _CHANNEL_MENTIONS.get(channel.lower()):
@@ -96,7 +96,7 @@ def normalize_command_body(text: str, bot_username: str | None = None) -> str:
 
 
 def _called(line: str, bot_username: str | None) -> Called | None:
-    """Reads one line as a command; None when it is not one, or has words where the command takes none."""
+    """Reads one line as a command. Returns None when it is none, or has words where the command takes none."""
     if colon := _COLON.fullmatch(line):
         line = f"/{colon[1]} {colon[2]}"
     if addressed := _ADDRESSED.fullmatch(line):
@@ -121,7 +121,7 @@ def has_control_command(text: str, *, enabled: Enabled = always, bot_username: s
 
 
 def is_control_message(text: str, listening: Listening = DIRECT_CHAT, *, enabled: Enabled = always) -> bool:
-    """A command or a word that stops the run: such messages wait for nobody."""
+    """Whether the message is a command or a word that stops the run. Such messages never wait."""
     if is_abort(text, listening):
         return True
     return "/" in text and has_control_command(
@@ -130,11 +130,11 @@ def is_control_message(text: str, listening: Listening = DIRECT_CHAT, *, enabled
 
 
 def is_abort(text: str, listening: Listening = DIRECT_CHAT) -> bool:
-    """``/stop``, or the whole message is one word such as "stop"."""
+    """Whether the message is ``/stop`` or one single word such as "stop"."""
     if len(text) > 500 and CURRENT_MARKER not in text:
         return False
     if "[" not in text and not _ABORT_WORD.search(text):
-        return False  # Nearly every message; only brackets could hide the word from this look.
+        return False  # This settles nearly every message. Only brackets could hide the word from the pattern.
     bare = structural_strip(text)
     if listening.group:
         bare = strip_mentions(bare, listening.mentions, listening.channel)
@@ -144,14 +144,14 @@ def is_abort(text: str, listening: Listening = DIRECT_CHAT) -> bool:
 
 
 def may_be_command(text: str) -> bool:
-    """A quick look that errs on the side of yes."""
+    """Whether the text may hold a command. The check is quick, and its yes may be wrong."""
     return "/" in text or is_abort(text)
 
 
 def command_body(text: str, listening: Listening = DIRECT_CHAT) -> str:
-    """What the person typed, without what may stand before a command: stamps in brackets and mentions.
+    """Removes what may stand before a command: stamps in brackets and mentions.
 
-    Unlike :func:`structural_strip` this leaves arguments alone, brackets and line breaks included.
+    Unlike :func:`structural_strip` it keeps the arguments as they are, brackets and line breaks included.
     """
     _, _, body = text.rpartition(CURRENT_MARKER)
     if listening.group:
@@ -172,10 +172,10 @@ def _is_us(name: str, bot_username: str | None) -> bool:
 
 
 def stand_alone(body: str, bot_username: str | None = None) -> Called | None:
-    """The command a message consists of. A message that goes on in a second line says more than a command."""
+    """Returns the command that the whole message consists of. A message of several lines is no command."""
     return None if "\n" in body else _called(body, bot_username)
 
 
 def understands_text(text_commands: bool, channel: str, *, native: bool) -> bool:
-    """Whether commands are read here: switching text commands off only counts where menus replace them."""
+    """Whether commands in text are read. Switching them off counts only on channels that have menus."""
     return native or text_commands or channel.lower() not in NATIVE_SURFACES

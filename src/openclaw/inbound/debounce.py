@@ -1,4 +1,4 @@
-"""Quick texts of one sender in one conversation become one turn. Nothing is lost, and their order is kept."""
+"""Joins quick texts of one sender in one conversation into one turn. Nothing is lost, and the order is kept."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Deliver: TypeAlias = Callable[[list[Inbound]], Awaitable[None]]
 T = TypeVar("T")
 
 WINDOWS_AT_MOST = 5
-"""Someone who never stops typing is answered after this many windows all the same."""
+"""After this many windows a sender is answered, even if more texts keep coming."""
 MOST_MESSAGES = 20
 MOST_CHARS = 20_000
 MOST_WAITING = 1000
-"""Messages held back in all conversations together; then the longest waiting are handed on early."""
+"""The limit of messages held back in all conversations. Beyond it the oldest are handed on early."""
 
 
 def debounce_ms(settings: InboundDebounce, channel: str, override: int | None = None) -> int:
-    """The override, else the channel's window, else the general one; 0 is off."""
+    """Returns the override, else the channel's window, else the general one. 0 means off."""
     own = settings.by_channel.get(channel.strip().lower())
     chosen = override if override is not None else own if own is not None else settings.debounce_ms
     return max(0, int(chosen))
 
 
 def conversation_of(inbound: Inbound) -> Key | None:
-    """None when nobody knows who wrote."""
+    """Returns the conversation and sender of a message, or None when the sender is unknown."""
     sender = inbound.sender.id.strip() or (inbound.sender.e164 or "").strip()
     if not sender:
         return None
@@ -44,7 +44,7 @@ def conversation_of(inbound: Inbound) -> Key | None:
 
 
 def merged(items: list[Inbound]) -> Inbound:
-    """One message with everything the items held. The newest says where and to what the answer goes."""
+    """Joins the items into one message. The newest item decides where and to what the answer goes."""
     newest = items[-1]
     if len(items) == 1:
         return newest
@@ -84,10 +84,10 @@ class _Waiting:
 
 
 class Debouncer:
-    """Holds texts back and hands them on in lists; ``merged`` makes one message of such a list.
+    """Holds texts back and hands them on in lists. ``merged`` makes one message of such a list.
 
-    ``window_ms`` is asked for every message, so that a changed configuration counts at once. ``is_control`` tells
-    commands and stop words, which never wait and never mix with other text.
+    ``window_ms`` is called for every message, so that a changed configuration counts at once. ``is_control`` finds
+    commands and stop words. They never wait and never mix with other text.
     """
 
     def __init__(
@@ -111,15 +111,18 @@ class Debouncer:
         self._closed = False
 
     def add(self, item: Inbound) -> asyncio.Future[bool]:
-        """Takes a message. The future tells when it was handed on, and whether that went well; waiting is optional."""
+        """Takes a message. The future tells when it was handed on, and whether that succeeded."""
         receipt: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         key = conversation_of(item)
         window = 0 if self._closed else self._window_ms(item)
         if key is None or window <= 0 or not self._may_wait(item):
-            self._hand_on_alone(key, item, receipt)
+            if key is not None:
+                self._flush(key)
+            self._start(key, [item], [receipt])
             return receipt
         waiting = self._waiting.get(key)
-        if waiting is not None and _redelivered(waiting, item):
+        if waiting is not None and item.message_id and item.message_id in [held.message_id for held in waiting.items]:
+            # The channel delivered the message a second time.
             waiting.receipts.append(receipt)
             return receipt
         if waiting is not None and _does_not_fit(waiting, item):
@@ -129,7 +132,7 @@ class Debouncer:
         return receipt
 
     async def close(self) -> None:
-        """Hands on everything that waits and returns once it has arrived. Later messages do not wait any more."""
+        """Hands on everything that waits and returns once it has arrived. Later messages do not wait."""
         self._closed = True
         for key in list(self._waiting):
             self._flush(key)
@@ -137,17 +140,12 @@ class Debouncer:
             await asyncio.gather(*self._under_way)
 
     def _may_wait(self, item: Inbound) -> bool:
-        """A forwarded text keeps its own heading, so it is not joined with others."""
+        """Whether the item may be joined with others. A forwarded text keeps its own heading, so it may not."""
         if item.native_command or item.forwarded_from:
             return False
         if not item.text.strip():
             return bool(item.media)
         return not self._is_control(item.text)
-
-    def _hand_on_alone(self, key: Key | None, item: Inbound, receipt: asyncio.Future[bool]) -> None:
-        if key is not None:
-            self._flush(key)
-        self._start(key, [item], [receipt])
 
     def _hold(
         self, key: Key, waiting: _Waiting | None, item: Inbound, receipt: asyncio.Future[bool], window: float
@@ -160,7 +158,7 @@ class Debouncer:
         waiting.chars += len(item.text)
         waiting.due = min(now + window, waiting.since + window * WINDOWS_AT_MOST)
         self._held += 1
-        # What comes with a file is complete: people write first and attach last.
+        # People write first and attach last, so a message with a file completes the turn.
         if item.media or len(waiting.items) >= MOST_MESSAGES:
             self._flush(key)
         elif waiting.timer is None:
@@ -213,12 +211,8 @@ class Debouncer:
             del self._last[key]
 
 
-def _redelivered(waiting: _Waiting, item: Inbound) -> bool:
-    return bool(item.message_id) and any(held.message_id == item.message_id for held in waiting.items)
-
-
 def _does_not_fit(waiting: _Waiting, item: Inbound) -> bool:
-    """Too long together, or an answer to something else than what the others answer."""
+    """Whether the item would make the turn too long, or quotes another message than the others do."""
     if waiting.chars + len(item.text) > MOST_CHARS:
         return True
     return item.quoted is not None and any(held.quoted not in (None, item.quoted) for held in waiting.items)

@@ -1,4 +1,4 @@
-"""A message that a channel delivers twice is taken once, also when the Gateway was restarted in between."""
+"""Takes a message once that a channel delivers twice, even when the Gateway restarted in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openclaw.inbound.message import Inbound
 from openclaw.storage.base import Ledger
 
 TTL_MS = 20 * 60_000
-"""Counted from the last time a message was seen."""
+"""How long a key is remembered after the message was last seen."""
 KEEP = 5000
 
 
@@ -23,7 +23,7 @@ def dedupe_key(
     session_key: str = "",
     thread_id: str | int | None = None,
 ) -> str | None:
-    """``channel|account|session|peer|thread|message id`` without the empty parts; None: cannot be told apart."""
+    """``channel|account|session|peer|thread|message id`` without empty parts, or None if too little is known."""
     provider, message, where = channel.strip().lower(), message_id.strip(), peer.strip() or session_key.strip()
     if not provider or not message or not where:
         return None
@@ -44,21 +44,22 @@ def dedupe_key_of(inbound: Inbound, session_key: str = "") -> str | None:
 
 
 def held_key(inbound: Inbound) -> str:
-    """The name under which a message waits in the ledger for more words of its sender."""
+    """Returns the key under which a message waits in the ledger for more words of its sender."""
     return dedupe_key_of(inbound) or f"{inbound.channel}|{inbound.account_id}|{inbound.peer.id}|{inbound.timestamp_ms}"
 
 
 def run_id_of(keys: Sequence[str], session_key: str) -> str:
-    """The same run id for every delivery of the same messages to a session."""
+    """Returns the same run id for every delivery of the same messages to a session."""
     text = "\n".join((*keys, session_key))
     return str(uuid.UUID(hashlib.sha256(text.encode()).hexdigest()[:32]))
 
 
 class Dedupe:
-    """The memory of seen messages.
+    """Remembers the messages that were seen.
 
-    ``take`` a message, do what it asks for, then ``keep`` its key, or ``release`` it when nothing was done and a
-    redelivery is welcome. A run's keys are better committed with its row (``Accept.dedupe_keys``) and then released.
+    The caller first calls ``take``. When it has dealt with the message, it calls ``keep``. When it could not, it calls
+    ``release``, so that a redelivery counts as new. Keys that were committed with a run's row (``Accept.dedupe_keys``)
+    are only released.
     """
 
     def __init__(self, ledger: Ledger, *, ttl_ms: int = TTL_MS, keep: int = KEEP) -> None:
@@ -68,7 +69,7 @@ class Dedupe:
         self._under_way: set[str] = set()
 
     async def take(self, key: str | None) -> bool:
-        """Whether this message is new. Without a key nobody can tell, and it is."""
+        """Whether this message is new. A message without a key counts as new."""
         if key is None:
             return True
         if key in self._under_way:

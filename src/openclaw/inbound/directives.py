@@ -1,7 +1,7 @@
-"""Directives: settings written into a message, like ``/think high``. Reading them, and the text without them.
+"""Reads directives, the settings written into a message like ``/think high``, and returns the text without them.
 
-A directive stands at the start or after a blank. What it takes along is its value and nothing else: a word that is
-no value goes back into the text, line breaks stay where they were, and code is never looked into.
+A directive stands at the start or after a blank. It takes its value with it and nothing else: a word that is no value
+goes back into the text, and line breaks stay where they are. Code is not searched.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ EXEC_VALUES: dict[ExecField, tuple[str, ...]] = {
     "ask": ("off", "on-miss", "always"),
     "node": (),
 }
-"""What each option of ``/exec`` takes; a node is any name."""
+"""The values that each option of ``/exec`` takes. A node may have any name."""
 
 _SLASH = r"/(?<!\S/)"
-"""A slash at the start or after a blank; the literal comes first so that long texts are searched fast."""
+"""A slash at the start or after a blank. The literal comes first, so that long texts are searched fast."""
 _BLANK = r"[^\S\n]*"
 _END = r"(?=\s|:|\Z)"
 _LEVEL_NAMES: dict[LevelKind, str] = {
@@ -53,12 +53,12 @@ _TOKEN = re.compile(rf"{_BLANK}(\S+)")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
 _HIDDEN = "\0"
 MAX_DIRECTIVES = 50
-"""Beyond so many nobody is giving settings any more; the rest stays text."""
+"""The most directives read in one message. Further ones stay text."""
 
 
 class Level(msgspec.Struct, frozen=True):
     value: str | None
-    """None: no level was named, or the word is not one."""
+    """None means that no level was named, or that the word is none."""
     word: str = ""
 
 
@@ -69,7 +69,7 @@ class ExecDirective(msgspec.Struct, frozen=True):
 
 class ModelDirective(msgspec.Struct, frozen=True):
     name: str
-    """A model, an alias, ``list``, ``status``, or empty."""
+    """A model, an alias, ``list``, ``status`` or empty."""
     profile: str | None = None
 
 
@@ -87,7 +87,7 @@ class Span(msgspec.Struct, frozen=True):
     start: int
     end: int
     word: str = ""
-    """The end of the span that is no value: text after all."""
+    """The end of the span that turned out to be no value. It is text."""
     is_model: bool = False
 
 
@@ -100,7 +100,7 @@ class Directives(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelDirective | None = None
     queue: QueueDirective | None = None
     shortcuts: tuple[str, ...] = ()
-    """Commands that may stand inside text, by name: ``status``, ``help`` and the like."""
+    """The names of the commands found that may stand inside text, such as ``status`` and ``help``."""
     text: str = ""
     """The message as it came."""
     spans: tuple[Span, ...] = ()
@@ -112,19 +112,19 @@ class Directives(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rest(self) -> str:
-        """What is left when directives go with every word they claimed: empty means there was nothing else."""
+        """The text without the directives and every word they claimed. Empty means that there was nothing else."""
         return _cut(self.text, self.spans, lambda _: "")
 
     def prompt(self, *, model_known: bool = True) -> str:
-        """What the model may see: no directive, and every word that turned out not to be a value."""
+        """The text for the model: without directives, with every word that turned out to be no value."""
         return _cut(self.text, self.spans, lambda span: span.word if not span.is_model or not model_known else "")
 
 
 def parse_directives(text: str, aliases: Sequence[str] = (), *, shortcuts: bool = False) -> Directives:
-    """Reads the directives of the current message; of two of a kind the first counts and both are taken out.
+    """Reads the directives of the current message. Of two of a kind the first counts, and both are removed.
 
-    ``aliases``: model names that may be written as ``/name``. ``shortcuts``: also find ``/status`` and the like.
-    Text before the current-message marker is other people's and never looked at.
+    ``aliases`` are model names that may be written as ``/name``. With ``shortcuts``, commands such as ``/status`` are
+    found too. Text before the current-message marker is other people's and is not read.
     """
     if "/" not in text:
         return Directives(text=text)
@@ -132,7 +132,7 @@ def parse_directives(text: str, aliases: Sequence[str] = (), *, shortcuts: bool 
 
 
 class _Reader:
-    """Looks at a copy in which everything already claimed is blanked, so that positions stay those of the text."""
+    """Searches a copy of the text in which everything already claimed is blanked, so that positions stay the same."""
 
     def __init__(self, text: str, aliases: tuple[str, ...], shortcuts: bool) -> None:
         begin = text.rfind(CURRENT_MARKER)
@@ -146,7 +146,7 @@ class _Reader:
         self.spans: list[Span] = []
 
     def read(self) -> Directives:
-        # Taking one out may uncover another ("/v on/t high"), so we look until nothing is left.
+        # Removing one may uncover another ("/v on/t high"), so the search repeats until nothing is found.
         seen = -1
         while seen != len(self.spans):
             seen = len(self.spans)
@@ -200,7 +200,9 @@ class _Reader:
         while match := self._search(_MODEL):
             word = (match[1] or "").rstrip(".:")
             end = match.start(1) + len(word) if word else match.end()
-            self.found.setdefault("model", _model_directive(word))
+            at = word.rfind("@")
+            directive = ModelDirective(word[:at], word[at + 1 :] or None) if at > 0 else ModelDirective(word)
+            self.found.setdefault("model", directive)
             self._claim(match.start(), end, word, is_model=True)
         while self.alias and (match := self._search(self.alias)):
             self.found.setdefault("model", ModelDirective(match[1]))
@@ -230,13 +232,8 @@ def _shortcut_pattern() -> re.Pattern[str]:
     return _alias_pattern(names)
 
 
-def _model_directive(word: str) -> ModelDirective:
-    at = word.rfind("@")
-    return ModelDirective(word[:at], word[at + 1 :] or None) if at > 0 else ModelDirective(word)
-
-
 def _read_queue(text: str, at: int) -> tuple[QueueDirective, int]:
-    """Options up to the first word that is none, and where that word begins."""
+    """Reads options up to the first word that is none. Returns them and the place where that word begins."""
     wish, reset, invalid = QueueWish(), False, dict[str, str]()
     while token := _TOKEN.match(text, at):
         word = token[1]
@@ -267,7 +264,7 @@ def _queue_option(wish: QueueWish, name: str, value: str, invalid: dict[str, str
 
 
 def _cut(text: str, spans: Sequence[Span], kept: Callable[[Span], str]) -> str:
-    """The text without the spans. Only blanks beside a cut are joined; a line that held nothing else goes with it."""
+    """Removes the spans from the text. Blanks beside a cut are joined. A line that held nothing else is removed."""
     if not spans:
         return text
     begin = text.rfind(CURRENT_MARKER)
@@ -328,11 +325,11 @@ ENTRY_FIELD: dict[LevelKind, str] = {
     "elevated": "elevatedLevel",
 }
 OFF_IS_ABSENCE: frozenset[str] = frozenset({"thinkingLevel", "reasoningLevel"})
-"""Here "off" removes the field, unless it would be on without it. Elsewhere it is stored, to win over a default."""
+""""off" removes these fields, unless the default is on. Other fields store "off" to override a default."""
 
 
 def read_level(kind: LevelKind, word: str) -> str | None:
-    """The value a word stands for, or None when it is none of them."""
+    """Returns the value that a word stands for, or None."""
     return parse_level(word) if kind == "think" else _MEANING[kind].get(word.lower())
 
 
@@ -341,12 +338,12 @@ def level_values(kind: LevelKind) -> tuple[str, ...]:
 
 
 def stored(field: str, value: str, unset: str = "off") -> str | None:
-    """What the entry holds for a value; None removes the field. ``unset``: what counts without it."""
+    """Returns what the entry holds for a value; None removes the field. ``unset`` is what counts without it."""
     return None if value == "off" == unset and field in OFF_IS_ABSENCE else value
 
 
 def read_usage(word: str) -> str | None:
-    """``off``, ``tokens`` or ``full``."""
+    """Returns ``off``, ``tokens``, ``full`` or None."""
     return _USAGE.get(word.strip().lower())
 
 

@@ -1,4 +1,4 @@
-"""Whether a group message is meant for the agent."""
+"""Decides whether a group message is meant for the agent, and keeps the others as context."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ log = logging.getLogger("openclaw.inbound.gate")
 
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f]")
 _NATIVE_ONLY = frozenset({"whatsapp"})
-"""Channels where a message that mentions people by the platform's means is meant for those people only."""
+"""On these channels a message that mentions people natively is meant for those people only."""
 _SEARCHED = 20_000
-"""Characters of a message looked at; patterns are free to be slow."""
+"""The number of characters that are searched, because a configured pattern may be slow."""
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
     process: bool
-    """False: keep the message as pending history and stop."""
+    """False means that the message is kept as pending history and starts no run."""
     mentioned: bool
-    """Whether it counts as addressed to the agent."""
+    """Whether the message counts as addressed to the agent."""
 
 
 def mention_patterns(config: Config, agent_id: str) -> tuple[re.Pattern[str], ...]:
-    """The agent's own patterns (even an empty list), else the general ones, else its name and emoji."""
+    """Returns the agent's own patterns (even an empty list), else the general ones, else its name and emoji."""
     agent = agent_config(config, agent_id)
     own = agent.group_chat.mention_patterns if agent else None
     given = own if own is not None else config.messages.group_chat.mention_patterns
@@ -56,7 +56,7 @@ def was_mentioned(inbound: Inbound, patterns: tuple[re.Pattern[str], ...]) -> bo
 
 
 def needs_mention(entry: SessionEntry | None, configured: bool) -> bool:
-    """What ``/activation`` chose for the session, else the configuration."""
+    """Whether a mention is needed. The session's ``/activation`` overrides the configuration."""
     match (entry or {}).get("groupActivation"):
         case "always":
             return False
@@ -73,7 +73,10 @@ def gate(
     require_mention: bool,
     authorised_command: bool = False,
 ) -> Gate:
-    """``authorised_command``: the text is a control command of someone who may use commands."""
+    """Decides about one message.
+
+    ``authorised_command`` says that the text is a control command of someone who may use commands.
+    """
     if inbound.peer.kind == "direct":
         return Gate(process=True, mentioned=True)
     answers_us = inbound.quoted is not None and inbound.quoted.from_us
@@ -88,7 +91,7 @@ def _identity_patterns(name: str, emoji: str) -> list[str]:
     patterns: list[str] = []
     if words := name.split():
         body = r"\s+".join(re.escape(word) for word in words)
-        # A name that ends in a sign has no word boundary there.
+        # A name that begins or ends with a sign has no word boundary there.
         before = r"\b@?" if re.match(r"\w", words[0]) else "@?"
         patterns.append(before + body + (r"\b" if re.search(r"\w$", words[-1]) else ""))
     if emoji.strip():
@@ -103,7 +106,7 @@ def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
         if not pattern.strip():
             continue
         try:
-            # "\b" written in JSON without doubling the backslash is a backspace.
+            # In JSON, "\b" with a single backslash is a backspace. The author meant a word boundary.
             compiled.append(re.compile(pattern.replace("\x08", r"\b"), re.IGNORECASE))
         except (re.error, RecursionError, OverflowError) as error:
             log.warning("mention pattern %r is not a regular expression (%s); it is ignored", pattern, error)
@@ -114,17 +117,20 @@ DEFAULT_LIMIT = 50
 _DEFAULT_LIMITS = {"discord": 20}
 MOST_CONVERSATIONS = 1000
 MOST_CHARS = 8000
-"""Of one remembered message; longer ones are cut."""
+"""The most characters kept of one message. Longer messages are cut."""
 
 
 class PendingHistory:
-    """Per conversation, oldest first. Of too many conversations the one silent for longest is forgotten."""
+    """Unanswered group messages per conversation, oldest first. It lives in memory only.
+
+    When there are too many conversations, the one that was silent for longest is forgotten.
+    """
 
     def __init__(self) -> None:
         self._pending: dict[str, list[HistoryEntry]] = {}
 
     def record(self, key: str, entry: HistoryEntry, limit: int) -> None:
-        """A limit of 0 records nothing and leaves what is there."""
+        """Adds a message. A limit of 0 records nothing and leaves what is there."""
         if limit <= 0:
             return
         entries = self._pending.pop(key, [])
@@ -137,7 +143,7 @@ class PendingHistory:
         return tuple(self._pending.get(key, ())[-limit:]) if limit > 0 else ()
 
     def clear(self, key: str, limit: int, used: Collection[HistoryEntry] | None = None) -> None:
-        """After a run was started. With ``used``, what came in meanwhile stays for the next one."""
+        """Forgets the messages after a run was started. With ``used``, messages that came in meanwhile stay."""
         if limit <= 0 or key not in self._pending:
             return
         spent = {id(entry) for entry in used} if used is not None else None
@@ -149,7 +155,7 @@ class PendingHistory:
 
 
 def history_limit(config: Config, settings: ChannelSettings) -> int:
-    """The account's or channel's limit, else the general one for groups, else the built-in one."""
+    """Returns the limit of the account or channel, else the general one for groups, else the built-in one."""
     if settings.history_limit is not None:
         return settings.history_limit
     general = config.messages.group_chat.history_limit

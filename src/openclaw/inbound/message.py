@@ -1,4 +1,4 @@
-"""A message as a channel hands it in: plain facts, nothing decided yet."""
+"""A message as a channel hands it in. It holds facts; nothing is decided yet."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 class Sender(msgspec.Struct, frozen=True, kw_only=True):
     id: str
-    """Stable identity; the only thing access may depend on."""
+    """The stable identity. Access depends on nothing else."""
     name: str | None = None
     username: str | None = None
     tag: str | None = None
     e164: str | None = None
     other_ids: tuple[str, ...] = ()
-    """Further stable ids of the same person (a uuid beside a phone number)."""
+    """Further stable ids of the same person, such as a uuid beside a phone number."""
 
 
 class Media(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that came along, already fetched into the blob store or still at its source."""
+    """A file that came with a message. It lies in the blob store or still at its source."""
 
     mime_type: str
     file_name: str | None = None
@@ -38,7 +38,7 @@ class Media(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quoted(msgspec.Struct, frozen=True, kw_only=True):
-    """What the message replies to."""
+    """The message that this one replies to."""
 
     id: str | None = None
     sender: str | None = None
@@ -52,14 +52,14 @@ class Inbound(msgspec.Struct, kw_only=True):
     account_id: str = "default"
     message_id: str = ""
     message_ids: tuple[str, ...] = ()
-    """All ids when several messages were joined into this one; ``message_id`` is then the last."""
+    """The ids of all messages that were joined into this one. ``message_id`` is then the last of them."""
     peer: Peer
     parent_peer: Peer | None = None
     guild_id: str | None = None
     team_id: str | None = None
     sender: Sender
     to: str
-    """How a reply is addressed on the channel."""
+    """The address of a reply on the channel."""
     text: str = ""
     """Exactly what the person wrote."""
     timestamp_ms: int = 0
@@ -83,13 +83,13 @@ class Inbound(msgspec.Struct, kw_only=True):
     group_members: str | None = None
     conversation_label: str | None = None
     native_command: bool = False
-    """A slash command of the platform rather than text."""
+    """The message is a slash command of the platform, not text."""
     untrusted: tuple[str, ...] = ()
-    """Metadata from outside that the model may see as information only."""
+    """Metadata from outside. The model sees it as information, not as instructions."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Where replies go. Fixed when a message is accepted, carried unchanged to the outbox."""
+    """Where replies go. It is fixed when a message is accepted and reaches the outbox unchanged."""
 
     channel: str
     to: str | None = None

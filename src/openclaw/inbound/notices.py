@@ -1,4 +1,4 @@
-"""What the Gateway itself says in a chat: answers to commands, lines beside a run, the line between two sessions."""
+"""What the Gateway itself says in a chat: answers to commands, lines about a run, the line between two sessions."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ log = logging.getLogger("openclaw.inbound.notices")
 
 
 class Notices:
-    """Writes such texts down, shows them in open chats and sends them to the channel.
+    """Writes such texts to the ledger, shows them in open chats and sends them to the channel.
 
-    ``publish`` tells connected clients about an event. ``wake_delivery`` makes the outbox worker look at once.
+    ``publish`` sends an event to the connected clients. ``wake_delivery`` makes the outbox worker look at once.
     """
 
     def __init__(
@@ -45,9 +45,10 @@ class Notices:
         self._spawn = spawn
 
     async def say(self, message: Incoming, text: str | None, reason: str = "a command", *, ends: bool = True) -> bool:
-        """Writes the message and its answer down together, then tells everyone. False: it was answered before.
+        """Writes the message and its answer to the ledger and tells everyone. Returns False if it was answered before.
 
-        ``text`` None is silence by decision. ``ends`` False: the text stands beside the message, which goes on.
+        When ``text`` is None, nothing is said and the ledger says why. When ``ends`` is False, the text is an extra
+        line and the message goes on.
         """
         session, runtime = message.facts.session, self._runtime
         entry = await runtime.sessions.get(session.agent_id, session.key)
@@ -67,7 +68,7 @@ class Notices:
             dedupe_keys=message.dedupe_keys if ends else (),
         )
         said = (text or "").strip()
-        # In one step: a command that was accepted but has no end would be taken for a prompt after a crash.
+        # One write does both. After a crash, a command that is accepted but not ended would be taken for a prompt.
         _, new = await self.post(
             accept,
             [said],
@@ -80,7 +81,7 @@ class Notices:
         return new
 
     async def beside_run(self, record: RunRecord, run_id: str, text: str) -> None:
-        """A line about a run that is not kept in the transcript: for open chats and the run's channel."""
+        """Says a line about a run in open chats and on the run's channel. The transcript does not keep it."""
         row = record.row
         if is_delivered(row.route):
             accept = Accept(
@@ -98,7 +99,7 @@ class Notices:
         self._tell(row.session_key, run_id, msgspec.to_builtins(message))
 
     def announce(self, session: SessionRef, rotation: Rotation) -> None:
-        """The line between two sessions for those who have the chat open. Histories read it from the transcript."""
+        """Shows the line between two sessions in open chats. Histories read it from the transcript."""
         session_id, at = rotation.new["sessionId"], rotation.new.get("updatedAt")
         marker = {"kind": MARKER_TYPE, "id": session_id, "reason": rotation.reason}
         content = [{"type": "text", "text": rotation.marker_text}]
@@ -108,7 +109,7 @@ class Notices:
     async def post(
         self, accept: Accept, texts: Sequence[str], media: Sequence[MediaRef] = (), **end: Any
     ) -> tuple[LedgerRow, bool]:
-        """Writes a message that needs no run to the ledger, with what its channel has to deliver."""
+        """Writes a message that needs no run to the ledger, with the parts that its channel delivers."""
         route, parts = accept.route, []
         if is_delivered(route):
             limits = limits_for(self._runtime.config.current, route["channel"], route.get("accountId"))
@@ -119,7 +120,7 @@ class Notices:
         return row, new
 
     def show(self, session: SessionRef, run_id: str, text: str) -> None:
-        """In the open chats at once; in the transcript as soon as no run is writing there."""
+        """Shows a text in open chats at once and writes it to the transcript as soon as no run writes there."""
         if not text:
             self._tell(session.key, run_id, None)
             return
@@ -134,7 +135,10 @@ class Notices:
             log.exception("an answer of the Gateway could not be kept in %s", session.key)
 
     async def write(self, session: SessionRef, message: AssistantMessage, entry_id: str | None = None) -> str | None:
-        """Appends a message that no model wrote to the transcript, between runs. None: there is no such session."""
+        """Appends a message that no model wrote to the transcript, between runs.
+
+        Returns the id of the entry, or None when there is no such session.
+        """
         runtime = self._runtime
 
         async def append() -> str | None:
@@ -154,7 +158,7 @@ class Notices:
 
 
 def injected_message(text: str, now_ms: int) -> AssistantMessage:
-    """How messages that no model wrote are marked in transcripts."""
+    """Makes a message that transcripts mark as written by no model."""
     return AssistantMessage(
         content=[TextBlock(text=text)],
         api="openai-responses",

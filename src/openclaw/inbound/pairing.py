@@ -1,6 +1,7 @@
-"""Strangers who ask to be let in: a code each, valid for an hour, and the list of those who were.
+"""Keeps the requests of strangers who ask to be let in, and the list of those who were let in.
 
-Kept per channel in ``credentials/<channel>-pairing.json`` and ``credentials/<channel>-allowFrom.json``.
+Each request has a code that is valid for an hour. Requests are kept per channel in
+``credentials/<channel>-pairing.json``, the list in ``credentials/<channel>-allowFrom.json``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CODE_LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 CODE_LENGTH = 8
 TTL_MS = 3_600_000
 MOST_PENDING = 3
-"""Per channel; a stranger too many gets no answer until a place is free."""
+"""The most requests per channel. A further stranger gets no answer until a place is free."""
 _MOST_META = 200
 _Mark: TypeAlias = tuple[int, int, int] | None
 
@@ -45,7 +46,7 @@ class PairingRequest(msgspec.Struct, kw_only=True, rename="camel", omit_defaults
 class Asked(msgspec.Struct, frozen=True):
     code: str
     new: bool
-    """Only a new request is answered; who keeps writing is not told again."""
+    """Only a new request is answered. A stranger who writes again gets no second answer."""
 
 
 class Approved(msgspec.Struct, frozen=True):
@@ -60,19 +61,19 @@ class PairingStore:
         self._allowed: dict[str, tuple[_Mark, frozenset[str]]] = {}
 
     async def ask(self, channel: str, sender_id: str, meta: Mapping[str, str | None] | None = None) -> Asked | None:
-        """The sender's code; None when too many are waiting already."""
+        """Returns the sender's code, or None when too many requests are waiting."""
         return await asyncio.to_thread(self._ask, channel, sender_id, meta or {})
 
     async def pending(self, channel: str | None = None) -> list[tuple[str, PairingRequest]]:
-        """Requests still valid, with their channel, oldest first; of one channel or of all."""
+        """Returns the valid requests of one channel or of all, each with its channel, oldest first."""
         return await asyncio.to_thread(self._pending, channel)
 
     async def approve(self, code: str, channel: str | None = None) -> Approved | None:
-        """Lets the sender of a code in for good. None: no such code, or it has expired."""
+        """Lets the sender of a code in for good. Returns None when the code is unknown or has expired."""
         return await asyncio.to_thread(self._approve, code.strip().upper(), channel)
 
     async def allowed(self, channel: str) -> frozenset[str]:
-        """The ids that were let in. Read again only when the file has changed."""
+        """Returns the ids that were let in. The file is read again only when it has changed."""
         path = self._path(channel, "allowFrom")
         known = self._allowed.get(path.name)
         if known is None or known[0] != _mark(path):
@@ -84,7 +85,7 @@ class PairingStore:
             self._allowed[path.name] = known
         return known[1]
 
-    # In a thread
+    # These methods run in a thread
 
     def _ask(self, channel: str, sender_id: str, meta: Mapping[str, str | None]) -> Asked | None:
         path, now = self._path(channel, "pairing"), iso_utc(self._clock.now_ms())
@@ -116,7 +117,7 @@ class PairingStore:
                 found = next((request for request in requests if request.code == code), None)
                 if found is None:
                     continue
-                # First in, then off the waiting list: a crash in between costs nobody their place.
+                # The list is written first, so that a crash between the two writes loses nobody.
                 self._let_in(name, found.id)
                 _write_requests(path, [request for request in requests if request is not found])
                 return Approved(name, found.id)
@@ -150,7 +151,7 @@ def _file_in(folder: Path, channel: str, kind: str) -> Path:
 
 
 def pairing_reply(channel: str, sender_id: str, code: str) -> str:
-    """What a stranger is told, once."""
+    """Returns the text that a stranger gets once."""
     return (
         "This assistant does not know you yet, so your message was not read.\n\n"
         f"Your {channel} id: {sender_id}\n\n"
@@ -176,7 +177,7 @@ def _at(written: str) -> int | None:
 
 
 def _request(item: Any) -> PairingRequest | None:
-    """A request without a time counts as expired, so one of another shape is no request."""
+    """Reads one stored request. Returns None for one of another shape, which counts as expired."""
     try:
         return msgspec.convert(item, PairingRequest)
     except msgspec.ValidationError:
@@ -203,7 +204,7 @@ def _write_requests(path: Path, requests: list[PairingRequest]) -> None:
 
 
 def _read_list(path: Path, key: str) -> list[Any]:
-    """A damaged file lets nobody in, and is kept for whoever wants to mend it."""
+    """Reads the list under ``key``. A damaged file counts as empty and is kept beside for repair."""
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The one way in: every message goes from the door it came through to its session's lane by the steps of this file.
+"""The one way in: the steps that every message takes from the door it came through to its session's lane.
 
-``receive`` is where channels hand messages in: access → debounce → dedupe → route → gate, then ``process``. The other
-doors (``chat.send``, ``agent``, the HTTP endpoints) know their session and their caller, and begin at ``process``:
-commands → send policy → reset → accept. What a step does for a message is decided by the fields of ``Incoming``.
+Channels call ``receive``: access → debounce → dedupe → route → gate, then ``process``. The other doors (``chat.send``,
+``agent``, the HTTP endpoints) know their session and their caller. They call ``process``: commands → send policy →
+reset → accept. The fields of ``Incoming`` decide what a step does for a message.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class Empty(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The message is on disk, now or since an earlier delivery of it."""
+    """The message is on disk, since now or since an earlier delivery."""
 
     submission: Submission
     side_replies: list[str] = []
-    """What was answered at once to commands inside the text."""
+    """The answers that commands inside the text got at once."""
 
 
 Result: TypeAlias = Handled | Blocked | Empty | Accepted
@@ -124,7 +124,7 @@ class Pipeline:
     # From a channel
 
     async def receive(self, inbound: Inbound) -> bool:
-        """True once the message is taken; False when it was turned away. Raises when it could not be kept."""
+        """Returns True once the message is taken, False when access denies it. Raises when it could not be kept."""
         allowed = await self._pairing.allowed(inbound.channel)
         match decide_access(inbound, self._settings(inbound), allowed):
             case Drop(reason):
@@ -136,7 +136,7 @@ class Pipeline:
             case _:
                 pass
         if self._window(inbound) > 0:
-            # It may wait for more words, so it is written down first; a restart hands on what still waited.
+            # It may wait for more words, so it is written down first. After a restart, ``recover`` hands it on.
             await self._runtime.ledger.hold(held_key(inbound), msgspec.json.encode(inbound))
             self._debouncer.add(inbound)
             return True
@@ -145,9 +145,9 @@ class Pipeline:
         return True
 
     async def _hand_on(self, items: list[Inbound]) -> None:
-        """After the pause: dedupe → route → gate → process.
+        """Takes the messages that the debouncer hands on: dedupe → route → gate → process.
 
-        Dedupe comes this late because a message that could not be kept must be welcome when it is delivered again.
+        Dedupe comes this late, so that a message that could not be kept counts as new when it is delivered again.
         """
         new = [(item, key) for item in items if await self._dedupe.take(key := dedupe_key_of(item))]
         keys = tuple(key for _, key in new if key is not None)
@@ -166,7 +166,7 @@ class Pipeline:
                 self._dedupe.release(key)
 
     async def _addressed(self, inbound: Inbound, resolved: Resolved, keys: tuple[str, ...]) -> Incoming | None:
-        """The gate. None: the message is not meant for the agent and is kept as context for the next that is."""
+        """Applies the gate. Returns None for a message that is not meant for the agent; it is kept as context."""
         runtime, config, settings = self._runtime, self._runtime.config.current, self._settings(inbound)
         rights = sender_rights(inbound, settings, await self._pairing.allowed(inbound.channel), config.commands)
         patterns = mention_patterns(config, resolved.agent_id)
@@ -202,10 +202,10 @@ class Pipeline:
         return _from_channel(inbound, resolved, facts, keys)
 
     async def _finish(self, message: Incoming, result: Result) -> bool:
-        """Tells the channel what became of a message that starts no run. Whether its dedupe keys are on disk now."""
+        """Tells the channel what became of a message that starts no run. Returns whether its keys are on disk."""
         match result:
             case Handled(later=later) if later is not None:
-                # A run or a model is waited for; the channel hears other people meanwhile, and a /stop.
+                # The command waits for a run or a model. Meanwhile the channel must hear other people, and a /stop.
                 self._spawn(self.answer(message, result))
                 return False
             case Handled():
@@ -229,14 +229,14 @@ class Pipeline:
         await self._notices.say(_from_channel(inbound, resolved, facts, ()), text, "a stranger asked to be let in")
 
     async def notice(self, inbound: Inbound) -> None:
-        """Something for the agent to know at its next turn, such as a reaction."""
+        """Notes something that the agent learns at its next turn, such as a reaction."""
         allowed = await self._pairing.allowed(inbound.channel)
         if not isinstance(decide_access(inbound, self._settings(inbound), allowed), Drop | Pair):
             resolved = resolve_route(self._runtime.config.current, inbound)
             self._runtime.notes.add(resolved.session_key, inbound.text)
 
     async def recover(self) -> int:
-        """Hands on what was waiting for more words when the last Gateway ended; what it had handed on is skipped."""
+        """Hands on what waited for more words when the last Gateway ended. Dedupe skips what it had handed on."""
         held = await self._runtime.ledger.held()
         for key, message in held:
             try:
@@ -247,7 +247,7 @@ class Pipeline:
         return len(held)
 
     async def close(self) -> None:
-        """Hands on what still waits for more words, into the ledger."""
+        """Hands on what still waits for more words, so that it reaches the ledger."""
         await self._debouncer.close()
 
     def _settings(self, inbound: Inbound) -> ChannelSettings:
@@ -261,7 +261,7 @@ class Pipeline:
     # From every door
 
     async def process(self, message: Incoming) -> Result:
-        """Commands → send policy → reset → accept, in the order in which the session's messages came."""
+        """Commands → send policy → reset → accept. The messages of a session pass in the order in which they came."""
         async with self._in_order(message) as ticket:
             known = await self._known(message)
             if known is not None:
@@ -284,15 +284,16 @@ class Pipeline:
             return Accepted(submission, outcome.side_replies)
 
     async def answer(self, message: Incoming, handled: Handled) -> str | None:
-        """Says what a command answers, and returns it. A slow command is waited for."""
+        """Waits for the answer of a command, says it and returns it."""
         reply = handled.reply if handled.later is None else await handled.later
         await self._notices.say(message, reply, "a command" if reply else UNANSWERED_COMMAND)
         return reply
 
     async def wake(self, run_id: str, text: str, own_id: str) -> None:
-        """Begins a turn about something that ended, in the session of the run that began it, answered where that was.
+        """Begins a turn about something that the run ``run_id`` began and that has ended now.
 
-        The message of that run was let in, so that only the last step applies.
+        The turn belongs to the session of that run and is answered where that run was. Only the last step applies,
+        because the message of that run has passed the others.
         """
         row = await self._runtime.ledger.by_run(run_id)
         if row is None:
@@ -315,7 +316,7 @@ class Pipeline:
 
     @asynccontextmanager
     async def _in_order(self, message: Incoming) -> AsyncGenerator[Ticket | None]:
-        """What came before to the same session goes first. A word that stops the run does not wait for it long."""
+        """Waits until the earlier messages of the session are through. A word that stops the run gets no ticket."""
         admission, key = self._dispatcher.admission, message.facts.session.key
         if message.reads_commands and is_abort(message.text, message.facts.listening):
             await admission.wait_for_earlier(key)
@@ -328,10 +329,10 @@ class Pipeline:
             ticket.done()
 
     async def _known(self, message: Incoming) -> Submission | None:
-        """What became of a message with the same run id; None for one that seems new.
+        """Returns what became of a message with the same run id, or None for a message that seems new.
 
-        The ledger is asked here only for what may be a command, which is carried out before it is written down.
-        Everything else meets its earlier self when it is accepted, without a look-up of its own.
+        Only a possible command is looked up in the ledger, because commands are carried out before they are written
+        down. For everything else ``accept`` finds the earlier message without a look-up of its own.
         """
         record = self._dispatcher.find(message.run_id)
         row = record.row if record else None
@@ -350,7 +351,7 @@ class Pipeline:
         return Continue(text=message.text, hints=Hints(elevated_allowed=allowed))
 
     async def _blocked(self, message: Incoming) -> bool:
-        """Asked after commands, which are obeyed all the same: how else could the block be lifted?"""
+        """Whether the send policy blocks the message. Commands pass before it, so that a command can lift the block."""
         facts, inbound = message.facts, message.inbound
         entry = await self._runtime.sessions.get(facts.session.agent_id, facts.session.key)
         policy, kind = self._runtime.config.current.session.send_policy, inbound.peer.kind if inbound else None
@@ -375,7 +376,7 @@ class Pipeline:
         return entry, rotation
 
     def _pending(self, message: Incoming) -> tuple[HistoryEntry, ...]:
-        """What was said in the group since the last run."""
+        """Returns what was said in the group since the last run."""
         inbound = message.inbound
         if inbound is None:
             return ()
@@ -395,7 +396,7 @@ class Pipeline:
         rotation: Rotation | None,
         pending: tuple[HistoryEntry, ...],
     ) -> MessageBody:
-        """Everything the run needs: the prompt, the settings found in the text, and what came with the message."""
+        """Makes the body of the run: the prompt, the settings found in the text and what came with the message."""
         body, hints = message.body, outcome.hints
         wishes = {name: getattr(hints, name) for name in Hints.__struct_fields__ if name != "queue"}
         wishes = {name: value for name, value in wishes.items() if value}
@@ -476,7 +477,7 @@ def _from_channel(inbound: Inbound, resolved: Resolved, facts: Facts, keys: tupl
 
 
 def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
-    """What the message says about its session. The last route is noted for listings; replies never depend on it."""
+    """Returns what the message says about its session. The last route is for listings; replies do not use it."""
     context: dict[str, Any] = {"channel": resolved.channel, "to": inbound.to, "accountId": resolved.account_id}
     if inbound.thread_id is not None:
         context["threadId"] = inbound.thread_id

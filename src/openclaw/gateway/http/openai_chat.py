@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions`` (and the list of models its clients ask for): the agent behind OpenAI's chat API."""
+"""``POST /v1/chat/completions`` and ``GET /v1/models``: the agent behind OpenAI's chat API."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ChatTool(msgspec.Struct):
 
 
 class ChatBody(msgspec.Struct):
-    """What of the request means something here; other fields (temperature, seed …) are accepted and not used."""
+    """The fields of the request that count here. Other fields (temperature, seed …) are accepted and ignored."""
 
     messages: list[ChatMessage] = []
     model: str = "openclaw"
@@ -147,7 +147,7 @@ def _fields(function: ChatFunction) -> tuple[str | None, str | None, Any]:
 
 
 def conversation(messages: list[ChatMessage]) -> tuple[str, list[Said]]:
-    """System texts joined, and everything else in order."""
+    """Returns the joined system texts, and everything else in order."""
     system: list[str] = []
     said: list[Said] = []
     names: dict[str, str] = {}
@@ -161,9 +161,10 @@ def conversation(messages: list[ChatMessage]) -> tuple[str, list[Said]]:
             case "assistant":
                 calls = message.tool_calls or []
                 names |= {call.id: call.function.name for call in calls}
-                said.append(
-                    Said(role="assistant", text=_with_calls(text, calls), calls=[call.id for call in calls if call.id])
-                )
+                # A session that did not make these calls itself reads them as words.
+                made = [f"[called {call.function.name}({call.function.arguments})]" for call in calls]
+                text = "\n".join(part for part in (text, *made) if part)
+                said.append(Said(role="assistant", text=text, calls=[call.id for call in calls if call.id]))
             case "tool" | "function":
                 call_id = message.tool_call_id or ""
                 name = message.name or names.get(call_id, "")
@@ -171,12 +172,6 @@ def conversation(messages: list[ChatMessage]) -> tuple[str, list[Said]]:
             case role:
                 raise Refused(f"messages: unknown role {role[:40]!r}")
     return "\n\n".join(system), said
-
-
-def _with_calls(text: str, calls: list[MadeCall]) -> str:
-    """Calls as words, for a session that did not make them."""
-    made = [f"[called {call.function.name}({call.function.arguments})]" for call in calls]
-    return "\n".join(part for part in (text, *made) if part)
 
 
 def _content(content: str | list[dict[str, Any]] | None) -> tuple[str, list[str]]:
@@ -218,7 +213,7 @@ async def _stream(request: web.BaseRequest, following: Following, answer: _Answe
 
 
 class _Answer:
-    """The shapes of one completion: whole, or in chunks."""
+    """Makes the JSON of one completion, whole or in chunks."""
 
     def __init__(self, id: str, created: int, body: ChatBody) -> None:
         self._head = {"id": id, "created": created, "model": body.model}
@@ -268,7 +263,7 @@ def _tool_calls(ending: Ending, *, indexed: bool) -> list[dict[str, Any]]:
 
 
 def _usage_field(usage: Usage | None) -> dict[str, Any]:
-    """Nothing rather than zeros when the numbers are not known."""
+    """Returns the ``usage`` field. It is left out when the numbers are not known."""
     if usage is None:
         return {}
     prompt = usage.input + usage.cache_read + usage.cache_write
@@ -283,7 +278,7 @@ def _usage_field(usage: Usage | None) -> dict[str, Any]:
 
 
 async def models(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    """The agents, under the names a request may call them by."""
+    """Lists the agents under the names that a request may use as ``model``."""
     endpoints = gateway.runtime.config.current.gateway.http.endpoints
     try:
         if not endpoints.chat_completions.enabled and not endpoints.responses.enabled:

@@ -12,7 +12,7 @@ from aiohttp import web
 from openclaw.config.schema.gateway import ResponseFiles, ResponsesEndpoint
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http import openai_run
-from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, Call, Ending, Following, Said, SlowReader
+from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, ClientCall, Ending, Following, Said, SlowReader
 from openclaw.gateway.http.openai_shared import (
     KEEP_ALIVE,
     KEEP_ALIVE_S,
@@ -51,7 +51,7 @@ class Reasoning(msgspec.Struct):
 
 
 class ResponsesBody(msgspec.Struct):
-    """What of the request means something here; other fields (metadata, store, truncation …) are accepted."""
+    """The fields of the request that count here. Other fields (store, truncation …) are accepted and ignored."""
 
     model: str
     input: str | list[dict[str, Any]]
@@ -129,7 +129,7 @@ async def _ask(gateway: Gateway, request: web.BaseRequest, body: ResponsesBody, 
 
 
 def _tool(path: str, tool: dict[str, Any]) -> Any:
-    """Both spellings are in use: the function's fields beside ``type``, or one level down."""
+    """Reads one tool. Clients put the function's fields beside ``type`` or one level down."""
     nested = tool.get("function")
     function: dict[str, Any] = nested if isinstance(nested, dict) else tool
     name, description = function.get("name"), function.get("description")
@@ -177,19 +177,21 @@ _closing = re.compile(r"<(?=/file\b)", re.IGNORECASE)
 class InputFile(msgspec.Struct, kw_only=True):
     name: str
     data: str | None = None
-    """Base64, or a ``data:`` address."""
+    """The content as Base64 or as a ``data:`` address."""
     mime: str | None = None
     url: str | None = None
 
 
 class Spoken(msgspec.Struct, kw_only=True):
+    """The input of a request, sorted by what it is."""
+
     system: list[str] = []
     said: list[Said] = []
     files: list[InputFile] = []
 
 
 def conversation(given: str | list[dict[str, Any]]) -> Spoken:
-    """Raises ``Refused`` with the place of the first item that cannot be used."""
+    """Reads the input. Raises ``Refused`` with the place of the first item that cannot be used."""
     if isinstance(given, str):
         return Spoken(said=[Said(role="user", text=given)])
     spoken = Spoken(system=[], said=[], files=[])
@@ -278,7 +280,7 @@ def _file(part: dict[str, Any], path: str) -> InputFile:
 
 
 async def file_blocks(files: list[InputFile], limits: ResponseFiles) -> list[str]:
-    """Each file as a marked block of text; raises ``Refused`` for the first that cannot be read."""
+    """Returns each file as a marked block of text. Raises ``Refused`` for the first that cannot be read."""
     if len(files) > MAX_FILES:
         raise Refused(f"at most {MAX_FILES} files can be passed in one request")
     return [await _block(file, number, limits) for number, file in enumerate(files, 1)]
@@ -308,14 +310,14 @@ async def _block(file: InputFile, number: int, limits: ResponseFiles) -> str:
 
 
 def _marked(name: str, text: str, cut: bool) -> str:
-    """The content cannot end its own block and pass for something else."""
+    """Wraps the text of a file in a ``<file>`` block. The text cannot close the block itself."""
     shown = "".join(char for char in name if char.isprintable() and char not in '"<>&')[:200] or "file"
     note = "\n[cut here: the file is longer]" if cut else ""
     return f'<file name="{shown}">\n{_closing.sub("&lt;", text)}{note}\n</file>'
 
 
 class Reply(msgspec.Struct, kw_only=True):
-    """What every form of the answer repeats of the request."""
+    """The fields of the request that every form of the answer repeats, and the forms."""
 
     id: str
     created_at: int
@@ -352,7 +354,7 @@ class Reply(msgspec.Struct, kw_only=True):
         }
 
     def completed(self, ending: Ending, streamed: str = "") -> dict[str, Any]:
-        """``streamed``: the text the caller has seen, which the object must repeat."""
+        """Returns the whole response. It repeats ``streamed``, the text that the caller has seen."""
         text = streamed or ending.text or ("" if ending.calls else NOTHING_SAID)
         output = [self.message(text)] if text else []
         output += [call_item(call) for call in ending.calls]
@@ -373,7 +375,7 @@ def text_part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-def call_item(call: Call, *, begun: bool = False) -> dict[str, Any]:
+def call_item(call: ClientCall, *, begun: bool = False) -> dict[str, Any]:
     return {
         "type": "function_call",
         "id": call.id,
@@ -400,14 +402,14 @@ def _usage_field(usage: Usage | None) -> dict[str, Any]:
 
 
 class ReplyStream:
-    """Events in the order clients rely on; the text's item begins with its first piece."""
+    """Makes the events of a stream in the order that clients rely on. The text's item begins with its first piece."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
         self._number = 0
         self._pieces: list[str] = []
         self._item = 0
-        """The output's next free place."""
+        """The next free place of the output."""
 
     def begin(self) -> list[bytes]:
         response = self._reply.shape("in_progress", [], usage=None)
@@ -451,7 +453,7 @@ class ReplyStream:
             self._event("response.output_item.done", output_index=0, item=self._reply.message(text)),
         ]
 
-    def _call(self, call: Call) -> list[bytes]:
+    def _call(self, call: ClientCall) -> list[bytes]:
         place: dict[str, Any] = {"output_index": self._item, "item_id": call.id}
         index, self._item = self._item, self._item + 1
         return [

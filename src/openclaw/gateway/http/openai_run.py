@@ -1,4 +1,4 @@
-"""A request of an OpenAI client as a run: taken in like any other message, and followed from its words to its end."""
+"""Turns a request of an OpenAI client into a run and follows the run to its end."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from openclaw.inbound.accept import Incoming, current_session
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.commands.context import Facts
 from openclaw.inbound.pipeline import Accepted
+from openclaw.inbound.prompt_text import with_history
 from openclaw.messages import (
     AssistantMessage,
     Message,
@@ -46,10 +47,10 @@ if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 KNOWN_ENTRIES = 64
-"""How far back a session is read to see what of a conversation it already holds."""
+"""The number of newest entries that are read to see what of a conversation the session already holds."""
 MAX_NAMED_RUNS = 8
 MAX_WAITING = 100
-"""Requests that may wait for one session; more are refused."""
+"""The number of requests that may wait for one session. More are refused."""
 WAIT_LIMIT_S = 24 * 3600
 NOTHING_SAID = "No response from OpenClaw."
 STOPPING = (
@@ -59,40 +60,41 @@ STOPPING = (
 
 
 class Ask(msgspec.Struct, kw_only=True):
-    """A request after all its checks, without its session and its pictures."""
+    """A checked request, without its session and its pictures."""
 
     source: str
-    """``openai`` or ``openresponses``: also the beginning of its session's name."""
+    """``openai`` or ``openresponses``. The name of its session begins with it."""
     run_id: str
     agent_id: str
     said: list[Said]
     no_message: str
-    """The error when there is nothing to answer."""
+    """The error text when there is nothing to answer."""
     system: str = ""
     tools: list[ToolSpec] = []
     tool_choice: Any = None
     max_tokens: int | None = None
     thinking: str | None = None
     previous_run: str | None = None
-    """A run of the conversation that this request says it continues."""
+    """The run of the conversation that the request says it continues."""
 
 
 class Seat(msgspec.Struct, kw_only=True):
-    """Where a request goes and what is said there."""
+    """The session of a request and the prompt that it gets."""
 
     target: SessionRef
     prompt: Prompt
 
 
 async def find_seat(gateway: Gateway, ask: Ask, explicit: SessionRef | None) -> Seat:
-    """The named session; else the one whose calls or answer this conversation continues; else a new one."""
+    """Finds the session: the named one, else the one that this conversation continues, else a new one."""
     now = gateway.runtime.clock.now_ms()
     try:
         if explicit is not None:
             _, rotation = await current_session(Facts(session=explicit), gateway.runtime, gateway.dispatcher)
             if rotation is not None:
                 gateway.notices.announce(explicit, rotation)
-            known = await _newest(gateway, explicit) if refers_back(ask.said) else []
+            # Words of a user alone need no context, so the transcript is read only for anything else.
+            known = await _newest(gateway, explicit) if any(one.role != "user" for one in ask.said) else []
             return Seat(target=explicit, prompt=compose(ask.said, known, now))
         runs = [*([ask.previous_run] if ask.previous_run else []), *runs_named(ask.said)]
         for run_id in runs[:MAX_NAMED_RUNS]:
@@ -127,7 +129,7 @@ async def _newest(gateway: Gateway, target: SessionRef) -> list[Message]:
 
 
 async def start(gateway: Gateway, ask: Ask, seat: Seat, images: list[Image]) -> Following:
-    """Returns once the message is on disk. A caller that hangs up meanwhile does not undo it."""
+    """Hands the message in and returns once it is on disk. A caller that hangs up meanwhile does not stop it."""
     entry = await entry_of(gateway, seat.target)
     origin = {"provider": ask.source, "surface": "http", "chatType": "direct"}
     message = Incoming(
@@ -147,7 +149,7 @@ async def start(gateway: Gateway, ask: Ask, seat: Seat, images: list[Image]) -> 
             max_tokens=ask.max_tokens,
         ),
         images=images,
-        # Its own run, whatever the session's queue mode: the caller waits for the answer to this very request.
+        # The request gets a run of its own in every queue mode, because the caller waits for this very answer.
         queue=QueueWish(mode="followup", debounce_ms=0, cap=MAX_WAITING, drop="new"),
         entry_fields={"chatType": "direct", "origin": origin} if entry is None else {},
     )
@@ -163,33 +165,35 @@ async def start(gateway: Gateway, ask: Ask, seat: Seat, images: list[Image]) -> 
     return following
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A call the caller is asked to make."""
+class ClientCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call that the client is asked to make."""
 
     id: str
     name: str
     arguments: str
-    """JSON."""
+    """The arguments as JSON."""
 
 
 class Ending(msgspec.Struct, kw_only=True):
+    """How a run ended, as the endpoints report it."""
+
     error: str | None = None
     status: int = 500
-    """Of an answer that is nothing but the error."""
+    """The HTTP status of an answer that holds only the error."""
     text: str = ""
-    calls: list[Call] = []
+    calls: list[ClientCall] = []
     cut: bool = False
-    """The answer ran into its length limit."""
+    """The answer reached its length limit."""
     usage: Usage | None = None
-    """Tokens of all model calls of the run; None when they are no longer known."""
+    """The tokens of all model calls of the run. None when they are no longer known."""
 
 
 class SlowReader(Exception):
-    """The caller reads too slowly for what is being said; the run goes on without it."""
+    """The caller reads more slowly than the run speaks. The run goes on without it."""
 
 
 class Following:
-    """One run as the caller of an HTTP request sees it: the text as it grows, then its end."""
+    """One run as the caller of an HTTP request sees it: first the growing text, then the ending."""
 
     def __init__(self, gateway: Gateway, ask: Ask) -> None:
         self._gateway = gateway
@@ -205,7 +209,7 @@ class Following:
         self._wake = asyncio.Event()
 
     def begin(self, submission: Submission) -> None:
-        """Called before the run can have said anything; a run that was there already is only waited for."""
+        """Attaches to the run. It is called before a new run can say anything. An earlier run is only waited for."""
         self._row, self._record, self._live = submission.row, submission.record, submission.new
         if self._live and self._record is not None:
             self._record.listeners.append(self._event)
@@ -233,7 +237,7 @@ class Following:
                 pass
 
     async def text(self, keep_alive_s: float) -> AsyncGenerator[str, None]:
-        """Pieces of the answer as they come; an empty piece when nothing came for that long."""
+        """Yields the pieces of the answer as they come, and an empty piece after each ``keep_alive_s`` of silence."""
         ended = asyncio.ensure_future(self._ended())
         ended.add_done_callback(lambda _: self._wake.set())
         try:
@@ -262,7 +266,7 @@ class Following:
         return self._spoke
 
     async def _ended(self) -> bool:
-        """False: the Gateway stops before the run is over."""
+        """Waits for the end of the run. Returns False when the Gateway stops before."""
         run_id = self._row.run_id if self._row is not None else ""
         over = self._record.wait() if self._record is not None else self._gateway.dispatcher.wait(run_id, WAIT_LIMIT_S)
         waits: list[asyncio.Future[Any]] = [
@@ -277,7 +281,7 @@ class Following:
                 wait.cancel()
 
     async def ending(self) -> Ending:
-        """Waits for the run's end."""
+        """Waits for the end of the run and returns its result."""
         if not await self._ended():
             return Ending(error=STOPPING, status=503, usage=self._usage)
         record, row = self._record, self._row
@@ -286,11 +290,14 @@ class Following:
             return await self._stored_ending(await self._gateway.runtime.ledger.by_run(row.run_id) or row)
         result = record.result
         if record.state != "ok" or result is None:
-            return Ending(error=_why(record), usage=self._usage)
+            error = record.error or "the run failed"
+            if record.state == "aborted":
+                error = f"the run was stopped before it was done ({record.error or 'stop'})"
+            return Ending(error=error, usage=self._usage)
         return self._ok(result.texts, result.final, self._usage or result.usage)
 
     async def _stored_ending(self, row: LedgerRow) -> Ending:
-        """Of a run that ended before this Gateway started, or long ago: read back from its transcript."""
+        """Reads the ending from the transcript, for a run that ended long ago or before this Gateway started."""
         if row.state not in ("answered", "silent"):
             return Ending(error=reason_text(row.reason) or row.state)
         answers = await _answers_of(self._gateway, row)
@@ -306,20 +313,21 @@ class Following:
         calls = [call for call in final.tool_calls if call.name in names] if final else []
         return Ending(
             text="\n\n".join(text for text in texts if text.strip()),
-            calls=[_call(self._ask.run_id, call) for call in calls],
+            calls=[
+                ClientCall(
+                    id=public_call_id(self._ask.run_id, call.id),
+                    name=call.name,
+                    arguments=msgspec.json.encode(call.arguments).decode(),
+                )
+                for call in calls
+            ],
             cut=final is not None and final.stop_reason == "length",
             usage=usage,
         )
 
 
-def _why(record: RunRecord) -> str:
-    if record.state == "aborted":
-        return f"the run was stopped before it was done ({record.error or 'stop'})"
-    return record.error or "the run failed"
-
-
 async def _answers_of(gateway: Gateway, row: LedgerRow) -> list[AssistantMessage]:
-    """What the model said in a run: its entries have ids that follow from the run's."""
+    """Returns what the model said in a run. The ids of its entries follow from the run's id."""
     ref = TranscriptRef(agent_id=row.agent_id, session_id=row.session_id)
     transcript = await gateway.runtime.transcripts.open(ref, create=False)
     answers: list[AssistantMessage] = []
@@ -330,11 +338,6 @@ async def _answers_of(gateway: Gateway, row: LedgerRow) -> list[AssistantMessage
             answers.append(message)
         step += 1
     return answers
-
-
-def _call(run_id: str, call: ToolCall) -> Call:
-    arguments = msgspec.json.encode(call.arguments).decode()
-    return Call(id=public_call_id(run_id, call.id), name=call.name, arguments=arguments)
 
 
 def _sum(total: Usage | None, more: Usage) -> Usage:
@@ -348,8 +351,6 @@ def _sum(total: Usage | None, more: Usage) -> Usage:
     )
 
 
-HISTORY_MARK = "[Chat messages since your last reply - for context]"
-CURRENT_MARK = "[Current message - respond to this]"
 _CALL_ID = re.compile(r"call_([A-Za-z0-9_-]{22})([0-9a-f]{8})")
 
 
@@ -359,20 +360,22 @@ class Said(msgspec.Struct, kw_only=True):
     role: Literal["user", "assistant", "tool"]
     text: str
     images: list[str] = []
-    """Addresses, mostly ``data:`` ones."""
+    """The addresses of pictures, mostly ``data:`` ones."""
     name: str = ""
-    """Of the tool whose output this is, where the caller tells."""
+    """The name of the tool whose output this is, where the caller tells it."""
     call_id: str = ""
     calls: list[str] = []
-    """Ids of the calls an assistant's message makes."""
+    """The ids of the calls that an assistant's message makes."""
 
 
 class Prompt(msgspec.Struct, kw_only=True):
+    """What a session is told."""
+
     text: str
     images: list[str]
     tool_outputs: list[ToolResultMessage]
     continues: bool
-    """The session holds what came before, so that was left out."""
+    """The session holds what came before, so the prompt leaves it out."""
 
 
 class NoMessage(ValueError):
@@ -380,7 +383,7 @@ class NoMessage(ValueError):
 
 
 def compose(said: Sequence[Said], known: Sequence[Message], now_ms: int) -> Prompt:
-    """What to tell a session whose newest messages are ``known``; raises ``NoMessage``."""
+    """Makes the prompt for a session whose newest messages are ``known``. Raises ``NoMessage``."""
     said = _up_to_current(said)
     place = max((index for index, one in enumerate(said) if one.role == "assistant"), default=-1) + 1
     earlier, new = said[:place], said[place:]
@@ -401,13 +404,8 @@ def compose(said: Sequence[Said], known: Sequence[Message], now_ms: int) -> Prom
     )
 
 
-def refers_back(said: Sequence[Said]) -> bool:
-    """Whether it takes the session's newest messages to understand it: words of a user alone say all by themselves."""
-    return any(one.role != "user" for one in said)
-
-
 def _up_to_current(said: Sequence[Said]) -> list[Said]:
-    """Up to the last message of the user or of a tool; what an assistant may have begun after it is not ours."""
+    """Cuts the conversation after the last message of the user or of a tool. Raises ``NoMessage``."""
     usable = [one for one in said if one.text.strip() or one.images or one.role == "tool"]
     current = max((index for index, one in enumerate(usable) if one.role != "assistant"), default=None)
     if current is None:
@@ -422,7 +420,7 @@ def _wrapped(said: Sequence[Said]) -> str:
     if not earlier:
         return current.text
     history = "\n".join(_labelled(one) for one in earlier)
-    return f"{HISTORY_MARK}\n{history}\n\n{CURRENT_MARK}\n{_labelled(current)}"
+    return with_history(history, _labelled(current))
 
 
 def _labelled(one: Said) -> str:
@@ -432,20 +430,20 @@ def _labelled(one: Said) -> str:
     return f"{labels[one.role]}: {text}"
 
 
-# Calls that the caller runs
+# Tool calls that the client makes
 
 
 def public_call_id(run_id: str, call_id: str) -> str:
-    """The id a caller gets: it leads back to the run, and so to the session, that is waiting for the output.
+    """Returns the id that the client gets. It names the run, and so the session, that waits for the output.
 
-    Vendors' own ids say nothing about where a call belongs, and a stateless caller sends nothing else.
+    A stateless client sends nothing but this id, and the vendors' own ids do not name the run.
     """
     run = base64.urlsafe_b64encode(uuid.UUID(run_id).bytes).decode().rstrip("=")
     return f"call_{run}{_digest(call_id)}"
 
 
 def run_of(public_id: str) -> str | None:
-    """The run that made the call, when the id is one of ours."""
+    """Returns the run that made the call, or None when the id is not ours."""
     match = _CALL_ID.fullmatch(public_id)
     if match is None:
         return None
@@ -456,7 +454,7 @@ def run_of(public_id: str) -> str | None:
 
 
 def runs_named(said: Sequence[Said]) -> list[str]:
-    """Runs whose calls the conversation mentions, newest first."""
+    """Returns the runs whose calls the conversation mentions, newest first."""
     ids = [call_id for one in reversed(said) for call_id in (one.call_id, *one.calls) if call_id]
     return list(dict.fromkeys(run for call_id in ids if (run := run_of(call_id)) is not None))
 
@@ -473,7 +471,7 @@ def _call_of(one: Said, calls: Sequence[ToolCall]) -> ToolCall | None:
 
 
 def _last_calls(known: Sequence[Message]) -> tuple[list[ToolCall], set[str]]:
-    """The calls of the last message that did not fail, and which of them have their result."""
+    """Returns the calls of the last message that did not fail, and the ids of those that have a result."""
     answered: set[str] = set()
     for message in reversed(known):
         if isinstance(message, ToolResultMessage):
@@ -492,7 +490,7 @@ def _output(one: Said, call: ToolCall, now_ms: int) -> ToolResultMessage:
 
 
 def _is_last_answer(text: str, known: Sequence[Message]) -> bool:
-    """Whether this is what the session answered last; a run with tools may have answered in several messages."""
+    """Whether the session answered this text last. A run with tools may have answered in several messages."""
     texts: list[str] = []
     for message in reversed(known):
         if isinstance(message, UserMessage):

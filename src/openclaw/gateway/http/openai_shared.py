@@ -1,4 +1,4 @@
-"""What the OpenAI-style endpoints have in common: who may call, errors in OpenAI's shape, which session is meant."""
+"""What the OpenAI-style endpoints share: admission, errors, sessions, tools, files and event streams."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ T = TypeVar("T")
 MAX_USER_CHARS = 256
 MAX_TOOLS = 128
 NO_RETRY = {"x-should-retry": "false"}
-"""For answers to a message that was accepted: OpenAI's clients would otherwise send it again by themselves."""
+"""The header of a failed answer to an accepted message. Without it OpenAI's clients send the message again."""
 _MODEL_AGENT = re.compile(r"(?:openclaw[:/]|agent:)([a-z0-9][a-z0-9_-]{0,63})", re.IGNORECASE)
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Refused(Exception):
-    """A request that is not served, with the answer it gets."""
+    """Says that a request is not served, and holds the answer that it gets."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ def _unauthorised(refused: HttpRefusal) -> Refused:
     if refused.status == 429:
         headers = {"Retry-After": str((refused.retry_after_ms or 0) // 1000 + 1)}
         return Refused(refused.message, status=429, kind="rate_limit_error", headers=headers)
-    # The body is what clients of this interface compare; why it was refused stands in the header.
+    # Clients of this interface compare the body, so the header says why.
     why = refused.message.encode("ascii", "ignore").decode().replace('"', "'")
     challenge = f'Bearer error_description="{why}"'
     return Refused("Unauthorized", status=401, kind="unauthorized", headers={"WWW-Authenticate": challenge})
 
 
 async def read_json(request: web.BaseRequest, limit: int, shape: type[T]) -> T:
-    """The body as a record; raises ``Refused`` with the path of the first mistake."""
+    """Reads the body as a record. Raises ``Refused`` with the path of the first mistake."""
     try:
         raw = await read_body(request, limit)
     except BodyTooLarge:
@@ -99,7 +99,7 @@ async def read_json(request: web.BaseRequest, limit: int, shape: type[T]) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        # Half surrogate pairs, as JavaScript may send them, are mended before the body is given up.
+        # JavaScript may send half surrogate pairs. The second decoder repairs them.
         return msgspec.convert(frames.decode_any(raw), type=shape)
     except msgspec.ValidationError as error:
         raise Refused(_located(str(error))) from None
@@ -116,11 +116,11 @@ def _located(problem: str) -> str:
     return f"{missing[1]}: required" if missing else problem
 
 
-# Whose session
+# Agents and sessions
 
 
 def named_agent(gateway: Gateway, request: web.BaseRequest, model: str) -> str:
-    """By header, else by the model's name, else the default agent."""
+    """Returns the agent that the header names, else the one that the model names, else the default agent."""
     headers = request.headers
     named = headers.get("x-openclaw-agent-id", "").strip() or headers.get("x-openclaw-agent", "").strip()
     if named:
@@ -132,7 +132,7 @@ def named_agent(gateway: Gateway, request: web.BaseRequest, model: str) -> str:
 async def explicit_target(
     gateway: Gateway, request: web.BaseRequest, *, agent_id: str, prefix: str, user: str | None
 ) -> SessionRef | None:
-    """The session the caller names by header or by ``user``; None when it names none. Unknown agents are refused."""
+    """Returns the session that the header or ``user`` names, or None. Raises ``Refused`` for unknown agents."""
     try:
         require_agent(gateway, agent_id)
         key = request.headers.get("x-openclaw-session-key", "").strip()
@@ -163,7 +163,7 @@ def stateless_target(gateway: Gateway, *, agent_id: str, prefix: str, run_id: st
 
 
 def run_id_for(request: web.BaseRequest, prefix: str) -> str:
-    """A new id, or the same one again for a repeated ``Idempotency-Key``."""
+    """Returns a new id. The same ``Idempotency-Key`` always gives the same id."""
     key = request.headers.get("idempotency-key", "").strip()
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"openclaw {prefix} {key}") if key else uuid.uuid4())
 
@@ -196,7 +196,7 @@ def checked_tools(tools: list[ToolSpec]) -> list[ToolSpec]:
 
 
 def chosen_tools(choice: Any, tools: list[ToolSpec]) -> tuple[list[ToolSpec], Any]:
-    """The tools to offer and the neutral form of ``tool_choice``."""
+    """Returns the tools to offer and the neutral form of ``tool_choice``."""
     match choice:
         case None | "auto":
             return tools, None
@@ -220,7 +220,7 @@ _DATA_URL = re.compile(r"data:(?P<mime>[\w.+-]+/[\w.+-]+)?(?:;[\w.+-]+=[^;,]*)*(
 
 
 async def read_pictures(urls: list[str], limits: ResponseImages, max_url_parts: int = MAX_URL_PARTS) -> list[Image]:
-    """The pictures behind these addresses, in order; raises ``Refused`` for the first that cannot be used."""
+    """Reads the pictures at these addresses, in order. Raises ``Refused`` for the first that cannot be used."""
     if len(urls) > MAX_IMAGES:
         raise Refused(f"at most {MAX_IMAGES} images can be passed in one request")
     check_url_parts(sum(not url.startswith("data:") for url in urls), max_url_parts)
@@ -250,7 +250,7 @@ async def _picture(url: str, number: int, limits: ResponseImages) -> Image:
 
 
 def data_url_bytes(url: str, max_bytes: int, what: str) -> tuple[bytes, str]:
-    """The content of a ``data:`` address and the type it claims."""
+    """Returns the content of a ``data:`` address and the type that it claims."""
     match = _DATA_URL.match(url)
     if match is None:
         raise Refused(f"{what}: the data URL is malformed; it begins with data:<type>;base64,")
@@ -297,7 +297,7 @@ async def fetched(url: str, limits: ResponseImages | ResponseFiles, what: str) -
 
 KEEP_ALIVE = b": keep-alive\n\n"
 KEEP_ALIVE_S = 15.0
-"""A comment line this often keeps proxies from cutting a stream while a tool runs."""
+"""A comment line is sent this often, so that proxies do not cut a stream while a tool runs."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -307,7 +307,7 @@ def sse_event(data: Any, name: str | None = None) -> bytes:
 
 
 class SseResponse:
-    """A write waits until the caller reads. Who hangs up ends the request's task, never the run."""
+    """An event stream. A write waits until the caller reads. A caller that hangs up does not end the run."""
 
     def __init__(self) -> None:
         self._response = web.StreamResponse(
@@ -333,7 +333,7 @@ class SseResponse:
         return self._response
 
     def cut(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Breaks the connection, so that the caller cannot take what it has for the whole."""
+        """Breaks the connection, so that the caller does not take the part it has for the whole."""
         if request.transport is not None:
             request.transport.abort()
         return self._response

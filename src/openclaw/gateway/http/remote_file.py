@@ -1,7 +1,7 @@
-"""Fetching a file a request names by its address, without letting the request reach into private networks.
+"""Fetches a file that a request names by its address. The request cannot reach private networks.
 
-The address is checked where the connection is made: what a resolver gives is checked and is all that is connected to,
-so a name that changes its mind between check and use gains nothing. Redirects are followed by hand and checked alike.
+The resolver checks the IP addresses that the connection then uses, so a name that resolves differently between check
+and use gains nothing. Every redirect is checked in the same way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHUNK = 64 * 1024
 
 
 class FetchRefused(Exception):
-    """Why the file was not fetched, for the person who asked for it."""
+    """Says to the person who asked why the file was not fetched."""
 
 
 class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +28,11 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_redirects: int = 3
     timeout_s: float = 10.0
     hosts: tuple[str, ...] | None = None
-    """Only these (``*.example.org`` takes in what is below it); None: any public one."""
+    """The allowed hosts. ``*.example.org`` allows every host below it. None allows any public host."""
 
 
 def is_public(address: str) -> bool:
-    """Whether an address belongs to the open internet; private, shared, local, tunnelled and multicast ones do not."""
+    """Whether an address belongs to the open internet. Private, shared, local and multicast addresses do not."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -73,7 +73,7 @@ class PublicResolver(AbstractResolver):
 
 
 async def fetch(address: str, limits: FetchLimits, public: Callable[[str], bool] = is_public) -> bytes:
-    """The file's bytes; raises ``FetchRefused``."""
+    """Returns the bytes of the file. Raises ``FetchRefused``."""
     resolver = PublicResolver(aiohttp.ThreadedResolver(), public)
     connector = aiohttp.TCPConnector(resolver=resolver, use_dns_cache=False, limit=1)
     timeout = aiohttp.ClientTimeout(total=limits.timeout_s)
@@ -109,10 +109,10 @@ async def _follow(
 def checked_url(
     address: str, limits: FetchLimits, public: Callable[[str], bool] = is_public, base: URL | None = None
 ) -> URL:
-    """The address as the client will use it, after every check that needs no resolver.
+    """Makes every check that needs no resolver and returns the address as the client uses it.
 
-    The host is read from the parsed URL: parsing turns look-alike digits and dots into real ones. Numeric hosts never
-    pass the resolver, so they are checked here.
+    The host is read from the parsed URL, because parsing turns look-alike digits and dots into real ones. Numeric hosts
+    never pass the resolver, so they are checked here.
     """
     try:
         url = base.join(URL(address)) if base is not None else URL(address)

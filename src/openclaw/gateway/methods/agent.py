@@ -1,4 +1,4 @@
-"""``agent`` and ``agent.wait``: a run on request, answered twice: when it is accepted and when it has ended."""
+"""``agent`` and ``agent.wait``: runs on request. ``agent`` answers twice: at acceptance and at the end."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ async def agent(call: MethodCall) -> Any:
 
 
 def _written_by_hand(params: AgentParams) -> bool:
-    """Whether commands and settings in the text are meant as such. What a program or a file says is only read."""
+    """Whether commands and settings in the text count. They do not count in the text of a program or a file."""
     made = params.lane or params.extra_system_prompt or params.spawned_by
     return not made and may_be_command(params.message) and "\n```" not in params.message
 
 
 async def _obeyed(call: MethodCall, message: Incoming, handled: Handled) -> dict[str, Any]:
-    """A command needs no model; its answer has the shape of any other."""
+    """Answers a command. The answer has the shape of a run's."""
     gateway, run_id = call.gateway, message.run_id
     began = gateway.runtime.clock.now_ms()
     call.respond({"runId": run_id, "status": "accepted", "acceptedAt": began})
@@ -161,7 +161,7 @@ def _thinking(params: AgentParams) -> str | None:
 
 
 def _route(params: AgentParams, entry: SessionEntry | None, target: SessionRef) -> dict[str, Any]:
-    """Fixed here, when the message is accepted; without ``deliver`` the reply goes nowhere but to the caller."""
+    """Returns where the reply goes. Without ``deliver`` only the caller gets it."""
     if not params.deliver:
         return {"channel": "internal", "sessionKey": target.key}
     last = (entry or {}).get("deliveryContext") or {}
@@ -245,7 +245,7 @@ def _usage(usage: Any) -> dict[str, int]:
 
 
 def _stored_result(row: LedgerRow) -> dict[str, Any]:
-    """What is known of a run that ended before this Gateway started or long ago."""
+    """Returns what the ledger knows of a run that ended long ago or before this Gateway started."""
     if row.state in ("failed", "expired"):
         _fail(row.run_id, reason_text(row.reason) or row.state)
     stored = row.result or {}

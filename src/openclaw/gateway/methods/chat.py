@@ -1,8 +1,8 @@
-"""``chat.*``: talking to a session from the web, a terminal or any WebSocket client."""
+"""``chat.*``: the methods by which web pages, terminals and other clients talk to a session."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -23,9 +23,6 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
 from openclaw.storage.base import END_STATES, AbortReason, MessageBody
 
-if TYPE_CHECKING:
-    pass
-
 methods = MethodTable()
 
 WEBCHAT_FIELDS: dict[str, Any] = {
@@ -37,7 +34,7 @@ WEBCHAT_FIELDS: dict[str, Any] = {
 
 
 def _first_fields(key: str) -> dict[str, Any]:
-    """Of a session that begins here. Writing to a group from this side does not make it a direct chat."""
+    """Returns the first fields of a session that begins here. A group's session stays a group's."""
     channel, chat_type = group_of(key)
     if channel is None:
         return WEBCHAT_FIELDS
@@ -155,7 +152,7 @@ async def abort(call: MethodCall) -> Any:
             raise MethodError("runId does not match sessionKey")
     stopped = call.gateway.dispatcher.abort(target.key, params.run_id, AbortReason.RPC)
     if stopped:
-        # At once, and not when the run has unwound: the next message may be here before that.
+        # The flag is set at once, because the next message may come before the run has unwound.
         await call.gateway.runtime.sessions.update(target.agent_id, target.key, _noted_as_aborted, durable=False)
     return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
 
@@ -170,7 +167,7 @@ class ChatHistory(Params):
     session_key: NonEmpty
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 200
     format: Literal["messages"] | None = None
-    """``messages``: the public shape (text, tool_use, tool_result); otherwise the stored one."""
+    """``messages`` asks for the public shape (text, tool_use, tool_result). The default is the stored shape."""
 
 
 @methods.add("chat.history", ChatHistory)
@@ -197,7 +194,7 @@ class ChatInject(Params):
 
 @methods.add("chat.inject", ChatInject)
 async def inject(call: MethodCall) -> Any:
-    """An assistant message that no model wrote, e.g. a note from another program."""
+    """Adds an assistant message that no model wrote, such as a note from another program."""
     params: ChatInject = call.params
     gateway = call.gateway
     target = target_of(gateway, params.session_key)

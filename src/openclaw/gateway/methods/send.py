@@ -1,4 +1,4 @@
-"""``send``: a message straight to somebody on a channel, without the agent."""
+"""``send``: sends a message to somebody on a channel, without the agent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from openclaw.routing import resolve_route
 from openclaw.runs.why_text import delivery_text
 from openclaw.sessions.entry import SessionEntry, normalize_channel
 from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import Accept, LedgerRow, MessageBody, OutboxRow
+from openclaw.storage.base import Accept, LedgerRow, MessageBody
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -49,7 +49,7 @@ class SendParams(Params):
 
 @methods.add("send", SendParams)
 async def send(call: MethodCall) -> Any:
-    """Written down before it is sent: after a crash it still goes out, and the same key never sends twice."""
+    """Writes the message down, then sends it. It goes out even after a crash, and one key never sends twice."""
     params: SendParams = call.params
     gateway = call.gateway
     known = await gateway.runtime.ledger.by_run(params.idempotency_key)
@@ -100,7 +100,7 @@ def _account(gateway: Gateway, params: SendParams) -> tuple[ChannelServices, Run
 
 
 def _session(gateway: Gateway, running: RunningAccount, params: SendParams) -> SessionRef:
-    """The session this conversation belongs to, which then knows what was said."""
+    """Returns the session that the conversation belongs to."""
     try:
         peer = running.kind.peer(params.to)
     except SendFailed as problem:
@@ -136,9 +136,10 @@ async def _media(gateway: Gateway, params: SendParams) -> list[MediaRef]:
 
 
 async def _outcome(gateway: Gateway, services: ChannelServices, row: LedgerRow) -> dict[str, Any]:
-    """How the delivery went; a channel that is away for longer gets it later, and the answer says so."""
+    """Waits for the delivery and reports it. The answer says ``queued`` while the channel is not connected."""
     parts = await services.delivery.wait(row.id, WAIT_S)
-    answer = {"runId": row.run_id, "channel": row.route["channel"], "messageId": _message_id(row, parts)}
+    message_id = next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
+    answer = {"runId": row.run_id, "channel": row.route["channel"], "messageId": message_id}
     if dead := next((part for part in parts if part.state == "dead"), None):
         raise MethodError(
             delivery_text(dead),
@@ -150,12 +151,8 @@ async def _outcome(gateway: Gateway, services: ChannelServices, row: LedgerRow) 
     return answer
 
 
-def _message_id(row: LedgerRow, parts: list[OutboxRow]) -> str:
-    return next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
-
-
 async def _mirror(gateway: Gateway, target: SessionRef, text: str, run_id: str) -> None:
-    """The agent should know what went out in its name."""
+    """Writes the text to the transcript, so that the agent knows what went out in its name."""
     now = gateway.runtime.clock.now_ms()
 
     def change(entry: SessionEntry | None) -> SessionEntry:

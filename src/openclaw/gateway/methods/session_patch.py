@@ -1,4 +1,4 @@
-"""``sessions.patch``: which settings a session has, which values they take, and what each value means in the store."""
+"""The settings that ``sessions.patch`` changes: their values, and what each value means in the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Setting = str | None | msgspec.UnsetType
 
 
 class SessionsPatch(Params):
-    """Absent: unchanged. Null: cleared."""
+    """An absent setting stays unchanged. Null clears a setting."""
 
     key: NonEmpty
     label: Setting = msgspec.UNSET
@@ -69,7 +69,7 @@ _OFF_IS_ABSENT = frozenset({"reasoningLevel", "responseUsage"})
 def apply_patch(
     entry: SessionEntry | None, patch: SessionsPatch, target: SessionRef, gateway: Gateway, now_ms: int
 ) -> SessionEntry:
-    """The changed entry. A session that does not exist yet is made. Raises MethodError for a value it cannot take."""
+    """Returns the changed entry, or a new one. Raises ``MethodError`` for an invalid value."""
     changed: dict[str, Any] = dict(entry or {"sessionId": str(uuid.uuid4())})
     if entry is None or _is_setting(patch):
         changed["updatedAt"] = max(now_ms, int(changed.get("updatedAt", 0)))
@@ -84,7 +84,7 @@ def apply_patch(
 
 
 def _is_setting(patch: SessionsPatch) -> bool:
-    """Whether it changes how the conversation goes on. Giving it another name does not mean that it is being used."""
+    """Whether the patch changes how the conversation goes on. A new name does not count as activity."""
     named = {"key", "label", "spawned_by"}
     return any(value is not msgspec.UNSET for name, value in msgspec.structs.asdict(patch).items() if name not in named)
 
@@ -121,7 +121,7 @@ def _set_label(entry: dict[str, Any], value: Setting) -> None:
 
 
 def _set_thinking(entry: dict[str, Any], value: Setting, target: SessionRef, gateway: Gateway) -> None:
-    """Off is the absence of a level, unless the session's model would think without one."""
+    """Sets the thinking level. "off" removes it, unless the session's model would then think."""
     if value is msgspec.UNSET:
         return
     if value is None:
@@ -141,7 +141,7 @@ def _set_thinking(entry: dict[str, Any], value: Setting, target: SessionRef, gat
 
 
 def _model_of(entry: dict[str, Any], target: SessionRef, gateway: Gateway) -> Model | None:
-    """The one the session uses; None when that is not known any more."""
+    """Returns the model that the session uses, or None when it is no longer known."""
     chosen, provider = entry.get("modelOverride"), entry.get("providerOverride")
     try:
         if chosen:
@@ -180,7 +180,7 @@ def _set_spawned_by(entry: dict[str, Any], value: Setting, target: SessionRef) -
 
 
 def _set_model(entry: dict[str, Any], value: Setting, target: SessionRef, gateway: Gateway) -> None:
-    """The default model is stored as the absence of a choice, so that it follows the configuration."""
+    """Sets the model. The default model is stored as no choice, so that it follows the configuration."""
     if value is msgspec.UNSET:
         return
     for name in ("providerOverride", "modelOverride", "authProfileOverride", "authProfileOverrideSource"):

@@ -1,4 +1,4 @@
-"""From whatever a client calls a session to the agent and the store key it means. Done once, at the method boundary."""
+"""Finds the agent and the store key of the session that a client names. Methods and HTTP endpoints call it first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def target_of(gateway: Gateway, key: str, agent_id: str | None = None) -> SessionRef:
-    """``agent_id`` says whose session a key without an agent prefix means; the default agent's otherwise.
+    """Returns the session that a key means. Raises ``MethodError`` for an invalid key.
 
-    Raises ``MethodError`` for what cannot be a key.
+    A key without an agent prefix belongs to ``agent_id``, or to the default agent.
     """
     if len(key) > LONGEST_KEY:
         raise MethodError(f"invalid session key: {key_problem(key)}")
@@ -36,7 +36,7 @@ def _target(key: str, default_agent: str, main_key: str, scope: str) -> SessionR
 
 
 def require_configured(gateway: Gateway, target: SessionRef) -> None:
-    """A message for an agent nobody configured is a slip of the pen, once any agents are configured."""
+    """Raises ``MethodError`` for a session of an unknown agent, if the configuration lists agents."""
     config = gateway.runtime.config.current
     if config.agents.list and target.agent_id not in gateway.agent_ids():
         known = ", ".join(gateway.agent_ids())
@@ -52,7 +52,7 @@ def transcript_ref(target: SessionRef, entry: SessionEntry) -> TranscriptRef:
 
 
 def require_agent(gateway: Gateway, agent_id: str) -> None:
-    """Agents that only have sessions left (from an older configuration) still own them."""
+    """Raises ``MethodError`` for an unknown agent. An agent that only has sessions left is known."""
     if agent_id not in gateway.agent_ids():
         raise MethodError(f'unknown agent id "{agent_id}"')
 
@@ -65,7 +65,7 @@ def check_send_policy(
 
 
 async def find_row(gateway: Gateway, text: str) -> SessionRow | None:
-    """A session by key, then by session id, then by label (when only one has it)."""
+    """Finds a session by key, then by session id, then by a label that only one session has."""
     if key_problem(text) is None:
         target = target_of(gateway, text)
         entry = await entry_of(gateway, target)

@@ -1,4 +1,4 @@
-"""Sessions as lists show them. One place computes the numbers, so that every view shows the same ones."""
+"""Sessions as lists show them. Every list takes its rows from here, so that all show the same numbers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _COPIED = (
 
 
 def list_kind(row: SessionRow) -> str:
-    """``direct``, ``group`` or ``unknown``, as session lists sort them."""
+    """Returns ``direct``, ``group`` or ``unknown``."""
     if row.key == "unknown":
         return row.key
     return "group" if kind_of(row.key, row.entry) == "group" else "direct"
@@ -67,7 +67,7 @@ def row_view(row: SessionRow, defaults: dict[str, Any]) -> dict[str, Any]:
         view["model"] = entry["modelOverride"]
         view["modelProvider"] = entry.get("providerOverride") or view.get("modelProvider") or defaults["modelProvider"]
     view["channel"] = channel_of(entry, row.key)
-    # The names the store had for these before, which some readers of lists still look for.
+    # Some clients still read these older names.
     view |= {old: view[new] for old, new in (("provider", "channel"), ("room", "groupChannel")) if new in view}
     for name in ("modelProvider", "model", "contextTokens"):
         if not view.get(name):
@@ -76,7 +76,7 @@ def row_view(row: SessionRow, defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_defaults(gateway: Gateway, agent_id: str | None = None) -> dict[str, Any]:
-    """The model a session without a choice of its own would use; nulls when none can be resolved."""
+    """Returns the model of a session that chose none. The values are null when none can be resolved."""
     config = gateway.runtime.config.current
     try:
         model = gateway.runtime.catalogue().default_for(config, agent_id or default_agent_id(config))
@@ -88,11 +88,11 @@ def model_defaults(gateway: Gateway, agent_id: str | None = None) -> dict[str, A
 class Listed(NamedTuple):
     rows: list[SessionRow]
     total: int
-    """Of all that may be listed, not only of ``rows``."""
+    """The number of all sessions that may be listed, not only of ``rows``."""
 
 
 async def most_recent(gateway: Gateway, agent_id: str, limit: int) -> Listed:
-    """The newest sessions of an agent, reserved keys left out. A long store is not walked through."""
+    """Returns the newest sessions of an agent without reserved keys. It does not walk through the whole store."""
     rows = await gateway.runtime.sessions.rows(agent_id)
     shared = gateway.runtime.config.current.session.scope == "global"
     hidden = [key for key in RESERVED_KEYS if key != "global" or not shared]
@@ -102,7 +102,7 @@ async def most_recent(gateway: Gateway, agent_id: str, limit: int) -> Listed:
 
 
 def matching(rows: Sequence[SessionRow], *, include_global: bool, include_unknown: bool) -> Iterator[SessionRow]:
-    """What a list may show at all: aliases of single cron runs and reserved keys are left out."""
+    """Yields the rows that a list may show. It leaves out aliases of single cron runs and reserved keys."""
     for row in rows:
         hidden = (row.key == "global" and not include_global) or (row.key == "unknown" and not include_unknown)
         if not hidden and not is_cron_run_alias(row.key):
@@ -113,6 +113,3 @@ def search_text(row: SessionRow) -> str:
     entry = row.entry
     parts = (entry.get("displayName"), entry.get("label"), entry.get("subject"), entry.get("sessionId"), row.key)
     return "\n".join(part for part in parts if part).lower()
-
-
-# Looking into transcripts

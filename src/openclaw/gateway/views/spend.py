@@ -1,10 +1,10 @@
-"""Tokens and money as clients read them. Every view takes its sums from here."""
+"""Tokens and money as clients read them. Every answer takes its sums from here."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -19,14 +19,6 @@ from openclaw.agent.spend.spend import (
     together,
     total_of,
 )
-
-if TYPE_CHECKING:
-    pass
-
-T = TypeVar("T")
-
-
-# Parts of answers
 
 
 def daily_view(spends: Iterable[FileSpend], price_of: PriceOf, days: Days) -> list[dict[str, Any]]:
@@ -54,7 +46,7 @@ def session_usage(spend: FileSpend, price_of: PriceOf, days: Days) -> dict[str, 
 
 
 def latency_view(spends: Iterable[FileSpend], days: Days) -> dict[str, Any]:
-    """``latency`` where anything was measured, and ``dailyLatency``."""
+    """Returns ``dailyLatency``, and ``latency`` if anything was measured."""
     daily: dict[str, Latency] = {}
     for spend in spends:
         for quarter, seen in spend.latency.items():

@@ -1,4 +1,4 @@
-"""``why``: from whatever a person calls a message, a run or a session to its facts and its story."""
+"""``why``: finds the message, run or session that a person names, and returns its facts and its story."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.reset import previous_sessions
 from openclaw.sessions.typed_text import without_wrappers
 from openclaw.storage.base import LedgerRow, OutboxRow, ToolCallRow
+from openclaw.text import clipped
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 _PUBLIC = re.compile(r"^(chatcmpl|resp|msg)_")
-"""What OpenAI's clients call a run begins with one of these."""
+"""The prefixes of the ids under which OpenAI's clients know a run."""
 LAST_MESSAGES = 10
 EARLIER_LOOKED_AT = 500
 LONGEST_TEXT = 2_000
 LONGEST_ARGUMENTS = 2_000
 LONGEST_NUMBER = 18
-"""Digits; the ledger counts in 64 bits."""
+"""The most digits of a ledger id, which has 64 bits."""
 
 
 async def explain(gateway: Gateway, ref: str) -> dict[str, Any]:
-    """Facts and ``story`` of a message (by ledger id, run id or the beginning of one, or its channel's id) or of a
-    session (by key, id or label). Raises ``MethodError`` when nothing, or more than one thing, goes by that name."""
+    """Returns the facts and the ``story`` of a message or a session.
+
+    A message goes by its ledger id, its run id, the beginning of its run id or its channel's id. A session goes by its
+    key, id or label. Raises ``MethodError`` when the name fits nothing, or more than one run.
+    """
     name = ref.strip()
     row = await _exact(gateway, name)
     if row is None:
@@ -63,7 +67,7 @@ async def _exact(gateway: Gateway, name: str) -> LedgerRow | None:
 
 
 async def _by_platform_id(gateway: Gateway, name: str) -> LedgerRow | None:
-    """Among the latest messages, the one (or the one made of several) that its channel calls so."""
+    """Finds the message among the latest ones by its channel's id."""
     if not name:
         return None
     rows = await gateway.runtime.ledger.recent(limit=EARLIER_LOOKED_AT)
@@ -88,7 +92,7 @@ def _shown(name: str) -> str:
 
 
 async def _answering(gateway: Gateway, row: LedgerRow) -> LedgerRow | None:
-    """The message whose run answered this one, where it was taken in by another."""
+    """Returns the message whose run answered this one, or None when it has a run of its own."""
     found: LedgerRow | None = None
     for _ in range(LONGEST_CHAIN):
         by = answered_by(found or row)
@@ -103,7 +107,7 @@ async def _answering(gateway: Gateway, row: LedgerRow) -> LedgerRow | None:
 
 
 async def _session(gateway: Gateway, name: str) -> dict[str, Any] | None:
-    """The last messages of a session, of an earlier session of its key, or of one that was deleted."""
+    """Returns the last messages of a session, of an earlier session of its key, or of a deleted one."""
     if not name:
         return None
     found = await find_row(gateway, name)
@@ -129,7 +133,7 @@ async def _key_of_earlier(gateway: Gateway, session_id: str) -> str | None:
 
 
 def _session_answer(gateway: Gateway, key: str, session_id: str, rows: list[LedgerRow]) -> dict[str, Any]:
-    """Oldest first, as one reads."""
+    """Makes the answer about a session, with the oldest message first."""
     now, zone = gateway.runtime.clock.now_ms(), gateway.user_zone()
     oldest_first = rows[::-1]
     story = [summary(row, text_of(row), now, zone) for row in oldest_first]
@@ -147,7 +151,7 @@ def _session_answer(gateway: Gateway, key: str, session_id: str, rows: list[Ledg
 
 def text_of(row: LedgerRow) -> str:
     """The message as its sender wrote it."""
-    return _cut(without_wrappers(row.body.prompt or ""), LONGEST_TEXT)
+    return clipped(without_wrappers(row.body.prompt or ""), LONGEST_TEXT)
 
 
 def row_facts(row: LedgerRow) -> dict[str, Any]:
@@ -164,7 +168,7 @@ def row_facts(row: LedgerRow) -> dict[str, Any]:
     view |= {"text": text_of(row), "model": result.get("model"), "answeredBy": answered_by(row)}
     if row.body.message_ids:
         view["messageIds"] = row.body.message_ids
-    view["reply"] = _cut(result["text"], LONGEST_TEXT) if isinstance(result.get("text"), str) else None
+    view["reply"] = clipped(result["text"], LONGEST_TEXT) if isinstance(result.get("text"), str) else None
     return view
 
 
@@ -181,7 +185,7 @@ def facts(life: Life) -> dict[str, Any]:
 def _tool_call(call: ToolCallRow) -> dict[str, Any]:
     view: dict[str, Any] = {"id": call.call_id, "name": call.name, "ok": call.ok}
     view |= {"startedAt": call.started_at, "finishedAt": call.finished_at}
-    return {**view, "arguments": _cut(call.arguments, LONGEST_ARGUMENTS)}
+    return {**view, "arguments": clipped(call.arguments, LONGEST_ARGUMENTS)}
 
 
 def _delivery(part: OutboxRow) -> dict[str, Any]:
@@ -189,7 +193,3 @@ def _delivery(part: OutboxRow) -> dict[str, Any]:
     view |= {"createdAt": part.created_at, "nextAt": part.next_at or None}
     view |= {"error": delivery_text(part), "possiblyDuplicate": part.doubts > 0}
     return {**view, "messageId": part.message_id}
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
