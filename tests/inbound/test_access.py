@@ -66,6 +66,14 @@ def test_open_without_the_star_lets_no_stranger_in() -> None:
     assert isinstance(decide_access(message(peer="+1", sender="+1"), rules, ()), Drop)
 
 
+@pytest.mark.parametrize("channel", ["signal", "zalo"])
+@pytest.mark.parametrize("written", ["work", "Work", "WORK"])
+def test_an_accounts_own_rules_hold_however_its_name_is_spelt(channel: str, written: str) -> None:
+    own = {"dmPolicy": "allowlist", "allowFrom": ["+1"]}
+    rules = settings(channel, "work", dmPolicy="open", allowFrom=["*"], accounts={written: own})
+    assert isinstance(decide_access(message(channel=channel, sender="+2"), rules, ()), Drop)
+
+
 def test_a_channel_without_a_section_asks_strangers_to_pair() -> None:
     assert decide_access(message(), channel_settings(configured(), "signal"), ()) == Pair("+1555")
 

@@ -17,7 +17,7 @@ from openclaw.config.schema.channels import DmPolicy, GroupPolicy, SignalAccount
 from openclaw.config.schema.system import Commands
 from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.message import Inbound
-from openclaw.sessions.keys import DEFAULT_ACCOUNT
+from openclaw.sessions.keys import DEFAULT_ACCOUNT, account_named
 
 OPERATOR_CHANNELS = frozenset({"webchat"})
 """Channels that only the Gateway's own secret opens. Whoever writes there is the owner."""
@@ -260,10 +260,10 @@ def channel_settings(config: Config, channel: str, account_id: str = DEFAULT_ACC
         signal = config.channels.signal
         if signal is None:
             return ChannelSettings(channel=name)
-        return _of_signal(name, signal.accounts.get(account_id, signal))
+        return _of_signal(name, account_named(signal.accounts, account_id) or signal)
     section = config.channels.others.get(name) or config.channels.others.get(channel) or {}
     accounts = _map(section.get("accounts"))
-    own = _map(accounts.get(account_id))
+    own = _map(account_named(accounts, account_id))
     return _of_map(name, {**section, **own}, config.channels.defaults.group_policy)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from openclaw.config.schema import Config
-from openclaw.sessions.keys import normalize_account_id
+from openclaw.sessions.keys import account_named
 
 DEFAULT_LIMIT = 4000
 # fmt: off
@@ -37,9 +37,7 @@ def limits_for(config: Config, channel: str, account_id: str | None = None) -> L
         signal = config.channels.signal
         if signal is None:
             return Limits(default)
-        wanted = normalize_account_id(account_id)
-        own = next((account for name, account in signal.accounts.items() if normalize_account_id(name) == wanted), None)
-        chosen = own or signal
+        chosen = account_named(signal.accounts, account_id) or signal
         return Limits(chosen.text_chunk_limit, chosen.chunk_mode)
     section = config.channels.others.get(channel, {})
     text = _setting(section, account_id, "textChunkLimit")
@@ -50,12 +48,8 @@ def limits_for(config: Config, channel: str, account_id: str | None = None) -> L
 
 def _setting(section: dict[str, Any], account_id: str | None, name: str) -> Any:
     accounts = section.get("accounts")
-    if isinstance(accounts, dict):
-        wanted = normalize_account_id(account_id)
-        for key, account in accounts.items():
-            if normalize_account_id(str(key)) == wanted and isinstance(account, dict) and name in account:
-                return account[name]
-    return section.get(name)
+    own = account_named(accounts, account_id) if isinstance(accounts, dict) else None
+    return own[name] if isinstance(own, dict) and name in own else section.get(name)
 
 
 def utf16_length(text: str) -> int:

@@ -6,12 +6,14 @@ import hashlib
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from openclaw.paths import normalize_agent_id
+
+T = TypeVar("T")
 
 DEFAULT_AGENT = "main"
 DEFAULT_MAIN_KEY = "main"
@@ -44,6 +46,12 @@ def normalize_account_id(value: str | None) -> str:
     # normalize_agent_id returns "main" when no character is left; an account needs "default" there.
     survives = re.search(r"[a-z0-9_]", (value or "").lower()) is not None
     return cleaned if survives else DEFAULT_ACCOUNT
+
+
+def account_named(accounts: Mapping[str, T], account_id: str | None) -> T | None:
+    """The section of an account, whichever way the configuration spells its name."""
+    wanted = normalize_account_id(account_id)
+    return next((section for name, section in accounts.items() if normalize_account_id(str(name)) == wanted), None)
 
 
 def normalize_main_key(value: str | None) -> str:
