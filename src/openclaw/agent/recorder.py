@@ -19,10 +19,9 @@ import msgspec
 from openclaw.agent.abort import AbortSignal
 from openclaw.agent.continuation import parts_at_end, unfinished
 from openclaw.agent.loop import not_run
-from openclaw.agent.prepare import Prepared
+from openclaw.agent.prepare import Prepared, agent_settings
 from openclaw.agent.request_log import RequestLog
 from openclaw.agent.result import RunResult, note_speech, result_of
-from openclaw.agent.run_settings import agent_settings
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.window.images import with_pictures
 from openclaw.events import (

@@ -24,10 +24,9 @@ from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
 from openclaw.agent.hooks import CompactionReason
 from openclaw.agent.loop import LoopOptions, SteeringInbox, run_loop
-from openclaw.agent.prepare import Prepared, prepare, tool_context
+from openclaw.agent.prepare import Prepared, agent_settings, prepare, tool_context
 from openclaw.agent.recorder import Recorder, entry_id, open_transcript
 from openclaw.agent.result import RunResult
-from openclaw.agent.run_settings import agent_settings
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.billed_calls import RunBill
 from openclaw.agent.spend.budget import check_budget

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from openclaw.agent.prepare import load_images
 from openclaw.agent.run import AgentRun, RunResult
 from openclaw.agent.runtime import Runtime
+from openclaw.config.schema import Config
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import TextBlock, UserMessage
 from openclaw.runs.admission import Admission, Ticket
 from openclaw.runs.compactions import Compactions
-from openclaw.runs.concurrency import ConcurrencyLimits
 from openclaw.runs.lane import Lane, RunInbox, may_share
 from openclaw.runs.outcome import Ending, abort_reason, ending_of, reply_parts
 from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, waiting_reason
 from openclaw.runs.recovery import crashes_of, how_to_go_on, note_shutdown, unfinished_records
 from openclaw.runs.run_index import Observer, RunIndex, RunRecord, WaitResult
 from openclaw.runs.why_text import abort_text, reason_text
+from openclaw.sessions.keys import REMEMBERED_KEYS, is_subagent, kind_of
 from openclaw.storage import faults
 from openclaw.storage.base import (
     NO_REASON,
@@ -36,6 +40,72 @@ from openclaw.storage.base import (
     Writing,
 )
 from openclaw.storage.disk_errors import DiskWait, until_written
+
+RunKind: TypeAlias = Literal["main", "subagent", "cron"]
+
+
+class ConcurrencyLimits:
+    """Counts the runs of each kind and lets them wait for their turn, the first to come first.
+
+    A changed limit holds from the next run on. ``main`` has no limit unless one is configured: a run that waits for its
+    model costs almost nothing, and with a limit one person's slow session would delay another's.
+    """
+
+    def __init__(self, config: Callable[[], Config]) -> None:
+        self._config = config
+        self._semaphores: dict[RunKind, tuple[int, asyncio.Semaphore]] = {}
+        """A semaphore for each kind that has a limit, with the limit it was made for."""
+        self._taken: Counter[RunKind] = Counter()
+        """Runs that work or wait for their turn, and messages that are being accepted."""
+
+    def free(self, session_key: str) -> bool:
+        """Tells whether a run of this session could begin at once."""
+        kind = run_kind(session_key)
+        limit = self._limit(kind)
+        return limit is None or self._taken[kind] < limit
+
+    @contextmanager
+    def promised(self, session_key: str) -> Generator[None]:
+        """Counts a message that is being accepted, so that no other message gets its turn meanwhile."""
+        kind = run_kind(session_key)
+        self._taken[kind] += 1
+        try:
+            yield
+        finally:
+            self._taken[kind] -= 1
+
+    @asynccontextmanager
+    async def for_run(self, session_key: str) -> AsyncGenerator[None]:
+        """Waits for the run's turn, and counts the run from the beginning of the wait."""
+        kind = run_kind(session_key)
+        limit = self._limit(kind)
+        turn: asyncio.Semaphore | nullcontext[None] = nullcontext()
+        if limit is not None:
+            known = self._semaphores.get(kind)
+            if known is None or known[0] != limit:
+                known = self._semaphores[kind] = (limit, asyncio.Semaphore(limit))
+            turn = known[1]
+        with self.promised(session_key):
+            async with turn:
+                yield
+
+    def _limit(self, kind: RunKind) -> int | None:
+        config = self._config()
+        match kind:
+            case "main":
+                return config.agents.defaults.max_concurrent
+            case "subagent":
+                return config.agents.defaults.subagents.max_concurrent
+            case "cron":
+                return config.cron.max_concurrent_runs
+
+
+@lru_cache(maxsize=REMEMBERED_KEYS)
+def run_kind(session_key: str) -> RunKind:
+    if is_subagent(session_key):
+        return "subagent"
+    return "cron" if kind_of(session_key) == "cron" else "main"
+
 
 log = logging.getLogger("openclaw.runs")
 T = TypeVar("T")

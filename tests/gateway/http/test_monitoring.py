@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -53,8 +54,9 @@ async def test_messages_tokens_and_durations_are_counted(gateway: Served) -> Non
 
 
 async def test_the_delay_of_the_event_loop_is_watched(gateway: Served) -> None:
-    samples = await read(gateway)
-    assert samples["openclaw_event_loop_lag_seconds_count"] > 0
+    async with asyncio.timeout(20):
+        while (samples := await read(gateway))["openclaw_event_loop_lag_seconds_count"] == 0:
+            await asyncio.sleep(0.02)  # A Gateway that has just started has no sample yet.
     assert 'openclaw_event_loop_lag_recent_seconds{quantile="0.99"}' in samples
     assert (
         samples['openclaw_event_loop_lag_seconds_bucket{le="+Inf"}'] == samples["openclaw_event_loop_lag_seconds_count"]

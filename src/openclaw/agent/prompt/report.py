@@ -17,8 +17,7 @@ from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import BlobStore
 
 if TYPE_CHECKING:
-    from openclaw.agent.prompt.facts import PromptFacts
-    from openclaw.agent.prompt.system_prompt import SystemPrompt
+    from openclaw.agent.prompt.system_prompt import PromptFacts, SystemPrompt
 
 
 class PromptReport(msgspec.Struct, frozen=True):

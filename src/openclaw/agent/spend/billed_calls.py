@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from openclaw.agent.run_settings import agent_settings
+from openclaw.agent.prepare import agent_settings
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.budget import check_budget
 from openclaw.agent.spend.spend import BILL

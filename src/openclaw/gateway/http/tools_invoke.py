@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from openclaw.agent.prepare import choose_model, exec_overrides
-from openclaw.agent.run_settings import tools_for
+from openclaw.agent.prepare import choose_model, exec_overrides, tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.openai_shared import Refused, admit, json_response, read_json
