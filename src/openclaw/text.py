@@ -29,7 +29,7 @@ def age(ms: float | None) -> str:
 
 
 def duration(ms: int) -> str:
-    """``450 ms``, ``3.2 s``, ``41 s``, ``5 min 3 s``, ``2 h 5 min``, ``3 d 4 h``. A clock set back shows as nothing."""
+    """``450 ms``, ``3.2 s``, ``41 s``, ``5 min 3 s``, ``2 h 5 min``, ``3 d 4 h``. A negative time is ``0 ms``."""
     ms = max(0, ms)
     if ms < 1_000:
         return f"{ms} ms"

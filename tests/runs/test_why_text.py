@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.runs.why_text import answered_by, delivery_text, duration, reason_text, summary, tell
+from openclaw.runs.why_text import answered_by, delivery_text, reason_text, summary, tell
 from openclaw.storage.base import (
     END_STATES,
     LedgerRow,
@@ -22,6 +22,7 @@ from openclaw.storage.base import (
 )
 from openclaw.storage.disk_errors import DiskWait
 from openclaw.storage.files.ledger_db import delivery_from_sentence, reason_from_sentence
+from openclaw.text import duration
 
 START = 1_794_766_925_000  # 2026-11-15 18:22:05 UTC
 ACCEPTED = "Accepted on 2026-11-15 at 18:22:05 from webchat, for session agent:main:main."

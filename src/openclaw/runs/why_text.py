@@ -18,6 +18,7 @@ from openclaw.storage.base import (
     ToolCallRow,
 )
 from openclaw.storage.disk_errors import DiskWait
+from openclaw.text import duration, shortened
 
 LONGEST_QUOTE = 120
 LONGEST_REASON = 400
@@ -128,7 +129,7 @@ def summary(row: LedgerRow, text: str, now: int, zone: tzinfo | None = UTC) -> s
     if row.state == "answered":
         reply = quoted(_reply(row), 60) if _reply(row) else "answered"
         return f"{head}: {reply} after {duration((row.ended_at or row.accepted_at) - row.accepted_at)}"
-    if answering := _shortened(answered_by(row) or "", LONGEST_NAME):
+    if answering := shortened(answered_by(row) or "", LONGEST_NAME):
         return f"{head}: answered in run {answering}"
     why = _stopped_by(row) or _cause(row)
     word = "stopped" if _stopped_by(row) else row.state
@@ -163,12 +164,12 @@ def _waiting(row: LedgerRow, changes: Sequence[StateChange], now: int) -> list[s
 def _in_line(changes: Sequence[StateChange], queued: int, now: int) -> list[str]:
     reason = changes[queued].reason
     if reason.code is ReasonCode.STEERING:
-        return [f"It was handed to run {_shortened(reason.detail, LONGEST_REASON)}, which was under way."]
+        return [f"It was handed to run {shortened(reason.detail, LONGEST_REASON)}, which was under way."]
     later = next((change for change in changes[queued + 1 :] if change.state != "queued"), None)
     if reason.code in (ReasonCode.SESSION_BUSY, ReasonCode.COLLECTING):
         behind = "behind another message of its session"
     else:
-        behind = f"({_shortened(reason_text(reason), LONGEST_REASON) or 'queued'})"
+        behind = f"({shortened(reason_text(reason), LONGEST_REASON) or 'queued'})"
     also = ", to be collected with what else came" if reason.code is ReasonCode.COLLECTING else ""
     if later is None:
         return [f"It has been waiting for {duration(now - changes[queued].at)} {behind}{also}."]
@@ -200,7 +201,7 @@ def _working(row: LedgerRow, changes: Sequence[StateChange], now: int, zone: tzi
     if not runs:
         return told
     model = (row.result or {}).get("model")
-    on = f" on {_shortened(model, LONGEST_NAME)}" if isinstance(model, str) and model.strip() else ""
+    on = f" on {shortened(model, LONGEST_NAME)}" if isinstance(model, str) and model.strip() else ""
     if row.ended_at is None:
         told.append(f"It has been running{on} for {duration(now - runs[0])}.")
     else:
@@ -241,7 +242,7 @@ def _disk(row: LedgerRow, disk: DiskWait | None) -> list[str]:
         return [f"It waits for the disk now: {disk.problem}. It goes on by itself when the disk takes it."]
     match (row.result or {}).get("diskWait"):
         case {"ms": int(ms), "problem": str(problem)}:
-            return [f"It had to wait {duration(ms)} for the disk: {_shortened(problem, LONGEST_REASON)}."]
+            return [f"It had to wait {duration(ms)} for the disk: {shortened(problem, LONGEST_REASON)}."]
         case _:
             return []
 
@@ -284,7 +285,7 @@ def _silence(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
 
 
 def _superseded(row: LedgerRow, at: str) -> str:
-    answering = _shortened(answered_by(row) or "", LONGEST_NAME)
+    answering = shortened(answered_by(row) or "", LONGEST_NAME)
     if answering and row.reason.code is ReasonCode.COLLECTED:
         return f"It was answered together with later ones: they became one prompt {at}, in run {answering}."
     if answering:
@@ -300,7 +301,7 @@ def _reply(row: LedgerRow) -> str:
 
 
 def _cause(row: LedgerRow) -> str:
-    return _shortened(reason_text(row.reason), LONGEST_REASON)
+    return shortened(reason_text(row.reason), LONGEST_REASON)
 
 
 def _stopped_by(row: LedgerRow) -> str | None:
@@ -376,34 +377,14 @@ def _parts(reply: str, count: int, of_all: str) -> str:
 def _problem(parts: Sequence[OutboxRow]) -> str:
     """Returns the first problem of the parts. It leaves out how often a part may have arrived."""
     problems = (part.error if part.code is DeliveryCode.NONE else delivery_text(part) for part in parts)
-    return _shortened(next((problem for problem in problems if problem), ""), LONGEST_REASON)
+    return shortened(next((problem for problem in problems if problem), ""), LONGEST_REASON)
 
 
 # Words
 
 
-def duration(ms: int) -> str:
-    """``450 ms``, ``3.2 s``, ``41 s``, ``5 min 3 s``, ``2 h 5 min``, ``3 d 4 h``. A negative time is ``0 ms``."""
-    ms = max(0, ms)
-    if ms < 1_000:
-        return f"{ms} ms"
-    if ms < 10_000:
-        return f"{ms // 100 / 10:g} s"
-    seconds = ms // 1_000
-    for size, name, small, small_name in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
-        if seconds >= size:
-            rest = seconds % size // small
-            return f"{seconds // size} {name} {rest} {small_name}" if rest else f"{seconds // size} {name}"
-    return f"{seconds} s"
-
-
 def quoted(text: str, limit: int) -> str:
-    return f"“{_shortened(text, limit)}”"
-
-
-def _shortened(text: str, limit: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+    return f"“{shortened(text, limit)}”"
 
 
 def _sentence(text: str) -> str:
