@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.abort import Deadlines
 from openclaw.agent.compaction.compaction import CompactionJob, CompactionSettings
 from openclaw.agent.hooks import CompactionHooks
+from openclaw.agent.loop import Deadlines
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.spend import Spending
-from openclaw.agent.window.hygiene import Hygiene
 from openclaw.agent.window.tokens import PromptBudget, Scales
+from openclaw.agent.window.window import Hygiene
 from openclaw.config.load import build
 from openclaw.config.store import Derived
 from openclaw.events import Event
@@ -27,7 +27,7 @@ from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.storage.files.session_store import FileSessionStore
-from openclaw.storage.files.transcript_store import FileTranscriptStore
+from openclaw.storage.files.transcript import FileTranscriptStore
 from tests.agent.scripted import HeldClock
 
 KEY = "agent:main:main"

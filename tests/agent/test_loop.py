@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.abort import AbortSignal
-from openclaw.agent.loop import SKIPPED_FOR_USER, LoopOptions, Steered, run_loop
+from openclaw.agent.loop import SKIPPED_FOR_USER, AbortSignal, LoopOptions, Steered, run_loop
 from openclaw.events import (
     AssistantEnded,
     AssistantStarted,
@@ -27,7 +26,7 @@ from openclaw.events import (
 )
 from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import ModelError, ModelRequest, Text
-from openclaw.models.retry import RetrySettings, next_retry_ms
+from openclaw.models.errors import RetrySettings, next_retry_ms
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from tests.agent.scripted import MODEL, Echo, HeldClock, Script, call, says
 

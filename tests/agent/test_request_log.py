@@ -14,7 +14,7 @@ from openclaw.messages import Message, TextBlock, ToolSpec, UserMessage
 from openclaw.models.base import Model, ModelRequest
 from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.storage.files.blobs import FileBlobStore
-from openclaw.storage.files.transcript_store import FileTranscriptStore
+from openclaw.storage.files.transcript import FileTranscriptStore
 from tests.storage.still_clock import StillClock
 
 TOOL = ToolSpec(name="read", description="Reads.", parameters={"type": "object"})

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from openclaw.agent.abort import AbortSignal
-from openclaw.agent.result import RunResult
+from openclaw.agent.loop import AbortSignal
+from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
 from openclaw.events import Event
 from openclaw.gateway.gateway import Gateway
 from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import ModelError
-from openclaw.runs.lane import RunInbox
+from openclaw.runs.queue import RunInbox
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Accept, MessageBody, TranscriptRef
 from tests.support.clock import HeldClock

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from openclaw.channels.registry import channel_kinds
+from openclaw.channels.manager import channel_kinds
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway

@@ -12,9 +12,8 @@ from openclaw.config.schema import Config
 from openclaw.messages import AssistantMessage, ToolSpec, UserMessage
 from openclaw.models.base import Done, Model, ModelRequest, StreamEvent
 from openclaw.models.calls import ModelCalls
+from openclaw.models.http import ReplyStream, SseParser
 from openclaw.models.keys import Keys
-from openclaw.models.message_builder import ReplyStream
-from openclaw.models.sse import SseParser
 
 READ = ToolSpec(
     name="read",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.anthropic import AnthropicStream, build_body, build_request
 from openclaw.models.base import Done, Model, ModelError, Text, Thinking, ToolCallStart
-from openclaw.models.message_builder import INVALID_JSON
+from openclaw.models.http import INVALID_JSON
 from tests.models.streams import READ, ask, collect, done_of, feed, sse
 from tests.support.model_rules import check_anthropic
 from tests.support.model_server import Call, ModelServer, Reply

@@ -23,7 +23,7 @@ from openclaw.messages import (
 )
 from openclaw.models import anthropic, convert, openai_chat, openai_responses
 from openclaw.models.base import Model, ModelRequest
-from openclaw.models.message_builder import encode_body
+from openclaw.models.http import encode_body
 from tests.models.streams import READ
 from tests.support.model_rules import check_anthropic, check_generation
 from tests.support.model_rules_openai import check_chat, check_mistral, check_responses

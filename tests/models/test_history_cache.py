@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from openclaw.agent.window.hygiene import HistoryCleaner, Hygiene
 from openclaw.agent.window.tokens import GrowingSum, prompt_tokens
+from openclaw.agent.window.window import HistoryCleaner, Hygiene
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage
-from openclaw.models import anthropic, history_cache
+from openclaw.models import anthropic, convert
 from openclaw.models.base import Model, ModelError, ModelRequest
-from openclaw.models.message_builder import encode_body
+from openclaw.models.http import encode_body
 from tests.models.histories import Happening, Life
 from tests.models.streams import READ
 from tests.models.test_valid_requests import HYGIENE, SONNET_4_5, SPEAKERS, TARGETS, first_speakers, happenings, levels
@@ -23,7 +23,7 @@ CASES = int(os.environ.get("OPENCLAW_GROWTH_CASES", "60"))
 
 @pytest.fixture(autouse=True)
 def keep_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_cache, "MIN_FINISHED", 1)
+    monkeypatch.setattr(convert, "MIN_FINISHED", 1)
 
 
 def wire(build: Any, model: Model, messages: list[Message], level: Any, tools: bool, branch_cache: Any) -> bytes | str:

@@ -23,9 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from openclaw.models import http
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text
 from openclaw.models.calls import ModelCalls
-from openclaw.models.http import ModelHttp, WireRequest
-from openclaw.models.message_builder import BlockBuilder, MessageBuilder
-from openclaw.models.sse import SseEvent
+from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest
 from tests.models.streams import READ, ask, done_of, model_calls
 from tests.support.model_server import ModelServer, Reply
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import Model, ModelError, Text, Thinking, ToolCallStart
-from openclaw.models.message_builder import INVALID_JSON
+from openclaw.models.http import INVALID_JSON
 from openclaw.models.openai_chat import ChatStream, build_body, build_request
 from tests.models.streams import READ, ask, collect, done_of, feed, sse
 from tests.support.model_server import Call, ModelServer, Reply

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from openclaw.models.base import ModelError
-from openclaw.models.retry import RetrySettings, next_retry_ms, retry_delay_ms
+from openclaw.models.errors import RetrySettings, next_retry_ms, retry_delay_ms
 
 FAST = RetrySettings(base_delay_ms=5)
 

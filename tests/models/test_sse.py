@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.models.sse import SseEvent, SseParser, SseTooLarge
+from openclaw.models.http import SseEvent, SseParser, SseTooLarge
 
 STREAM = (
     b": hello\n\nevent: a\ndata: {\"n\":1}\n\ndata: x\ndata: y\n\nid: 7\nretry: 5\ndata:no space\n\n"

@@ -14,13 +14,12 @@ import msgspec
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from openclaw.agent.window.hygiene import HistoryCleaner, Hygiene
 from openclaw.agent.window.tokens import PromptBudget
-from openclaw.agent.window.window import fit
+from openclaw.agent.window.window import HistoryCleaner, Hygiene, fit
 from openclaw.messages import UserMessage
 from openclaw.models import anthropic, openai_chat, openai_responses
 from openclaw.models.base import Model, ModelRequest
-from openclaw.models.message_builder import encode_body
+from openclaw.models.http import encode_body
 from tests.models.histories import KINDS, Happening, Life
 from tests.models.streams import READ
 from tests.support.model_rules import check_anthropic, check_binding, check_generation, check_images

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from openclaw.agent.result import NO_WORDS, RAN_OUT, RunResult
+from openclaw.agent.recorder import NO_WORDS, RAN_OUT, RunResult
 from openclaw.config.load import parse_config
 from openclaw.events import Silent, Spoken, Unsaid
 from openclaw.messages import AssistantMessage, ToolCall
-from openclaw.runs.outcome import ending_of, reply_parts
+from openclaw.runs.dispatcher import ending_of, reply_parts
 
 SIGNAL = {"channel": "signal", "to": "signal:+15550000042"}
 EMPTY = AssistantMessage(content=[])

@@ -16,7 +16,7 @@ from openclaw.messages import TextBlock, UserMessage
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.files.session_store import FileSessionStore
-from openclaw.storage.files.transcript_store import FileTranscriptStore
+from openclaw.storage.files.transcript import FileTranscriptStore
 
 AGENT = "main"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from openclaw.gateway.gateway import Gateway
-from openclaw.inbound.accept import Incoming
-from openclaw.inbound.commands.context import Facts
+from openclaw.inbound.incoming import Facts, Incoming
 from openclaw.inbound.pipeline import Accepted
 from openclaw.runs.dispatcher import Submission
 from openclaw.sessions.keys import SessionRef

@@ -17,16 +17,14 @@ from openclaw.agent.prompt.workspace_snapshot import Audience
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.skills.library import skill_folders
 from openclaw.agent.spend.budget import budget_of, is_limited
-from openclaw.agent.window.hygiene import HistoryCleaner, dm_history_limit
 from openclaw.agent.window.tokens import Scale
-from openclaw.agent.window.window import PromptWindow
+from openclaw.agent.window.window import HistoryCleaner, PromptWindow, dm_history_limit
 from openclaw.config.agents import agent_config, main_key, sandbox_config, workspace_dir
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import AgentTools, Tools
 from openclaw.messages import ImageBlock, Message, ThinkingLevel, ToolCall
 from openclaw.models.base import Model, ModelError, ModelRequest
-from openclaw.models.errors import supported_thinking_levels
-from openclaw.models.retry import RetrySettings
+from openclaw.models.errors import RetrySettings, supported_thinking_levels
 from openclaw.models.thinking import clamp, clamp_to_model, level_unless_set, parse_level
 from openclaw.outbound.visible import visible_text
 from openclaw.paths import sessions_dir

@@ -16,12 +16,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from openclaw.agent.abort import AbortSignal
-from openclaw.agent.continuation import parts_at_end, unfinished
-from openclaw.agent.loop import not_run
+from openclaw.agent.loop import AbortSignal, joined, not_run, parts_at_end, unfinished
 from openclaw.agent.prepare import Prepared, agent_settings
+from openclaw.agent.prompt.report import PromptReport
 from openclaw.agent.request_log import RequestLog
-from openclaw.agent.result import RunResult, note_speech, result_of
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.window.images import with_pictures
 from openclaw.events import (
@@ -29,10 +27,14 @@ from openclaw.events import (
     AssistantStarted,
     ContinuationAsked,
     Event,
+    Silent,
+    Speech,
+    Spoken,
     SteeringInjected,
     ThinkingDelta,
     ToolEnded,
     ToolStarted,
+    Unsaid,
 )
 from openclaw.messages import (
     AssistantMessage,
@@ -47,6 +49,8 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.cost import added
+from openclaw.outbound.usage_text import with_footer
+from openclaw.outbound.visible import speech_of
 from openclaw.storage import faults
 from openclaw.storage.base import BlobStore, Context, LedgerRow, Transcript, TranscriptRef
 from openclaw.storage.disk_errors import FIRST_PAUSE_S, DiskWait, until_written
@@ -405,3 +409,87 @@ class Recorder:
     async def _pause(self, seconds: float) -> None:
         with self._abort.waiting():
             await self._runtime.clock.sleep(seconds)
+
+
+NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."
+RAN_OUT = (
+    "🤷 The model used up its output limit before it said anything. Ask for less at once, lower /think, or choose "
+    "another model with /model."
+)
+
+
+class RunResult(msgspec.Struct, kw_only=True):
+    """How a run ended, what it said and what it used."""
+
+    outcome: Literal["ok", "error", "aborted"]
+    error: str | None = None
+    texts: list[str] = []
+    """What people see of each answer of the run, in order. Answers that say nothing are left out."""
+    speech: Speech = Unsaid()
+    """What people see of the last answer."""
+    reply_to: str = ""
+    """The message that the answer quotes, if the model named one: ``current`` or an id."""
+    reasoning: str = ""
+    """The model's reasoning about the last answer. It is empty unless the session shows reasoning."""
+    final: AssistantMessage | None = None
+    session_id: str = ""
+    provider: str = ""
+    model: str = ""
+    usage: Usage | None = None
+    """What the last model call used."""
+    spent: Usage | None = None
+    """What all model calls of the run used together."""
+    footer: str = ""
+    """The line about usage under the last answer. It is empty unless the session shows usage."""
+    report: PromptReport | None = None
+    request: Any = None
+    """The record of what the model was sent, as ``request_log`` makes it."""
+    duration_ms: int = 0
+    taken_in: bool = False
+    """Another run had taken the message in before a restart, and answered it."""
+
+    def summary(self) -> dict[str, Any]:
+        """The part of the result that the ledger stores."""
+        kept: dict[str, Any] = {"outcome": self.outcome, "sessionId": self.session_id}
+        if self.texts:
+            kept["text"] = self.texts[-1]
+        if self.model:
+            kept["model"] = f"{self.provider}/{self.model}"
+        if self.request:
+            kept["request"] = self.request
+        return kept
+
+    @property
+    def shown_texts(self) -> list[str]:
+        """``texts`` with the footer under the last one."""
+        return [*self.texts[:-1], with_footer(self.texts[-1], self.footer)] if self.texts else []
+
+    @property
+    def silent(self) -> bool:
+        """Whether the model decided to say nothing, and had said nothing before."""
+        return self.outcome == "ok" and not self.texts and isinstance(self.speech, Silent)
+
+    @property
+    def notice(self) -> str:
+        """The text in place of an answer, if the model gave none and did not decide to be silent."""
+        if self.outcome != "ok" or self.texts or self.taken_in or isinstance(self.speech, Silent):
+            return ""
+        if self.final is None or self.final.tool_calls:
+            return ""
+        return RAN_OUT if self.final.stop_reason == "length" else NO_WORDS
+
+
+def note_speech(result: RunResult, speech: Speech, reasoning: str) -> None:
+    """Adds a finished answer to the result."""
+    result.speech = speech
+    if isinstance(speech, Spoken):
+        result.texts.append(speech.text)
+        result.reply_to = speech.reply_to or result.reply_to
+        result.reasoning = reasoning
+
+
+def result_of(final: AssistantMessage, parts: Sequence[AssistantMessage] = ()) -> RunResult:
+    """The result of a run whose answer was already in the transcript, in one part or several."""
+    result = RunResult(outcome="ok", final=final, usage=final.usage)
+    note_speech(result, speech_of(joined(parts) if parts else final.text), "")
+    return result

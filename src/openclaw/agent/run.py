@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from openclaw.agent.abort import Aborted, AbortSignal
 from openclaw.agent.compaction.compaction import (
     STILL_TOO_LARGE,
     CompactionJob,
@@ -23,10 +22,9 @@ from openclaw.agent.compaction.compaction import (
 from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
 from openclaw.agent.hooks import CompactionReason
-from openclaw.agent.loop import LoopOptions, SteeringInbox, run_loop
+from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox, run_loop
 from openclaw.agent.prepare import Prepared, agent_settings, prepare, tool_context
-from openclaw.agent.recorder import Recorder, entry_id, open_transcript
-from openclaw.agent.result import RunResult
+from openclaw.agent.recorder import Recorder, RunResult, entry_id, open_transcript
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.billed_calls import RunBill
 from openclaw.agent.spend.budget import check_budget
@@ -36,8 +34,7 @@ from openclaw.events import Event, Spoken
 from openclaw.messages import AssistantMessage, ImageBlock, Message
 from openclaw.models.base import ModelError, ModelRequest, OnEvent
 from openclaw.models.cost import has_price
-from openclaw.models.errors import error_text
-from openclaw.models.retry import next_retry_ms
+from openclaw.models.errors import error_text, next_retry_ms
 from openclaw.outbound.usage_text import usage_footer
 from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from openclaw.agent.abort import Deadlines
     from openclaw.agent.hooks import CompactionHooks
+    from openclaw.agent.loop import Deadlines
     from openclaw.agent.prompt.report import ReportStore
     from openclaw.agent.prompt.system_prompt import PromptCache
     from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
     from openclaw.agent.spend.spend import Spending
-    from openclaw.agent.window.hygiene import Hygiene
     from openclaw.agent.window.tokens import Scales
+    from openclaw.agent.window.window import Hygiene
     from openclaw.clock import Clock
     from openclaw.config.store import ConfigStore, Derived
     from openclaw.memory.search import AgentMemories
     from openclaw.messages import AssistantMessage
     from openclaw.models.base import ModelRequest, OnEvent
     from openclaw.models.catalogue import Catalogue
-    from openclaw.sessions.notes import SessionNotes
+    from openclaw.sessions.typed_text import SessionNotes
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.process_registry import ProcessRegistry

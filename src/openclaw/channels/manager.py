@@ -24,6 +24,7 @@ from openclaw.channels.base import (
     NotConfigured,
     Receive,
 )
+from openclaw.channels.signal.kind import SignalKind
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Route
@@ -248,3 +249,9 @@ class ChannelManager:
             return {"ok": False, "error": f"no answer within {timeout_s:g} s"}
         except Exception as error:
             return {"ok": False, "error": f"{type(error).__name__}: {error}"}
+
+
+def channel_kinds() -> dict[str, ChannelKind]:
+    """Every channel kind by its id. A kind is cheap to import; its ``open`` imports what a live account needs."""
+    kinds: list[ChannelKind] = [SignalKind()]
+    return {kind.id: kind for kind in kinds}

@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openclaw.agent.abort import Deadlines
 from openclaw.agent.compaction.memory_flush import watch_compactions
 from openclaw.agent.hooks import CompactionHooks, load_extensions
+from openclaw.agent.loop import Deadlines
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.spend import Spending
-from openclaw.agent.window.hygiene import Hygiene
 from openclaw.agent.window.tokens import Scales
-from openclaw.channels.registry import channel_kinds
+from openclaw.agent.window.window import Hygiene
+from openclaw.channels.manager import channel_kinds
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
 from openclaw.config.schema import Config
@@ -53,11 +53,10 @@ from openclaw.gateway.methods import sessions as sessions_methods
 from openclaw.gateway.methods.exec_approvals import watch_approvals
 from openclaw.gateway.metrics import LoopLag, MeteredRun, Metrics
 from openclaw.gateway.restart import Restart
-from openclaw.gateway.server.broadcast import Broadcaster
+from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
-from openclaw.gateway.server.run_events import RunStream
-from openclaw.inbound.commands.context import CommandContext
+from openclaw.inbound.incoming import CommandContext
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
@@ -71,14 +70,14 @@ from openclaw.models.keys import Keys
 from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.dispatcher import Dispatcher
-from openclaw.runs.run_index import Observer, RunRecord
-from openclaw.sessions.notes import SessionNotes
+from openclaw.runs.queue import Observer, RunRecord
 from openclaw.sessions.search import SearchIndex
+from openclaw.sessions.typed_text import SessionNotes
 from openclaw.storage.files.blobs import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
-from openclaw.storage.files.transcript_store import FileTranscriptStore
+from openclaw.storage.files.transcript import FileTranscriptStore
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.process_registry import ProcessRegistry
 

@@ -14,7 +14,7 @@ from openclaw.events import Event
 from openclaw.inbound.message import Inbound
 from openclaw.outbound.deliver import Delivery
 from openclaw.outbound.typing import Typing
-from openclaw.runs.run_index import Observer, RunRecord
+from openclaw.runs.queue import Observer, RunRecord
 from openclaw.storage.base import BlobStore, Ledger
 
 

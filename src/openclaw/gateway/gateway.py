@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.loop_fairness import LoopFairness
     from openclaw.gateway.metrics import LoopLag, Metrics
     from openclaw.gateway.restart import Restart
-    from openclaw.gateway.server.broadcast import Broadcaster, Client
+    from openclaw.gateway.server.events import Broadcaster, Client
     from openclaw.gateway.server.presence import Presence
     from openclaw.gateway.server.registry import MethodTable
     from openclaw.gateway.server.server import Route

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from openclaw.clock import Clock
 from openclaw.events import AssistantEnded, Event
-from openclaw.runs.outcome import ending_of
-from openclaw.runs.run_index import Observer, RunRecord
+from openclaw.runs.dispatcher import ending_of
+from openclaw.runs.queue import Observer, RunRecord
 
 TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.runtime import Runtime
-from openclaw.inbound.accept import Incoming
+from openclaw.inbound.incoming import Incoming
 from openclaw.messages import AssistantMessage, TextBlock
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.reply import MediaRef, is_delivered, parts_for
 from openclaw.runs.dispatcher import Dispatcher
-from openclaw.runs.run_index import RunRecord
+from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import MARKER_TYPE, MessageFacts, Rotation, ensure_fresh, home_of, transcript_ref
 from openclaw.storage.base import Accept, LedgerRow, MessageBody, Reason, ReasonCode

@@ -17,7 +17,6 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.config.agents import user_zone
-from openclaw.inbound.accept import Incoming, accept, current_session
 from openclaw.inbound.access import (
     ChannelSettings,
     Drop,
@@ -30,7 +29,6 @@ from openclaw.inbound.access import (
 )
 from openclaw.inbound.attachments import within_reach
 from openclaw.inbound.command_text import Listening, is_abort, is_control_message, may_be_command
-from openclaw.inbound.commands.context import CommandContext, Continue, Facts, Handled, Hints, Outcome
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
@@ -43,6 +41,16 @@ from openclaw.inbound.gate import (
     history_limit,
     mention_patterns,
     needs_mention,
+)
+from openclaw.inbound.incoming import (
+    CommandContext,
+    Continue,
+    Facts,
+    Handled,
+    Hints,
+    Incoming,
+    Outcome,
+    current_session,
 )
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.notices import Notices
@@ -60,15 +68,15 @@ from openclaw.inbound.prompt_text import (
     stamped,
 )
 from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
-from openclaw.runs.admission import Ticket
 from openclaw.runs.dispatcher import Dispatcher, Submission
+from openclaw.runs.queue import Ticket, queue_settings
 from openclaw.sessions.entry import SessionEntry, group_display_name
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.notes import system_line
-from openclaw.sessions.reset import Rotation
+from openclaw.sessions.reset import Rotation, touched
 from openclaw.sessions.send_policy import is_blocked
-from openclaw.sessions.typed_text import ABORT_NOTE
-from openclaw.storage.base import MessageBody, StoredImage
+from openclaw.sessions.typed_text import ABORT_NOTE, system_line
+from openclaw.storage import faults
+from openclaw.storage.base import Accept, MessageBody, StoredImage, Writing
 
 log = logging.getLogger("openclaw.inbound")
 
@@ -514,3 +522,60 @@ def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
             space=inbound.group_space,
         )
     return fields
+
+
+# The last step
+
+
+async def accept(
+    message: Incoming, body: MessageBody, runtime: Runtime, dispatcher: Dispatcher, ticket: Ticket | None = None
+) -> Submission:
+    """Returns once the message is on disk. A second message with the same run id starts nothing.
+
+    ``ticket`` is the message's place in the admission order.
+    """
+    session = message.facts.session
+    entry, written = await touch_session(message, runtime)
+    images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
+    row = Accept(
+        run_id=message.run_id,
+        dedupe_key=f"{message.source}|{message.run_id}",
+        agent_id=session.agent_id,
+        session_key=session.key,
+        session_id=entry["sessionId"],
+        source=message.source,
+        route=message.route,
+        body=msgspec.structs.replace(body, images=[*body.images, *images]),
+        dedupe_keys=message.dedupe_keys,
+    )
+    channel = str(message.route.get("channel", message.source))
+    settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
+    submission = await dispatcher.submit(row, settings, message.watcher, ticket, written)
+    faults.point("ack")
+    return submission
+
+
+async def touch_session(message: Incoming, runtime: Runtime) -> tuple[SessionEntry, Writing | None]:
+    """Updates the session's entry with what the new message tells about it, and makes one if there is none.
+
+    The ``Writing`` must be on disk before the message is. Otherwise a power cut could keep the message and lose the id
+    of its new session.
+    """
+    session, now = message.facts.session, runtime.clock.now_ms()
+
+    def change(entry: SessionEntry | None) -> SessionEntry:
+        updated: dict[str, Any] = dict(entry or {})
+        if "sessionId" not in updated:
+            updated["sessionId"] = str(uuid.uuid4())
+        updated["updatedAt"] = touched(updated, now, message.source)
+        updated.update(message.entry_fields)
+        return SessionEntry(**updated)  # type: ignore[typeddict-item]
+
+    sessions = runtime.sessions
+    known, written = await sessions.get(session.agent_id, session.key), None
+    if known is None or not (known.get("lastChannel") or known.get("chatType") or known.get("systemSent")):
+        entry, written = await sessions.write(session.agent_id, session.key, change)
+    else:
+        entry = await sessions.update(session.agent_id, session.key, change, durable=False)
+    assert entry is not None
+    return entry, written

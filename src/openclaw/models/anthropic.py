@@ -33,10 +33,8 @@ from openclaw.models.compat import (
     controls_binding,
     is_anthropic,
 )
-from openclaw.models.history_cache import PartState, build_history
-from openclaw.models.http import ModelHttp, WireRequest, idle_timeout_s
-from openclaw.models.message_builder import BlockBuilder, MessageBuilder
-from openclaw.models.sse import SseEvent
+from openclaw.models.convert import PartState, build_history
+from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest, idle_timeout_s
 
 API_VERSION = "2023-06-01"
 BINDING_BETA = "thinking-binding-controls-2026-08-01"

@@ -10,10 +10,9 @@ from openclaw.clock import Clock
 from openclaw.messages import AssistantMessage
 from openclaw.models import anthropic, openai_chat, openai_responses
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, OnEvent, Provider
-from openclaw.models.http import ModelHttp
+from openclaw.models.http import ModelHttp, encode_body
 from openclaw.models.keys import Keys
 from openclaw.models.local.provider import LocalProvider
-from openclaw.models.message_builder import encode_body
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config

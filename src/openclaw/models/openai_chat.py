@@ -29,10 +29,8 @@ from openclaw.messages import (
 from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
 from openclaw.models.compat import Quirks, openai_headers, openai_url, quirks_of, tool_choice
-from openclaw.models.history_cache import PartState, build_history
-from openclaw.models.http import ModelHttp, WireRequest, idle_timeout_s
-from openclaw.models.message_builder import BlockBuilder, MessageBuilder
-from openclaw.models.sse import SseEvent
+from openclaw.models.convert import PartState, build_history
+from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest, idle_timeout_s
 
 MAX_ID = 40
 RESULT_IMAGES = "Images from the tool results above:"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import lru_cache
@@ -13,27 +14,44 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from openclaw.agent.prepare import load_images
-from openclaw.agent.run import AgentRun, RunResult
+from openclaw.agent.recorder import RunResult
+from openclaw.agent.run import AgentRun
 from openclaw.agent.runtime import Runtime
 from openclaw.config.schema import Config
 from openclaw.events import Event, SteeringInjected
 from openclaw.messages import TextBlock, UserMessage
-from openclaw.runs.admission import Admission, Ticket
+from openclaw.outbound.limits import limits_for
+from openclaw.outbound.reasoning import reasoning_message
+from openclaw.outbound.reply import failure_notice, is_delivered, parts_for
 from openclaw.runs.compactions import Compactions
-from openclaw.runs.lane import Lane, RunInbox, may_share
-from openclaw.runs.outcome import Ending, abort_reason, ending_of, reply_parts
-from openclaw.runs.queue import QueueSettings, collected_prompt, decide, overflow_text, waiting_reason
-from openclaw.runs.recovery import crashes_of, how_to_go_on, note_shutdown, unfinished_records
-from openclaw.runs.run_index import Observer, RunIndex, RunRecord, WaitResult
+from openclaw.runs.queue import (
+    Admission,
+    Lane,
+    Observer,
+    QueueSettings,
+    RunInbox,
+    RunRecord,
+    Ticket,
+    collected_prompt,
+    decide,
+    may_share,
+    overflow_text,
+    queue_settings,
+    waiting_reason,
+)
 from openclaw.runs.why_text import abort_text, reason_text
 from openclaw.sessions.keys import REMEMBERED_KEYS, is_subagent, kind_of
 from openclaw.storage import faults
 from openclaw.storage.base import (
+    END_STATES,
     NO_REASON,
     AbortReason,
     Accept,
     FirstStep,
+    Ledger,
     LedgerRow,
+    MessageState,
+    OutboxPart,
     Reason,
     ReasonCode,
     Transcript,
@@ -564,3 +582,210 @@ class Dispatcher:
             _, late = await asyncio.wait(self._background, timeout=STOP_S)
             for task in late:
                 task.cancel()
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """The last state of a message in the ledger, and the reason for it."""
+
+    state: MessageState
+    reason: Reason = NO_REASON
+
+
+def ending_of(result: RunResult) -> Ending:
+    match result.outcome:
+        case "ok" if result.taken_in:
+            return Ending("superseded", Reason(ReasonCode.ANSWERED_BEFORE))
+        case "ok" if result.silent:
+            return Ending("silent", Reason(ReasonCode.NO_REPLY))
+        case "ok" if result.notice:
+            return Ending("answered", Reason(ReasonCode.NO_WORDS))
+        case "ok":
+            return Ending("answered")
+        case "error":
+            return Ending("failed", Reason(ReasonCode.OTHER, result.error or "unknown error"))
+        case "aborted" if result.error == AbortReason.TIMEOUT:
+            return Ending("failed", abort_reason(AbortReason.TIMEOUT))
+        case "aborted":
+            return Ending("superseded", abort_reason(result.error or ""))
+
+
+def abort_reason(stopped_by: str) -> Reason:
+    """Returns the ledger's reason for a message that was stopped by an ``AbortReason``, or by something in words."""
+    match stopped_by:
+        case AbortReason.TIMEOUT:
+            return Reason(ReasonCode.TIME_LIMIT)
+        case AbortReason.REMOVED:
+            return Reason(ReasonCode.REMOVED_FROM_QUEUE)
+        case _ if stopped_by in frozenset(AbortReason):
+            return Reason(ReasonCode.STOPPED, stopped_by)
+        case _:
+            return Reason(ReasonCode.OTHER, stopped_by)
+
+
+def reply_parts(route: dict[str, Any], ending: Ending, result: RunResult, config: Config) -> list[OutboxPart]:
+    """Returns what the channel delivers: what was said, then one notice if the run failed.
+
+    Nothing is delivered for messages of the web client and for runs that somebody stopped.
+    """
+    if not is_delivered(route) or ending.state not in ("answered", "failed", "expired"):
+        return []
+    notice = result.notice if ending.state == "answered" else failure_notice(reason_text(ending.reason))
+    reasoning = reasoning_message(result.reasoning)
+    texts = [*([reasoning] if reasoning else []), *result.shown_texts, *([notice] if notice else [])]
+    limits = limits_for(config, str(route["channel"]), route.get("accountId"))
+    return parts_for(route, texts, limits, reply_to=result.reply_to)
+
+
+MAX_ATTEMPTS = 3
+"""A message is given up when the Gateway has crashed this often while it worked on it."""
+EXPIRY_MS = 24 * 3600 * 1000
+"""A message that has waited this long when the Gateway starts is not answered, because it may not matter any more."""
+
+Choice: TypeAlias = Literal["run", "give up", "close"]
+
+
+async def unfinished_records(runtime: Runtime) -> list[RunRecord]:
+    """Finds the messages without an end, in the order in which they go on.
+
+    Messages that had begun come first, because their words are in the transcript already. A message that had begun,
+    is expired or is damaged runs alone; the others may still be collected.
+    """
+    rows = sorted(await runtime.ledger.unfinished(), key=lambda row: (row.attempts == 0, row.id))
+    now, config = runtime.clock.now_ms(), runtime.config.current.messages.queue
+    records: list[RunRecord] = []
+    for row in rows:
+        record = RunRecord(row)
+        # Decided once, at the start, so that a clock that jumps later makes no message expire.
+        record.recovered, record.expired = True, now - row.accepted_at >= EXPIRY_MS
+        if row.attempts or record.expired or row.body.prompt is None:
+            record.queue = QueueSettings(mode="followup")
+        else:
+            entry = await runtime.sessions.get(row.agent_id, row.session_key)
+            record.queue = queue_settings(config, entry, row.source)
+        records.append(record)
+    return records
+
+
+def how_to_go_on(record: RunRecord, crashes: int, now_ms: int) -> tuple[Choice, Reason]:
+    """Decides whether the message is run, and if not, for what reason.
+
+    ``give up`` also writes the reason into the transcript. ``close`` ends the message in the ledger only, because the
+    Gateway crashed even while it gave up.
+    """
+    if crashes < MAX_ATTEMPTS and not record.expired:
+        return "run", NO_REASON
+    if record.expired:
+        hours = max(1, (now_ms - record.row.accepted_at) // 3_600_000)
+        reason = Reason(ReasonCode.EXPIRED, str(hours))
+    else:
+        reason = Reason(ReasonCode.CRASHED, str(crashes))
+    return "give up" if crashes <= MAX_ATTEMPTS else "close", reason
+
+
+async def crashes_of(row: LedgerRow, ledger: Ledger) -> int:
+    """Counts how often the Gateway died while it worked on this message. A shutdown does not count."""
+    if row.attempts < MAX_ATTEMPTS:
+        return row.attempts
+    changes = await ledger.story(row.id)
+    return row.attempts - sum(change.reason.code is ReasonCode.SHUTDOWN for change in changes)
+
+
+async def note_shutdown(row: LedgerRow, ledger: Ledger) -> None:
+    """Notes that the Gateway was told to stop while this message was running."""
+    with contextlib.suppress(ValueError):  # The message has ended meanwhile.
+        await ledger.advance(row.id, "queued", Reason(ReasonCode.SHUTDOWN))
+
+
+# The runs in memory
+
+REMEMBERED_RUNS = 200
+"""The index forgets ended runs when it holds more runs than this."""
+LONGEST_CHAIN = 20
+"""How many ``answeredBy`` links are followed."""
+
+
+class WaitResult(msgspec.Struct, frozen=True, kw_only=True):
+    status: str
+    """``ok``, ``error`` or ``timeout``."""
+    started_at: int | None = None
+    ended_at: int | None = None
+    error: str | None = None
+
+
+class RunIndex:
+    """The runs that have not ended and the last that have. The ledger answers for older ones."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._records: dict[str, RunRecord] = {}
+        self._ended: deque[str] = deque()
+        """The ids of ended runs, in the order in which they ended."""
+        self._waiters: dict[str, set[asyncio.Event]] = {}
+        """Events to set when the run with that id ends."""
+
+    def get(self, run_id: str) -> RunRecord | None:
+        return self._records.get(run_id)
+
+    def add(self, record: RunRecord) -> None:
+        """Adds a run, and forgets the first that ended when there are too many."""
+        self._records[record.run_id] = record
+        while len(self._records) > REMEMBERED_RUNS and self._ended:
+            self._records.pop(self._ended.popleft(), None)
+
+    def ended(self, run_id: str) -> None:
+        self._ended.append(run_id)
+        for waiter in self._waiters.get(run_id, ()):
+            waiter.set()
+
+    async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
+        """Waits for the end of a run. A run that is not known yet may still come."""
+        known = await self._outcome(run_id)
+        if known is not None or timeout_s <= 0:
+            return known or WaitResult(status="timeout")
+        ended = asyncio.Event()
+        answering = await self._answering(run_id)
+        waiters = self._waiters.setdefault(answering, set())
+        waiters.add(ended)
+        try:
+            async with asyncio.timeout(timeout_s):
+                # The run may have ended during the look-up of the run that answers.
+                if (known := await self._outcome(run_id)) is not None:
+                    return known
+                await ended.wait()
+        except TimeoutError:
+            return WaitResult(status="timeout")
+        finally:
+            waiters.discard(ended)
+            if not waiters:
+                self._waiters.pop(answering, None)
+        return await self._outcome(run_id) or WaitResult(status="timeout")
+
+    async def _outcome(self, run_id: str) -> WaitResult | None:
+        record = self._records.get(run_id)
+        if record is not None:
+            if not record.ended:
+                return None
+            status = "ok" if record.state == "ok" else "error"
+            error = record.error or ("aborted" if record.state == "aborted" else None)
+            return WaitResult(status=status, started_at=record.started_at, ended_at=record.ended_at, error=error)
+        answering = await self._answering(run_id)
+        if answering in self._records:
+            return await self._outcome(answering)
+        row = await self._ledger.by_run(answering)
+        if row is None or row.state not in END_STATES:
+            return None
+        status = "ok" if row.state in ("answered", "silent") else "error"
+        error = None if status == "ok" else reason_text(row.reason) or row.state
+        return WaitResult(status=status, started_at=row.started_at, ended_at=row.ended_at, error=error)
+
+    async def _answering(self, run_id: str) -> str:
+        """Returns the id of the run that answers this message: its own, or the one that took it in."""
+        for _ in range(LONGEST_CHAIN):
+            if run_id in self._records:
+                break
+            row = await self._ledger.by_run(run_id)
+            by = (row.result or {}).get("answeredBy") if row is not None else None
+            if not isinstance(by, str):
+                break
+            run_id = by
+        return run_id

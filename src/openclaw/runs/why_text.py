@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from openclaw.agent.runtime import Runtime
+from openclaw.config.agents import user_zone
 from openclaw.outbound.reply import is_delivered
 from openclaw.storage.base import (
     END_STATES,
@@ -19,6 +25,9 @@ from openclaw.storage.base import (
 )
 from openclaw.storage.disk_errors import DiskWait
 from openclaw.text import duration, shortened
+
+if TYPE_CHECKING:
+    from openclaw.runs.dispatcher import Dispatcher
 
 LONGEST_QUOTE = 120
 LONGEST_REASON = 400
@@ -409,3 +418,27 @@ def _number(count: int) -> str:
 
 def _listed(phrases: Sequence[str]) -> str:
     return phrases[0] if len(phrases) == 1 else f"{', '.join(phrases[:-1])} and {phrases[-1]}"
+
+
+class Life(msgspec.Struct, frozen=True):
+    """Everything the ledger knows about one message."""
+
+    row: LedgerRow
+    changes: list[StateChange]
+    tool_calls: list[ToolCallRow]
+    outbox: list[OutboxRow]
+
+
+async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
+    ledger = runtime.ledger
+    # Queries that are asked together share one trip to the ledger's thread.
+    parts = await asyncio.gather(ledger.story(row.id), ledger.tool_calls(row.id), ledger.outbox_of(row.id))
+    return Life(row, *parts)
+
+
+def story_of(runtime: Runtime, dispatcher: Dispatcher, life: Life) -> list[str]:
+    """Tells in sentences what became of the message, in the time zone of the user."""
+    now, zone = runtime.clock.now_ms(), user_zone(runtime.config.current)
+    record = dispatcher.find(life.row.run_id)
+    disk = record.disk if record is not None and life.row.ended_at is None else None
+    return tell(life.row, life.changes, life.tool_calls, life.outbox, now, zone, disk)

@@ -10,7 +10,7 @@ import pytest
 
 from openclaw.agent.prompt.sections import RequestedSandbox
 from openclaw.agent.prompt.system_prompt import PromptFacts, build_system_prompt
-from openclaw.agent.prompt.workspace_files import load_bootstrap
+from openclaw.agent.prompt.workspace_snapshot import load_bootstrap
 from openclaw.agent.skills.library import SkillsPrompt
 from openclaw.messages import ToolSpec
 from openclaw.models.base import Model

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.agent.prompt.workspace_files import (
+from openclaw.agent.prompt.workspace_snapshot import (
     BOOTSTRAP_FILES,
+    WorkspaceSnapshots,
     effective_max_chars,
     load_bootstrap,
     ready_workspace,
@@ -21,7 +22,6 @@ from openclaw.agent.prompt.workspace_files import (
     template,
     truncate_middle,
 )
-from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from tests.agent.scripted import HeldClock
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from openclaw.agent.abort import AbortSignal
-from openclaw.agent.loop import LoopOptions, run_loop
-from openclaw.agent.window.hygiene import (
+from openclaw.agent.loop import AbortSignal, LoopOptions, run_loop
+from openclaw.agent.window.images import ImageCache
+from openclaw.agent.window.window import (
     PLAIN_FOR_MS,
     HistoryCleaner,
     Hygiene,
@@ -22,7 +22,6 @@ from openclaw.agent.window.hygiene import (
     limit_turns,
     max_result_chars,
 )
-from openclaw.agent.window.images import ImageCache
 from openclaw.config.schema.channels import Channels, DmHistory, SignalAccount, SignalConfig
 from openclaw.events import RunEnded
 from openclaw.messages import (

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from openclaw.channels.base import MessageRef
-from openclaw.channels.manager import ChannelManager
-from openclaw.channels.registry import channel_kinds
+from openclaw.channels.manager import ChannelManager, channel_kinds
 from openclaw.channels.signal.kind import SignalKind
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config

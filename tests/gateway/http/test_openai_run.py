@@ -25,10 +25,10 @@ from openclaw.gateway.http.openai_run import (
     run_of,
     runs_named,
 )
-from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
+from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, Usage, UserMessage
 from openclaw.runs.dispatcher import Submission
-from openclaw.runs.run_index import RunRecord
+from openclaw.runs.queue import RunRecord
 from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
 from tests.gateway.http.served import Served, served
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.gateway.server.broadcast import Broadcaster, Client, ClientInfo, field_of
+from openclaw.gateway.server.events import Broadcaster, Client, ClientInfo, field_of
 from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
 from tests.gateway.support import Running, running_gateway
 from tests.support.clock import HeldClock

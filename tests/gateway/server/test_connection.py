@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from openclaw.gateway.server import connection
-from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
+from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
 from openclaw.gateway.server.params import Params
 from openclaw.gateway.server.registry import MethodCall, MethodError
 from tests.gateway.support import Running

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.gateway.server.frames import BadFrame, NotJson, close_reason, decode_request
-from openclaw.gateway.server.params import InvalidParams, NonEmpty, Params, decode_params
+from openclaw.gateway.server.params import (
+    BadFrame,
+    InvalidParams,
+    NonEmpty,
+    NotJson,
+    Params,
+    close_reason,
+    decode_params,
+    decode_request,
+)
 
 
 class Inner(Params):

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from openclaw.clock import SystemClock
 from openclaw.events import AssistantStarted, TextDelta
-from openclaw.gateway.server.broadcast import Broadcaster, Client
+from openclaw.gateway.server.events import Broadcaster, Client, RunStream
 from openclaw.gateway.server.replay import CHUNK_BYTES, Backlog, KeptEvent, catch_up
-from openclaw.gateway.server.run_events import RunStream
-from openclaw.runs.run_index import RunRecord
+from openclaw.runs.queue import RunRecord
 from openclaw.storage.base import NO_REASON, LedgerRow, MessageBody
 from tests.gateway.server.test_broadcast import INFO, Recorder
 from tests.gateway.support import Running

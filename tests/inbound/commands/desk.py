@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from openclaw.gateway.gateway import Gateway
-from openclaw.inbound.commands.context import CommandContext, Facts, Handled, Outcome
 from openclaw.inbound.commands.handle import handle_commands
+from openclaw.inbound.incoming import CommandContext, Facts, Handled, Outcome
 from openclaw.inbound.notices import Notices
 from openclaw.messages import AssistantMessage, Cost, TextBlock, Usage
 from openclaw.runs.session_change import set_entry_fields

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from openclaw.inbound.commands.context import Continue, Handled
 from openclaw.inbound.commands.registry import COMMANDS
+from openclaw.inbound.incoming import Continue, Handled
 from tests.inbound.commands.desk import Desk
 
 STRANGER: dict[str, Any] = {"authorised": False, "owner": False}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw.inbound.commands.context import Handled
+from openclaw.inbound.incoming import Handled
 from tests.inbound.commands.desk import Desk, MakeDesk
 
 

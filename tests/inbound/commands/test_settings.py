@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openclaw.inbound.command_text import Listening
-from openclaw.inbound.commands.context import Continue, Handled, Hints
+from openclaw.inbound.incoming import Continue, Handled, Hints
 from openclaw.runs.queue import QueueWish
 from tests.inbound.commands.desk import SESSION, Desk, MakeDesk
 

@@ -11,7 +11,7 @@ import pytest
 from openclaw.messages import TextBlock, UserMessage
 from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files import compressed
-from openclaw.storage.files.transcript_store import FileTranscriptStore
+from openclaw.storage.files.transcript import FileTranscriptStore
 from tests.storage.still_clock import StillClock
 
 REF = TranscriptRef(agent_id="main", session_id="old-one")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openclaw.runs.recovery import crashes_of
+from openclaw.runs.dispatcher import crashes_of
 from openclaw.runs.why_text import delivery_text, reason_text, tell
 from openclaw.storage.base import DeliveryCode, MessageBody, Reason, ReasonCode
 from openclaw.storage.files.ledger import FileLedger

@@ -8,7 +8,7 @@ from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files import migrate
 from openclaw.storage.files.migrate import legacy_store_key, migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
-from openclaw.storage.files.transcript_store import FileTranscriptStore
+from openclaw.storage.files.transcript import FileTranscriptStore
 from tests.storage.still_clock import StillClock
 
 LINES = '{"type":"session","version":3,"id":"x"}\n{"type":"message","id":"a","parentId":null}\n'

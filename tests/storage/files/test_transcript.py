@@ -11,8 +11,8 @@ import pytest
 from openclaw.messages import AssistantMessage, TextBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files import disk
+from openclaw.storage.files.transcript import FileTranscriptStore
 from openclaw.storage.files.transcript_index import scan
-from openclaw.storage.files.transcript_store import FileTranscriptStore
 from tests.storage.still_clock import StillClock
 
 GOLDEN = [

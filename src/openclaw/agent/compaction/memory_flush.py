@@ -17,9 +17,8 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.abort import AbortSignal
 from openclaw.agent.hooks import LONGEST_FLUSH_S, Leaving
-from openclaw.agent.loop import LoopOptions, run_loop
+from openclaw.agent.loop import AbortSignal, LoopOptions, run_loop
 from openclaw.agent.prepare import Prepared, prepare
 from openclaw.agent.prompt.system_prompt import SystemPrompt
 from openclaw.agent.recorder import stored_result
@@ -31,7 +30,7 @@ from openclaw.config.schema import Config, MemoryFlush
 from openclaw.events import AssistantEnded, Event, ToolEnded
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import ModelError
-from openclaw.models.retry import next_retry_ms
+from openclaw.models.errors import next_retry_ms
 from openclaw.outbound.silence import NO_REPLY
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Transcript, TranscriptRef

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from openclaw.agent.prompt.workspace_files import BootstrapFile
+from openclaw.agent.prompt.workspace_snapshot import BootstrapFile
 from openclaw.tools.base import Tool
 
 _ORDER = """

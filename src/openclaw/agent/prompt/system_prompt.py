@@ -22,8 +22,12 @@ import msgspec
 from openclaw.agent.prompt import sections
 from openclaw.agent.prompt.report import shared_report
 from openclaw.agent.prompt.sections import PROJECT_CONTEXT, RequestedSandbox
-from openclaw.agent.prompt.workspace_files import FIRST_RUN_FILE, BootstrapFile, effective_max_chars
-from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshot
+from openclaw.agent.prompt.workspace_snapshot import (
+    FIRST_RUN_FILE,
+    BootstrapFile,
+    WorkspaceSnapshot,
+    effective_max_chars,
+)
 from openclaw.agent.skills.library import SkillsPrompt
 from openclaw.agent.window.tokens import overhead_tokens
 from openclaw.clock import named_zone

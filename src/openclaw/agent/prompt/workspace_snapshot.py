@@ -1,31 +1,20 @@
-"""What the disk has for an agent's prompt: the workspace files, the skills, the repository around the workspace.
-
-A turn does not read the files again. It checks each file and folder with one ``stat`` and reads only if something has
-changed. Turns that begin within a tenth of a second share one check if their messages arrived before it. So no edit
-that was made before a message is missed. Programs on the PATH and repositories outside the workspace are checked every
-few seconds.
-"""
+"""The workspace files that go into every prompt, the files a new workspace gets, and the snapshot that runs share."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import shutil
+import stat
+import subprocess
 from collections import OrderedDict
+from importlib.resources import files
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
-from openclaw.agent.prompt.workspace_files import (
-    BOOTSTRAP_FILES,
-    MEMORY_FILES,
-    BootstrapFile,
-    effective_max_chars,
-    load_bootstrap,
-    ready_workspace,
-    repo_markers,
-    repo_root,
-)
 from openclaw.agent.skills.library import (
     BUNDLED,
     SkillsPrompt,
@@ -38,6 +27,185 @@ from openclaw.agent.skills.library import (
 )
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
+from openclaw.paths import make_private_dir
+
+SEEDED_FILES = ("AGENTS.md", "SOUL.md", "TOOLS.md", "IDENTITY.md", "USER.md", "HEARTBEAT.md")
+FIRST_RUN_FILE = "BOOTSTRAP.md"
+BOOTSTRAP_FILES = (*SEEDED_FILES, FIRST_RUN_FILE)
+MEMORY_FILES = ("MEMORY.md", "memory.md")
+SUBAGENT_FILES = ("AGENTS.md", "TOOLS.md")
+HEAD_PERCENT = 70
+TAIL_PERCENT = 20
+WINDOW_SHARE = 6
+"""One file takes at most a sixth of the window, so that small models keep room for the conversation."""
+MIN_CHARS = 1000
+"""A small window does not reduce the limit of one file below this."""
+MAX_READ_BYTES = 4_000_000
+"""Of a larger file only this much of the beginning and of the end is read."""
+GIT_TIMEOUT_S = 10
+REPO_LEVELS = 12
+"""A repository is looked for in the workspace and in this many folders in all."""
+_CHARS_PER_TOKEN = 4
+
+log = logging.getLogger("openclaw.agents.workspace")
+
+
+class BootstrapFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A workspace file as it goes into the prompt."""
+
+    name: str
+    path: str
+    missing: bool
+    raw_chars: int
+    text: str
+    """The text in the prompt. It is cut in the middle if the file is over the limit, and empty for a blank file."""
+    truncated: bool
+    version: int = 0
+    """The file's time of change on disk."""
+    warning: str = ""
+    """Tells the person what the model does not see of the file."""
+
+
+def load_bootstrap(
+    workspace: Path, max_chars: int, *, private: bool = True, subagent: bool = False
+) -> list[BootstrapFile]:
+    """Reads the files in their fixed order. Blocking.
+
+    BOOTSTRAP.md is included only while it exists. Long-term memory is for private chats: in a group it would tell
+    everyone what one person confided. Sub-agents get only the instructions and the notes about tools.
+    """
+    if subagent:
+        return [_load(workspace / name, max_chars) for name in SUBAGENT_FILES]
+    files = [_load(workspace / name, max_chars) for name in BOOTSTRAP_FILES]
+    if files[-1].missing:
+        files.pop()
+    if not private:
+        return files
+    memory = [file for name in MEMORY_FILES if not (file := _load(workspace / name, max_chars)).missing]
+    if len(memory) == 2 and Path(memory[0].path).samefile(memory[1].path):
+        # Both names are one file where the disk ignores case.
+        memory.pop()
+    return [*files, *memory]
+
+
+def effective_max_chars(max_chars: int, context_window: int) -> int:
+    """The limit of one file: the configured one, or less if the model's window is small."""
+    return max(min(max_chars, context_window * _CHARS_PER_TOKEN // WINDOW_SHARE), min(max_chars, MIN_CHARS))
+
+
+def _load(path: Path, max_chars: int) -> BootstrapFile:
+    try:
+        status = path.stat()
+        # Opening a pipe would block.
+        data = _read(path, status.st_size) if stat.S_ISREG(status.st_mode) else None
+    except OSError:
+        status = data = None
+    if status is None or data is None:
+        text = f"[MISSING] Expected at: {path}"
+        return BootstrapFile(name=path.name, path=str(path), missing=True, raw_chars=0, text=text, truncated=False)
+    raw = data.decode("utf-8-sig", "replace").rstrip()
+    truncated = len(raw) > max_chars
+    return BootstrapFile(
+        name=path.name,
+        path=str(path),
+        missing=False,
+        raw_chars=len(raw),
+        text=truncate_middle(raw, path.name, max_chars) if truncated else raw,
+        truncated=truncated,
+        version=status.st_mtime_ns,
+        warning=_warning(raw, path.name, max_chars) if truncated else "",
+    )
+
+
+def _read(path: Path, size: int) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(MAX_READ_BYTES)
+        if size > MAX_READ_BYTES:
+            file.seek(-min(MAX_READ_BYTES, size - MAX_READ_BYTES), os.SEEK_END)
+            data += file.read(MAX_READ_BYTES)
+        return data
+
+
+def _kept(max_chars: int) -> tuple[int, int]:
+    """How many characters of the beginning and of the end a file keeps that is cut."""
+    return max_chars * HEAD_PERCENT // 100, max_chars * TAIL_PERCENT // 100
+
+
+def truncate_middle(text: str, name: str, max_chars: int) -> str:
+    """Keeps the beginning and the end. The text between them says what is missing and how to see it."""
+    head, tail = _kept(max_chars)
+    marker = (
+        f"\n\n[...truncated, read {name} for full content...]\n"
+        f"…(truncated {name}: kept {head}+{tail} chars of {len(text)})…\n\n"
+    )
+    return text[:head] + marker + text[len(text) - tail :]
+
+
+def _warning(text: str, name: str, max_chars: int) -> str:
+    head, tail = _kept(max_chars)
+    first = text.count("\n", 0, head) + 1
+    last = text.count("\n", 0, len(text) - tail) + 1
+    lines = f"line {first}" if first == last else f"lines {first} to {last}"
+    return (
+        f"{name} is too long for the prompt: {len(text):,} characters, of which the model sees the first {head:,} and "
+        f"the last {tail:,}. Cut out: {lines}. Shorten the file, or raise agents.defaults.bootstrapMaxChars "
+        f"(now {max_chars:,} for this model)."
+    )
+
+
+def ready_workspace(workspace: Path, *, seed: bool) -> None:
+    """Makes the folder. With ``seed`` a workspace without any of an agent's files gets them. Blocking."""
+    make_private_dir(str(workspace))
+    if not seed:
+        return
+    try:
+        if any((workspace / name).exists() for name in (*BOOTSTRAP_FILES, *MEMORY_FILES)):
+            return
+        empty = not any(workspace.iterdir())
+        for name in BOOTSTRAP_FILES:
+            _write_new(workspace / name, template(name))
+        if empty:
+            _init_git(workspace)
+    except OSError as problem:
+        log.warning("no starting files in %s: %s", workspace, problem)
+
+
+def template(name: str) -> bytes:
+    return files("openclaw.agent").joinpath("templates", name).read_bytes()
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return  # Another run of the same agent was first.
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+
+
+def _init_git(workspace: Path) -> None:
+    """Makes a repository for the agent's files if git is installed. Nothing depends on it."""
+    git = shutil.which("git")
+    if git is None or repo_root(workspace) is not None:
+        return
+    command = [git, "init", "--quiet", "--template="]
+    try:
+        subprocess.run(command, cwd=workspace, capture_output=True, timeout=GIT_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError) as problem:
+        log.info("git init in %s did not work: %s", workspace, problem)
+
+
+def repo_root(workspace: Path, configured: str | None = None) -> str | None:
+    """The configured root, else the nearest folder upwards that has a ``.git``."""
+    if configured and configured.strip():
+        return str(Path(configured.strip()).expanduser().absolute())
+    return next((str(marker.parent) for marker in repo_markers(workspace) if marker.exists()), None)
+
+
+def repo_markers(workspace: Path) -> list[Path]:
+    """The paths at which a ``.git`` is looked for, nearest first."""
+    return [folder / ".git" for folder in (workspace, *workspace.parents)[:REPO_LEVELS]]
+
 
 MOST_KEPT = 64
 MOST_WARNINGS = 256

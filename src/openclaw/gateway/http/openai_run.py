@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from openclaw.agent.continuation import replies
+from openclaw.agent.loop import replies
 from openclaw.agent.run import entry_id
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
 from openclaw.gateway.http.openai_shared import Refused, stateless_target
-from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES
-from openclaw.gateway.server.session_target import entry_of, transcript_ref
-from openclaw.inbound.accept import Incoming, current_session
+from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
+from openclaw.gateway.server.registry import entry_of, transcript_ref
 from openclaw.inbound.attachments import Image
-from openclaw.inbound.commands.context import Facts
+from openclaw.inbound.incoming import Facts, Incoming, current_session
 from openclaw.inbound.pipeline import Accepted
 from openclaw.inbound.prompt_text import with_history
 from openclaw.messages import (
@@ -37,8 +36,7 @@ from openclaw.messages import (
 )
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.dispatcher import Submission
-from openclaw.runs.queue import QueueWish
-from openclaw.runs.run_index import RunRecord
+from openclaw.runs.queue import QueueWish, RunRecord
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import LedgerRow, MessageBody, TranscriptRef

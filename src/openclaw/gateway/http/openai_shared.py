@@ -18,9 +18,8 @@ from openclaw.config.schema.gateway import ResponseFiles, ResponseImages
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
-from openclaw.gateway.server import frames
-from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.server.session_target import require_agent, target_of
+from openclaw.gateway.server import params
+from openclaw.gateway.server.registry import MethodError, require_agent, target_of
 from openclaw.inbound.attachments import Image
 from openclaw.messages import ToolSpec
 from openclaw.models.thinking import parse_level
@@ -65,7 +64,7 @@ def error_shape(message: str, kind: str = "api_error") -> dict[str, Any]:
 
 
 def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    return web.Response(status=status, body=frames.encode(body), content_type="application/json", headers=headers or {})
+    return web.Response(status=status, body=params.encode(body), content_type="application/json", headers=headers or {})
 
 
 def admit(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress) -> None:
@@ -100,10 +99,10 @@ async def read_json(request: web.BaseRequest, limit: int, shape: type[T]) -> T:
         pass
     try:
         # JavaScript may send half surrogate pairs. The second decoder repairs them.
-        return msgspec.convert(frames.decode_any(raw), type=shape)
+        return msgspec.convert(params.decode_any(raw), type=shape)
     except msgspec.ValidationError as error:
         raise Refused(_located(str(error))) from None
-    except (frames.NotJson, RecursionError):
+    except (params.NotJson, RecursionError):
         raise Refused("the body must be valid JSON") from None
 
 
@@ -303,7 +302,7 @@ DONE = b"data: [DONE]\n\n"
 
 def sse_event(data: Any, name: str | None = None) -> bytes:
     head = b"event: " + name.encode() + b"\n" if name else b""
-    return head + b"data: " + frames.encode(data) + b"\n\n"
+    return head + b"data: " + params.encode(data) + b"\n\n"
 
 
 class SseResponse:

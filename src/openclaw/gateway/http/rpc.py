@@ -17,9 +17,18 @@ from openclaw import __version__
 from openclaw.gateway.auth.authorise import ADMIN
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
-from openclaw.gateway.server import frames, registry
-from openclaw.gateway.server.broadcast import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, field_of
-from openclaw.gateway.server.params import InvalidParams, Params, decode_params
+from openclaw.gateway.server import registry
+from openclaw.gateway.server.events import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, field_of
+from openclaw.gateway.server.params import (
+    ErrorShape,
+    InvalidParams,
+    NotJson,
+    Params,
+    Text,
+    decode_any,
+    decode_params,
+    encode,
+)
 from openclaw.gateway.server.replay import catch_up, resume
 
 if TYPE_CHECKING:
@@ -31,7 +40,7 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
 class RpcBody(Params):
-    method: frames.Text
+    method: Text
     params: msgspec.Raw = msgspec.Raw()
     stream: bool = False
     caps: list[str] | None = None
@@ -54,7 +63,7 @@ async def call(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) ->
     answering = gateway.spawn(registry.answer(gateway, client, CALL_ID, body.method, body.params))
     answer = await asyncio.shield(answering)
     # The body is the answer without the envelope of the socket: ``{"ok", "payload"}`` or ``{"ok", "error"}``.
-    return web.Response(body=frames.encode(_response_decoder.decode(answer.frame)), content_type="application/json")
+    return web.Response(body=encode(_response_decoder.decode(answer.frame)), content_type="application/json")
 
 
 async def _stream(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress, body: RpcBody) -> web.StreamResponse:
@@ -135,7 +144,7 @@ _response_decoder = msgspec.json.Decoder(_Response)
 
 def refusal_response(refused: HttpRefusal) -> web.Response:
     codes = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 429: "RATE_LIMITED"}
-    error = frames.ErrorShape(
+    error = ErrorShape(
         code=codes.get(refused.status, "INVALID_REQUEST"),
         message=refused.message,
         retry_after_ms=refused.retry_after_ms,
@@ -145,7 +154,7 @@ def refusal_response(refused: HttpRefusal) -> web.Response:
         headers["WWW-Authenticate"] = "Bearer"
     if refused.retry_after_ms:
         headers["Retry-After"] = str(refused.retry_after_ms // 1000 + 1)
-    body = frames.encode({"ok": False, "error": error})
+    body = encode({"ok": False, "error": error})
     return web.Response(status=refused.status, body=body, content_type="application/json", headers=headers)
 
 
@@ -261,8 +270,8 @@ class CallStream(Client):
     def follow_named(self, raw: msgspec.Raw) -> None:
         """Follows the run that the call starts. Its id is the idempotency key, so no event is missed."""
         try:
-            params = frames.decode_any(bytes(raw)) if bytes(raw).strip() else None
-        except frames.NotJson:
+            params = decode_any(bytes(raw)) if bytes(raw).strip() else None
+        except NotJson:
             return
         if isinstance(params, dict) and isinstance(run_id := params.get("idempotencyKey"), str):
             self.follow_run(run_id)

@@ -14,10 +14,9 @@ from openclaw.agent.prepare import choose_model, exec_overrides, tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.openai_shared import Refused, admit, json_response, read_json
-from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
-from openclaw.inbound.commands.context import Facts
+from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
 from openclaw.inbound.commands.settings import elevated_allowed
+from openclaw.inbound.incoming import Facts
 from openclaw.models.base import ModelError
 from openclaw.paths import make_private_dir
 from openclaw.sessions.entry import SessionEntry

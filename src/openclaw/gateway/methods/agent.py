@@ -6,21 +6,19 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.agent.result import RunResult
+from openclaw.agent.recorder import RunResult
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
-from openclaw.inbound.accept import Incoming
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, require_agent, target_of
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
 from openclaw.inbound.command_text import may_be_command
-from openclaw.inbound.commands.context import Handled, operator_facts
+from openclaw.inbound.incoming import Handled, Incoming, operator_facts
 from openclaw.inbound.pipeline import Accepted
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.dispatcher import Submission
-from openclaw.runs.run_index import RunRecord
+from openclaw.runs.queue import RunRecord
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, is_subagent

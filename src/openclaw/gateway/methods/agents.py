@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.agent.prompt.workspace_files import BOOTSTRAP_FILES
+from openclaw.agent.prompt.workspace_snapshot import BOOTSTRAP_FILES
 from openclaw.clock import iso_utc
 from openclaw.config.agents import agent_config, agent_ids, default_agent_id, main_key, workspace_dir
 from openclaw.config.schema.agents import BindingMatch

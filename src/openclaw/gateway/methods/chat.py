@@ -8,12 +8,18 @@ import msgspec
 
 from openclaw.gateway.auth.authorise import ADMIN, APPROVALS
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.server.session_target import entry_of, require_configured, target_of, transcript_ref
+from openclaw.gateway.server.registry import (
+    MethodCall,
+    MethodError,
+    MethodTable,
+    entry_of,
+    require_configured,
+    target_of,
+    transcript_ref,
+)
 from openclaw.gateway.views.history import read_history
-from openclaw.inbound.accept import Incoming
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
-from openclaw.inbound.commands.context import Handled, operator_facts
+from openclaw.inbound.incoming import Handled, Incoming, operator_facts
 from openclaw.inbound.notices import injected_message
 from openclaw.inbound.pipeline import Accepted
 from openclaw.models.thinking import parse_level

@@ -20,8 +20,7 @@ from openclaw.agent.request_log import (
     words_of,
 )
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.server.session_target import entry_of, find_row, target_of
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, find_row, target_of
 from openclaw.models.calls import wire_body
 from openclaw.sessions.keys import SessionRef
 from openclaw.storage.base import LedgerRow, Transcript, TranscriptRef

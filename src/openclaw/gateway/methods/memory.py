@@ -12,8 +12,7 @@ import msgspec
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
 from openclaw.config.schema import MemorySearch
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.server.session_target import require_agent
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, require_agent
 from openclaw.memory.embedders import EmbeddingFailed
 from openclaw.memory.files import memory_files
 from openclaw.memory.search import AgentMemory, Fallback, vectors_of

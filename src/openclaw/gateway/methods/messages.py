@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import msgspec
 
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.server.session_target import target_of
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, target_of
 from openclaw.gateway.views.why import LONGEST_NUMBER, explain, facts, row_facts
-from openclaw.runs.why import life_of
+from openclaw.runs.why_text import life_of
 from openclaw.storage.base import MessageState
 
 methods = MethodTable()

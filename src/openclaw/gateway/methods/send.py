@@ -14,8 +14,14 @@ from openclaw.channels.manager import RunningAccount
 from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server.params import NonEmpty, Params
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.server.session_target import check_send_policy, entry_of, target_of
+from openclaw.gateway.server.registry import (
+    MethodCall,
+    MethodError,
+    MethodTable,
+    check_send_policy,
+    entry_of,
+    target_of,
+)
 from openclaw.inbound.message import Inbound, Route, Sender
 from openclaw.inbound.notices import injected_message
 from openclaw.outbound.reply import MediaRef, SendFailed

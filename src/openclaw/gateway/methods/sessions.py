@@ -9,8 +9,7 @@ import msgspec
 
 from openclaw.gateway.methods.session_patch import SessionsPatch, apply_patch, resolved_model
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.server.session_target import entry_of, target_of, transcript_ref
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, target_of, transcript_ref
 from openclaw.gateway.views import session_rows
 from openclaw.outbound.preview import (
     derived_title,

@@ -12,8 +12,7 @@ import msgspec
 
 from openclaw.clock import iso_utc
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.server.session_target import entry_of, require_agent, target_of
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, require_agent, target_of
 from openclaw.gateway.views.history import as_people_see_it, joined_parts
 from openclaw.sessions.archive import compress_old
 from openclaw.sessions.entry import SessionEntry

@@ -14,8 +14,7 @@ from openclaw.agent.prompt.report import stored_report
 from openclaw.agent.spend import report as spend_report
 from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
-from openclaw.gateway.server.session_target import find_row, transcript_ref
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row, transcript_ref
 from openclaw.gateway.views import spend as spend_view
 from openclaw.gateway.views.session_rows import model_defaults, row_view
 from openclaw.messages import AssistantMessage

@@ -12,8 +12,8 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.server import frames, registry
-from openclaw.gateway.server.broadcast import Client
+from openclaw.gateway.server import params, registry
+from openclaw.gateway.server.events import Client
 from openclaw.gateway.server.handshake import ConnectGrant, ConnectParams, ConnectRefused, admit, hello_ok
 from openclaw.gateway.server.params import InvalidParams, decode_params
 from openclaw.gateway.server.replay import catch_up, resume
@@ -115,7 +115,7 @@ class WebSocketSink:
         self._flush()
         try:
             async with asyncio.timeout(CLOSE_GRACE_S):
-                await self._ws.close(code=code, message=frames.close_reason(reason), drain=False)
+                await self._ws.close(code=code, message=params.close_reason(reason), drain=False)
         except (TimeoutError, ConnectionError, RuntimeError):
             pass
         # The abort comes later, so that a peer that reads still gets the buffer and the close frame.
@@ -134,7 +134,7 @@ class PatientSocket(web.WebSocketResponse):
     async def close(self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True) -> bool:
         transport = None if self.closed or self._req is None else self._req.transport
         if code == WSCloseCode.MESSAGE_TOO_BIG and transport is not None and not transport.is_closing():
-            reason = struct.pack("!H", code) + frames.close_reason(f"a frame may have {frames.MAX_FRAME_BYTES} bytes")
+            reason = struct.pack("!H", code) + params.close_reason(f"a frame may have {params.MAX_FRAME_BYTES} bytes")
             transport.write(b"\x88" + bytes((len(reason),)) + reason)
             self._said_goodbye = True
             waited = 0.0
@@ -158,7 +158,7 @@ class Connection:
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         ws = PatientSocket(
-            compress=False, max_msg_size=frames.MAX_FRAME_BYTES, decode_text=False, timeout=CLOSE_GRACE_S
+            compress=False, max_msg_size=params.MAX_FRAME_BYTES, decode_text=False, timeout=CLOSE_GRACE_S
         )
         writer = await ws.prepare(request)
         transport = request.transport
@@ -166,7 +166,7 @@ class Connection:
             return ws
         sink = WebSocketSink(ws, transport, writer)
         challenge = {"nonce": self._nonce, "ts": self._gateway.runtime.clock.now_ms()}
-        sink.write_now(sink.pack(frames.encode_event("connect.challenge", challenge)))
+        sink.write_now(sink.pack(params.encode_event("connect.challenge", challenge)))
         client = await self._shake_hands(ws, sink)
         if client is not None:
             try:
@@ -186,11 +186,11 @@ class Connection:
         if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
             return None
         try:
-            request = frames.decode_request(message.data)
-        except frames.NotJson:
+            request = params.decode_request(message.data)
+        except params.NotJson:
             await sink.closed(1000, "")
             return None
-        except frames.BadFrame:
+        except params.BadFrame:
             await sink.closed(1008, "invalid request frame")
             return None
         try:
@@ -199,15 +199,15 @@ class Connection:
         except ConnectRefused as refused:
             fields = {"conn": self._id, "ip": self._peer.ip, "code": refused.close_code}
             log.warning("refused %s: %s", self._peer.ip, refused, extra={"fields": fields})
-            error = frames.ErrorShape(
+            error = params.ErrorShape(
                 code=refused.code, message=str(refused), details=refused.details, retry_after_ms=refused.retry_after_ms
             )
-            sink.write_now(sink.pack(frames.encode_error(request.id, error)))
+            sink.write_now(sink.pack(params.encode_error(request.id, error)))
             await sink.closed(refused.close_code, str(refused))
             return None
         return self._welcome(sink, request.id, grant)
 
-    async def _admit(self, request: frames.Request) -> ConnectGrant:
+    async def _admit(self, request: params.Request) -> ConnectGrant:
         if request.method != "connect":
             raise ConnectRefused("invalid handshake: first request must be connect")
         try:
@@ -233,7 +233,7 @@ class Connection:
         self._gateway.client_came(client, grant.scopes)
         broadcaster, last = self._gateway.broadcaster, connect.last_seq
         resumption = None if last is None else resume(broadcaster, last, connect.epoch)
-        client.send_frame(frames.encode_response(id, hello_ok(self._gateway, grant, self._id, resumption)))
+        client.send_frame(params.encode_response(id, hello_ok(self._gateway, grant, self._id, resumption)))
         broadcaster.add(client)
         if resumption is not None:
             client.live = False  # The client is live again once it has been sent what it missed.
@@ -248,13 +248,13 @@ class Connection:
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 return
             try:
-                request = frames.decode_request(message.data)
-            except frames.NotJson:
+                request = params.decode_request(message.data)
+            except params.NotJson:
                 log.warning("ignored a frame that is not JSON", extra={"fields": {"conn": self._id}})
                 continue
-            except frames.BadFrame as bad:
-                error = frames.ErrorShape(code="INVALID_REQUEST", message=f"invalid request frame: {bad}")
-                await client.send_answer(frames.encode_error(bad.id, error))
+            except params.BadFrame as bad:
+                error = params.ErrorShape(code="INVALID_REQUEST", message=f"invalid request frame: {bad}")
+                await client.send_answer(params.encode_error(bad.id, error))
                 continue
             if self._in_flight >= MAX_CALLS_IN_FLIGHT:
                 self._room.clear()
@@ -262,7 +262,7 @@ class Connection:
             self._in_flight += 1
             self._gateway.spawn(self._answer(client, request))
 
-    async def _answer(self, client: Client, request: frames.Request) -> None:
+    async def _answer(self, client: Client, request: params.Request) -> None:
         began = self._gateway.runtime.clock.monotonic()
         try:
             await self._gateway.loop_fairness.enter()

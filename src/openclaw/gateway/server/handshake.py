@@ -18,9 +18,8 @@ from openclaw.gateway.auth.devices import (
 )
 from openclaw.gateway.auth.origin import PeerAddress, origin_refusal
 from openclaw.gateway.auth.shared_auth import SharedSecret, check, is_control_ui, is_webchat, refusal_text
-from openclaw.gateway.server.broadcast import MAX_BUFFERED_BYTES, ClientInfo
-from openclaw.gateway.server.frames import MAX_FRAME_BYTES, PROTOCOL_VERSION, Text
-from openclaw.gateway.server.params import Params
+from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, ClientInfo
+from openclaw.gateway.server.params import MAX_FRAME_BYTES, PROTOCOL_VERSION, Params, Text
 from openclaw.gateway.server.registry import EVENTS
 from openclaw.gateway.server.replay import Resumption
 

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from openclaw.config.agents import default_agent_id, main_key
 from openclaw.gateway.auth.authorise import Access, access_of, refusal
-from openclaw.gateway.server import frames
-from openclaw.gateway.server.params import InvalidParams, decode_params
+from openclaw.gateway.server.params import (
+    ErrorShape,
+    InvalidParams,
+    NotJson,
+    decode_any,
+    decode_params,
+    encode_error,
+    encode_response,
+)
 from openclaw.runs.session_change import StillActive
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import LONGEST_KEY, REMEMBERED_KEYS, SessionRef, agent_of, canonical_key, key_problem
+from openclaw.sessions.send_policy import is_blocked
+from openclaw.storage.base import SessionRow, TranscriptRef
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
-    from openclaw.gateway.server.broadcast import Client
+    from openclaw.gateway.server.events import Client
 
 log = logging.getLogger("openclaw.gateway.ws")
 
@@ -60,7 +73,7 @@ class MethodError(Exception):
     ) -> None:
         super().__init__(message)
         self.payload = payload
-        self.shape = frames.ErrorShape(
+        self.shape = ErrorShape(
             code=code, message=message, details=details, retryable=retryable, retry_after_ms=retry_after_ms
         )
 
@@ -78,7 +91,7 @@ class MethodCall:
     def respond(self, payload: Any) -> None:
         """Sends an early ``res`` with the same id. The handler's return value follows as the last one."""
         self.client.note_answer(payload)
-        self.client.send_frame(frames.encode_response(self.id, payload))
+        self.client.send_frame(encode_response(self.id, payload))
 
 
 Handler = Callable[[MethodCall], Awaitable[Any]]
@@ -151,10 +164,10 @@ def open_call(
         if found.params is not None:
             params = decode_params(name, raw, found.params)
         else:
-            params = frames.decode_any(bytes(raw)) if bytes(raw).strip() else {}
+            params = decode_any(bytes(raw)) if bytes(raw).strip() else {}
     except InvalidParams as error:
         raise MethodError(str(error)) from None
-    except frames.NotJson:
+    except NotJson:
         raise MethodError(f"invalid {name} params: must be valid JSON") from None
     return found, MethodCall(gateway, client, id, name, params if params is not None else {})
 
@@ -173,17 +186,79 @@ async def answer(gateway: Gateway, client: Client, id: str, name: str, raw: msgs
         found, call = open_call(gateway, client, id, name, raw)
         payload = await found.handler(call)
         client.note_answer(payload)
-        return Answer(frames.encode_response(id, payload), True)
+        return Answer(encode_response(id, payload), True)
     except MethodError as error:
         client.note_answer(error.payload)
-        return Answer(frames.encode_error(id, error.shape, error.payload), False, str(error))
+        return Answer(encode_error(id, error.shape, error.payload), False, str(error))
     except StillActive as active:
-        shape = frames.ErrorShape(code="UNAVAILABLE", message=str(active))
-        return Answer(frames.encode_error(id, shape), False, shape.message)
+        shape = ErrorShape(code="UNAVAILABLE", message=str(active))
+        return Answer(encode_error(id, shape), False, shape.message)
     except Exception as error:
         log.exception("method %s failed", name[:80], extra={"fields": {"conn": client.conn_id, "id": id[:80]}})
         # The client learns a cause only when its reader can act on it.
         message = "internal error (see logs)"
         if isinstance(error, OSError) and is_disk_trouble(error):
             message = f"not done: {in_words(error)}, then try again"
-        return Answer(frames.encode_error(id, frames.ErrorShape(code="UNAVAILABLE", message=message)), False, message)
+        return Answer(encode_error(id, ErrorShape(code="UNAVAILABLE", message=message)), False, message)
+
+
+def target_of(gateway: Gateway, key: str, agent_id: str | None = None) -> SessionRef:
+    """Returns the session that a key means. Raises ``MethodError`` for an invalid key.
+
+    A key without an agent prefix belongs to ``agent_id``, or to the default agent.
+    """
+    if len(key) > LONGEST_KEY:
+        raise MethodError(f"invalid session key: {key_problem(key)}")
+    config = gateway.runtime.config.current
+    return _target(key, agent_id or default_agent_id(config), main_key(config), config.session.scope)
+
+
+@lru_cache(maxsize=REMEMBERED_KEYS)
+def _target(key: str, default_agent: str, main_key: str, scope: str) -> SessionRef:
+    if problem := key_problem(key):
+        raise MethodError(f"invalid session key: {problem}")
+    canonical = canonical_key(key, default_agent=default_agent, main_key=main_key, scope=scope)
+    return SessionRef(agent_of(canonical, default_agent=default_agent), canonical)
+
+
+def require_configured(gateway: Gateway, target: SessionRef) -> None:
+    """Raises ``MethodError`` for a session of an unknown agent, if the configuration lists agents."""
+    config = gateway.runtime.config.current
+    if config.agents.list and target.agent_id not in gateway.agent_ids():
+        known = ", ".join(gateway.agent_ids())
+        raise MethodError(f'unknown agent id "{target.agent_id}" in the session key; there are: {known}')
+
+
+async def entry_of(gateway: Gateway, target: SessionRef) -> SessionEntry | None:
+    return await gateway.runtime.sessions.get(target.agent_id, target.key)
+
+
+def transcript_ref(target: SessionRef, entry: SessionEntry) -> TranscriptRef:
+    return TranscriptRef(agent_id=target.agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
+
+
+def require_agent(gateway: Gateway, agent_id: str) -> None:
+    """Raises ``MethodError`` for an unknown agent. An agent that only has sessions left is known."""
+    if agent_id not in gateway.agent_ids():
+        raise MethodError(f'unknown agent id "{agent_id}"')
+
+
+def check_send_policy(
+    gateway: Gateway, target: SessionRef, entry: SessionEntry | None, channel: str | None = None
+) -> None:
+    if is_blocked(gateway.runtime.config.current.session.send_policy, target.key, entry, channel=channel):
+        raise MethodError("send blocked by session policy")
+
+
+async def find_row(gateway: Gateway, text: str) -> SessionRow | None:
+    """Finds a session by key, then by session id, then by a label that only one session has."""
+    if key_problem(text) is None:
+        target = target_of(gateway, text)
+        entry = await entry_of(gateway, target)
+        if entry is not None:
+            return SessionRow(target.agent_id, target.key, entry)
+    found = await gateway.runtime.sessions.find_session_id(text.strip())
+    if found is not None:
+        return found
+    labelled = [row for row in await gateway.runtime.sessions.rows() if row.entry.get("label") == text.strip()]
+    return labelled[0] if len(labelled) == 1 else None

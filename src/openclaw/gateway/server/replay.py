@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from openclaw.gateway.auth.authorise import may_receive
-from openclaw.gateway.server import frames
+from openclaw.gateway.server import params
 
 if TYPE_CHECKING:
-    from openclaw.gateway.server.broadcast import Broadcaster, Client
+    from openclaw.gateway.server.events import Broadcaster, Client
 
 MAX_FRAMES = 4_096
 MAX_BYTES = 4 * 1024 * 1024
@@ -144,9 +144,9 @@ def frame_for(client: Client, kept: KeptEvent) -> bytes | None:
     if kept.scope is not None and not may_receive(client.role, client.scopes, kept.scope):
         return None
     accepts = client.event_filter
-    if accepts is not None and not accepts(kept.event, frames.decode_any(kept.frame).get("payload")):
+    if accepts is not None and not accepts(kept.event, params.decode_any(kept.frame).get("payload")):
         return None
     if kept.whole is None or client.takes_increments:
         return kept.frame
     whole = kept.whole
-    return frames.encode_event(kept.event, whole() if callable(whole) else whole, kept.seq)
+    return params.encode_event(kept.event, whole() if callable(whole) else whole, kept.seq)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from openclaw.agent.continuation import join
+from openclaw.agent.loop import join
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message
 from openclaw.outbound.visible import visible_message
 from openclaw.sessions.export import public_messages

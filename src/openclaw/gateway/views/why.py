@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from openclaw.gateway.server.registry import MethodError
-from openclaw.gateway.server.session_target import find_row, target_of
-from openclaw.runs.run_index import LONGEST_CHAIN
-from openclaw.runs.why import Life, life_of, story_of
-from openclaw.runs.why_text import answered_by, delivery_text, reason_text, summary
+from openclaw.gateway.server.registry import MethodError, find_row, target_of
+from openclaw.runs.dispatcher import LONGEST_CHAIN
+from openclaw.runs.why_text import Life, answered_by, delivery_text, life_of, reason_text, story_of, summary
 from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.reset import previous_sessions
 from openclaw.sessions.typed_text import without_wrappers

@@ -8,7 +8,7 @@ from openclaw.agent.compaction.compaction import CompactionOutcome, NothingToDo
 from openclaw.agent.compaction.pins import Pin, PinRefused
 from openclaw.agent.prepare import session_report
 from openclaw.agent.prompt.report import context_detail, context_help, context_json, context_list
-from openclaw.inbound.commands.context import CommandContext, Facts
+from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.models.base import ModelError
 from openclaw.models.catalogue import UnknownModel
 from openclaw.outbound.usage_text import percent, shortened, token_count

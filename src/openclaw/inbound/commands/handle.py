@@ -17,12 +17,12 @@ from openclaw.inbound.command_text import (
     understands_text,
 )
 from openclaw.inbound.commands import context_command, management, models, queue, session, status
-from openclaw.inbound.commands.context import CommandContext, Continue, Facts, Handled, Handler, Outcome
 from openclaw.inbound.commands.queue import edits_queue
 from openclaw.inbound.commands.registry import usable_aliases
 from openclaw.inbound.commands.session import begin_session, find_reset
 from openclaw.inbound.commands.settings import elevated_allowed, hints_of, honoured, store_directives
 from openclaw.inbound.directives import Directives, parse_directives
+from openclaw.inbound.incoming import CommandContext, Continue, Facts, Handled, Handler, Outcome
 from openclaw.models.catalogue import UnknownModel
 
 HANDLERS: Mapping[str, Handler] = {

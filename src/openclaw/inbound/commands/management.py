@@ -14,7 +14,7 @@ from openclaw.config.keypath import MISSING, get_path, parse_path
 from openclaw.config.schema import Config
 from openclaw.config.secrets import redacted
 from openclaw.config.validate import ConfigError
-from openclaw.inbound.commands.context import CommandContext, Facts
+from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.runs.session_change import set_entry_fields
 from openclaw.tools.exec.approvals import Decision, UnknownApproval
 

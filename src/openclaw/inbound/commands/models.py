@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from openclaw.config.agents import fallback_models, primary_model
 from openclaw.config.schema import Config
-from openclaw.inbound.commands.context import CommandContext, Facts
+from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.models.base import Model
 from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.keys import canonical_provider, find_source, provider_config

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from openclaw.inbound.command_text import Called
-from openclaw.inbound.commands.context import CommandContext, Facts
 from openclaw.inbound.directives import QueueDirective, parse_directives
+from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.outbound.usage_text import duration, shortened
-from openclaw.runs.queue import queue_settings
-from openclaw.runs.run_index import RunRecord
+from openclaw.runs.queue import RunRecord, queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.typed_text import without_wrappers
 from openclaw.storage.base import AbortReason

@@ -10,13 +10,13 @@ import msgspec
 
 from openclaw.agent.spend.report import cost_text, spent_by_session_and_agent
 from openclaw.inbound.command_text import Listening, command_body
-from openclaw.inbound.commands.context import CommandContext, Facts, Handled
 from openclaw.inbound.commands.models import leading_model
 from openclaw.inbound.commands.settings import model_fields, store_settings
 from openclaw.inbound.directives import read_send_policy, read_usage
+from openclaw.inbound.incoming import CommandContext, Facts, Handled
 from openclaw.outbound.usage_text import ago, shortened
 from openclaw.runs.session_change import earlier_sessions, set_entry_fields, start_over, take_up
-from openclaw.runs.why import life_of, story_of
+from openclaw.runs.why_text import life_of, story_of
 from openclaw.sessions.resume import NotResumable
 from openclaw.sessions.typed_text import GREETING_MARK
 from openclaw.storage.base import AbortReason

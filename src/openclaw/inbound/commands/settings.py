@@ -10,9 +10,7 @@ import msgspec
 from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import Elevated
-from openclaw.inbound.accept import current_session
 from openclaw.inbound.access import normal_id
-from openclaw.inbound.commands.context import CommandContext, Facts, Hints
 from openclaw.inbound.commands.models import QUESTIONS, choose_model, current_model, model_info, no_numbers
 from openclaw.inbound.commands.queue import invalid_options, queue_acks, queue_changes, queue_overview
 from openclaw.inbound.directives import (
@@ -26,6 +24,7 @@ from openclaw.inbound.directives import (
     level_values,
     stored,
 )
+from openclaw.inbound.incoming import CommandContext, Facts, Hints, current_session
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.keys import stored_profiles

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from openclaw import __version__
 from openclaw.agent.spend.report import cost_text, session_totals
-from openclaw.inbound.commands.context import CommandContext, Facts
 from openclaw.inbound.commands.models import current_model, key_label
 from openclaw.inbound.commands.queue import running_and_waiting
 from openclaw.inbound.commands.registry import CATEGORIES, Command, listed
 from openclaw.inbound.commands.settings import effective_levels
 from openclaw.inbound.directives import LevelKind
+from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.cost import has_price
 from openclaw.outbound.usage_text import ago, cache_share, percent, token_count

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import secrets
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
 
 from openclaw import json_text
 from openclaw.clock import Clock, iso_utc
 from openclaw.messages import AssistantMessage, ToolResultMessage, UserMessage
+from openclaw.paths import normalize_agent_id, sessions_dir
+from openclaw.sessions.keys import safe_file_name, session_file_name
 from openclaw.sessions.tree import BranchContext, assistant_model, fields_of, is_displayed, select_window
-from openclaw.storage.base import Context, Entry
-from openclaw.storage.files.disk import AppendFile, Disk
-from openclaw.storage.files.transcript_index import MAYBE_SHOWN_TYPES, SHOWN_TYPES, TranscriptIndex, read_spans, scan
+from openclaw.storage.base import Compressed, Context, Entry, Shortened, Transcript, TranscriptRef
+from openclaw.storage.files.compressed import SUFFIX, Changed, old_files, pack, plain_name, unpack, unpacked_size
+from openclaw.storage.files.disk import AppendFile, Disk, atomic_replace, sync_dir
+from openclaw.storage.files.transcript_index import (
+    MAYBE_SHOWN_TYPES,
+    SHOWN_TYPES,
+    TranscriptIndex,
+    read_packed_tail,
+    read_spans,
+    read_tail,
+    scan,
+)
 
 FORMAT_VERSION = 3
 _MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage)
@@ -317,3 +335,442 @@ def _with_own_id(entry: Entry) -> bytes:
     if fields.get("id") == entry.id:
         return entry.raw
     return json_text.encode({**fields, "id": entry.id, "parentId": entry.parent_id})
+
+
+log = logging.getLogger(__name__)
+
+MOST_AGENTS = 256
+"""The number of agents whose folders are cached."""
+
+
+class Locations:
+    """The paths of transcripts. ``store_path`` returns where an agent's ``sessions.json`` is, if that is configured."""
+
+    def __init__(self, state_dir: str, store_path: Callable[[str], str] | None = None) -> None:
+        self._state = state_dir
+        self._store_path = store_path
+        self._places = lru_cache(maxsize=MOST_AGENTS)(self._places_of)
+        self._real = lru_cache(maxsize=MOST_AGENTS)(os.path.realpath)
+        self._warned: set[str] = set()
+
+    def default(self, ref: TranscriptRef) -> Path:
+        """Returns the path of a new transcript: the entry's ``sessionFile`` if allowed, else in the agent's folder."""
+        pointed = self._pointed_at(ref)
+        return pointed or Path(self._home(ref), session_file_name(ref.session_id, ref.thread_id))
+
+    def real_default(self, ref: TranscriptRef) -> tuple[Path, str]:
+        """Returns the default path, and the same path with links followed. A new file is no link itself."""
+        if ref.file:
+            path = self.default(ref)
+            return path, os.path.realpath(path)
+        home, name = self._home(ref), session_file_name(ref.session_id, ref.thread_id)
+        return Path(home, name), f"{self._real(home)}{os.sep}{name}"
+
+    def find(self, ref: TranscriptRef) -> Path | None:
+        return next(self._plain(ref, self._candidates(ref)), None)
+
+    def find_packed(self, ref: TranscriptRef) -> Path | None:
+        """Returns the compressed file."""
+        return next(self._packed(ref, self._candidates(ref)), None)
+
+    def find_either(self, ref: TranscriptRef) -> tuple[Path | None, Path | None]:
+        """Returns the plain file, or else the compressed one."""
+        candidates = self._candidates(ref)
+        plain = next(self._plain(ref, candidates), None)
+        packed = next(self._packed(ref, candidates), None) if plain is None else None
+        if plain is None and packed is None:
+            # The file may have been decompressed between the two searches.
+            plain = next(self._plain(ref, candidates), None)
+        return plain, packed
+
+    def all_found(self, ref: TranscriptRef) -> list[Path]:
+        return _distinct(self._plain(ref, self._candidates(ref)))
+
+    def all_packed(self, ref: TranscriptRef) -> list[Path]:
+        return _distinct(self._packed(ref, self._candidates(ref)))
+
+    def folders(self, agent_id: str) -> list[Path]:
+        """Returns the folders of this agent's transcripts, also those of older versions."""
+        *own, _ = self._places(agent_id)
+        return _distinct(Path(folder) for folder in own)
+
+    def _plain(self, ref: TranscriptRef, candidates: list[str]) -> Iterator[Path]:
+        return (Path(path) for path in candidates if os.path.isfile(path) and self._is_inside(path, ref))
+
+    def _packed(self, ref: TranscriptRef, candidates: list[str]) -> Iterator[Path]:
+        for path in candidates:
+            packed = path + SUFFIX
+            if os.path.isfile(packed) and not os.path.islink(packed) and self._is_inside(path, ref):
+                yield Path(packed)
+
+    def _candidates(self, ref: TranscriptRef) -> list[str]:
+        names = [session_file_name(ref.session_id, ref.thread_id)]
+        if ref.thread_id is not None:
+            names.append(session_file_name(ref.session_id))
+        if ref.file:
+            # If the state directory was moved, the entry's absolute path is wrong but the file name is right.
+            names.insert(0, os.path.basename(ref.file.strip().rstrip("/")))
+        named = [name for name in names if name not in ("", ".", "..")]
+        pointed = self._pointed_at(ref)
+        *places, oldest, older = self._places(ref.agent_id)
+        if os.path.isdir(older):
+            places += [oldest, older]
+        found = [f"{folder}{os.sep}{name}" for folder in places for name in named]
+        return found if pointed is None else [str(pointed), *found]
+
+    def _places_of(self, agent_id: str) -> tuple[str, ...]:
+        """Returns the folders to search. The last two are of older versions, and all agents share the last one."""
+        beside = [os.path.dirname(self._store_path(agent_id))] if self._store_path else []
+        older = os.path.join(self._state, "sessions")
+        home, oldest = sessions_dir(self._state, agent_id), os.path.join(older, normalize_agent_id(agent_id))
+        return (*dict.fromkeys([*beside, home, oldest]), older)
+
+    def _home(self, ref: TranscriptRef) -> str:
+        return sessions_dir(self._state, ref.agent_id)
+
+    def _pointed_at(self, ref: TranscriptRef) -> Path | None:
+        """Returns the path in ``sessionFile``, if it is inside the state directory or beside the store."""
+        text = (ref.file or "").strip()
+        if not text:
+            return None
+        path = os.path.join(self._home(ref), os.path.expanduser(text))
+        free = _is_named_so(path) and not os.path.exists(path)
+        if not (free or os.path.isfile(path)) or not self._is_inside(path, ref):
+            self._warn_once(text)
+            return None
+        return Path(path)
+
+    def _is_inside(self, path: str, ref: TranscriptRef) -> bool:
+        """Follows links, because a name inside may lead outside."""
+        real = os.path.realpath(path)
+        beside, *_ = self._places(ref.agent_id)
+        roots = [os.path.join(os.path.realpath(root), "") for root in (self._state, beside)]
+        return _is_named_so(real) and real.startswith(tuple(roots))
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned and len(self._warned) < 1000:
+            self._warned.add(text)
+            log.warning("sessionFile %s is not a transcript inside %s; the default place is used", text, self._state)
+
+
+def _is_named_so(path: str) -> bool:
+    return os.path.splitext(path)[1] == ".jsonl"
+
+
+def _distinct(paths: Iterable[Path]) -> list[Path]:
+    """Removes paths that lead to the same file as another."""
+    return list({os.path.realpath(path): path for path in paths}.values())
+
+
+def shorten_file(path: Path, max_lines: int, archive: Path) -> Shortened:
+    """Keeps the header and the last lines, and makes the first of them the root. ``archive`` gets the whole file.
+
+    The archive is made first, and the new file replaces the old one in one step. So a crash loses nothing.
+    """
+    lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+    header = lines[:1] if lines and _decoded(lines[0]).get("type") == "session" else []
+    entries = lines[len(header) :]
+    if len(entries) <= max_lines:
+        return Shortened(archived=None, kept=len(entries))
+    os.link(path, archive)
+    kept = _rerooted(entries[-max_lines:])
+    atomic_replace(path, b"\n".join([*header, *kept]) + b"\n")
+    return Shortened(archived=str(archive), kept=max_lines)
+
+
+def _rerooted(lines: list[bytes]) -> list[bytes]:
+    """Gives an entry whose parent was removed the entry before it as its parent. The first gets none."""
+    known: set[str] = set()
+    last: str | None = None
+    rooted: list[bytes] = []
+    for line in lines:
+        entry = _decoded(line)
+        if isinstance(entry.get("id"), str):
+            if entry.get("parentId") not in known:
+                entry["parentId"] = last
+                line = msgspec.json.encode(entry)
+            last = entry["id"]
+            known.add(entry["id"])
+        rooted.append(line)
+    return rooted
+
+
+def _decoded(line: bytes) -> dict[str, Any]:
+    try:
+        entry = msgspec.json.decode(line)
+    except msgspec.MsgspecError:
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
+T = TypeVar("T")
+
+LONGEST_TAIL = 1000
+MOST_PLACES = 4096
+WEIGHED_EVERY = 32
+"""The memory of all open transcripts is added up each time this many were opened, because they grow."""
+LARGEST_IN_MEMORY = 64 << 20
+"""A larger compressed transcript is decompressed to a file when its tail is read."""
+
+
+class FileTranscriptStore:
+    """Keeps at most ``most_live`` unused transcripts in memory. One that is still in use stays the same object."""
+
+    def __init__(
+        self,
+        state_dir: str,
+        *,
+        clock: Clock,
+        store_path: Callable[[str], str] | None = None,
+        most_live: int = 128,
+        most_bytes: int = 256 << 20,
+    ) -> None:
+        self._locations = Locations(state_dir, store_path)
+        self._clock = clock
+        self._disk = Disk()
+        self._most_live = most_live
+        self._most_bytes = most_bytes
+        # By their real paths: two spellings of one file must not become two writers.
+        self._live: WeakValueDictionary[str, FileTranscript] = WeakValueDictionary()
+        self._recent: OrderedDict[str, FileTranscript] = OrderedDict()
+        self._opening: dict[str, asyncio.Task[FileTranscript]] = {}
+        self._changing: dict[str, asyncio.Task[Any]] = {}
+        """Files being compressed or made plain again."""
+        self._places: dict[TranscriptRef, str] = {}
+        """Found before: following links from every root to a file that is open anyway was a quarter of a turn."""
+        self._kept = 0
+
+    async def open(self, ref: TranscriptRef, *, cwd: str = "", create: bool = True) -> FileTranscript | None:
+        if (known := self._known(ref)) is not None:
+            return known
+        found = await self._plain(ref)
+        path, place = (found, os.path.realpath(found)) if found else self._locations.real_default(ref)
+        live = self._live.get(place)
+        if live is None and found is None and not create:
+            return None
+        self._note_place(ref, place)
+        if live is not None:
+            self._use(place, live)
+            return live
+        if found is None:
+            return self._keep(place, self._make(path, ref.session_id, cwd))
+        task = self._opening.get(place)
+        if task is None:
+            task = self._opening[place] = asyncio.create_task(self._load(place, path, ref.session_id, cwd))
+            task.add_done_callback(lambda _: self._opening.pop(place, None))
+        # The task is shielded, because other callers may wait for it too.
+        return await asyncio.shield(task)
+
+    def begin(self, ref: TranscriptRef, *, cwd: str = "") -> None:
+        path, place = self._locations.real_default(ref)
+        if ref.file is None and place not in self._live:
+            self._note_place(ref, place)
+            self._disk.make(self._keep(place, self._make(path, ref.session_id, cwd)).file)
+
+    def _known(self, ref: TranscriptRef) -> FileTranscript | None:
+        place = self._places.get(ref)
+        live = self._live.get(place) if place is not None else None
+        if place is None or live is None:
+            return None
+        self._use(place, live)
+        return live
+
+    def _note_place(self, ref: TranscriptRef, place: str) -> None:
+        if len(self._places) >= MOST_PLACES:
+            self._places.clear()
+        self._places[ref] = place
+
+    async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> FileTranscript:
+        path = self._locations.default(ref)
+        if path.exists():
+            raise FileExistsError(f"{path} exists already; a fork needs a new session id")
+        entries = await source.path_entries()
+        forked = self._make(path, ref.session_id, cwd, parent=source.path)
+        forked.begin_with(entries)
+        self._keep(os.path.realpath(path), forked)
+        # Labels that were given while another branch was active are not part of this one.
+        for entry_id, text in source.labels().items():
+            if entry_id in forked and forked.labels().get(entry_id) != text:
+                await forked.label(entry_id, text)
+        await forked.sync()
+        return forked
+
+    async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
+        limit = min(limit, LONGEST_TAIL)
+        path = self._locations.find(ref) if limit > 0 else None
+        if path is None and limit > 0 and (packed := self._locations.find_packed(ref)) is not None:
+            if (size := await asyncio.to_thread(unpacked_size, packed)) is not None and size <= LARGEST_IN_MEMORY:
+                return await asyncio.to_thread(read_packed_tail, packed, limit)
+            path = await self._plain(ref)
+        if path is None:
+            return []
+        live = self._live.get(os.path.realpath(path))
+        if live is not None:
+            return await live.shown_entries(limit)
+        try:
+            return await asyncio.to_thread(read_tail, path, limit)
+        except FileNotFoundError:
+            return []
+
+    def locate(self, ref: TranscriptRef) -> str | None:
+        path = self._locations.find(ref) or self._locations.find_packed(ref)
+        return str(path) if path is not None else None
+
+    def default_path(self, ref: TranscriptRef) -> str:
+        return str(self._locations.default(ref))
+
+    async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
+        stamp = f"{safe_file_name(reason)}.{iso_utc(self._clock.now_ms()).replace(':', '-')}"
+        archived: list[str] = []
+        for path in self._locations.all_found(ref):
+            place = os.path.realpath(path)
+            target = await asyncio.to_thread(_rename_free, path, stamp)
+            live = self._live.pop(place, None)
+            self._recent.pop(place, None)
+            if live is not None:
+                live.moved_to(target)
+            archived.append(str(target))
+        for packed in self._locations.all_packed(ref):
+            archived.append(str(await asyncio.to_thread(_rename_free, packed, stamp)))
+        return archived
+
+    async def shorten(self, ref: TranscriptRef, max_lines: int) -> Shortened:
+        path = await self._plain(ref)
+        if path is None:
+            return Shortened(archived=None, kept=0)
+        live = self._live.get(os.path.realpath(path))
+        if live is not None:
+            await live.sync()
+        stamp = iso_utc(self._clock.now_ms()).replace(":", "-")
+        shortened = await asyncio.to_thread(shorten_file, path, max_lines, path.with_name(f"{path.name}.bak.{stamp}"))
+        if shortened.archived is not None:
+            # The old object would write to the old file, so the next caller gets a new one.
+            await self.forget(ref.session_id)
+            if live is not None:
+                live.rest()
+        return shortened
+
+    async def compress(self, agent_id: str, before_ms: int, *, most: int = 200) -> Compressed:
+        done = Compressed()
+        for folder in self._locations.folders(agent_id):
+            for path in await asyncio.to_thread(old_files, folder, before_ms, most - done.files):
+                await self._pack(path, done)
+        return done
+
+    async def _pack(self, path: Path, done: Compressed) -> None:
+        place = os.path.realpath(path)
+        if place in self._opening or place in self._changing or not self._let_go(place):
+            return
+        try:
+            before, after = await self._change(place, partial(pack, path))
+        except (Changed, FileNotFoundError):
+            return
+        except OSError as error:
+            done.problems.append(f"{path}: {error}")
+            return
+        done.files, done.bytes_before, done.bytes_after = (
+            done.files + 1,
+            done.bytes_before + before,
+            done.bytes_after + after,
+        )
+
+    def _let_go(self, place: str) -> bool:
+        """Drops the transcript from memory. False when somebody else uses it."""
+        kept = self._recent.pop(place, None)
+        if kept is None:
+            return place not in self._live
+        if kept.busy:
+            self._recent[place] = kept
+            return False
+        kept.rest()
+        del kept
+        if (held := self._live.get(place)) is None:
+            return True
+        self._recent[place] = held
+        return False
+
+    async def _plain(self, ref: TranscriptRef) -> Path | None:
+        """Returns the plain file, which it decompresses if necessary. Nothing changes the file when this returns."""
+        while True:
+            path, packed = self._locations.find_either(ref)
+            target = path or (plain_name(packed) if packed is not None else None)
+            if target is None:
+                return None
+            if (busy := self._changing.get(os.path.realpath(target))) is not None:
+                await asyncio.wait([busy])
+            elif packed is None:
+                return target
+            else:
+                await self._change(os.path.realpath(target), partial(unpack, packed))
+
+    async def _change(self, place: str, work: Callable[[], T]) -> T:
+        """Compresses or decompresses a file. The work goes on to its end even if the caller is cancelled."""
+        task = asyncio.create_task(asyncio.to_thread(work))
+        self._changing[place] = task
+        task.add_done_callback(lambda _: self._changing.pop(place, None))
+        return await asyncio.shield(task)
+
+    async def forget(self, session_id: str) -> None:
+        for path, transcript in list(self._live.items()):
+            if transcript.session_id == session_id:
+                del self._live[path]
+                self._recent.pop(path, None)
+
+    async def close(self) -> None:
+        for task in (*self._opening.values(), *self._changing.values()):
+            await asyncio.wait([task])
+        for transcript in list(self._live.values()):
+            try:
+                await transcript.sync()
+            except OSError as error:
+                log.error("transcript %s may not be wholly on disk: %s", transcript.path, error)
+        await self._disk.close()
+        for transcript in list(self._live.values()):
+            transcript.rest()
+        self._recent.clear()
+
+    def _make(self, path: Path, session_id: str, cwd: str, parent: str | None = None) -> FileTranscript:
+        return FileTranscript(path, session_id, cwd=cwd, parent=parent, disk=self._disk, clock=self._clock)
+
+    async def _load(self, place: str, path: Path, session_id: str, cwd: str) -> FileTranscript:
+        transcript = self._make(path, session_id, cwd)
+        await asyncio.to_thread(transcript.load)
+        for warning in transcript.warnings:
+            log.warning("transcript %s: %s", path, warning)
+        return self._keep(place, transcript)
+
+    def _use(self, place: str, transcript: FileTranscript) -> None:
+        """Marks the transcript as the most recently used one."""
+        if place in self._recent:
+            self._recent.move_to_end(place)
+        else:
+            self._keep(place, transcript)
+
+    def _keep(self, place: str, transcript: FileTranscript) -> FileTranscript:
+        self._live[place] = self._recent[place] = transcript
+        self._recent.move_to_end(place)
+        self._kept += 1
+        if len(self._recent) > self._most_live:
+            self._rest_oldest()
+        if transcript.weight > self._most_bytes // self._most_live or self._kept % WEIGHED_EVERY == 0:
+            weight = sum(held.weight for held in self._recent.values())
+            while weight > self._most_bytes and len(self._recent) > 1:
+                weight -= self._rest_oldest()
+        return transcript
+
+    def _rest_oldest(self) -> int:
+        _, oldest = self._recent.popitem(last=False)
+        oldest.rest()
+        return oldest.weight
+
+
+def _rename_free(path: Path, stamp: str) -> Path:
+    """Renames a file to a free name. The stamp comes before the ending of a compressed file."""
+    ending = SUFFIX if path.name.endswith(SUFFIX) else ""
+    name = path.name.removesuffix(ending)
+    target, count = path.with_name(f"{name}.{stamp}{ending}"), 1
+    while target.exists():
+        target, count = path.with_name(f"{name}.{stamp}-{count}{ending}"), count + 1
+    path.rename(target)
+    sync_dir(path.parent)
+    return target

@@ -1,21 +1,26 @@
-"""What a command is given, the message's facts and the living parts of the Gateway, and what comes of a message."""
+"""A message on its way in: its facts, what a command is given to work with, and what comes of it."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.config.schema import Config
+from openclaw.inbound.attachments import Image
 from openclaw.inbound.command_text import Listening
 from openclaw.inbound.directives import ExecField
+from openclaw.inbound.message import Inbound
 from openclaw.models.catalogue import Catalogue
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import QueueWish
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.reset import MessageFacts, Rotation, ensure_fresh
+from openclaw.storage.base import MessageBody
 
 if TYPE_CHECKING:
     from openclaw.inbound.notices import Notices
@@ -127,3 +132,64 @@ Handler: TypeAlias = Callable[[CommandContext, Facts, str], Awaitable["str | Out
 
 It returns the reply, or an outcome. None: the message is not for this handler, and is looked at further.
 """
+
+
+Door: TypeAlias = Literal["channel", "chat", "program"]
+"""Where a message came in.
+
+- ``channel``: a messaging platform. The prompt carries an envelope, and what the Gateway says is delivered there.
+- ``chat``: ``chat.send`` or ``agent``, by the Gateway's owner. The prompt carries a time stamp.
+- ``program``: an HTTP client or the Gateway itself. The text is the prompt as it stands.
+"""
+
+
+class Incoming(msgspec.Struct, kw_only=True):
+    """One message on its way in. The door that it came through fills it in, and every step reads it."""
+
+    facts: Facts
+    """Who wrote, from where, to which session, and what the sender may do."""
+    text: str
+    """What the sender wrote."""
+    door: Door
+    run_id: str
+    """The idempotency key. A second message with the same id starts nothing."""
+    source: str
+    """``webchat``, ``agent``, ``openai`` or the id of a channel."""
+    route: dict[str, Any]
+    """Where the reply goes."""
+    inbound: Inbound | None = None
+    """The message as its channel handed it in. It is None at the other doors."""
+    reads_commands: bool = True
+    """Whether commands and settings in the text are meant as such."""
+    policy_channel: str | None = None
+    """The channel that the rules of the send policy see. None stands for the session's own."""
+    message_id: str = ""
+    """The id that the model is shown."""
+    body: MessageBody = MessageBody()
+    """What the caller wants for this run. The steps add the prompt and the settings found in the text."""
+    images: list[Image] = []
+    queue: QueueWish | None = None
+    """How the message waits behind a run. It overrides the session's queue settings."""
+    entry_fields: dict[str, Any] = {}
+    """What the message says about its session: channel, label, who spawned it."""
+    dedupe_keys: tuple[str, ...] = ()
+    """The keys of the channel messages that it was made of."""
+    watcher: str | None = None
+    """The connection that follows the run."""
+
+
+async def current_session(
+    facts: Facts, runtime: Runtime, dispatcher: Dispatcher, inbound: Inbound | None = None
+) -> tuple[SessionEntry, Rotation | None]:
+    """Returns the session that a new message belongs to. A new session replaces one that has expired."""
+    session = facts.session
+    told = MessageFacts(
+        channel=facts.channel,
+        chat_type=facts.chat_type,
+        thread=facts.thread_id is not None,
+        thread_label=inbound.thread_label if inbound else None,
+        parent_key=inbound.parent_session_key if inbound else None,
+    )
+    now = runtime.clock.now_ms()
+    busy = partial(dispatcher.occupied, session.key)
+    return await ensure_fresh(runtime, session.agent_id, session.key, told, now, busy=busy)
