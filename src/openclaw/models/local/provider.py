@@ -30,6 +30,7 @@ from openclaw.messages import (
 )
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text
 from openclaw.models.local.install import INSTALL_COMMAND, weights_path
+from openclaw.models.thinking import output_limit
 
 IDLE_S = 600.0
 LOAD_TIMEOUT_S = 120.0
@@ -151,7 +152,8 @@ class LocalProvider:
 
     async def _answer(self, worker: Worker, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         system, turns = turns_of(request)
-        limit = min(request.max_tokens or DEFAULT_MAX_TOKENS, request.model.max_tokens, worker.context // 2)
+        wanted = output_limit(request.model, request.max_tokens or DEFAULT_MAX_TOKENS, request.output_room)
+        limit = min(wanted, worker.context // 2)
         room = worker.context - limit
         budget = int(room * CHARS_PER_TOKEN)
         parts: list[str] = []
