@@ -207,12 +207,14 @@ def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = N
 
 def _fit(result: list[Message], room: int) -> list[Message]:
     if prompt_tokens(result) > room * MOST_SHORTENED:
-        result = _newest_turns(result, room * MOST_SHORTENED)
+        result = _newest_turns(result, room * MOST_SHORTENED) or result[_question(result) :]
     for shorten in _steps(result):
         if prompt_tokens(result) <= room:
             break
         shorten(room)
-    return result if prompt_tokens(result) <= room else _newest_turns(result, room)
+    if prompt_tokens(result) <= room:
+        return result
+    return _newest_turns(result, room) or _newest_steps(result, room)
 
 
 def _steps(result: list[Message]) -> Iterator[Callable[[int], None]]:
@@ -259,24 +261,34 @@ def _shorten_to_room(result: list[Message], place: int, room: int) -> None:
     result[place] = shortened(result[place], max(200, share * CHARS_PER_TOKEN - 200), drop_images=True)
 
 
+def _question(messages: Sequence[Message]) -> int:
+    return next(iter(_asked(messages)), len(messages))
+
+
+def _note() -> UserMessage:
+    return UserMessage(content=[TextBlock(text=FORGOTTEN)])
+
+
 def _newest_turns(result: list[Message], room: int) -> list[Message]:
-    """Leaves out whole turns from the beginning. A summary at the very beginning stays if it fits."""
-    note = UserMessage(content=[TextBlock(text=FORGOTTEN)])
+    """Leaves out whole turns from the beginning. A summary at the very beginning stays if it fits.
+
+    Returns nothing if the last turn alone is too large.
+    """
     starts = [place for place, message in enumerate(result) if isinstance(message, UserMessage)]
     first = result[:1] if starts[:1] == [0] else []
-    question = next(iter(_asked(result)), len(result))
+    question = _question(result)
     from_here = list(accumulate((prompt_tokens([message]) for message in reversed(result)), initial=0))[::-1]
-    for head in ([*first, note], [note]):
+    for head in ([*first, _note()], [_note()]):
         left = room - prompt_tokens(head)
         start = next((place for place in starts[1:] if place <= question and from_here[place] <= left), None)
         if start is not None:
             return [*head, *result[start:]]
-    return _newest_steps(result, room, note)
+    return []
 
 
-def _newest_steps(result: list[Message], room: int, note: UserMessage) -> list[Message]:
+def _newest_steps(result: list[Message], room: int) -> list[Message]:
     """Cuts a single turn that is too long to what people said in it and as many of its last steps as fit."""
-    asked = _asked(result)
+    asked, note = _asked(result), _note()
     chars = max(200, room * CHARS_PER_TOKEN // (4 * max(1, len(asked))))
     said = {place: shortened(result[place], chars, drop_images=True) for place in asked}
     while len(said) > 1 and prompt_tokens(said.values()) > room // 2:
