@@ -56,7 +56,6 @@ _RATE_LIMIT = _any_of(
     r"(?:tokens|requests) per (?:min|hour|day|second)",
     r"\bper[- ]minute\b",
     r"resource[_ ](?:has been )?exhausted",
-    r"exceeded your current quota",
     r"quota exceeded",
     r"usage limit",
 )
@@ -84,6 +83,7 @@ _TRANSIENT = _any_of(
     r"other side closed", r"fetch failed", r"upstream connect", r"reset before headers", r"terminated",
     r"retry delay",
 )  # fmt: skip
+_PASSING_QUOTA = _any_of(r"resource[_ ](?:has been )?exhausted", r"quota exceeded", r'"retryDelay"')
 _SUPPORTED_LEVELS = re.compile(r"supported values are:?\s*([^\n.]+)", re.IGNORECASE)
 _BY_STATUS: dict[int, Classified] = {
     401: Classified("auth", False),
@@ -133,7 +133,7 @@ def classify(status: int | None, text: str) -> Classified:
         # Several servers answer 400 to a wrong key or an empty account.
         found = _classify_words(text)
         return found if found.kind in ("auth", "billing") else Classified("format", False)
-    if status == 429 and "insufficient_quota" in text.lower():
+    if status == 429 and _is_quota_used_up(text):
         return Classified("billing", False)
     if status in _BY_STATUS:
         return _BY_STATUS[status]
@@ -142,8 +142,17 @@ def classify(status: int | None, text: str) -> Classified:
     return Classified("format", False)
 
 
-def _classify_words(text: str) -> Classified:
+def _is_quota_used_up(text: str) -> bool:
+    """Whether the account is empty. Google says the same of a limit per minute, but adds how long to wait."""
     if "insufficient_quota" in text.lower():
+        return True
+    return "exceeded your current quota" in text.lower() and not (
+        _PASSING_QUOTA.search(text) or _TRY_AGAIN.search(text)
+    )
+
+
+def _classify_words(text: str) -> Classified:
+    if _is_quota_used_up(text):
         return Classified("billing", False)
     table: tuple[tuple[ErrorKind, re.Pattern[str], bool], ...] = (
         ("overloaded", _OVERLOADED, True), ("rate_limit", _RATE_LIMIT, True), ("billing", _BILLING, False),

@@ -11,7 +11,7 @@ from openclaw.messages import ToolSpec
 from openclaw.text import clipped, short_duration
 from openclaw.tools.base import ToolContext, ToolResult, text_result
 from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
-from openclaw.tools.shell import TAIL_CHARS
+from openclaw.tools.shell_process import TAIL_CHARS
 
 DEFAULT_LOG_LINES = 200
 MAX_POLL_WAIT_MS = 120_000

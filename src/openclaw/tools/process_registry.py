@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping
 
 from openclaw.clock import Clock, SystemClock
 from openclaw.tools.base import ToolError
-from openclaw.tools.shell import CommandOutput, ShellProcess
+from openclaw.tools.shell_process import CommandOutput, ShellProcess
 
 log = logging.getLogger("openclaw.tools.processes")
 

@@ -19,15 +19,14 @@ from openclaw.tools.arguments import required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.exec.allowlist import RefusedCommand, evaluate, parse, resolve_program
 from openclaw.tools.exec.approvals import Approval, ApprovalRequest, ApprovalRules, Approvals, Decision
+from openclaw.tools.exec.environment import command_environment, working_directory
 from openclaw.tools.exec.settings import (
     CommandPolicy,
     ExecOverrides,
     ExecSettings,
     Fallback,
     HostRules,
-    command_environment,
     command_policy,
-    working_directory,
 )
 from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
 
@@ -130,9 +129,7 @@ class ExecTool:
         wanted = ShellCommand(
             command=text,
             cwd=cwd,
-            env=command_environment(
-                {**context.env, **os.environ}, arguments.get("env") or {}, self._settings.path_prepend
-            ),
+            env=command_environment(os.environ, context.env, arguments.get("env") or {}, self._settings.path_prepend),
             use_pty=bool(arguments.get("pty")),
             timeout=min(timeout, MAX_TIMEOUT_S) or None,
         )
