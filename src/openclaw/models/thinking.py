@@ -112,9 +112,3 @@ def reasoning_effort(level: ThinkingLevel, model: Model, *, vendor: bool = False
     version = gpt_version(model)
     quiet = version is not None and version >= (5, 1) and not any(name in model.id for name in ("codex", "pro"))
     return "none" if vendor and model.reasoning and quiet else None
-
-
-def fixes_temperature(body: dict[str, Any], model: Model) -> bool:
-    """Whether OpenAI would refuse a temperature. Its reasoning models do, unless reasoning is off."""
-    effort = body.get("reasoning_effort") or body.get("reasoning", {}).get("effort")
-    return model.reasoning and effort != "none"
