@@ -138,11 +138,11 @@ def test_a_failed_call_has_a_kind_and_may_or_may_not_be_tried_again(
      "connection refused", "other side closed", "fetch failed", "reset before headers", "terminated"],
 )  # fmt: skip
 def test_words_that_promise_a_later_success(text: str) -> None:
-    assert errors.is_transient(text)
+    assert errors.classify(None, text).retryable
 
 
 def test_overflow_is_never_tried_again_as_a_passing_failure() -> None:
-    assert not errors.is_transient("500 prompt is too long: 300000 tokens")
+    assert not errors.classify(None, "500 prompt is too long: 300000 tokens").retryable
 
 
 def test_a_refused_thinking_level_names_the_supported_ones() -> None:
