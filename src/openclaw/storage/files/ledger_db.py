@@ -280,8 +280,8 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 def accept_values(message: Accept) -> list[Any]:
     """Returns the values of ``ACCEPT_COLUMNS``."""
-    values = [getattr(message, name) for name in ACCEPT_COLUMNS]
-    return [value if isinstance(value, str) else encode(value) for value in values]
+    values = [(name, getattr(message, name)) for name in ACCEPT_COLUMNS]
+    return [encode(value) if name in ("route", "body") else value for name, value in values]
 
 
 def message_of(row: tuple[Any, ...]) -> LedgerRow:
