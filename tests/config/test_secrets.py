@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.config.schema import SecretRef
+from openclaw.config.schema.base import SecretRef
 from openclaw.config.secrets import (
     SENTINEL,
     SecretUnavailable,

@@ -177,9 +177,9 @@ COMMANDS = {
         "Talk with the agent in this terminal",
         run,
         (
-            Flag("--session", metavar="KEY", help="session key, id or label (default: the main session)"),
-            Flag("--agent", metavar="ID", help="agent to talk with (default: the default agent)"),
-            Flag("--history", metavar="N", type=int, default=10, help="messages to show on opening (10)"),
+            Flag("--session KEY", "session key, id or label (default: the main session)"),
+            Flag("--agent ID", "agent to talk with (default: the default agent)"),
+            Flag("--history N", "messages to show on opening (10)", type=int, default=10),
             *GATEWAY,
         ),
         example="openclaw chat --session main",

@@ -60,7 +60,7 @@ def _note_fallback(answer: dict[str, Any]) -> None:
         note(printable(f"Embeddings of {fallback.get('from')} not used: {fallback.get('reason')}"))
 
 
-_AGENT = Flag("--agent", param="agentId", metavar="ID", help="whose memory (default: the default agent's)")
+_AGENT = Flag("--agent ID", "whose memory (default: the default agent's)", param="agentId")
 
 COMMANDS = {
     "memory": Group(
@@ -69,12 +69,7 @@ COMMANDS = {
                 "Show what there is and where",
                 "memory.status",
                 (
-                    Flag(
-                        "--deep",
-                        param="deep",
-                        action="store_true",
-                        help="also ask the embedding provider whether it works",
-                    ),
+                    Flag("--deep", "also ask the embedding provider whether it works", param="deep"),
                     _AGENT,
                 ),
                 show=_show_status,
@@ -85,7 +80,7 @@ COMMANDS = {
                 "Bring the search index up to date",
                 "memory.index",
                 (
-                    Flag("--force", param="force", action="store_true", help="throw the index away and make it anew"),
+                    Flag("--force", "throw the index away and make it anew", param="force"),
                     _AGENT,
                 ),
                 show=_show_index,
@@ -96,20 +91,13 @@ COMMANDS = {
                 "Search the notes",
                 "memory.search",
                 (
-                    Flag("query", nargs="+", metavar="WORD", help="words to look for"),
+                    Flag("query WORD", "words to look for", nargs="+"),
+                    Flag("--max-results N", "at most N passages (default 6)", param="maxResults", type=int),
                     Flag(
-                        "--max-results",
-                        param="maxResults",
-                        metavar="N",
-                        type=int,
-                        help="at most N passages (default 6)",
-                    ),
-                    Flag(
-                        "--min-score",
+                        "--min-score X",
+                        "leave out what fits worse, 0 to 1 (default 0.35)",
                         param="minScore",
-                        metavar="X",
                         type=float,
-                        help="leave out what fits worse, 0 to 1 (default 0.35)",
                     ),
                     _AGENT,
                 ),

@@ -85,7 +85,7 @@ def _titled(row: dict[str, Any]) -> str:
     return f"{row['emoji']} {row['name']}" if row.get("emoji") else row["name"]
 
 
-_AGENT = Flag("--agent", param="agentId", metavar="ID", help="for this agent (default: the default agent)")
+_AGENT = Flag("--agent ID", "for this agent (default: the default agent)", param="agentId")
 
 COMMANDS = {
     "skills": Group(
@@ -94,8 +94,8 @@ COMMANDS = {
                 "List the skills of an agent",
                 "skills.status",
                 (
-                    Flag("--eligible", action="store_true", help="only skills that can be used"),
-                    Flag("-v", "--verbose", action="store_true", help="with files and what is missing"),
+                    Flag("--eligible", "only skills that can be used"),
+                    Flag("-v --verbose", "with files and what is missing"),
                     _AGENT,
                 ),
                 shape=_wanted,
@@ -105,7 +105,7 @@ COMMANDS = {
             "info": query(
                 "Show one skill and what it needs",
                 "skills.status",
-                (Flag("name", metavar="NAME", help="name of the skill"), _AGENT),
+                (Flag("name NAME", "name of the skill"), _AGENT),
                 shape=_named,
                 show=_show_one,
                 example="openclaw skills info weather",
