@@ -12,7 +12,7 @@ from openclaw.cli import target as targets
 from openclaw.cli.client import Client, from_args
 from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, GATEWAY, JSON, Action, Flag, Group, UserError, answer, query
 from openclaw.cli.status import health_query
-from openclaw.cli.terminal import print_json
+from openclaw.cli.terminal import note, print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,10 +48,28 @@ def run(args: argparse.Namespace) -> int:
         if not text.isdigit() or int(text) > 65535:
             raise UserError(f"OPENCLAW_GATEWAY_PORT is {text!r}: it must be a port number")
         port = int(text)
-    options = Options(
-        port=port, bind=args.bind, token=args.token, password=args.password, auth=args.auth, verbose=args.verbose
+    if args.force:
+        _make_room(port)
+    given = {name: getattr(args, name) for name in Options.__struct_fields__ if name != "port"}
+    return run_gateway(Options(port=port, **given))
+
+
+def _make_room(port: int | None) -> None:
+    """Stops the Gateway of this state directory. Another process that has the port is never stopped."""
+    import socket
+
+    if (pid := service.stop()) is not None:
+        note(f"Stopped the Gateway that was running (process {pid}).")
+    target = targets.resolve()
+    port = target.port if port is None else port
+    try:
+        socket.create_connection((target.host, port), timeout=1).close()
+    except OSError:
+        return
+    raise UserError(
+        f"Port {port} is taken by a process that is not the Gateway of {paths.state_dir()}; --force stops only that "
+        "one. Stop the process, or choose another port with --port."
     )
-    return run_gateway(options)
 
 
 def start(args: argparse.Namespace) -> int:
@@ -223,9 +241,9 @@ COMMANDS = {
                     Flag("--auth", "which kind of secret clients must show", choices=("token", "password")),
                     Flag("--token TOKEN", "the token (better: gateway.auth.token in the configuration)"),
                     Flag("--password PASSWORD", "the password (better: gateway.auth.password in the configuration)"),
-                    Flag("--allow-unconfigured", "start even if gateway.mode is not set"),
+                    Flag("--allow-unconfigured", "start even if gateway.mode is not local"),
                     Flag("--dev", "use the profile 'dev'"),
-                    Flag("--force", "end whatever listens on the port first"),
+                    Flag("--force", "first stop the Gateway that runs with this state directory"),
                     Flag("--verbose", "more on the console"),
                 ),
                 example="openclaw gateway run --port 18789",

@@ -87,6 +87,8 @@ def session_params(client: Client, session: str | None, agent: str | None) -> di
         params["agentId"] = agent
     if session and session != "main":
         params["sessionKey"] = find_session(client, session, agent)
+        if params["sessionKey"] is None:
+            raise UserError(f"No session found: {session}")
     elif not agent:
         params["sessionKey"] = "main"
     return params
@@ -99,16 +101,16 @@ def check_agent(client: Client, agent: str) -> None:
         raise UserError(f'Unknown agent id "{agent}". Use "openclaw agents list" to see configured agents.')
 
 
-def find_session(client: Client, name: str, agent: str | None = None) -> str:
-    """Returns the key of the session with this key, id or label."""
+def find_session(client: Client, name: str, agent: str | None) -> str | None:
+    """Returns the key of the session with this key, id or label; None when there is none."""
     scope = {"agentId": agent} if agent else {}
     for field in ("key", "sessionId", "label"):
         try:
             return str(client.call("sessions.resolve", {field: name, **scope})["key"])
         except GatewayError as error:
-            if not error.message.startswith(("No session found", "invalid sessions.resolve")):
+            if error.detail_code != "SESSION_NOT_FOUND":
                 raise
-    raise UserError(f"No session found: {name}")
+    return None
 
 
 def _send_to_channel(args: argparse.Namespace) -> int:

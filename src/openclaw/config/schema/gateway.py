@@ -6,7 +6,6 @@ from msgspec import field
 
 from openclaw.config.schema.base import Count, OpenMap, Port, Positive, Record, Sensitive
 
-
 _FILE_TYPES = ("text/plain", "text/markdown", "text/html", "text/csv", "application/json", "application/pdf")
 
 
