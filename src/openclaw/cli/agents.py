@@ -65,57 +65,53 @@ def _binding(agent_id: str, text: str) -> dict[str, Any]:
     return {"agentId": agent_id, "channel": channel, **({"accountId": account} if account else {})}
 
 
-COMMANDS = {
-    "agents": Group(
-        {
-            "list": query(
-                "List the configured agents",
-                "agents.list",
-                (Flag("--bindings", "also show which messages each agent gets"),),
-                params=lambda args: {"details": True},
-                shape=_rows,
-                show=_show_list,
-                example="openclaw agents list --json",
-            ),
-            "add": Action(
-                "Add an agent",
-                add,
-                (
-                    Flag("name NAME", "the agent's name; its id is made from it"),
-                    Flag("--workspace DIR", "its folder (default: workspace-<id> in the state directory)"),
-                    Flag("--model MODEL", "its model, in place of the default"),
-                    Flag("--emoji EMOJI"),
-                    Flag("--bind CHANNEL[:ACCOUNT]", "messages it gets", action="append", default=[]),
-                    JSON,
-                    *GATEWAY,
-                ),
-                example="openclaw agents add Work --bind signal:work",
-            ),
-            "delete": Action(
-                "Delete an agent",
-                delete,
-                (
-                    Flag("id ID"),
-                    Flag("--force", "do not ask"),
-                    Flag("--keep-files", "leave its workspace and sessions where they are"),
-                    JSON,
-                    *GATEWAY,
-                ),
-                example="openclaw agents delete work",
-            ),
-            "bind": Action(
-                "Send messages of a channel to an agent",
-                bind,
-                (
-                    Flag("id ID", "the agent"),
-                    Flag("channel CHANNEL[:ACCOUNT]", "the channel, and the account where there are several"),
-                    Flag("--peer KIND:ID", "only one chat, e.g. group:12345 or direct:+15550001"),
-                    JSON,
-                    *GATEWAY,
-                ),
-                example="openclaw agents bind work signal",
-            ),
-        },
-        default="list",
-    )
+_ACTIONS = {
+    "list": query(
+        "List the configured agents",
+        "agents.list",
+        (Flag("--bindings", "also show which messages each agent gets"),),
+        params=lambda args: {"details": True},
+        shape=_rows,
+        show=_show_list,
+        example="openclaw agents list --json",
+    ),
+    "add": Action(
+        "Add an agent",
+        add,
+        (
+            Flag("name NAME", "the agent's name; its id is made from it"),
+            Flag("--workspace DIR", "its folder (default: workspace-<id> in the state directory)"),
+            Flag("--model MODEL", "its model, in place of the default"),
+            Flag("--emoji EMOJI"),
+            Flag("--bind CHANNEL[:ACCOUNT]", "messages it gets", action="append", default=[]),
+            JSON,
+            *GATEWAY,
+        ),
+        example="openclaw agents add Work --bind signal:work",
+    ),
+    "delete": Action(
+        "Delete an agent",
+        delete,
+        (
+            Flag("id ID"),
+            Flag("--force", "do not ask"),
+            Flag("--keep-files", "leave its workspace and sessions where they are"),
+            JSON,
+            *GATEWAY,
+        ),
+        example="openclaw agents delete work",
+    ),
+    "bind": Action(
+        "Send messages of a channel to an agent",
+        bind,
+        (
+            Flag("id ID", "the agent"),
+            Flag("channel CHANNEL[:ACCOUNT]", "the channel, and the account where there are several"),
+            Flag("--peer KIND:ID", "only one chat, e.g. group:12345 or direct:+15550001"),
+            JSON,
+            *GATEWAY,
+        ),
+        example="openclaw agents bind work signal",
+    ),
 }
+COMMANDS = {"agents": Group(_ACTIONS, default="list")}

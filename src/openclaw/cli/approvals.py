@@ -70,34 +70,30 @@ def _settings(rules: dict[str, Any]) -> str:
     return ", ".join(said) or "as configured"
 
 
-COMMANDS = {
-    "approvals": Group(
-        {
-            "get": query("Show the rules", "exec.approvals.get", show=_show, example="openclaw approvals get"),
-            "set": Action(
-                "Replace the rules",
-                set_rules,
-                (
-                    Flag("--file FILE", "the new rules as JSON; without it they are read from stdin"),
-                    Flag("--stdin", "read them from stdin"),
-                    JSON,
-                    *GATEWAY,
-                ),
-                example="openclaw approvals set --file rules.json",
-            ),
-            "allowlist": Action(
-                "Add or remove a program that may always run",
-                allowlist,
-                (
-                    Flag("verb", "what to do with the program", choices=("add", "remove")),
-                    Flag("pattern PATTERN", 'full path of a program, with * as in "/usr/bin/git*"'),
-                    Flag("--agent ID", "for this agent only; otherwise for all", default="*"),
-                    JSON,
-                    *GATEWAY,
-                ),
-                example="openclaw approvals allowlist add /usr/bin/git --agent main",
-            ),
-        },
-        default="get",
-    )
+_ACTIONS = {
+    "get": query("Show the rules", "exec.approvals.get", show=_show, example="openclaw approvals get"),
+    "set": Action(
+        "Replace the rules",
+        set_rules,
+        (
+            Flag("--file FILE", "the new rules as JSON; without it they are read from stdin"),
+            Flag("--stdin", "read them from stdin"),
+            JSON,
+            *GATEWAY,
+        ),
+        example="openclaw approvals set --file rules.json",
+    ),
+    "allowlist": Action(
+        "Add or remove a program that may always run",
+        allowlist,
+        (
+            Flag("verb", "what to do with the program", choices=("add", "remove")),
+            Flag("pattern PATTERN", 'full path of a program, with * as in "/usr/bin/git*"'),
+            Flag("--agent ID", "for this agent only; otherwise for all", default="*"),
+            JSON,
+            *GATEWAY,
+        ),
+        example="openclaw approvals allowlist add /usr/bin/git --agent main",
+    ),
 }
+COMMANDS = {"approvals": Group(_ACTIONS, default="get")}

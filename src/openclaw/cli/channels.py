@@ -73,21 +73,15 @@ def _state(account: dict[str, Any], now: float) -> str:
     return ", ".join([state, *details])
 
 
-COMMANDS = {
-    "channels": Group(
-        {
-            "list": Action(
-                "List the configured accounts", list_channels, (JSON, *GATEWAY), example="openclaw channels list"
-            ),
-            "status": query(
-                "Show which accounts are connected",
-                "channels.status",
-                (Flag("--probe", "ask each platform now whether it answers", param="probe"),),
-                show=_show_status,
-                failed=_is_down,
-                example="openclaw channels status --probe",
-            ),
-        },
-        default="status",
-    )
+_ACTIONS = {
+    "list": Action("List the configured accounts", list_channels, (JSON, *GATEWAY), example="openclaw channels list"),
+    "status": query(
+        "Show which accounts are connected",
+        "channels.status",
+        (Flag("--probe", "ask each platform now whether it answers", param="probe"),),
+        show=_show_status,
+        failed=_is_down,
+        example="openclaw channels status --probe",
+    ),
 }
+COMMANDS = {"channels": Group(_ACTIONS, default="status")}

@@ -229,66 +229,58 @@ def _cost(totals: dict[str, Any]) -> str:
 
 _PORT = Flag("--port PORT", "port for WebSocket and HTTP", type=_port)
 
-COMMANDS = {
-    "gateway": Group(
-        {
-            "run": Action(
-                "Run the Gateway in this terminal",
-                run,
-                (
-                    Flag("--port PORT", "port for WebSocket and HTTP (18789)", type=_port),
-                    Flag("--bind", "which addresses to listen on (loopback)", choices=BINDS),
-                    Flag("--auth", "which kind of secret clients must show", choices=("token", "password")),
-                    Flag("--token TOKEN", "the token (better: gateway.auth.token in the configuration)"),
-                    Flag("--password PASSWORD", "the password (better: gateway.auth.password in the configuration)"),
-                    Flag("--allow-unconfigured", "start even if gateway.mode is not local"),
-                    Flag("--dev", "use the profile 'dev'"),
-                    Flag("--force", "first stop the Gateway that runs with this state directory"),
-                    Flag("--verbose", "more on the console"),
-                ),
-                example="openclaw gateway run --port 18789",
-            ),
-            "start": Action(
-                "Start the Gateway in the background", start, (_PORT, JSON), example="openclaw gateway start"
-            ),
-            "stop": Action(
-                "Stop the Gateway; it finishes what it must", stop, (JSON,), example="openclaw gateway stop"
-            ),
-            "restart": Action("Stop and start again", restart, (_PORT, JSON), example="openclaw gateway restart"),
-            "status": Action(
-                "Is it installed, running, answering?",
-                status,
-                (Flag("--no-probe", "do not ask the Gateway itself"), JSON, *GATEWAY),
-                example="openclaw gateway status --json",
-            ),
-            "call": Action(
-                "Call a method of the Gateway and print its answer",
-                call,
-                (
-                    Flag("method METHOD", "e.g. sessions.list"),
-                    Flag("--params JSON", "the parameters, a JSON object", default="{}"),
-                    Flag("--expect-final", "wait for the last answer (always done)"),
-                    JSON,
-                    *GATEWAY,
-                ),
-                example="openclaw gateway call sessions.list --params '{\"limit\": 5}' --json",
-            ),
-            "health": health_query("openclaw gateway health"),
-            "usage-cost": query(
-                "What the models used and cost, by day",
-                "usage.cost",
-                (Flag("--days N", "today and the days before it (default: 30)", param="days", type=int, default=30),),
-                show=_show_cost,
-                example="openclaw gateway usage-cost --days 7",
-            ),
-            "install": Action(
-                "Install the Gateway as a systemd user service",
-                install,
-                (Flag("--force", "replace an installed service"), _PORT, JSON),
-                example="openclaw gateway install",
-            ),
-            "uninstall": Action("Remove the service", uninstall, (JSON,), example="openclaw gateway uninstall"),
-        },
-        default="run",
-    )
+_ACTIONS = {
+    "run": Action(
+        "Run the Gateway in this terminal",
+        run,
+        (
+            Flag("--port PORT", "port for WebSocket and HTTP (18789)", type=_port),
+            Flag("--bind", "which addresses to listen on (loopback)", choices=BINDS),
+            Flag("--auth", "which kind of secret clients must show", choices=("token", "password")),
+            Flag("--token TOKEN", "the token (better: gateway.auth.token in the configuration)"),
+            Flag("--password PASSWORD", "the password (better: gateway.auth.password in the configuration)"),
+            Flag("--allow-unconfigured", "start even if gateway.mode is not local"),
+            Flag("--dev", "use the profile 'dev'"),
+            Flag("--force", "first stop the Gateway that runs with this state directory"),
+            Flag("--verbose", "more on the console"),
+        ),
+        example="openclaw gateway run --port 18789",
+    ),
+    "start": Action("Start the Gateway in the background", start, (_PORT, JSON), example="openclaw gateway start"),
+    "stop": Action("Stop the Gateway; it finishes what it must", stop, (JSON,), example="openclaw gateway stop"),
+    "restart": Action("Stop and start again", restart, (_PORT, JSON), example="openclaw gateway restart"),
+    "status": Action(
+        "Is it installed, running, answering?",
+        status,
+        (Flag("--no-probe", "do not ask the Gateway itself"), JSON, *GATEWAY),
+        example="openclaw gateway status --json",
+    ),
+    "call": Action(
+        "Call a method of the Gateway and print its answer",
+        call,
+        (
+            Flag("method METHOD", "e.g. sessions.list"),
+            Flag("--params JSON", "the parameters, a JSON object", default="{}"),
+            Flag("--expect-final", "wait for the last answer (always done)"),
+            JSON,
+            *GATEWAY,
+        ),
+        example="openclaw gateway call sessions.list --params '{\"limit\": 5}' --json",
+    ),
+    "health": health_query("openclaw gateway health"),
+    "usage-cost": query(
+        "What the models used and cost, by day",
+        "usage.cost",
+        (Flag("--days N", "today and the days before it (default: 30)", param="days", type=int, default=30),),
+        show=_show_cost,
+        example="openclaw gateway usage-cost --days 7",
+    ),
+    "install": Action(
+        "Install the Gateway as a systemd user service",
+        install,
+        (Flag("--force", "replace an installed service"), _PORT, JSON),
+        example="openclaw gateway install",
+    ),
+    "uninstall": Action("Remove the service", uninstall, (JSON,), example="openclaw gateway uninstall"),
 }
+COMMANDS = {"gateway": Group(_ACTIONS, default="run")}

@@ -24,11 +24,7 @@ MAX_CHARS = 200_000
 MAX_IMAGE_BYTES = 5_000_000
 MAX_TEXT_BYTES = 4 * (MAX_CHARS + 2)
 """The bytes to read of a file: enough to see that its text is too long."""
-_IMAGE_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-)
+_IMAGE_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 
 
 def send(args: argparse.Namespace) -> int:
@@ -259,7 +255,7 @@ COMMANDS = {
                     *GATEWAY,
                 ),
                 example='openclaw message send "Summarise this" --context notes.md',
-            ),
+            )
         }
     ),
     "agent": Action(

@@ -125,12 +125,7 @@ def _surroundings(client: Client, status: dict[str, Any], latency: int | None, e
     label = f"{system.sysname.lower()} {system.release} ({system.machine})"
     return {
         "cli": {"version": __version__},
-        "os": {
-            "platform": system.sysname.lower(),
-            "arch": system.machine,
-            "release": system.release,
-            "label": label,
-        },
+        "os": {"platform": system.sysname.lower(), "arch": system.machine, "release": system.release, "label": label},
         "stateDir": paths.state_dir(),
         "configPath": client.target.config_path,
         "gateway": gateway,
