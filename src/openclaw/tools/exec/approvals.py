@@ -319,10 +319,11 @@ class ApprovalRules:
             raise ToolError(f"exec is denied: {bad}") from None
         own, everyone = file.agents.get(agent_id, Rules()), file.agents.get("*", Rules())
         layers = (own, everyone, file.defaults)
+        fallbacks = [layer.ask_fallback for layer in layers if layer.ask_fallback]
         return HostRules(
             security=next((layer.security for layer in layers if layer.security), None),
             ask=next((layer.ask for layer in layers if layer.ask), None),
-            ask_fallback=next((layer.ask_fallback for layer in layers if layer.ask_fallback), "deny"),
+            ask_fallback=fallbacks[0] if fallbacks else "deny",
             allowlist=tuple(entry.pattern for layer in (everyone, own) for entry in layer.allowlist),
         )
 

@@ -25,7 +25,7 @@ SECURITY_LEVELS: tuple[Security, ...] = ("deny", "allowlist", "full")
 """The security levels. The strictest comes first."""
 ASK_LEVELS: tuple[Ask, ...] = ("always", "on-miss", "off")
 """When a person is asked. The level that asks most often comes first."""
-Level = TypeVar("Level", Security, Ask)
+Level = TypeVar("Level", bound=str)
 
 
 class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
@@ -123,10 +123,10 @@ def command_policy(
     if mode == "full":
         return CommandPolicy(host=host, security="full", ask="off")
     configured = overrides.security or settings.security or ("allowlist" if host == "gateway" else "full")
-    security = strictest(SECURITY_LEVELS, configured, arguments.get("security"), rules.security)
+    security: Security = strictest(SECURITY_LEVELS, configured, arguments.get("security"), rules.security)
     if security == "deny":
         raise ToolError("exec is denied (security=deny)")
-    ask = strictest(ASK_LEVELS, overrides.ask or settings.ask, arguments.get("ask"), rules.ask)
+    ask: Ask = strictest(ASK_LEVELS, overrides.ask or settings.ask, arguments.get("ask"), rules.ask)
     return CommandPolicy(host=host, security=security, ask=ask)
 
 
