@@ -10,7 +10,7 @@ from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.outbound.usage_text import duration, shortened
 from openclaw.runs.queue import RunRecord, queue_settings
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.typed_text import without_wrappers
+from openclaw.sessions.prompt_prefix import without_wrappers
 from openclaw.storage.base import AbortReason
 
 OPTIONS = (

@@ -172,8 +172,11 @@ def open_ledger(path: Path, now_ms: int) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         raise LedgerError(f"the ledger {path} cannot be opened: {error}") from error
     except sqlite3.DatabaseError as error:
-        aside = _set_aside(path, now_ms)
-        log.error("the ledger %s is damaged (%s); it was kept as %s and a new one was begun", path, error, aside)
+        aside = path.with_name(f"{path.name}.corrupt-{now_ms}")
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        log.error("the ledger %s is damaged (%s); it was kept as %s and a new one was begun", path, error, aside.name)
         return _connect(path)
 
 
@@ -186,7 +189,10 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA busy_timeout = 5000")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        _check(connection, path)
+        if path.stat().st_size <= _CHECKED_UP_TO:
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
         _migrate(connection, path)
         connection.executescript(_TELL_STORY)
         _lengthen_log(path)
@@ -207,13 +213,6 @@ def _lengthen_log(path: Path) -> None:
             log.write(bytes(missing))
             log.flush()
             os.fsync(log.fileno())
-
-
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    if path.stat().st_size <= _CHECKED_UP_TO:
-        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
@@ -253,14 +252,6 @@ def delivery_from_sentence(sentence: str) -> tuple[int, DeliveryCode, str]:
     if found := _DOUBT.match(sentence):
         return int(found[1] or 1), DeliveryCode.NONE, sentence[found.end() :]
     return 0, DeliveryCode.NONE, sentence
-
-
-def _set_aside(path: Path, now_ms: int) -> str:
-    aside = path.with_name(f"{path.name}.corrupt-{now_ms}")
-    for suffix in ("", "-wal", "-shm"):
-        with contextlib.suppress(FileNotFoundError):
-            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
-    return aside.name
 
 
 # Rows and records. A column has the name of its field; only a ``Reason`` takes two columns, ``code`` and ``detail``.

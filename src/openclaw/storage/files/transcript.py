@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from openclaw import json_text
 from openclaw.clock import Clock, iso_utc
 from openclaw.messages import AssistantMessage, ToolResultMessage, UserMessage
@@ -77,10 +75,6 @@ class FileTranscript:
         return self._index.ids[self._leaf] if self._leaf >= 0 else None
 
     @property
-    def header(self) -> dict[str, Any] | None:
-        return self._index.header
-
-    @property
     def warnings(self) -> list[str]:
         return list(self._index.warnings)
 
@@ -134,8 +128,10 @@ class FileTranscript:
             if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
                 raise ValueError(f"a transcript entry needs a type other than 'session', got {kind!r}")
             read_back = read_back or kind == "compaction"
-        if self._file.look() == 0:
-            self._notice_removal()
+        if self._file.look() == 0 and (self._index.header is not None or self._index.ids):
+            self._index = TranscriptIndex()
+            self._index.warn("the file was removed while it was in use; it was begun anew")
+            self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
         if not self._file.end_is_sure:
             self._find_newest()
         index = self._index
@@ -202,13 +198,6 @@ class FileTranscript:
             if (drawn := secrets.token_hex(4)) not in self._index.by_id:
                 return drawn
         return str(uuid.uuid4())
-
-    def _notice_removal(self) -> None:
-        """Starts the transcript anew when its file has become empty."""
-        if self._index.header is not None or self._index.ids:
-            self._index = TranscriptIndex()
-            self._index.warn("the file was removed while it was in use; it was begun anew")
-            self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
 
     def begin_with(self, entries: Sequence[Entry]) -> None:
         """Fills a new transcript with a branch of another one. The lines are copied in one write."""
@@ -366,39 +355,27 @@ class Locations:
         home, name = self._home(ref), session_file_name(ref.session_id, ref.thread_id)
         return Path(home, name), f"{self._real(home)}{os.sep}{name}"
 
-    def find(self, ref: TranscriptRef) -> Path | None:
-        return next(self._plain(ref, self._candidates(ref)), None)
-
-    def find_packed(self, ref: TranscriptRef) -> Path | None:
-        """Returns the compressed file."""
-        return next(self._packed(ref, self._candidates(ref)), None)
-
     def find_either(self, ref: TranscriptRef) -> tuple[Path | None, Path | None]:
         """Returns the plain file, or else the compressed one."""
-        candidates = self._candidates(ref)
-        plain = next(self._plain(ref, candidates), None)
-        packed = next(self._packed(ref, candidates), None) if plain is None else None
+        plain = next(self.plain(ref), None)
+        packed = next(self.packed(ref), None) if plain is None else None
         if plain is None and packed is None:
             # The file may have been decompressed between the two searches.
-            plain = next(self._plain(ref, candidates), None)
+            plain = next(self.plain(ref), None)
         return plain, packed
-
-    def all_found(self, ref: TranscriptRef) -> list[Path]:
-        return _distinct(self._plain(ref, self._candidates(ref)))
-
-    def all_packed(self, ref: TranscriptRef) -> list[Path]:
-        return _distinct(self._packed(ref, self._candidates(ref)))
 
     def folders(self, agent_id: str) -> list[Path]:
         """Returns the folders of this agent's transcripts, also those of older versions."""
         *own, _ = self._places(agent_id)
         return _distinct(Path(folder) for folder in own)
 
-    def _plain(self, ref: TranscriptRef, candidates: list[str]) -> Iterator[Path]:
-        return (Path(path) for path in candidates if os.path.isfile(path) and self._is_inside(path, ref))
+    def plain(self, ref: TranscriptRef) -> Iterator[Path]:
+        """Yields the plain files that may hold the transcript, the right one first."""
+        return (Path(path) for path in self._candidates(ref) if os.path.isfile(path) and self._is_inside(path, ref))
 
-    def _packed(self, ref: TranscriptRef, candidates: list[str]) -> Iterator[Path]:
-        for path in candidates:
+    def packed(self, ref: TranscriptRef) -> Iterator[Path]:
+        """Yields the compressed files that may hold the transcript, the right one first."""
+        for path in self._candidates(ref):
             packed = path + SUFFIX
             if os.path.isfile(packed) and not os.path.islink(packed) and self._is_inside(path, ref):
                 yield Path(packed)
@@ -468,7 +445,7 @@ def shorten_file(path: Path, max_lines: int, archive: Path) -> Shortened:
     The archive is made first, and the new file replaces the old one in one step. So a crash loses nothing.
     """
     lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
-    header = lines[:1] if lines and _decoded(lines[0]).get("type") == "session" else []
+    header = lines[:1] if lines and fields_of(lines[0]).get("type") == "session" else []
     entries = lines[len(header) :]
     if len(entries) <= max_lines:
         return Shortened(archived=None, kept=len(entries))
@@ -484,23 +461,15 @@ def _rerooted(lines: list[bytes]) -> list[bytes]:
     last: str | None = None
     rooted: list[bytes] = []
     for line in lines:
-        entry = _decoded(line)
+        entry = fields_of(line)
         if isinstance(entry.get("id"), str):
             if entry.get("parentId") not in known:
                 entry["parentId"] = last
-                line = msgspec.json.encode(entry)
+                line = json_text.encode(entry)
             last = entry["id"]
             known.add(entry["id"])
         rooted.append(line)
     return rooted
-
-
-def _decoded(line: bytes) -> dict[str, Any]:
-    try:
-        entry = msgspec.json.decode(line)
-    except msgspec.MsgspecError:
-        return {}
-    return entry if isinstance(entry, dict) else {}
 
 
 T = TypeVar("T")
@@ -597,8 +566,10 @@ class FileTranscriptStore:
 
     async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
         limit = min(limit, LONGEST_TAIL)
-        path = self._locations.find(ref) if limit > 0 else None
-        if path is None and limit > 0 and (packed := self._locations.find_packed(ref)) is not None:
+        if limit <= 0:
+            return []
+        path = next(self._locations.plain(ref), None)
+        if path is None and (packed := next(self._locations.packed(ref), None)) is not None:
             if (size := await asyncio.to_thread(unpacked_size, packed)) is not None and size <= LARGEST_IN_MEMORY:
                 return await asyncio.to_thread(read_packed_tail, packed, limit)
             path = await self._plain(ref)
@@ -613,7 +584,8 @@ class FileTranscriptStore:
             return []
 
     def locate(self, ref: TranscriptRef) -> str | None:
-        path = self._locations.find(ref) or self._locations.find_packed(ref)
+        plain, packed = self._locations.find_either(ref)
+        path = plain or packed
         return str(path) if path is not None else None
 
     def default_path(self, ref: TranscriptRef) -> str:
@@ -622,7 +594,7 @@ class FileTranscriptStore:
     async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
         stamp = f"{safe_file_name(reason)}.{iso_utc(self._clock.now_ms()).replace(':', '-')}"
         archived: list[str] = []
-        for path in self._locations.all_found(ref):
+        for path in _distinct(self._locations.plain(ref)):
             place = os.path.realpath(path)
             target = await asyncio.to_thread(_rename_free, path, stamp)
             live = self._live.pop(place, None)
@@ -630,7 +602,7 @@ class FileTranscriptStore:
             if live is not None:
                 live.moved_to(target)
             archived.append(str(target))
-        for packed in self._locations.all_packed(ref):
+        for packed in _distinct(self._locations.packed(ref)):
             archived.append(str(await asyncio.to_thread(_rename_free, packed, stamp)))
         return archived
 
