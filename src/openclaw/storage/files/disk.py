@@ -126,10 +126,6 @@ class AppendFile:
         self._fd = -1
         self._size = 0
         self._torn = False
-        self._end = 0
-        """Where the last append ended, if no other program wrote just before it."""
-        self.end_is_sure = True
-        """False after an append, until ``look`` or ``drift`` has compared ``_end`` with the file."""
         self._written = 0
         self._synced = 0
         self._named_on_disk = False
@@ -149,42 +145,30 @@ class AppendFile:
         if status is None or status.st_nlink == 0:
             status = self._open()
         size = status.st_size
-        if size == self._size:
-            self.end_is_sure = True
-        else:
+        if size != self._size:
             self._size = size
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
         return size
 
     def append(self, data: bytes, *, looked: bool = False) -> int:
-        """Writes ``data`` at the end and returns its offset, which ``drift`` may correct.
+        """Writes ``data`` at the end and returns its offset.
 
         ``looked`` says that the caller has called ``look`` in this step of the event loop.
         """
         faults.write(self.path)
         if not looked:
             self.look()
-        if self._torn:
+        torn = self._torn
+        if torn:
             data = b"\n" + data
         written = os.write(self._fd, data)
         while written < len(data):
             # A short write is continued, or the error that caused it is raised. Then the next append sees a torn line.
             written += os.write(self._fd, memoryview(data)[written:])
-        start, self._torn = self._size + self._torn, not data.endswith(b"\n")
-        self._size = self._end = self._size + len(data)
-        self.end_is_sure = False
+        self._torn = not data.endswith(b"\n")
+        self._size = os.lseek(self._fd, 0, os.SEEK_CUR)  # Another program may have written just before.
         self._written += 1
-        return start
-
-    def drift(self) -> int:
-        """Returns how far after its offset the last append really is, because another program wrote just before it.
-
-        It is not part of ``append``, because a system call costs 20 µs when other threads wait for the interpreter.
-        """
-        if self.end_is_sure or self._fd < 0:
-            return 0
-        self.end_is_sure = True
-        return os.lseek(self._fd, 0, os.SEEK_CUR) - self._end
+        return self._size - len(data) + torn
 
     @property
     def is_durable(self) -> bool:
@@ -261,7 +245,7 @@ class AppendFile:
             before, self._fd = self._fd, fd
         if before >= 0:
             os.close(before)
-        self._size, self.end_is_sure = -1, True
+        self._size = -1
         status = os.fstat(self._fd)
         self._named_on_disk = self._named_on_disk and status.st_size > 0
         return status

@@ -44,6 +44,7 @@ from openclaw.storage.files.ledger_db import (
     SELECT_PARTS,
     SELECT_TOOL_CALLS,
     LedgerError,
+    accept_fields,
     accept_values,
     message_of,
     open_ledger,
@@ -304,7 +305,7 @@ class AcceptOperation(BatchableOperation):
         for ledger_id, one in enumerate(operations, start=(inserted.lastrowid or 0) - len(operations) + 1):
             if one.message.dedupe_keys:
                 remember_seen(db, one.message.dedupe_keys, one.now)
-            fields = {name: getattr(one.message, name) for name in ACCEPT_COLUMNS}
+            fields = dict(zip(ACCEPT_COLUMNS, accept_fields(one.message), strict=True))
             rows.append((LedgerRow(id=ledger_id, accepted_at=one.now, **fields), True))
         return rows
 
@@ -376,7 +377,6 @@ def end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
     return row[0] if row[1] is not None else None
 
 
-_STEPS = frozenset({"accepted", "queued", "running"})
 _LOOKED_THROUGH = 20_000
 """How many of the latest messages a search by state may read."""
 
@@ -410,7 +410,7 @@ class FileLedger:
     async def advance(
         self, ledger_id: int, state: MessageState, reason: Reason = NO_REASON, *, session_id: str | None = None
     ) -> None:
-        if state not in _STEPS:
+        if state in END_STATES:
             raise ValueError(f"'{state}' ends a message: use finish")
         now = self._clock.now_ms()
         await self._thread.run(lambda db: _advance(db, ledger_id, state, reason, session_id, now))

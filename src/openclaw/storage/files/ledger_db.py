@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sqlite3
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,9 @@ def delivery_from_sentence(sentence: str) -> tuple[int, DeliveryCode, str]:
 # Rows and records. A column has the name of its field; only a ``Reason`` takes two columns, ``code`` and ``detail``.
 
 ACCEPT_COLUMNS = tuple(name for name in Accept.__struct_fields__ if name != "dedupe_keys")
+accept_fields = attrgetter(*ACCEPT_COLUMNS)
+"""Returns the fields of a message in the order of ``ACCEPT_COLUMNS``."""
+_JSON_COLUMNS = frozenset({"route", "body"})
 _MESSAGE_COLUMNS = (
     *(name for name in LedgerRow.__struct_fields__ if name not in ("dedupe_keys", "reason")),
     "code",
@@ -271,8 +275,8 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 def accept_values(message: Accept) -> list[Any]:
     """Returns the values of ``ACCEPT_COLUMNS``."""
-    values = [(name, getattr(message, name)) for name in ACCEPT_COLUMNS]
-    return [encode(value) if name in ("route", "body") else value for name, value in values]
+    values = zip(ACCEPT_COLUMNS, accept_fields(message), strict=True)
+    return [encode(value) if name in _JSON_COLUMNS else value for name, value in values]
 
 
 def message_of(row: tuple[Any, ...]) -> LedgerRow:

@@ -150,8 +150,16 @@ def _list_the_rest(
     if current is None:
         return
     merged = dict(current)
-    for key, entry in _unlisted(transcripts, merged, agent).items():
-        merged.setdefault(key, entry)
+    # The oldest layout had no store.
+    listed = {entry.get("sessionId") for entry in merged.values() if isinstance(entry, dict)}
+    for path in transcripts:
+        if path.stem not in listed and "-topic-" not in path.stem:
+            entry = {
+                "sessionId": path.stem,
+                "updatedAt": path.stat().st_mtime_ns // 1_000_000,
+                "sessionFile": str(path),
+            }
+            merged.setdefault(f"agent:{agent}:imported:{path.stem.lower()}", entry)
     _choose_main(merged, main_session_key(agent, **naming))
     _save(home, current, merged, report)
 
@@ -187,20 +195,6 @@ def _canonical_entries(
         if name not in entries or updated_at(entry) > updated_at(entries[name]):
             entries[name] = entry
     return entries
-
-
-def _unlisted(transcripts: list[Path], merged: Mapping[str, Any], agent: str) -> dict[str, dict[str, Any]]:
-    """Makes entries for transcripts that no store lists. The oldest layout had no store."""
-    listed = {entry.get("sessionId") for entry in merged.values() if isinstance(entry, dict)}
-    return {
-        f"agent:{agent}:imported:{path.stem.lower()}": {
-            "sessionId": path.stem,
-            "updatedAt": path.stat().st_mtime_ns // 1_000_000,
-            "sessionFile": str(path),
-        }
-        for path in transcripts
-        if path.stem not in listed and "-topic-" not in path.stem
-    }
 
 
 def _choose_main(merged: dict[str, Any], main: str) -> None:

@@ -50,8 +50,6 @@ class FileTranscript:
         self._file = AppendFile(path, disk)
         self._index = TranscriptIndex()
         self._leaf = -1
-        self._newest = 0
-        """The place of the first entry of the last append."""
         self._branch: BranchContext | None = BranchContext()
         self._decoded_bytes = 0
 
@@ -123,17 +121,13 @@ class FileTranscript:
 
     def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
         """Appends the entries that are new, each as the child of the one before, in one write."""
-        read_back = False
         for fields in entries.values():
             if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
                 raise ValueError(f"a transcript entry needs a type other than 'session', got {kind!r}")
-            read_back = read_back or kind == "compaction"
         if self._file.look() == 0 and (self._index.header is not None or self._index.ids):
             self._index = TranscriptIndex()
             self._index.warn("the file was removed while it was in use; it was begun anew")
             self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
-        if not self._file.end_is_sure:
-            self._find_newest()
         index = self._index
         new = {own: fields for own, fields in entries.items() if own not in index.by_id}
         if not new:
@@ -141,11 +135,8 @@ class FileTranscript:
         lines = self._lines(new)
         header = self._header_line() if index.header is None and not index.ids else b""
         offset = self._file.append(header + b"\n".join(lines) + b"\n", looked=True) + len(header)
-        if read_back:
-            offset += self._file.drift()
         if header:
             index.header = fields_of(header)
-        self._newest = len(index.ids)
         for (own, fields), line in zip(new.items(), lines, strict=True):
             self._take_in(own, fields, line, offset)
             offset += len(line) + 1
@@ -175,11 +166,6 @@ class FileTranscript:
             message = fields.get("message")
             branch.add(own, kind, line, message if isinstance(message, _MESSAGES) else None)
             self._decoded_bytes += len(line)
-
-    def _find_newest(self) -> None:
-        """Corrects the offsets of the last append, if another program wrote just before it."""
-        if drift := self._file.drift():
-            self._index.shift(self._newest, drift)
 
     def _header_line(self) -> bytes:
         header: dict[str, Any] = {
@@ -215,7 +201,6 @@ class FileTranscript:
 
     def context(self) -> Context:
         if self._branch is None:
-            self._find_newest()
             self._branch = self._rebuild()
         return self._branch.context()
 
@@ -247,7 +232,6 @@ class FileTranscript:
         return [entry for entry in entries if entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)][-limit:]
 
     async def _entries(self, places: Sequence[int]) -> list[Entry]:
-        self._find_newest()
         index = self._index
         named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
         raws = await asyncio.to_thread(list, read_spans(self._file.path, index.spans(places)))
@@ -314,7 +298,6 @@ class FileTranscript:
     def rest(self) -> None:
         """Closes the file unless it is being synced. The next append opens it again."""
         if not self._file.busy:
-            self._find_newest()
             self._file.close()
 
 
@@ -342,18 +325,15 @@ class Locations:
         self._real = lru_cache(maxsize=MOST_AGENTS)(os.path.realpath)
         self._warned: set[str] = set()
 
-    def default(self, ref: TranscriptRef) -> Path:
-        """Returns the path of a new transcript: the entry's ``sessionFile`` if allowed, else in the agent's folder."""
-        pointed = self._pointed_at(ref)
-        return pointed or Path(self._home(ref), session_file_name(ref.session_id, ref.thread_id))
+    def default(self, ref: TranscriptRef) -> tuple[Path, str]:
+        """Returns the path of a new transcript, and the same path with links followed.
 
-    def real_default(self, ref: TranscriptRef) -> tuple[Path, str]:
-        """Returns the default path, and the same path with links followed. A new file is no link itself."""
-        if ref.file:
-            path = self.default(ref)
-            return path, os.path.realpath(path)
+        It is the entry's ``sessionFile`` if that is allowed, and otherwise in the agent's folder.
+        """
+        if (pointed := self._pointed_at(ref)) is not None:
+            return pointed, os.path.realpath(pointed)
         home, name = self._home(ref), session_file_name(ref.session_id, ref.thread_id)
-        return Path(home, name), f"{self._real(home)}{os.sep}{name}"
+        return Path(home, name), f"{self._real(home)}{os.sep}{name}"  # A new file is no link itself.
 
     def find_either(self, ref: TranscriptRef) -> tuple[Path | None, Path | None]:
         """Returns the plain file, or else the compressed one."""
@@ -513,7 +493,7 @@ class FileTranscriptStore:
         if (known := self._known(ref)) is not None:
             return known
         found = await self._plain(ref)
-        path, place = (found, os.path.realpath(found)) if found else self._locations.real_default(ref)
+        path, place = (found, os.path.realpath(found)) if found else self._locations.default(ref)
         live = self._live.get(place)
         if live is None and found is None and not create:
             return None
@@ -531,7 +511,7 @@ class FileTranscriptStore:
         return await asyncio.shield(task)
 
     def begin(self, ref: TranscriptRef, *, cwd: str = "") -> None:
-        path, place = self._locations.real_default(ref)
+        path, place = self._locations.default(ref)
         if ref.file is None and place not in self._live:
             self._note_place(ref, place)
             self._disk.make(self._keep(place, self._make(path, ref.session_id, cwd)).file)
@@ -550,13 +530,13 @@ class FileTranscriptStore:
         self._places[ref] = place
 
     async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> FileTranscript:
-        path = self._locations.default(ref)
+        path, place = self._locations.default(ref)
         if path.exists():
             raise FileExistsError(f"{path} exists already; a fork needs a new session id")
         entries = await source.path_entries()
         forked = self._make(path, ref.session_id, cwd, parent=source.path)
         forked.begin_with(entries)
-        self._keep(os.path.realpath(path), forked)
+        self._keep(place, forked)
         # Labels that were given while another branch was active are not part of this one.
         for entry_id, text in source.labels().items():
             if entry_id in forked and forked.labels().get(entry_id) != text:
@@ -589,7 +569,7 @@ class FileTranscriptStore:
         return str(path) if path is not None else None
 
     def default_path(self, ref: TranscriptRef) -> str:
-        return str(self._locations.default(ref))
+        return str(self._locations.default(ref)[0])
 
     async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
         stamp = f"{safe_file_name(reason)}.{iso_utc(self._clock.now_ms()).replace(':', '-')}"
