@@ -15,14 +15,13 @@ from aiohttp import web
 from openclaw import __version__
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.openai_shared import Refused, admit
-from openclaw.gateway.metrics import Histogram
+from openclaw.gateway.metrics import TOKEN_KINDS, Histogram
 from openclaw.storage.base import END_STATES
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
 
 
 async def metrics(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:

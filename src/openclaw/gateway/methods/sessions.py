@@ -397,7 +397,11 @@ async def label(call: MethodCall) -> Any:
             raise MethodError(f"No entry found: {params.entry_id}")
         return await transcript.label(params.entry_id, (params.label or "").strip() or None)
 
-    return {"ok": True, "key": target.key, "entryId": await call.gateway.dispatcher.exclusively(target.key, name)}
+    return {
+        "ok": True,
+        "key": shown_key(target.key),
+        "entryId": await call.gateway.dispatcher.exclusively(target.key, name),
+    }
 
 
 async def _transcript(call: MethodCall, target: SessionRef) -> Transcript:
