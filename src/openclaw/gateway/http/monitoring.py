@@ -14,7 +14,7 @@ from aiohttp import web
 
 from openclaw import __version__
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.openai_shared import Refused, admit
+from openclaw.gateway.http.common import Refused, admit
 from openclaw.gateway.metrics import TOKEN_KINDS, Histogram
 from openclaw.storage.base import END_STATES
 

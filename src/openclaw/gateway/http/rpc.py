@@ -16,15 +16,15 @@ from aiohttp import web
 from openclaw import __version__
 from openclaw.gateway.auth.authorise import ADMIN
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
+from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, caller_refusal, read_body
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.events import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, field_of
 from openclaw.gateway.server.params import (
     ErrorShape,
     InvalidParams,
+    NonEmpty,
     NotJson,
     Params,
-    Text,
     decode_any,
     decode_params,
     encode,
@@ -40,14 +40,14 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
 class RpcBody(Params):
-    method: Text
+    method: NonEmpty
     params: msgspec.Raw = msgspec.Raw()
     stream: bool = False
     caps: list[str] | None = None
 
 
 async def call(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    if refused := page_refusal(gateway, peer) or bearer_refusal(gateway, request, peer):
+    if refused := caller_refusal(gateway, request, peer):
         return refusal_response(refused)
     try:
         body = decode_params("rpc", await read_body(request, MAX_BODY_BYTES), RpcBody)
@@ -91,7 +91,7 @@ async def events(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) 
     With ``afterSeq`` and its ``epoch`` the caller first gets the events after that number. The headers of the answer
     name the current epoch and number, and why missed events cannot be sent.
     """
-    if refused := page_refusal(gateway, peer) or bearer_refusal(gateway, request, peer):
+    if refused := caller_refusal(gateway, request, peer):
         return refusal_response(refused)
     broadcaster, after = gateway.broadcaster, request.query.get("afterSeq")
     if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):

@@ -15,7 +15,6 @@ from openclaw.gateway.server.registry import (
     entry_of,
     require_configured,
     target_of,
-    transcript_ref,
 )
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
@@ -27,6 +26,7 @@ from openclaw.runs.dispatcher import Submission
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
+from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import END_STATES, AbortReason, MessageBody
 
 methods = MethodTable()
@@ -185,7 +185,7 @@ async def history(call: MethodCall) -> Any:
     if entry is None:
         return {**answer, "messages": []}
     answer["sessionId"] = entry["sessionId"]
-    entries = await call.gateway.runtime.transcripts.tail(transcript_ref(target, entry), params.limit)
+    entries = await call.gateway.runtime.transcripts.tail(transcript_ref(target.agent_id, entry), params.limit)
     reasoning = entry.get("reasoningLevel") in ("on", "stream")
     answer["messages"] = read_history(entries, public=params.format == "messages", with_reasoning=reasoning)
     levels = {name: entry.get(name) for name in ("thinkingLevel", "verboseLevel") if entry.get(name)}

@@ -9,7 +9,7 @@ import msgspec
 
 from openclaw.gateway.methods.session_patch import SessionsPatch, apply_patch, resolved_model
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, target_of, transcript_ref
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, target_of
 from openclaw.gateway.views import session_rows
 from openclaw.outbound.preview import (
     derived_title,
@@ -31,6 +31,7 @@ from openclaw.runs.session_change import (
 )
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, shown_key
+from openclaw.sessions.reset import transcript_ref
 from openclaw.sessions.resume import NotResumable
 from openclaw.storage.base import AbortReason, SessionRow, Transcript
 
@@ -251,7 +252,7 @@ async def delete(call: MethodCall) -> Any:
         if entry is None:
             return None
         await gateway.runtime.sessions.update(target.agent_id, target.key, lambda _: None)
-        refs = [transcript_ref(target, entry), *earlier_transcripts(target, entry)]
+        refs = [transcript_ref(target.agent_id, entry), *earlier_transcripts(target, entry)]
         if params.delete_transcript:
             return [path for ref in refs for path in await gateway.runtime.transcripts.archive(ref, "deleted")]
         for ref in refs:
@@ -277,7 +278,7 @@ async def compact(call: MethodCall) -> Any:
     answer = {"ok": True, "key": shown_key(target.key), "compacted": False}
     if entry is None:
         return {**answer, "reason": "no sessionId"}
-    ref = transcript_ref(target, entry)
+    ref = transcript_ref(target.agent_id, entry)
     if gateway.runtime.transcripts.locate(ref) is None:
         return {**answer, "reason": "no transcript"}
     shortened = await gateway.dispatcher.exclusively(
@@ -408,7 +409,7 @@ async def _transcript(call: MethodCall, target: SessionRef) -> Transcript:
     entry = await entry_of(call.gateway, target)
     transcript = None
     if entry is not None:
-        transcript = await call.gateway.runtime.transcripts.open(transcript_ref(target, entry), create=False)
+        transcript = await call.gateway.runtime.transcripts.open(transcript_ref(target.agent_id, entry), create=False)
     if transcript is None:
         raise MethodError(f"No session found: {target.key}")
     return transcript
