@@ -205,7 +205,11 @@ class Gateway:
             self._every(TICK_INTERVAL_MS / 1000, self._tick, name="gateway tick"),
             self._every(HEALTH_INTERVAL_S, self.health.refresh, name="gateway health"),
             self._every(ARCHIVE_INTERVAL_S, self._compress_old, name="old transcripts", first=FIRST_ARCHIVE_S),
-            self._every(SEARCH_INTERVAL_S, self._update_search, name="search index"),
+            self._every(
+                SEARCH_INTERVAL_S,
+                lambda: asyncio.to_thread(self.search.update, self.transcript_folders()),
+                name="search index",
+            ),
         ]
         self.ready = True
 
@@ -239,9 +243,6 @@ class Gateway:
 
     async def _tick(self) -> None:
         self.broadcaster.publish("tick", {"ts": self.runtime.clock.now_ms()}, drop_if_slow=True)
-
-    async def _update_search(self) -> None:
-        await asyncio.to_thread(self.search.update, self.transcript_folders())
 
     async def _compress_old(self) -> None:
         runtime = self.runtime

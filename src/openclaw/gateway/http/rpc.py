@@ -58,7 +58,7 @@ async def call(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) ->
         return refusal_response(HttpRefusal(status=400, message=str(error)))
     if body.stream:
         return await _stream(request, gateway, peer, body)
-    client = Client(NullSink(), **_identity(peer, body.caps))
+    client = Client(NdjsonSink(), **_identity(peer, body.caps))  # Only the last answer counts; nobody reads the sink.
     # The call goes on when the caller hangs up.
     answering = gateway.spawn(registry.answer(gateway, client, CALL_ID, body.method, body.params))
     answer = await asyncio.shield(answering)
@@ -69,7 +69,13 @@ async def call(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) ->
 async def _stream(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress, body: RpcBody) -> web.StreamResponse:
     sink = NdjsonSink()
     client = CallStream(sink, **_identity(peer, body.caps))
-    client.follow_named(body.params)
+    try:
+        # The id of the run that the call starts is its idempotency key, so no event is missed.
+        named = decode_any(bytes(body.params)) if bytes(body.params).strip() else None
+    except NotJson:
+        named = None
+    if isinstance(run_id := field_of(named, "idempotencyKey"), str):
+        client.follow_run(run_id)
     gateway.broadcaster.add(client)
 
     async def answer_call() -> None:
@@ -165,31 +171,6 @@ _ENDS = frozenset({"final", "error", "aborted"})
 MAX_FOLLOWED = 64
 
 
-class NullSink:
-    """Drops everything, for a call that needs only its last answer."""
-
-    buffered = 0
-
-    @staticmethod
-    def pack(frame: bytes) -> bytes:
-        return frame
-
-    def write(self, packed: bytes) -> None:
-        pass
-
-    def write_now(self, packed: bytes) -> None:
-        pass
-
-    async def room(self) -> None:
-        pass
-
-    def close(self, code: int, reason: str) -> None:
-        pass
-
-    async def closed(self, code: int, reason: str) -> None:
-        pass
-
-
 class NdjsonSink:
     """Queues lines for the task that writes them. Lines that wait together are sent together."""
 
@@ -266,15 +247,6 @@ class CallStream(Client):
         self._ended: set[str] = set()
         self._finish_run: str | None = None
         self._answered = False
-
-    def follow_named(self, raw: msgspec.Raw) -> None:
-        """Follows the run that the call starts. Its id is the idempotency key, so no event is missed."""
-        try:
-            params = decode_any(bytes(raw)) if bytes(raw).strip() else None
-        except NotJson:
-            return
-        if isinstance(params, dict) and isinstance(run_id := params.get("idempotencyKey"), str):
-            self.follow_run(run_id)
 
     def follow_run(self, run_id: str) -> None:
         if len(self._followed) < MAX_FOLLOWED:

@@ -162,27 +162,23 @@ async def resolve(call: MethodCall) -> Any:
     name = given[0]
     if params.key:
         target = target_of(call.gateway, name, params.agent_id)
-        if await entry_of(call.gateway, target) is None:
-            raise MethodError(f"No session found: {name}")
-        return {"ok": True, "key": shown_key(target.key)}
-    agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
-    rows = [
-        row
-        for row in await call.gateway.runtime.sessions.rows(agent_id)
-        if not params.spawned_by or row.entry.get("spawnedBy") == params.spawned_by
-    ]
-    if params.session_id:
-        found = [row for row in rows if row.entry.get("sessionId") == name]
-        if not found:
-            raise MethodError(f"No session found: {name}")
-        return {"ok": True, "key": shown_key(found[0].key)}
-    labelled = [row for row in rows if row.entry.get("label") == name]
-    if not labelled:
-        raise MethodError(f"No session found with label: {name}")
-    if len(labelled) > 1:
-        keys = ", ".join(shown_key(row.key) for row in labelled)
+        found = [target.key] if await entry_of(call.gateway, target) is not None else []
+    else:
+        field = "sessionId" if params.session_id else "label"
+        agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
+        found = [
+            row.key
+            for row in await call.gateway.runtime.sessions.rows(agent_id)
+            if row.entry.get(field) == name
+            and (not params.spawned_by or row.entry.get("spawnedBy") == params.spawned_by)
+        ]
+    by_label = " with label" if params.label else ""
+    if not found:
+        raise MethodError(f"No session found{by_label}: {name}")
+    if len(found) > 1 and by_label:
+        keys = ", ".join(map(shown_key, found))
         raise MethodError(f"Multiple sessions found with label: {name} ({keys})")
-    return {"ok": True, "key": shown_key(labelled[0].key)}
+    return {"ok": True, "key": shown_key(found[0])}
 
 
 @methods.add("sessions.patch", SessionsPatch)
@@ -329,13 +325,8 @@ async def resume(call: MethodCall) -> Any:
     except NotResumable as refused:
         raise MethodError(str(refused)) from None
     previous = rotation.old["sessionId"] if rotation.old else None
-    answer = {
-        "ok": True,
-        "key": shown_key(target.key),
-        "sessionId": rotation.new["sessionId"],
-        "previousSessionId": previous,
-    }
-    return {**answer, "marker": rotation.marker_text, "entry": rotation.new}
+    answer = {"ok": True, "key": shown_key(target.key), "sessionId": rotation.new["sessionId"]}
+    return {**answer, "previousSessionId": previous, "marker": rotation.marker_text, "entry": rotation.new}
 
 
 @methods.add("sessions.tree", SessionKey, access="read")
