@@ -151,6 +151,9 @@ class SessionsResolve(Params):
     include_unknown: bool | None = None
 
 
+_NOT_FOUND = {"code": "SESSION_NOT_FOUND"}
+
+
 @methods.add("sessions.resolve", SessionsResolve)
 async def resolve(call: MethodCall) -> Any:
     params: SessionsResolve = call.params
@@ -174,7 +177,7 @@ async def resolve(call: MethodCall) -> Any:
         ]
     by_label = " with label" if params.label else ""
     if not found:
-        raise MethodError(f"No session found{by_label}: {name}")
+        raise MethodError(f"No session found{by_label}: {name}", details=_NOT_FOUND)
     if len(found) > 1 and by_label:
         keys = ", ".join(map(shown_key, found))
         raise MethodError(f"Multiple sessions found with label: {name} ({keys})")
