@@ -43,6 +43,8 @@ class Options(msgspec.Struct, kw_only=True):
     token: str | None = None
     password: str | None = None
     auth: str | None = None
+    allow_unconfigured: bool = False
+    """Start whatever ``gateway.mode`` says."""
     verbose: bool = False
 
 
@@ -103,7 +105,7 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
             f"{config.path} is not valid, and there is no earlier good version:\n{lines}\nMend it, then start again."
         ) from None
     wanted = config.current.gateway
-    if wanted.mode == "remote":
+    if wanted.mode == "remote" and not options.allow_unconfigured:
         raise CannotStart("gateway.mode is `remote`: this machine uses another Gateway. Set gateway.mode to `local`.")
     host = bind_host(options.bind or wanted.bind, wanted.custom_bind_host)
     port = options.port
@@ -147,8 +149,7 @@ async def serving(
         gateway.dispatcher.start_unfinished()
         await tell_lost(gateway)
         await gateway.pipeline.recover()
-        if gateway.channel_services is not None:
-            await gateway.channel_services.start()
+        await gateway.channel_services.start()
         yield gateway, server
         restart = gateway.restart.requested.is_set()
         await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)
