@@ -287,6 +287,7 @@ class Prepared(msgspec.Struct, kw_only=True):
             tool_choice=self.tool_choice,
             max_tokens=self.max_tokens,
             branch_cache=self.branch_cache,
+            prompt_cache=self.prompt.encoded,
             temperature=self.temperature,
         )
 

@@ -74,7 +74,7 @@ from openclaw.sessions.reset import Rotation, touched
 from openclaw.sessions.send_policy import is_blocked
 from openclaw.sessions.typed_text import ABORT_NOTE, system_line
 from openclaw.storage import faults
-from openclaw.storage.base import Accept, MessageBody, ReasonCode, StoredImage
+from openclaw.storage.base import MessageBody, ReasonCode, StoredImage
 
 log = logging.getLogger("openclaw.inbound")
 
@@ -527,19 +527,10 @@ async def accept(
         entry = await sessions.update(session.agent_id, session.key, touch, durable=False)
     assert entry is not None
     images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
-    row = Accept(
-        run_id=message.run_id,
-        dedupe_key=f"{message.source}|{message.run_id}",
-        agent_id=session.agent_id,
-        session_key=session.key,
-        session_id=entry["sessionId"],
-        source=message.source,
-        route=message.route,
-        body=msgspec.structs.replace(body, images=[*body.images, *images]),
-        dedupe_keys=message.dedupe_keys,
-    )
+    body = msgspec.structs.replace(body, images=[*body.images, *images])
     channel = str(message.route.get("channel", message.source))
     settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
-    submission = await dispatcher.submit(row, settings, message.watcher, ticket, written)
+    accepted = message.for_ledger(entry["sessionId"], body, message.run_id)
+    submission = await dispatcher.submit(accepted, settings, message.watcher, ticket, written)
     faults.point("ack")
     return submission

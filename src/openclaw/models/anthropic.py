@@ -33,7 +33,7 @@ from openclaw.models.compat import (
     controls_binding,
     is_anthropic,
 )
-from openclaw.models.convert import PartState, build_history
+from openclaw.models.convert import PartState, build_history, encoded_once
 from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest, idle_timeout_s
 
 API_VERSION = "2023-06-01"
@@ -137,11 +137,11 @@ def _legal_id(call_id: str, same_model: bool) -> str:
     return convert.sanitised(call_id)[:MAX_ID]
 
 
-def _system(request: ModelRequest, marker: dict[str, str] | None) -> list[dict[str, Any]]:
+def _system(request: ModelRequest, marker: dict[str, str] | None) -> list[Any]:
     """The stable part carries the cache marker. What changes from turn to turn stands after it."""
-    blocks: list[dict[str, Any]] = []
+    blocks: list[Any] = []
     if request.system.strip():
-        blocks.append(_marked(_text(request.system), marker))
+        blocks.append(encoded_once(request, "anthropic system", lambda: _marked(_text(request.system), marker)))
     if request.system_suffix.strip():
         blocks.append(_text(request.system_suffix))
     return blocks
@@ -248,7 +248,9 @@ def _marked(block: dict[str, Any], marker: dict[str, str] | None) -> dict[str, A
 
 def _add_tools(body: dict[str, Any], request: ModelRequest, marker: dict[str, str] | None) -> None:
     choice = _tool_choice(request.tool_choice)
-    if request.tools:
+    if request.tools and "system" in body:
+        tools = encoded_once(request, "anthropic tools", lambda: [_tool(spec) for spec in request.tools])
+    elif request.tools:
         tools = [_tool(spec) for spec in request.tools]
     elif names := convert.used_tool_names(request.messages):
         # Calls in history need declared tools, even when no tool is offered now.

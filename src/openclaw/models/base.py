@@ -70,6 +70,8 @@ class ModelRequest(msgspec.Struct, kw_only=True):
     """``None`` or ``"auto"``, ``"none"``, ``"required"`` or ``{"name": ...}``."""
     branch_cache: dict[Any, Any] | None = None
     """``Context.branch_cache`` of the conversation. It is not sent."""
+    prompt_cache: dict[str, Any] | None = None
+    """``system`` and ``tools`` as providers have encoded them. Requests with one prompt share it. It is not sent."""
 
 
 class Text(msgspec.Struct, frozen=True):

@@ -333,3 +333,14 @@ def _has_text(message: UserMessage | AssistantMessage) -> bool:
     if isinstance(content, str):
         return not is_blank(content)
     return any(isinstance(block, TextBlock) and not is_blank(block.text) for block in content)
+
+
+def encoded_once(request: ModelRequest, name: str, make: Callable[[], Any]) -> Any:
+    """``make()``, encoded and kept with the prompt. It may depend only on the prompt, its tools and the model."""
+    cache = request.prompt_cache
+    if cache is None:
+        return make()
+    kept = cache.get(name)
+    if kept is None or (kept[0] is not request.model and kept[0] != request.model):
+        kept = cache[name] = (request.model, msgspec.Raw(encode_body(make())))
+    return kept[1]

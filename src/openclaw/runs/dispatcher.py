@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -82,30 +81,23 @@ class ConcurrencyLimits:
         limit = self._limit(kind)
         return limit is None or self._taken[kind] < limit
 
-    @contextmanager
-    def promised(self, session_key: str) -> Generator[None]:
-        """Counts a message that is being accepted, so that no other message gets its turn meanwhile."""
-        kind = run_kind(session_key)
-        self._taken[kind] += 1
-        try:
-            yield
-        finally:
-            self._taken[kind] -= 1
+    def begin(self, session_key: str) -> None:
+        """Counts a message that is being accepted, or a run. Call ``end`` when that is over."""
+        self._taken[run_kind(session_key)] += 1
 
-    @asynccontextmanager
-    async def for_run(self, session_key: str) -> AsyncGenerator[None]:
-        """Waits for the run's turn, and counts the run from the beginning of the wait."""
+    def end(self, session_key: str) -> None:
+        self._taken[run_kind(session_key)] -= 1
+
+    def turn(self, session_key: str) -> asyncio.Semaphore | None:
+        """The semaphore that a run of this session enters. None: its kind has no limit."""
         kind = run_kind(session_key)
         limit = self._limit(kind)
-        turn: asyncio.Semaphore | nullcontext[None] = nullcontext()
-        if limit is not None:
-            known = self._semaphores.get(kind)
-            if known is None or known[0] != limit:
-                known = self._semaphores[kind] = (limit, asyncio.Semaphore(limit))
-            turn = known[1]
-        with self.promised(session_key):
-            async with turn:
-                yield
+        if limit is None:
+            return None
+        known = self._semaphores.get(kind)
+        if known is None or known[0] != limit:
+            known = self._semaphores[kind] = (limit, asyncio.Semaphore(limit))
+        return known[1]
 
     def _limit(self, kind: RunKind) -> int | None:
         config = self._config()
@@ -183,10 +175,11 @@ class Dispatcher:
         faults.point("accept.before")
         reason = waiting_reason(settings) if step == "queued" else NO_REASON
         lane.coming += 1
+        self._limits.begin(lane.key)
         try:
-            with self._limits.promised(message.session_key):
-                row, new = await self._runtime.ledger.accept(message, step=step, reason=reason, after=after)
+            row, new = await self._runtime.ledger.accept(message, step=step, reason=reason, after=after)
         finally:
+            self._limits.end(lane.key)
             lane.coming -= 1
         faults.point("accept.after")
         record = self._index.get(row.run_id) if not new else RunRecord(row, noted_step=step)
@@ -239,10 +232,15 @@ class Dispatcher:
     async def _perform(self, lane: Lane, batch: list[RunRecord]) -> None:
         """Runs the newest message of the batch. The run answers the others too. The lane calls this."""
         record = batch[-1]
+        self._limits.begin(lane.key)
         try:
             await self._collect(lane, batch)
-            async with self._limits.for_run(record.session_key):
+            turn = self._limits.turn(lane.key)
+            if turn is None:
                 await self._run(lane, record)
+            else:
+                async with turn:
+                    await self._run(lane, record)
         except Exception as error:
             log.exception("run %s of %s failed", record.run_id, record.session_key)
             for other in reversed(batch[:-1]):
@@ -250,6 +248,8 @@ class Dispatcher:
                     lane.add(other, QueueSettings(mode="followup"), first=True)
             problem = f"Something went wrong inside the Gateway: {error}"
             await self._finish(record, RunResult(outcome="error", error=problem))
+        finally:
+            self._limits.end(lane.key)
 
     async def _collect(self, lane: Lane, batch: list[RunRecord]) -> None:
         """Makes one prompt of the batch, under the newest message's run id. It is on disk before the model sees it."""
@@ -395,17 +395,7 @@ class Dispatcher:
         self._in_background(ledger.advance(row.id, "queued", Reason(ReasonCode.STEERING, active.run_id)))
         if settings.mode == "steer-backlog":
             # The message also gets a turn of its own when the active run has ended.
-            again = Accept(
-                run_id=f"{row.run_id}:backlog",
-                dedupe_key="",
-                agent_id=row.agent_id,
-                session_key=row.session_key,
-                session_id=row.session_id,
-                source=row.source,
-                route=row.route,
-                body=row.body,
-            )
-            await self.submit(again, QueueSettings(mode="followup"))
+            await self.submit(row.another(f"{row.run_id}:backlog"), QueueSettings(mode="followup"))
         return True
 
     def _took_in(self, record: RunRecord, run_id: str) -> None:

@@ -42,6 +42,7 @@ MOST_REMEMBERED = 20
 QUIET_SOURCES = frozenset({"heartbeat"})
 """Messages from these sources come from no person, so they do not keep a session alive."""
 DEFAULT_HOUR = 4
+MINUTE_MS = 60_000
 DEFAULT_IDLE_MINUTES = 60
 _REQUESTED: dict[Reason, str] = {
     "new": "as asked with /new",
@@ -138,9 +139,12 @@ async def ensure_fresh(
     def due(current: SessionEntry | None) -> tuple[Reason, str] | None:
         if current is None or busy() or not expires(key):
             return None
+        active_at = activity_at(current)
+        if active_at is not None and active_at // MINUTE_MS == now_ms // MINUTE_MS:
+            return None  # Sessions expire at whole minutes, and after one idle minute at the earliest.
         kind = session_type(key, chat_type=facts.chat_type, thread=facts.thread or bool(facts.parent_key))
         policy = reset_policy(stores.config.current.session, kind, facts.channel)
-        reason = expiry(activity_at(current), policy, now_ms, zone)
+        reason = expiry(active_at, policy, now_ms, zone)
         return (reason, expiry_words(reason, policy)) if reason else None
 
     entry = await stores.sessions.get(agent_id, key)

@@ -180,6 +180,8 @@ class SystemPrompt(msgspec.Struct, kw_only=True):
     """Whether the model wraps its answer in tags. See ``Framing``."""
     report: dict[str, Any] = {}
     """``PromptReport.shared`` for every run with this prompt."""
+    encoded: dict[str, Any] = {}
+    """``ModelRequest.prompt_cache`` of the requests with this prompt."""
 
     @property
     def chars(self) -> int:
