@@ -49,7 +49,6 @@ async def place(state: Path, section: dict[str, Any], **config: Any) -> AsyncGen
     people, model, clock = Loopback(), ScriptedModel(), HeldClock()
     channels = {people.id: section}
     async with gateway_parts(state, model, clock=clock, channel=people, channels=channels, **config) as gateway:
-        assert gateway.channel_services is not None
         await gateway.channel_services.start()
         await people.until(lambda: bool(people.lives))
         yield Place(gateway, people, model, clock)
