@@ -319,7 +319,7 @@ class ApprovalRules:
             raise ToolError(f"exec is denied: {bad}") from None
         own, everyone = file.agents.get(agent_id, Rules()), file.agents.get("*", Rules())
         layers = (own, everyone, file.defaults)
-        fallbacks = [layer.ask_fallback for layer in layers if layer.ask_fallback]
+        fallbacks: list[Fallback] = [layer.ask_fallback for layer in layers if layer.ask_fallback]
         return HostRules(
             security=next((layer.security for layer in layers if layer.security), None),
             ask=next((layer.ask for layer in layers if layer.ask), None),
