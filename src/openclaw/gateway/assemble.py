@@ -258,9 +258,7 @@ def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
 class CurrentCatalogue:
     """Returns the models of the current configuration, made anew when the configuration has changed."""
 
-    def __init__(
-        self, config: ConfigStore, environ: Mapping[str, str], found: list[Model], state_dir: str
-    ) -> None:
+    def __init__(self, config: ConfigStore, environ: Mapping[str, str], found: list[Model], state_dir: str) -> None:
         self._config = config
         self._environ = environ
         self._found = found
