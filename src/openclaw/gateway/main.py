@@ -26,9 +26,9 @@ from openclaw.config.store import ConfigInvalid, ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.logs import Logs
 from openclaw.gateway.methods.exec_approvals import tell_lost
 from openclaw.gateway.server.server import Server, StartRefused, bind_host, serve
-from openclaw.logs import Logs
 from openclaw.paths import DEFAULT_PORT, config_path, make_private_dir, state_dir
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 

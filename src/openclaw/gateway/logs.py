@@ -16,9 +16,10 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from openclaw import redact
+from openclaw.config.schema.system import Logging
 from openclaw.paths import make_private_dir
 
 KEEP_DAYS = 7
@@ -38,23 +39,6 @@ LEVELS = {
 _NAMES = {logging.CRITICAL: "fatal", logging.WARNING: "warn", TRACE: "trace"}
 DAILY_NAME = re.compile(r"openclaw-(\d{4}-\d{2}-\d{2})\.log(\.1)?")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-class LogSettings(Protocol):
-    """The part of the configuration that concerns logs."""
-
-    @property
-    def level(self) -> str: ...
-    @property
-    def file(self) -> str | None: ...
-    @property
-    def console_level(self) -> str | None: ...
-    @property
-    def console_style(self) -> str: ...
-    @property
-    def redact_sensitive(self) -> str: ...
-    @property
-    def redact_patterns(self) -> list[str] | None: ...
 
 
 def log_path(state_dir: str | Path, file: str | None, at: float | None = None) -> Path:
@@ -232,7 +216,7 @@ class Logs:
 
     @classmethod
     def start(
-        cls, state_dir: str, settings: LogSettings, *, console: TextIO | None = sys.stderr, verbose: bool = False
+        cls, state_dir: str, settings: Logging, *, console: TextIO | None = sys.stderr, verbose: bool = False
     ) -> Logs:
         """Begins to log. ``verbose`` shows more on the console and changes nothing in the file."""
         redact.configure(settings.redact_patterns, enabled=settings.redact_sensitive != "off")
