@@ -136,7 +136,9 @@ def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
         except UserError as error:
             rpc |= {"ok": False, "error": str(error)}
     config = {"path": paths.config_path(), "exists": os.path.exists(paths.config_path())}
-    runtime = service.runtime()
+    runtime: dict[str, Any] = {"status": "stopped", "detail": "no Gateway holds the lock of this state directory"}
+    if (pid := service.running_pid()) is not None:
+        runtime = {"status": "running", "pid": pid, "detail": f"process {pid}"}
     running = targets.running_gateway() or {}
     daemon_path = str(running.get("configPath") or config["path"])
     listening = client.alive()

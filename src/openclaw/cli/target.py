@@ -156,13 +156,9 @@ def lock_path() -> str:
 
 def gateway_section(path: str) -> dict[str, Any]:
     """Reads the ``gateway`` section of the configuration without the schema; ``{}`` when there is none."""
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
-    except FileNotFoundError:
+    text = config_text(path)
+    if text is None:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"Cannot read the configuration {path}: {error}") from error
     parsed = loose_json(text)
     if not isinstance(parsed, dict):
         raise UserError(f"The configuration {path} is not valid JSON5. `openclaw config validate` shows where.")
@@ -173,6 +169,17 @@ def gateway_section(path: str) -> dict[str, Any]:
 
         section = read_config(path, os.environ).merged.get("gateway")
     return section if isinstance(section, dict) else {}
+
+
+def config_text(path: str) -> str | None:
+    """Reads the configuration file; ``None`` when there is none."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"Cannot read the configuration {path}: {error}") from error
 
 
 def loose_json(text: str) -> Any:

@@ -118,7 +118,7 @@ def _located(path: KeyPath, message: str, sources: Sequence[Included]) -> Issue:
             continue
         depth, member = source.outline.find(path[mounted:])
         if member and mounted + depth > best:
-            best, line, file = mounted + depth, source.outline.line(member.start), source.file
+            best, line, file = mounted + depth, line_at(source.outline.text, member.start), source.file
     return Issue(path=format_path(path), message=message, line=line, file=file)
 
 

@@ -98,8 +98,13 @@ class DailyFile(logging.Handler):
             path = log_path(self._state_dir, self._file, record.created)
             if self._fd < 0 or path != self._path or self._size > MAX_FILE_BYTES:
                 self._open(path)
-            lines = [as_json(_lost_lines(self._lost, record))] if self._lost else []
-            data = "\n".join([*lines, as_json(record), ""]).encode("utf-8", "backslashreplace")
+            lines = [as_json(record), ""]
+            if self._lost:
+                text = f"{self._lost} lines could not be written to this file"
+                lost = logging.LogRecord("openclaw.logs", logging.WARNING, __file__, 0, text, None, None)
+                lost.created = record.created
+                lines.insert(0, as_json(lost))
+            data = "\n".join(lines).encode("utf-8", "backslashreplace")
             data = b"\n" + data if self._torn else data
             written = os.write(self._fd, data)
         except (OSError, ValueError):
@@ -127,13 +132,6 @@ class DailyFile(logging.Handler):
     def close(self) -> None:
         self.close_file()
         super().close()
-
-
-def _lost_lines(count: int, before: logging.LogRecord) -> logging.LogRecord:
-    text = f"{count} lines could not be written to this file"
-    lost = logging.LogRecord("openclaw.logs", logging.WARNING, __file__, 0, text, None, None)
-    lost.created, lost.msecs = before.created, before.msecs
-    return lost
 
 
 def prune(folder: Path, *, today: str) -> None:
