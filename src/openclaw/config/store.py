@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -242,9 +242,9 @@ class ConfigStore:
 
         return self._write(change)
 
-    def set_path(self, path: str | Sequence[str | int], value: Any) -> Snapshot:
+    def set_path(self, path: str, value: Any) -> Snapshot:
         """Sets one key, and makes the objects on the way to it."""
-        where = parse_path(path) if isinstance(path, str) else tuple(path)
+        where = parse_path(path)
 
         def change(before: Snapshot) -> str:
             filled = restored(value, get_path(before.parsed, where, MISSING), where)
@@ -252,9 +252,9 @@ class ConfigStore:
 
         return self._write(change, repair=True)
 
-    def unset_path(self, path: str | Sequence[str | int]) -> Snapshot:
+    def unset_path(self, path: str) -> Snapshot:
         """Removes one key. It raises KeyError when the file does not have it."""
-        where = parse_path(path) if isinstance(path, str) else tuple(path)
+        where = parse_path(path)
 
         def change(before: Snapshot) -> str:
             if get_path(before.parsed, where, MISSING) is MISSING:
