@@ -146,8 +146,7 @@ async def serving(
         gateway.dispatcher.start_unfinished()
         await tell_lost(gateway)
         await gateway.pipeline.recover()
-        if gateway.channel_services is not None:
-            await gateway.channel_services.start()
+        await gateway.channel_services.start()
         yield gateway, server
         restart = gateway.restart.requested.is_set()
         await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)

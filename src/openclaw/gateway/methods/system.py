@@ -65,7 +65,7 @@ async def status(call: MethodCall) -> Any:
     return {
         "runtimeVersion": __version__,
         "heartbeat": {"defaultAgentId": default_agent_id(config), "agents": agents},
-        "channelSummary": summary_lines(gateway.channel_services.channels if gateway.channel_services else None),
+        "channelSummary": summary_lines(gateway.channel_services.channels),
         "queuedSystemEvents": gateway.runtime.notes.peek(gateway.main_session_key()),
         "sessions": {
             "paths": [agent["path"] for agent in by_agent],
