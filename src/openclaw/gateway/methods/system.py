@@ -12,12 +12,12 @@ import msgspec
 from openclaw import __version__
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.health import heartbeat_summary
+from openclaw.gateway.logs import DAILY_NAME, log_path
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.replay import LET_GO, Resumption, catch_up, resume
 from openclaw.gateway.views.channels import summary_lines
 from openclaw.gateway.views.session_rows import list_kind, model_defaults, most_recent, row_view
-from openclaw.logs import DAILY_NAME, log_path
 from openclaw.models.catalogue import public_row
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import SessionRow
