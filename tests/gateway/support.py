@@ -19,7 +19,7 @@ from openclaw.gateway.event_loop import LoopFairness
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.metrics import Metrics
 from openclaw.gateway.server.server import Server, serve
-from openclaw.sessions.typed_text import SessionNotes
+from openclaw.sessions.prompt_prefix import SessionNotes
 from openclaw.storage.files.session_store import FileSessionStore
 
 TOKEN = "a-long-enough-test-token"

@@ -33,7 +33,7 @@ from openclaw.inbound.prompt_text import (
     stamped,
     with_sender_line,
 )
-from openclaw.sessions.typed_text import without_wrappers
+from openclaw.sessions.prompt_prefix import without_wrappers
 from tests.inbound.support import configured, message
 
 AT = 1_768_724_340_000  # 2026-01-18T08:19Z

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from openclaw.messages import AssistantMessage
     from openclaw.models.base import ModelRequest, OnEvent
     from openclaw.models.catalogue import Catalogue
-    from openclaw.sessions.typed_text import SessionNotes
+    from openclaw.sessions.prompt_prefix import SessionNotes
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.process_registry import ProcessRegistry

@@ -72,8 +72,8 @@ from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
+from openclaw.sessions.prompt_prefix import SessionNotes
 from openclaw.sessions.search import SearchIndex
-from openclaw.sessions.typed_text import SessionNotes
 from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions

@@ -70,9 +70,9 @@ from openclaw.runs.dispatcher import Dispatcher, Submission
 from openclaw.runs.queue import Ticket, queue_settings
 from openclaw.sessions.entry import SessionEntry, group_display_name
 from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.prompt_prefix import ABORT_NOTE, system_line
 from openclaw.sessions.reset import Rotation, touched
 from openclaw.sessions.send_policy import is_blocked
-from openclaw.sessions.typed_text import ABORT_NOTE, system_line
 from openclaw.storage import faults
 from openclaw.storage.base import MessageBody, ReasonCode, StoredImage
 

@@ -12,7 +12,7 @@ import msgspec
 from openclaw.clock import iso_utc
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Media, Quoted, Sender
-from openclaw.sessions.typed_text import STAMPED
+from openclaw.sessions.prompt_prefix import STAMPED
 
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _US_ZONES = {

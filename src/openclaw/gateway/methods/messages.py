@@ -12,8 +12,8 @@ from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTabl
 from openclaw.runs.dispatcher import LONGEST_CHAIN
 from openclaw.runs.why_text import Life, answered_by, delivery_text, life_of, reason_text, story_of, summary
 from openclaw.sessions.keys import key_problem, shown_key
+from openclaw.sessions.prompt_prefix import without_wrappers
 from openclaw.sessions.reset import previous_sessions
-from openclaw.sessions.typed_text import without_wrappers
 from openclaw.storage.base import LedgerRow, MessageState
 from openclaw.text import clipped
 

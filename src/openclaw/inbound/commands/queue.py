@@ -9,7 +9,7 @@ from openclaw.inbound.directives import QueueDirective, parse_directives
 from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.runs.queue import RunRecord, queue_settings
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.typed_text import without_wrappers
+from openclaw.sessions.prompt_prefix import without_wrappers
 from openclaw.storage.base import AbortReason
 from openclaw.text import shortened
 

@@ -16,8 +16,8 @@ from openclaw.inbound.directives import read_send_policy, read_usage
 from openclaw.inbound.incoming import CommandContext, Facts, Handled
 from openclaw.runs.session_change import earlier_sessions, set_entry_fields, start_over, take_up
 from openclaw.runs.why_text import life_of, story_of
+from openclaw.sessions.prompt_prefix import GREETING_MARK
 from openclaw.sessions.resume import NotResumable
-from openclaw.sessions.typed_text import GREETING_MARK
 from openclaw.storage.base import AbortReason
 from openclaw.text import age, shortened
 
