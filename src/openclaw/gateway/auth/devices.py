@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import json
 import logging
-import os
 import secrets
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from openclaw.clock import Clock
-from openclaw.paths import make_private_dir
+from openclaw.config.store import write_private
 
 PENDING_TTL_MS = 5 * 60_000
 MAX_PENDING = 100
@@ -70,7 +69,7 @@ class Devices:
         record = self._paired.get(device_id)
         if record is None or record.get("publicKey") != public_key:
             return False
-        return role in _roles(record) and set(scopes) <= set(record.get("scopes") or [])
+        return role in _roles(record) and _covers(record, scopes)
 
     async def request_pairing(self, device_id: str, public_key: str, facts: Record) -> tuple[Record, bool]:
         """The device's pending request and whether it is new. ``facts`` is what the client says about itself."""
@@ -244,15 +243,7 @@ def _read_map(path: Path) -> dict[str, Record]:
 
 def write_private_json(path: Path, value: Any) -> None:
     """Replaces the file atomically. Only its owner can read it."""
-    make_private_dir(str(path.parent))
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_private(str(path), json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 MAX_SKEW_MS = 600_000
