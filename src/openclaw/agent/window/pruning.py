@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from openclaw.agent.window.tokens import CHARS_PER_TOKEN, is_measured, u16len
-from openclaw.config.durations import duration_ms
+from openclaw.clock import duration_ms
 from openclaw.config.schema.agents import ContextPruning, PruningTools
 from openclaw.messages import (
     AssistantMessage,
