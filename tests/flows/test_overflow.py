@@ -192,15 +192,16 @@ async def test_a_conversation_that_the_provider_counts_above_the_threshold_is_co
     """By four characters to a token everything is recent."""
     models.window, models.count = WINDOW, dense
     async with make() as gateway, gateway.client() as client:
-        for number in range(9):
+        for number in range(6):
             await ask(client, f"message {number}: " + "汉字" * 2000)
+        assert not any(is_summary(request) for request in models.requests)
         models.queue(Reply(text="the last straw"), Reply(text=GOOD))
-        await ask(client, "message 9: " + "汉字" * 2000)
+        await ask(client, "message 6: " + "汉字" * 8000)
         await client.event(lambda event, payload: payload.get("data") == {"phase": "end", "willRetry": False})
         models.reply("going on")
         await ask(client, "and now?")
         shown = models.requests[-1].raw.decode()
-        assert "Build the shed." in shown and "message 0" not in shown and "message 9" in shown
+        assert "Build the shed." in shown and "message 0" not in shown and "message 6" in shown
         assert dense(shown) < WINDOW - 20_000
 
 
