@@ -66,6 +66,7 @@ from openclaw.models.base import ModelError
 from openclaw.models.calls import ModelCalls
 from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.detect import FoundServer, find_servers
+from openclaw.models.fallback import Failover
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
@@ -120,6 +121,8 @@ async def open_gateway(
         gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
 
     keys = Keys(environ, state_dir=state_dir, clock=clock)
+    await keys.load(current)
+    catalogue = CurrentCatalogue(config, environ, found, state_dir)
     questions = ApprovalJournal(state_dir)
     await questions.load()
     approvals = Approvals(clock, questions)
@@ -139,10 +142,11 @@ async def open_gateway(
         transcripts=FileTranscriptStore(state_dir, clock=clock, store_path=sessions.path),
         ledger=await FileLedger.open(state_dir, clock=clock),
         blobs=FileBlobStore(state_dir),
-        catalogue=CurrentCatalogue(config, environ, found, state_dir),
+        catalogue=catalogue,
         processes=ProcessRegistry(),
         notes=SessionNotes(clock, lambda: user_zone(config.current)),
         call_model=model_calls.call,
+        failover=Failover(keys, lambda: config.current, catalogue),
         snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=approvals,
         approval_rules=ApprovalRules(state_dir, clock),

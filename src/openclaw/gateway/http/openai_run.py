@@ -15,7 +15,7 @@ import msgspec
 
 from openclaw.agent.loop import replies
 from openclaw.agent.run import entry_id
-from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
+from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, TextDelta
 from openclaw.gateway.http.openai_shared import Refused, stateless_target
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
 from openclaw.gateway.server.registry import entry_of, transcript_ref
@@ -34,6 +34,7 @@ from openclaw.messages import (
     UserMessage,
     decode_message,
 )
+from openclaw.models.errors import switch_text
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.queue import QueueWish, RunRecord
@@ -50,6 +51,7 @@ MAX_NAMED_RUNS = 8
 MAX_WAITING = 100
 """The number of requests that may wait for one session. More are refused."""
 WAIT_LIMIT_S = 24 * 3600
+BROKE_OFF = "The answer broke off here and begins anew."
 NOTHING_SAID = "No response from OpenClaw."
 STOPPING = (
     "The Gateway is stopping. The message is kept and will be answered when it runs again: ask again with the same "
@@ -202,7 +204,11 @@ class Following:
         self._unread: list[str] = []
         self._size = 0
         self._spoke = False
+        self._speaking = False
+        """The message that arrives has text."""
         self._breaks = False
+        self._broke_off = ""
+        """Why the text begins anew, for a caller that has read the beginning of a message that failed."""
         self._usage: Usage | None = None
         self._wake = asyncio.Event()
 
@@ -220,17 +226,21 @@ class Following:
         match event:
             case TextDelta(delta):
                 if self._breaks:
-                    delta = f"\n\n{delta}"
-                    self._breaks = False
-                self._spoke = True
+                    delta = f"\n\n[{self._broke_off}]\n\n{delta}" if self._broke_off else f"\n\n{delta}"
+                    self._breaks, self._broke_off = False, ""
+                self._spoke = self._speaking = True
                 if self._size <= MAX_BUFFERED_BYTES:
                     self._unread.append(delta)
                     self._size += len(delta)
                 self._wake.set()
             case AssistantStarted():
-                self._breaks = self._spoke
+                self._breaks, self._speaking = self._spoke, False
+            case ModelSwitched(chosen, active, reason) if self._broke_off:
+                self._broke_off = f"{BROKE_OFF} {switch_text(chosen, active, reason)}"
             case AssistantEnded(message):
                 self._usage = _sum(self._usage, message.usage)
+                if self._speaking and message.stop_reason == "error":
+                    self._broke_off = BROKE_OFF
             case _:
                 pass
 
