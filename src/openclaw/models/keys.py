@@ -160,7 +160,8 @@ class Keys:
         """The agent's profiles for the model's provider, the preferred one first. Expired ones are left out.
 
         The order is that of the file, else that of the config. Without one, logins come before tokens and tokens
-        before keys, and among equals the one that was not used for longest comes first.
+        before keys, and among equals the one that was not used for longest comes first. While nothing is known of
+        their use, the one that worked last comes first.
         """
         path, file = await self._agent_file(config, agent_id)
         provider, now = canonical_provider(model.provider), self._clock.now_ms()
@@ -173,7 +174,10 @@ class Keys:
         if order:
             listed = [key for key in live if key.credential.id in order]
             return sorted(listed, key=lambda key: order.index(key.credential.id))
-        return sorted(live, key=self._rotation)
+        live.sort(key=self._rotation)
+        if not any(self.cooldowns.of(key.credential).last_used for key in live):
+            live.sort(key=lambda key: key.credential.id != file.last_good.get(provider))
+        return live
 
     def _rotation(self, key: Key) -> tuple[int, int]:
         kind = key.profile.kind if key.profile else ""
@@ -346,6 +350,8 @@ class ProfileFile(msgspec.Struct, frozen=True):
     profiles: list[Profile] = []
     order: dict[str, list[str]] = {}
     """Profile ids by provider, in the order in which they are used."""
+    last_good: dict[str, str] = {}
+    """The credential that worked last, by provider."""
     stats: dict[str, CredentialStats] = {}
 
 
@@ -355,7 +361,7 @@ def read_profile_file(path: str) -> ProfileFile:
         document = read_document(path) or {}
     except UnreadableProfiles:
         return ProfileFile()
-    raw, order = document.get("profiles"), document.get("order")
+    raw, order, good = (document.get(name) for name in ("profiles", "order", "lastGood"))
     profiles = [_profile(str(key), value) for key, value in raw.items()] if isinstance(raw, dict) else []
     return ProfileFile(
         profiles=[profile for profile in profiles if profile is not None],
@@ -364,6 +370,7 @@ def read_profile_file(path: str) -> ProfileFile:
             for provider, names in (order.items() if isinstance(order, dict) else ())
             if isinstance(names, list)
         },
+        last_good={str(name): str(value) for name, value in good.items()} if isinstance(good, dict) else {},
         stats=stats_of(document),
     )
 
