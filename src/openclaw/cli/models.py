@@ -7,7 +7,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.client import from_args
-from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, UserError
+from openclaw.cli.command import CLIENT, JSON, Action, Flag, Group, UserError
 from openclaw.cli.terminal import note, print_json, printable
 
 TYPE_CHECKING = False
@@ -143,12 +143,12 @@ def _report(agent: str | None) -> dict[str, Any]:
     from openclaw.config import agents
     from openclaw.config.load import read_config
     from openclaw.models.catalogue import Catalogue, UnknownModel
-    from openclaw.models.detect import find_servers
+    from openclaw.models.detect import find_models
     from openclaw.models.local.install import is_installed
 
     config = read_config(paths.config_path(), os.environ).config
     agent_id = agent or agents.default_agent_id(config)
-    found = asyncio.run(find_servers(os.environ))
+    found = asyncio.run(find_models(os.environ))
     catalogue = Catalogue(config, os.environ, found=found)
     try:
         choice = catalogue.choose(config, agent_id)
@@ -355,8 +355,7 @@ _ACTIONS = {
             Flag("--provider NAME", "only models of this provider"),
             Flag("--local", "only models that run on this computer"),
             Flag("--plain", "only the names"),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example="openclaw models list --json",
     ),

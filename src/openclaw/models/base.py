@@ -14,7 +14,6 @@ ErrorKind: TypeAlias = Literal[
     "overflow", "rate_limit", "overloaded", "auth", "billing", "format", "timeout", "network", "budget", "other"
 ]
 """``budget``: the Gateway did not ask, because a limit on spending is reached."""
-Api: TypeAlias = Literal["anthropic-messages", "openai-completions", "openai-responses", "local"]
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -42,7 +42,7 @@ class ModelCalls:
         failed: Callable[[ModelError], None],
     ) -> None:
         self.http = ModelHttp()
-        self._keys = keys
+        self.keys = keys
         self._config = config
         self._clock = clock
         self._take_turn = take_turn
@@ -60,7 +60,7 @@ class ModelCalls:
 
         A caller that is cancelled hangs up at once. Raises ``ModelError``, which names the credential that was used.
         """
-        answering, model, keys = False, request.model, self._keys
+        answering, model, keys = False, request.model, self.keys
         credential: Credential | None = None
         try:
             await self._take_turn()
@@ -99,7 +99,7 @@ class ModelCalls:
         """Ends the local model's process and the HTTP session, and writes down which keys rest."""
         await self._local.close()
         await self.http.close()
-        await self._keys.cooldowns.close()
+        await self.keys.cooldowns.close()
 
 
 def wire_body(request: ModelRequest) -> bytes | None:

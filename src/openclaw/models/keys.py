@@ -6,6 +6,7 @@ Keys are never logged and never part of an error's text.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import re
@@ -443,10 +444,9 @@ def _checked(key: str, source: KeySource, provider: str) -> str:
 
 
 def _everyone_can_read(name: str) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return bool(Path(name).expanduser().stat().st_mode & stat.S_IROTH)
-    except OSError:
-        return False
+    return False
 
 
 async def _fetch(ref: SecretRef, environ: Mapping[str, str], path: str) -> str:
