@@ -92,7 +92,7 @@ class Vendor:
         raw = wire_body(request)
         assert raw is not None
         body = msgspec.json.decode(raw)
-        VENDORS[self.name][1](body)
+        VENDORS[request.model.provider][1](body)
         prompt = int(len(raw) / 4 * self.density)
         fields = ("max_tokens", "max_completion_tokens", "max_output_tokens")
         output = next(body[name] for name in fields if name in body)

@@ -207,9 +207,17 @@ class CompactionJob(msgspec.Struct, kw_only=True):
     bill: RunBill = NO_BILL
 
     def summariser(self, purpose: str = "compaction") -> Summariser:
-        calls = BilledCalls(self.runtime, self.agent_id, self.session_key, self.transcript, purpose, bill=self.bill)
+        calls = BilledCalls(
+            self.runtime,
+            self.agent_id,
+            self.session_key,
+            self.transcript,
+            purpose,
+            bill=self.bill,
+            most_calls=self.most_calls,
+        )
         return Summariser(
-            calls.ask,
+            calls,
             self.model,
             self.settings.reserve,
             density=self.budget.density,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from openclaw.agent.compaction.check import SHORTEST_SUMMARY, Need, fault_of, lost_too_much, to_carry, with_lost_lines
+from openclaw.agent.spend.billed_calls import BilledCalls
 from openclaw.agent.window.tokens import prompt_tokens, text_tokens
 from openclaw.agent.window.window import cut_text
 from openclaw.messages import (
@@ -283,7 +284,7 @@ class Summariser:
 
     def __init__(
         self,
-        ask: Callable[[ModelRequest], Awaitable[AssistantMessage]],
+        calls: BilledCalls,
         model: Model,
         reserve: int,
         *,
@@ -293,7 +294,7 @@ class Summariser:
         timeout_s: float = CALL_TIMEOUT_S,
         small_parts: bool = False,
     ) -> None:
-        self._ask_model = ask
+        self._calls = calls
         self._model = model
         self._density = density
         self._most_calls = most_calls
@@ -302,9 +303,13 @@ class Summariser:
         self._small_parts = small_parts
         self._history_tokens = _output(model, math.floor(0.8 * reserve))
         self._prefix_tokens = _output(model, math.floor(0.5 * reserve))
-        self.calls = 0
         self.refused: list[str] = []
         """Why answers of the model were not used."""
+
+    @property
+    def calls(self) -> int:
+        """The number of model calls so far."""
+        return self._calls.made
 
     async def summarise(self, task: SummaryTask) -> str:
         """A summary that passed the checks. Raises ``SummaryFailed`` if no call gave one."""
@@ -312,7 +317,7 @@ class Summariser:
             raise SummaryFailed("this recovery may ask for no more summaries")
         for_prefix = task.prefix and (self._most_calls > 1 or not task.history)
         history, prefix = await asyncio.gather(
-            self._history(task, self._most_calls - 1 if for_prefix else self._most_calls),
+            self._history(task, reserved=1 if for_prefix else 0),
             self._prefix(task) if for_prefix else self._no_call(task.prefix),
             return_exceptions=True,
         )
@@ -334,10 +339,14 @@ class Summariser:
             raise SummaryFailed(f"the summary was refused: {fault}")
         return text
 
-    async def _history(self, task: SummaryTask, most_calls: int) -> str:
-        """The summary of ``task.history``. Without new messages it is the previous summary."""
+    async def _history(self, task: SummaryTask, reserved: int) -> str:
+        """The summary of ``task.history``. Without new messages it is the previous summary.
+
+        ``reserved`` calls are for the beginning of the turn. They are made at the same time.
+        """
         if not task.history:
             return task.previous
+        most_calls = self._most_calls - reserved
         room = self._room(UPDATE + SYSTEM + task.previous + task.instructions, self._history_tokens)
         if self._small_parts:
             part = math.floor(self._model.context_window * part_share(task.history, self._model.context_window))
@@ -356,8 +365,7 @@ class Summariser:
             if problem is None:
                 return said
             self.refused.append(problem)
-            most_calls -= 1
-            if most_calls <= 0:
+            if self.calls >= self._most_calls:
                 if fault_of(said, task.replaced_tokens, task.most_tokens) is None:
                     return said  # It only lost some lines. The caller appends them.
                 raise SummaryFailed(f"the summary was refused: {problem}")
@@ -408,7 +416,6 @@ class Summariser:
         return await self._call("\n\n".join(parts), max_tokens, "high")
 
     async def _call(self, text: str, max_tokens: int, thinking: ThinkingLevel) -> str:
-        self.calls += 1
         request = ModelRequest(
             model=self._model,
             system=SYSTEM,
@@ -419,7 +426,7 @@ class Summariser:
         )
         try:
             async with asyncio.timeout(self._timeout_s):
-                message = await self._ask_model(request)
+                message = await self._calls.ask(request)
         except TimeoutError:
             raise SummaryFailed(f"the model gave no summary within {self._timeout_s:.0f} seconds") from None
         except ModelError as error:

@@ -53,7 +53,9 @@ class BilledCalls:
         *,
         keep: bool = True,
         bill: RunBill = NO_BILL,
+        most_calls: int | None = None,
     ) -> None:
+        """``most_calls`` bounds the calls together, also those of other models after a failure."""
         self._runtime = runtime
         self._agent_id = agent_id
         self._session_key = session_key
@@ -61,6 +63,9 @@ class BilledCalls:
         self._purpose = purpose
         self._keep = keep
         self._bill = bill
+        self._most_calls = most_calls
+        self.made = 0
+        """The number of calls so far."""
         self._unwritten: list[AssistantMessage] = []
 
     async def ask(self, request: ModelRequest, on_event: OnEvent = lambda event: None) -> AssistantMessage:
@@ -70,13 +75,20 @@ class BilledCalls:
         """
         candidates = self._runtime.failover.candidates(self._agent_id, request.model)
         await candidates.begin()
+        if self._used_up:
+            raise ModelError(f"a {self._purpose} may make {self._most_calls} model calls", kind="other")
         while True:
+            self.made += 1
             try:
                 return await self._ask(for_model(request, candidates.current), on_event)
             except ModelError as error:
-                if await candidates.next_step(error) is None:
+                if await candidates.next_step(error) is None or self._used_up:
                     raise
                 log.warning("a %s of %s goes on with another key or model: %s", self._purpose, self._session_key, error)
+
+    @property
+    def _used_up(self) -> bool:
+        return self._most_calls is not None and self.made >= self._most_calls
 
     async def _ask(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
         runtime, agent_id = self._runtime, self._agent_id
