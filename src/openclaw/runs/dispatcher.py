@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from openclaw.outbound.reply import failure_notice, is_delivered, parts_for
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.queue import (
     Admission,
+    Dropped,
     Lane,
     Observer,
     QueueSettings,
@@ -219,7 +220,7 @@ class Dispatcher:
             await self._finish(record, RunResult(outcome="error"), ending=ending)
             return True
         if choice == "interrupt":
-            self.abort(record.session_key, reason=AbortReason.INTERRUPT)
+            await self.abort(record.session_key, reason=AbortReason.INTERRUPT)
         queued = lane.add(record, settings)
         if queued and choice != "interrupt":
             if record.noted_step != "queued":
@@ -253,21 +254,23 @@ class Dispatcher:
 
     async def _collect(self, lane: Lane, batch: list[RunRecord]) -> None:
         """Makes one prompt of the batch, under the newest message's run id. It is on disk before the model sees it."""
-        record = batch[-1]
-        count, lines = lane.overflow.take()
-        if not record.queued or (record.queue.mode != "collect" and not count):
+        record, dropped = batch[-1], lane.dropped
+        collects = record.queued and record.queue.mode == "collect"
+        if not collects and not dropped.ids:
             return
-        overflow = overflow_text(count, lines)
-        if record.queue.mode == "collect":
+        lane.dropped = Dropped()
+        overflow = overflow_text(len(dropped.ids), dropped.lines)
+        if collects:
             prompt = collected_prompt([one.row.body.prompt or "" for one in batch], overflow)
         else:
             prompt = f"{overflow}\n\n{record.row.body.prompt or ''}"
         others = batch[:-1]
         images = [image for one in batch for image in one.row.body.images]
-        reason, ids = Reason(ReasonCode.COLLECTED, record.run_id), [one.row.id for one in others]
+        ended = dict.fromkeys(dropped.ids, Reason(ReasonCode.QUEUE_OVERFLOW_SUMMARIZED, str(record.queue.cap)))
+        ended |= {one.row.id: Reason(ReasonCode.COLLECTED, record.run_id) for one in others}
         ledger, row_id = self._runtime.ledger, record.row.id
         body = msgspec.structs.replace(record.row.body, prompt=prompt, images=images)
-        await self._until_written(lambda: ledger.absorb(row_id, ids, body=body, reason=reason))
+        await self._until_written(lambda: ledger.absorb(row_id, ended, body=body))
         faults.point("absorb.after")
         record.row.body = body
         for other in others:
@@ -277,9 +280,10 @@ class Dispatcher:
         observer = self._observers[record.run_id]
         crashes = await crashes_of(record.row, self._runtime.ledger)
         choice, refusal = how_to_go_on(record, crashes, self._runtime.clock.now_ms())
-        refused = Ending("expired" if record.expired else "failed", refusal)
-        if choice == "close":
-            await self._finish(record, RunResult(outcome="error"), ending=refused)
+        outcome = "aborted" if choice == "stop" else "error"
+        refused = Ending("superseded" if choice == "stop" else "expired" if record.expired else "failed", refusal)
+        if choice == "close" or (choice == "stop" and not record.row.attempts):
+            await self._finish(record, RunResult(outcome=outcome), ending=refused)
             return
         session_id = await self._session_of(record)
         images = await load_images(record.row.body, self._runtime.blobs)
@@ -296,7 +300,7 @@ class Dispatcher:
 
         def emit(event: Event) -> None:
             if isinstance(event, SteeringInjected):
-                self._took_in(record, event.token)
+                self._took_in(record, event.token, run.transcript)
             observer.event(event)
             record.tell(event)
 
@@ -314,12 +318,12 @@ class Dispatcher:
                 disk=record.disk,
                 on_model_call=record.release_ticket,
             )
-            result = await (run.execute() if choice == "run" else run.give_up(reason_text(refusal)))
+            result = await (run.execute() if choice == "run" else run.give_up(reason_text(refusal), outcome))
         finally:
             for left in reversed(record.inbox.close()):
                 # This run did not take the message in. It is the next to run, before messages that came later.
                 lane.add(left, left.queue, first=True)
-        gave_up = choice == "give up" and result.outcome == "error"
+        gave_up = choice != "run" and result.outcome != "ok"
         await self._finish(record, result, run.transcript, refused if gave_up else None)
         if run.prepared is not None and result.outcome == "ok":
             self.compactions.after_run(run.prepared, result.final, emit)
@@ -333,7 +337,6 @@ class Dispatcher:
     ) -> None:
         """Ends the message: first on disk, then for everyone who follows it. ``ending`` None: the result decides it."""
         ending = ending or ending_of(result)
-        error = None if result.outcome == "ok" else abort_text(ending.reason)
         summary = result.summary()
         faults.point("finish.before")
         if written is not None:
@@ -347,6 +350,10 @@ class Dispatcher:
             disk,
         )
         faults.point("finish.after")
+        self._tell_end(record, result, ending.reason)
+
+    def _tell_end(self, record: RunRecord, result: RunResult, reason: Reason) -> None:
+        error = None if result.outcome == "ok" else abort_text(reason)
         for one in (record, *record.absorbed):
             one.started_at = one.started_at or record.started_at
             one.end(result.outcome, self._runtime.clock.now_ms(), error, result)
@@ -365,7 +372,10 @@ class Dispatcher:
                     del self._lanes[key]
             lane = self._lanes[session_key] = Lane(session_key, self._runtime.clock, self._perform)
             for record in self._unfinished.pop(session_key, ()):
-                lane.add(record, record.queue)
+                if record.row.reason.code is ReasonCode.QUEUE_OVERFLOW_WAITING:
+                    lane.dropped.add(record.row, int(record.row.reason.detail))
+                else:
+                    lane.add(record, record.queue)
         return lane
 
     async def _steer_in_order(self, lane: Lane, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
@@ -408,15 +418,17 @@ class Dispatcher:
             await self.submit(again, QueueSettings(mode="followup"))
         return True
 
-    def _took_in(self, record: RunRecord, run_id: str) -> None:
-        """The run has put the words of a steered message before its model, so that message ends here."""
+    def _took_in(self, record: RunRecord, run_id: str, transcript: Transcript) -> None:
+        """The run has put the words of a steered message before its model, so that message ends here.
+
+        Its end follows the transcript that holds its words to the disk.
+        """
         steered = self._index.get(run_id)
         if steered is not None:
             self._absorb(record, steered)
             reason, by = Reason(ReasonCode.STEERED, record.run_id), {"answeredBy": record.run_id}
-            ledger, row_id = self._runtime.ledger, steered.row.id
-            finish = self._until_written(lambda: ledger.finish(row_id, "superseded", reason=reason, result=by))
-            self._in_background(finish)
+            end = partial(self._runtime.ledger.finish, steered.row.id, "superseded", reason=reason, result=by)
+            self._in_background(self._until_written(partial(end, written=transcript)))
 
     def _absorb(self, record: RunRecord, other: RunRecord) -> None:
         other.absorbed_by = record.run_id
@@ -429,12 +441,16 @@ class Dispatcher:
         surplus = lane.depth - settings.cap
         for oldest in lane.waiting[:surplus] if surplus > 0 else ():
             lane.withdraw(oldest)
-            code = ReasonCode.QUEUE_OVERFLOW
+            result, cap = RunResult(outcome="aborted"), str(settings.cap)
             if settings.drop == "summarize":
-                lane.overflow.add(oldest.row.body.prompt or "", settings.cap)
-                code = ReasonCode.QUEUE_OVERFLOW_SUMMARIZED
-            ending = Ending("superseded", Reason(code, str(settings.cap)))
-            self._in_background(self._finish(oldest, RunResult(outcome="aborted"), ending=ending))
+                # The row stays open until its beginning stands in a prompt that is on disk.
+                lane.dropped.add(oldest.row, settings.cap)
+                waits = Reason(ReasonCode.QUEUE_OVERFLOW_WAITING, cap)
+                self._in_background(self._runtime.ledger.advance(oldest.row.id, "queued", waits))
+                self._tell_end(oldest, result, Reason(ReasonCode.QUEUE_OVERFLOW_SUMMARIZED, cap))
+            else:
+                ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, cap))
+                self._in_background(self._finish(oldest, result, ending=ending))
 
     async def _session_of(self, record: RunRecord) -> str:
         """Returns the id of the session that the message runs in, and takes over what the session shows of its runs.
@@ -450,7 +466,21 @@ class Dispatcher:
         return row.session_id if row.attempts or entry is None else entry.get("sessionId", row.session_id)
 
     async def _note_running(self, record: RunRecord, session_id: str) -> None:
-        await self._runtime.ledger.advance(record.row.id, "running", session_id=session_id)
+        if not record.abort.aborted:  # The note of a stop must stay the last one.
+            await self._runtime.ledger.advance(record.row.id, "running", session_id=session_id)
+
+    async def _note_stopped(self, records: Sequence[RunRecord], reason: Reason) -> None:
+        """Notes that the runs are being stopped. On a disk that takes nothing, the notes are written later."""
+
+        async def note(record: RunRecord) -> None:
+            with contextlib.suppress(ValueError):  # The message has ended meanwhile.
+                await self._runtime.ledger.advance(record.row.id, "queued", reason)
+
+        for record, problem in zip(
+            records, await asyncio.gather(*map(note, records), return_exceptions=True), strict=True
+        ):
+            if isinstance(problem, OSError):
+                self._in_background(self._until_written(partial(note, record)))
 
     async def _until_written(self, write: Callable[[], Awaitable[T]], disk: DiskWait | None = None) -> T:
         """Repeats the write until the disk takes it. The session waits, as its next message could not be stored."""
@@ -482,9 +512,11 @@ class Dispatcher:
         """
         records = await unfinished_records(self._runtime)
         for record in records:
-            self._remember(record)
             self._unfinished.setdefault(record.session_key, []).append(record)
-            if not record.row.attempts:
+            if record.row.reason.code is ReasonCode.QUEUE_OVERFLOW_WAITING:
+                continue
+            self._remember(record)
+            if not record.row.attempts and record.row.reason.code not in STOP_CODES:
                 restarted = Reason(ReasonCode.RESTARTED)
                 self._in_background(self._runtime.ledger.advance(record.row.id, "queued", restarted))
         return len(records)
@@ -528,8 +560,13 @@ class Dispatcher:
 
     # Stopping and reordering
 
-    def abort(self, session_key: str, run_id: str | None = None, reason: AbortReason = AbortReason.RPC) -> list[str]:
-        """Stops one run of the session, or all of them, the waiting ones included. Returns the ids it stopped."""
+    async def abort(
+        self, session_key: str, run_id: str | None = None, reason: AbortReason = AbortReason.RPC
+    ) -> list[str]:
+        """Stops one run of the session, or all of them, the waiting ones included. Returns the ids it stopped.
+
+        The runs are stopped at once. When this returns, the ledger holds the stop, so that it also outlives a crash.
+        """
         if run_id is None and reason is not AbortReason.INTERRUPT:
             self.compactions.cancel(session_key)
             if self._runtime.approvals is not None:
@@ -537,19 +574,22 @@ class Dispatcher:
         lane = self._lanes.get(session_key)
         if lane is None:
             return []
-        stopped: list[str] = []
+        stopped: list[RunRecord] = []
         for record in lane.records:
-            if run_id is not None and record.run_id != run_id:
-                continue
-            if not record.abort.abort(reason):
-                continue
-            stopped.append(record.run_id)
-            self._observers[record.run_id].aborted(abort_text(abort_reason(reason)))
+            if (run_id is None or record.run_id == run_id) and record.abort.abort(reason):
+                stopped.append(record)
+                self._observers[record.run_id].aborted(abort_text(abort_reason(reason)))
+        noted = self._note_stopped(stopped, abort_reason(reason))
+        for record in stopped:
             if lane.withdraw(record):
                 self._in_background(self._finish(record, RunResult(outcome="aborted", error=reason)))
         if run_id is None:
-            lane.overflow.take()
-        return stopped
+            dropped, lane.dropped = lane.dropped, Dropped()
+            for row_id in dropped.ids:
+                finish = partial(self._runtime.ledger.finish, row_id, "superseded", reason=abort_reason(reason))
+                self._in_background(self._until_written(finish))
+        await noted
+        return [record.run_id for record in stopped]
 
     def promote(self, session_key: str, run_id: str) -> bool:
         """Lets a waiting message go next. False when no such message waits."""
@@ -641,7 +681,10 @@ MAX_ATTEMPTS = 3
 EXPIRY_MS = 24 * 3600 * 1000
 """A message that has waited this long when the Gateway starts is not answered, because it may not matter any more."""
 
-Choice: TypeAlias = Literal["run", "give up", "close"]
+STOP_CODES = frozenset({ReasonCode.STOPPED, ReasonCode.REMOVED_FROM_QUEUE})
+"""The reason of a message that was being stopped, or of one that ended so."""
+
+Choice: TypeAlias = Literal["run", "stop", "give up", "close"]
 
 
 async def unfinished_records(runtime: Runtime) -> list[RunRecord]:
@@ -657,7 +700,8 @@ async def unfinished_records(runtime: Runtime) -> list[RunRecord]:
         record = RunRecord(row)
         # Decided once, at the start, so that a clock that jumps later makes no message expire.
         record.recovered, record.expired = True, now - row.accepted_at >= EXPIRY_MS
-        if row.attempts or record.expired or row.body.prompt is None:
+        stopped = row.reason.code in STOP_CODES
+        if row.attempts or record.expired or stopped or row.body.prompt is None:
             record.queue = QueueSettings(mode="followup")
         else:
             entry = await runtime.sessions.get(row.agent_id, row.session_key)
@@ -669,9 +713,11 @@ async def unfinished_records(runtime: Runtime) -> list[RunRecord]:
 def how_to_go_on(record: RunRecord, crashes: int, now_ms: int) -> tuple[Choice, Reason]:
     """Decides whether the message is run, and if not, for what reason.
 
-    ``give up`` also writes the reason into the transcript. ``close`` ends the message in the ledger only, because the
+    ``stop``: somebody stopped the message before the restart. ``give up`` also writes the reason into the transcript. ``close`` ends the message in the ledger only, because the
     Gateway crashed even while it gave up.
     """
+    if record.recovered and record.row.reason.code in STOP_CODES:
+        return "stop", record.row.reason
     if crashes < MAX_ATTEMPTS and not record.expired:
         return "run", NO_REASON
     if record.expired:

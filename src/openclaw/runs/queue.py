@@ -432,24 +432,17 @@ class _Job:
         self.work = work
 
 
-class Overflow:
-    """Messages that a full queue dropped. The agent is told of them once, before the next message."""
+class Dropped(msgspec.Struct):
+    """Messages that a full queue dropped and that the agent has not been told of."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.lines: deque[str] = deque()
+    ids: list[int] = []
+    """Their ids in the ledger, where they stay open until the agent is told of them."""
+    lines: list[str] = []
+    """The beginnings of the last of them."""
 
-    def add(self, text: str, most_lines: int) -> None:
-        self.count += 1
-        self.lines.append(summary_line(text))
-        while len(self.lines) > most_lines:
-            self.lines.popleft()
-
-    def take(self) -> tuple[int, list[str]]:
-        taken = self.count, list(self.lines)
-        self.count = 0
-        self.lines.clear()
-        return taken
+    def add(self, row: LedgerRow, most_lines: int) -> None:
+        self.ids.append(row.id)
+        self.lines = [*self.lines, summary_line(row.body.prompt or "")][-most_lines:]
 
 
 class Lane:
@@ -463,7 +456,7 @@ class Lane:
         self.active: RunRecord | None = None
         self.coming = 0
         """How many messages for this lane are being written to the ledger."""
-        self.overflow = Overflow()
+        self.dropped = Dropped()
         self._clock = clock
         self._perform = perform
         self._waiting: deque[RunRecord | _Job] = deque()

@@ -51,6 +51,9 @@ _REASONS = {
     ReasonCode.TIME_LIMIT: "the run took longer than its time limit",
     ReasonCode.STOPPED: "stopped ({detail})",
     ReasonCode.QUEUE_OVERFLOW: "Dropped: more messages were waiting than the queue holds ({detail}).",
+    ReasonCode.QUEUE_OVERFLOW_WAITING: (
+        "Dropped: more messages were waiting than the queue holds ({detail}); its beginning is put before the next one."
+    ),
     ReasonCode.QUEUE_OVERFLOW_SUMMARIZED: (
         "Dropped: more messages were waiting than the queue holds ({detail}); "
         "its beginning was put before the next one."

@@ -285,6 +285,8 @@ class ReasonCode(StrEnum):
     """Somebody stopped the message (an ``AbortReason``)."""
     QUEUE_OVERFLOW = "queue_overflow"
     """More messages were waiting than the queue holds (the queue's size)."""
+    QUEUE_OVERFLOW_WAITING = "queue_overflow_waiting"
+    """The queue was full, and the beginning of the message will be put before the next one (the queue's size)."""
     QUEUE_OVERFLOW_SUMMARIZED = "queue_overflow_summarized"
     """The queue was full, and the beginning of the message was put before the next one (the queue's size)."""
     QUEUE_FULL = "queue_full"

@@ -156,7 +156,7 @@ async def abort(call: MethodCall) -> Any:
         record = call.gateway.dispatcher.find(params.run_id)
         if record is not None and record.session_key != target.key:
             raise MethodError("runId does not match sessionKey")
-    stopped = call.gateway.dispatcher.abort(target.key, params.run_id, AbortReason.RPC)
+    stopped = await call.gateway.dispatcher.abort(target.key, params.run_id, AbortReason.RPC)
     if stopped:
         # The flag is set at once, because the next message may come before the run has unwound.
         await call.gateway.runtime.sessions.update(target.agent_id, target.key, _noted_as_aborted, durable=False)
