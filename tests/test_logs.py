@@ -14,7 +14,7 @@ import pytest
 
 from openclaw import logs as module
 from openclaw import redact
-from openclaw.config.schema import Logging
+from openclaw.config.schema.system import Logging
 from openclaw.logs import BoundedQueue, DailyFile, Logs, log_path, prune
 
 

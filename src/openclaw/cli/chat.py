@@ -6,7 +6,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli import service
-from openclaw.cli.client import Client, GatewayError, new_id
+from openclaw.cli.client import Client, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
 from openclaw.cli.message import check_agent, find_session
 from openclaw.cli.target import resolve
@@ -39,13 +39,9 @@ class Conversation:
     def _key(self, session: str | None) -> str:
         if not session or session == "main":
             return f"agent:{self.agent}:main" if self.agent else "main"
-        try:
-            return find_session(self.client, session, self.agent or None)
-        except UserError as error:
-            if isinstance(error, GatewayError):
-                raise
         # A chat may begin a new session, because the person sees that it is empty. A script may not.
-        return session if session.startswith("agent:") else f"agent:{self.agent or 'main'}:{session}"
+        new = session if session.startswith("agent:") else f"agent:{self.agent or 'main'}:{session}"
+        return find_session(self.client, session, self.agent or None) or new
 
     def switch(self, session: str) -> None:
         self.key = self._key(session)
@@ -177,9 +173,9 @@ COMMANDS = {
         "Talk with the agent in this terminal",
         run,
         (
-            Flag("--session", metavar="KEY", help="session key, id or label (default: the main session)"),
-            Flag("--agent", metavar="ID", help="agent to talk with (default: the default agent)"),
-            Flag("--history", metavar="N", type=int, default=10, help="messages to show on opening (10)"),
+            Flag("--session KEY", "session key, id or label (default: the main session)"),
+            Flag("--agent ID", "agent to talk with (default: the default agent)"),
+            Flag("--history N", "messages to show on opening (10)", type=int, default=10),
             *GATEWAY,
         ),
         example="openclaw chat --session main",

@@ -136,38 +136,35 @@ def path(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {
-    "config": Group(
-        {
-            "get": Action(
-                "Print one value",
-                get,
-                (Flag("path", metavar="PATH", help="e.g. gateway.port or agents.list[0].id"), JSON),
-                example="openclaw config get gateway.port",
-            ),
-            "set": Action(
-                "Set one value",
-                set_,
-                (
-                    Flag("path", metavar="PATH", help="e.g. gateway.port"),
-                    Flag("value", metavar="VALUE", help="JSON5, or plain text where it is not JSON5"),
-                    Flag("--json", action="store_true", help="insist that VALUE is JSON5"),
-                ),
-                example="openclaw config set agents.defaults.model anthropic/claude-sonnet-4-5",
-            ),
-            "unset": Action(
-                "Remove one value",
-                unset,
-                (Flag("path", metavar="PATH", help="e.g. agents.defaults.model"),),
-                example="openclaw config unset agents.defaults.model",
-            ),
-            "validate": Action(
-                "Check the file and say what is wrong, by line", validate, (JSON,), example="openclaw config validate"
-            ),
-            "schema": Action(
-                "Print the JSON Schema of the configuration", schema, example="openclaw config schema > schema.json"
-            ),
-            "path": Action("Print where the file is", path, example="openclaw config path"),
-        }
-    )
+_ACTIONS = {
+    "get": Action(
+        "Print one value",
+        get,
+        (Flag("path PATH", "e.g. gateway.port or agents.list[0].id"), JSON),
+        example="openclaw config get gateway.port",
+    ),
+    "set": Action(
+        "Set one value",
+        set_,
+        (
+            Flag("path PATH", "e.g. gateway.port"),
+            Flag("value VALUE", "JSON5, or plain text where it is not JSON5"),
+            Flag("--json", "insist that VALUE is JSON5"),
+        ),
+        example="openclaw config set agents.defaults.model anthropic/claude-sonnet-4-5",
+    ),
+    "unset": Action(
+        "Remove one value",
+        unset,
+        (Flag("path PATH", "e.g. agents.defaults.model"),),
+        example="openclaw config unset agents.defaults.model",
+    ),
+    "validate": Action(
+        "Check the file and say what is wrong, by line", validate, (JSON,), example="openclaw config validate"
+    ),
+    "schema": Action(
+        "Print the JSON Schema of the configuration", schema, example="openclaw config schema > schema.json"
+    ),
+    "path": Action("Print where the file is", path, example="openclaw config path"),
 }
+COMMANDS = {"config": Group(_ACTIONS)}

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 # People on channels
 
-_REQUEST = Flag("request", param="requestId", metavar="REQUEST", help="id of the pairing request")
+_REQUEST = Flag("request REQUEST", "id of the pairing request", param="requestId")
 _TOKEN = (
-    Flag("--device", param="deviceId", metavar="ID", required=True, help="the device"),
-    Flag("--role", param="role", required=True, help="the role whose token is meant, e.g. operator"),
+    Flag("--device ID", "the device", param="deviceId", required=True),
+    Flag("--role ROLE", "the role whose token is meant, e.g. operator", param="role", required=True),
 )
 
 
@@ -87,8 +87,8 @@ COMMANDS = {
                 "List people who wait to be let in",
                 "pairing.list",
                 (
-                    Flag("name", metavar="CHANNEL", nargs="?", help="only this channel, e.g. signal"),
-                    Flag("--channel", metavar="CHANNEL", help="the same"),
+                    Flag("name CHANNEL", "only this channel, e.g. signal", nargs="?"),
+                    Flag("--channel CHANNEL", "the same"),
                 ),
                 params=_channel,
                 show=_show_people,
@@ -98,9 +98,9 @@ COMMANDS = {
                 "Let a person in by the code they were given",
                 "pairing.approve",
                 (
-                    Flag("words", metavar="CODE", nargs="+", help="the code, or the channel and the code"),
-                    Flag("--channel", metavar="CHANNEL", help="the channel the code was given on"),
-                    Flag("--notify", action="store_true", help="tell the person on that channel"),
+                    Flag("words CODE", "the code, or the channel and the code", nargs="+"),
+                    Flag("--channel CHANNEL", "the channel the code was given on"),
+                    Flag("--notify", "tell the person on that channel"),
                 ),
                 params=_channel_and_code,
                 show=_show_approved,
@@ -134,7 +134,10 @@ COMMANDS = {
             "rotate": query(
                 "Give a device a new token; the old one stops working",
                 "device.token.rotate",
-                (Flag("--scope", action="append", default=[], help="scope of the new token; may be repeated"), *_TOKEN),
+                (
+                    Flag("--scope SCOPE", "scope of the new token; may be repeated", action="append", default=[]),
+                    *_TOKEN,
+                ),
                 params=lambda args: {"scopes": args.scope} if args.scope else {},
                 show=lambda payload, args: [
                     f"New token for {args.device} ({args.role}): {(payload or {}).get('token')}"

@@ -124,7 +124,7 @@ class Screen:
                 renderer.finish(turn)
         except UserError as error:
             with self._print_lock:
-                renderer.flush()
+                renderer.end_line()
                 renderer.error(str(error))
         finally:
             self._busy.pop(mark, None)

@@ -22,20 +22,6 @@ _ENV = re.compile(r"(\$?)\$\{([A-Z_][A-Z0-9_]*)\}")
 class Target:
     """The address and the secret of a Gateway, and where each of them came from."""
 
-    __slots__ = (
-        "bind",
-        "config_path",
-        "fingerprint",
-        "host",
-        "local",
-        "misconfigured",
-        "port",
-        "secret",
-        "secret_source",
-        "source",
-        "tls",
-    )
-
     def __init__(self, host: str, port: int, *, tls: bool, local: bool, source: str, bind: str) -> None:
         self.host = host
         self.port = port

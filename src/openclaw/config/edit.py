@@ -14,7 +14,7 @@ from typing import Any
 from openclaw.config.json5text import Json5Error, Member, Node, Outline, parse_source
 from openclaw.config.keypath import KeyPath, KeyPathError, format_path
 from openclaw.config.load import Snapshot
-from openclaw.config.secrets import SENTINEL, UnknownSecret, restored
+from openclaw.config.secrets import SENTINEL, restored
 from openclaw.config.validate import ConfigInvalid, Issue
 
 _IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
@@ -233,14 +233,6 @@ def merged_text(before: Snapshot, patch: dict[str, Any]) -> str:
     return json.dumps(wanted, indent=2, ensure_ascii=False) + "\n"
 
 
-def filled_in(value: Any, stored: Any, path: KeyPath = ()) -> Any:
-    """Returns the value with stored secrets in place of sentinels. It raises ConfigInvalid where none is stored."""
-    try:
-        return restored(value, stored, path)
-    except UnknownSecret as error:
-        raise ConfigInvalid([Issue(path=str(error).partition(":")[0], message=str(error).partition(": ")[2])]) from None
-
-
 def with_secrets(raw: str, stored: dict[str, Any]) -> str:
     """Returns the text with each sentinel replaced by the stored secret."""
     if SENTINEL not in raw:
@@ -249,7 +241,7 @@ def with_secrets(raw: str, stored: dict[str, Any]) -> str:
         parsed, _ = parse_source(raw)
     except Json5Error:
         return raw
-    for path, value in _sentinels(parsed, filled_in(parsed, stored), ()):
+    for path, value in _sentinels(parsed, restored(parsed, stored), ()):
         raw = set_value(raw, path, value)
     return raw
 

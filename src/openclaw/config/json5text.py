@@ -6,7 +6,6 @@ the text, and explains syntax errors in words.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -178,7 +177,7 @@ def read_source(path: str) -> str | None:
         raise SourceError(f"{path} is not text in UTF-8 (byte {error.start})") from None
 
 
-def parse_source(text: str) -> tuple[Any, Outline | None]:
+def parse_source(text: str) -> tuple[Any, Outline]:
     """Returns the value and the positions of its parts. It raises Json5Error with the position of a fault."""
     import pyjson5
 
@@ -190,7 +189,3 @@ def parse_source(text: str) -> tuple[Any, Outline | None]:
         near = _NEAR.search(message)
         words = re.sub(r"b'([^']*)'", r"\1", message)
         raise Json5Error(f"not valid JSON5: {words}", int(near[1]) - 1 if near else 0) from None
-
-
-def text_hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -18,7 +18,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.edit import (
     editable,
-    filled_in,
     generated_token,
     improves,
     merged_text,
@@ -32,6 +31,7 @@ from openclaw.config.json5text import parse_source
 from openclaw.config.keypath import MISSING, KeyPath, format_path, get_path, parse_path
 from openclaw.config.load import Snapshot, parse_config, read_config
 from openclaw.config.schema import Config
+from openclaw.config.secrets import restored
 from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid
 from openclaw.paths import make_private_dir
 
@@ -238,7 +238,7 @@ class ConfigStore:
 
         def change(before: Snapshot) -> str:
             self._check_base(before, base_hash)
-            return merged_text(before, filled_in(patch, before.parsed))
+            return merged_text(before, restored(patch, before.parsed))
 
         return self._write(change)
 
@@ -247,7 +247,7 @@ class ConfigStore:
         where = parse_path(path) if isinstance(path, str) else tuple(path)
 
         def change(before: Snapshot) -> str:
-            filled = filled_in(value, get_path(before.parsed, where, MISSING), where)
+            filled = restored(value, get_path(before.parsed, where, MISSING), where)
             return set_value(editable(before), where, filled)
 
         return self._write(change, repair=True)

@@ -73,7 +73,7 @@ from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
 from openclaw.sessions.search import SearchIndex
 from openclaw.sessions.typed_text import SessionNotes
-from openclaw.storage.files.blobs import FileBlobStore
+from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore

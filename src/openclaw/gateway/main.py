@@ -43,6 +43,8 @@ class Options(msgspec.Struct, kw_only=True):
     token: str | None = None
     password: str | None = None
     auth: str | None = None
+    allow_unconfigured: bool = False
+    """Start whatever ``gateway.mode`` says."""
     verbose: bool = False
 
 
@@ -103,7 +105,7 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
             f"{config.path} is not valid, and there is no earlier good version:\n{lines}\nMend it, then start again."
         ) from None
     wanted = config.current.gateway
-    if wanted.mode == "remote":
+    if wanted.mode == "remote" and not options.allow_unconfigured:
         raise CannotStart("gateway.mode is `remote`: this machine uses another Gateway. Set gateway.mode to `local`.")
     host = bind_host(options.bind or wanted.bind, wanted.custom_bind_host)
     port = options.port

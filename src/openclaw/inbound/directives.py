@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from openclaw.config.durations import duration_ms
+from openclaw.clock import duration_ms
 from openclaw.inbound.commands.registry import COMMANDS, find
 from openclaw.inbound.prompt_text import CURRENT_MARKER
 from openclaw.models.thinking import LEVELS, parse_level

@@ -20,7 +20,7 @@ from openclaw.runs.queue import QueueWish
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import MessageFacts, Rotation, ensure_fresh
-from openclaw.storage.base import MessageBody
+from openclaw.storage.base import Accept, MessageBody
 
 if TYPE_CHECKING:
     from openclaw.inbound.notices import Notices
@@ -176,6 +176,21 @@ class Incoming(msgspec.Struct, kw_only=True):
     """The keys of the channel messages that it was made of."""
     watcher: str | None = None
     """The connection that follows the run."""
+
+    def for_ledger(self, session_id: str, body: MessageBody, run_id: str) -> Accept:
+        """Returns what the ledger keeps. With another run id than its own it is an extra line beside the message."""
+        session = self.facts.session
+        return Accept(
+            run_id=run_id,
+            dedupe_key=f"{self.source}|{run_id}",
+            agent_id=session.agent_id,
+            session_key=session.key,
+            session_id=session_id,
+            source=self.source,
+            route=self.route,
+            body=body,
+            dedupe_keys=self.dedupe_keys if run_id == self.run_id else (),
+        )
 
 
 async def current_session(

@@ -76,7 +76,7 @@ from openclaw.sessions.reset import Rotation, touched
 from openclaw.sessions.send_policy import is_blocked
 from openclaw.sessions.typed_text import ABORT_NOTE, system_line
 from openclaw.storage import faults
-from openclaw.storage.base import Accept, MessageBody, StoredImage, Writing
+from openclaw.storage.base import MessageBody, StoredImage, Writing
 
 log = logging.getLogger("openclaw.inbound")
 
@@ -534,23 +534,13 @@ async def accept(
 
     ``ticket`` is the message's place in the admission order.
     """
-    session = message.facts.session
     entry, written = await touch_session(message, runtime)
     images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
-    row = Accept(
-        run_id=message.run_id,
-        dedupe_key=f"{message.source}|{message.run_id}",
-        agent_id=session.agent_id,
-        session_key=session.key,
-        session_id=entry["sessionId"],
-        source=message.source,
-        route=message.route,
-        body=msgspec.structs.replace(body, images=[*body.images, *images]),
-        dedupe_keys=message.dedupe_keys,
-    )
+    body = msgspec.structs.replace(body, images=[*body.images, *images])
     channel = str(message.route.get("channel", message.source))
     settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
-    submission = await dispatcher.submit(row, settings, message.watcher, ticket, written)
+    accepted = message.for_ledger(entry["sessionId"], body, message.run_id)
+    submission = await dispatcher.submit(accepted, settings, message.watcher, ticket, written)
     faults.point("ack")
     return submission
 

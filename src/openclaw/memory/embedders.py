@@ -15,7 +15,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.config.schema import Config, MemorySearch
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import MemorySearch
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.models.base import Model, ModelError
 from openclaw.models.http import ModelHttp, WireRequest

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from openclaw.clock import Clock
-from openclaw.config.schema import Config, MemorySearch
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import MemorySearch
 from openclaw.memory.embedders import Embedder, Embedders, EmbeddingFailed, NoEmbedder, Purpose
 from openclaw.memory.files import MemoryFile, memory_files
 from openclaw.memory.index import MOST_VECTORS, Counts, Hit, MemoryIndex, MemoryQuery, packed

@@ -21,7 +21,8 @@ from openclaw.models.local.gguf import context_length
 from openclaw.models.local.install import INSTALL_COMMAND, is_installed, weights_path
 
 if TYPE_CHECKING:
-    from openclaw.config.schema import Config, ModelConfig, ProviderConfig
+    from openclaw.config.schema import Config
+    from openclaw.config.schema.models import ModelConfig, ProviderConfig
     from openclaw.models.detect import FoundServer
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,9 @@ from openclaw.models.catalogue_data import PROVIDER_ALIASES, PROVIDERS
 from openclaw.net import is_loopback
 
 if TYPE_CHECKING:
-    from openclaw.config.schema import Config, ProviderConfig, SecretRef
+    from openclaw.config.schema import Config
+    from openclaw.config.schema.base import SecretRef
+    from openclaw.config.schema.models import ProviderConfig
 
 log = logging.getLogger(__name__)
 

@@ -405,17 +405,7 @@ class Dispatcher:
         self._in_background(ledger.advance(row.id, "queued", Reason(ReasonCode.STEERING, active.run_id)))
         if settings.mode == "steer-backlog":
             # The message also gets a turn of its own when the active run has ended.
-            again = Accept(
-                run_id=f"{row.run_id}:backlog",
-                dedupe_key="",
-                agent_id=row.agent_id,
-                session_key=row.session_key,
-                session_id=row.session_id,
-                source=row.source,
-                route=row.route,
-                body=row.body,
-            )
-            await self.submit(again, QueueSettings(mode="followup"))
+            await self.submit(row.another(f"{row.run_id}:backlog"), QueueSettings(mode="followup"))
         return True
 
     def _took_in(self, record: RunRecord, run_id: str, transcript: Transcript) -> None:

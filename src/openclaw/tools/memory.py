@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.config.schema import MemorySearch
+from openclaw.config.schema.agents import MemorySearch
 from openclaw.memory.files import is_curated, is_memory, is_plain, shown_name
 from openclaw.memory.index import Hit, folded, words
 from openclaw.memory.search import AgentMemory, MemoryResults

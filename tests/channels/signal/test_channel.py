@@ -22,7 +22,7 @@ from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
 from openclaw.inbound.message import Inbound, Route
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
-from openclaw.storage.files.blobs import FileBlobStore
+from openclaw.storage.files.disk import FileBlobStore
 from tests.support.signal_daemon import SignalDaemon
 
 ME, ANN = "+15550000001", "+15550000042"

@@ -6,22 +6,12 @@ Reading, validation and the JSON Schema are made from it. Keys that nothing acts
 
 from msgspec import field
 
-from openclaw.config.schema.agents import (
-    AgentConfig,
-    Agents,
-    Binding,
-    Budget,
-    ContextPruning,
-    MemoryFlush,
-    MemorySearch,
-    ModelChoice,
-    ModelSetting,
-)
-from openclaw.config.schema.base import OpenMap, Record, SecretRef
+from openclaw.config.schema.agents import Agents, Binding
+from openclaw.config.schema.base import OpenMap, Record
 from openclaw.config.schema.channels import Channels
 from openclaw.config.schema.gateway import Gateway
 from openclaw.config.schema.messages import Messages, Session
-from openclaw.config.schema.models import Auth, ModelConfig, Models, ProviderConfig
+from openclaw.config.schema.models import Auth, Models
 from openclaw.config.schema.system import (
     BranchSummary,
     Broadcast,
@@ -132,19 +122,3 @@ class Config(Record):
     """Settings of the command line."""
     mcp: OpenMap = {}
     """MCP servers."""
-
-
-__all__ = [
-    "AgentConfig",
-    "Budget",
-    "Config",
-    "ContextPruning",
-    "Logging",
-    "MemoryFlush",
-    "MemorySearch",
-    "ModelChoice",
-    "ModelConfig",
-    "ModelSetting",
-    "ProviderConfig",
-    "SecretRef",
-]

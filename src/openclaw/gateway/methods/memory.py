@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
-from openclaw.config.schema import MemorySearch
+from openclaw.config.schema.agents import MemorySearch
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, require_agent
 from openclaw.memory.embedders import EmbeddingFailed

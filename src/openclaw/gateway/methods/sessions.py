@@ -150,6 +150,9 @@ class SessionsResolve(Params):
     include_unknown: bool | None = None
 
 
+_NOT_FOUND = {"code": "SESSION_NOT_FOUND"}
+
+
 @methods.add("sessions.resolve", SessionsResolve)
 async def resolve(call: MethodCall) -> Any:
     params: SessionsResolve = call.params
@@ -162,7 +165,7 @@ async def resolve(call: MethodCall) -> Any:
     if params.key:
         target = target_of(call.gateway, name, params.agent_id)
         if await entry_of(call.gateway, target) is None:
-            raise MethodError(f"No session found: {name}")
+            raise MethodError(f"No session found: {name}", details=_NOT_FOUND)
         return {"ok": True, "key": shown_key(target.key)}
     agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
     rows = [
@@ -173,11 +176,11 @@ async def resolve(call: MethodCall) -> Any:
     if params.session_id:
         found = [row for row in rows if row.entry.get("sessionId") == name]
         if not found:
-            raise MethodError(f"No session found: {name}")
+            raise MethodError(f"No session found: {name}", details=_NOT_FOUND)
         return {"ok": True, "key": shown_key(found[0].key)}
     labelled = [row for row in rows if row.entry.get("label") == name]
     if not labelled:
-        raise MethodError(f"No session found with label: {name}")
+        raise MethodError(f"No session found with label: {name}", details=_NOT_FOUND)
     if len(labelled) > 1:
         keys = ", ".join(shown_key(row.key) for row in labelled)
         raise MethodError(f"Multiple sessions found with label: {name} ({keys})")

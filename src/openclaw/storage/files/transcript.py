@@ -650,11 +650,16 @@ class FileTranscriptStore:
                 live.rest()
         return shortened
 
-    async def compress(self, agent_id: str, before_ms: int, *, most: int = 200) -> Compressed:
+    async def compress(self, agent_ids: Iterable[str], before_ms: int, *, most: int = 200) -> Compressed:
         done = Compressed()
-        for folder in self._locations.folders(agent_id):
-            for path in await asyncio.to_thread(old_files, folder, before_ms, most - done.files):
-                await self._pack(path, done)
+        for folder in [folder for agent_id in agent_ids for folder in self._locations.folders(agent_id)]:
+            if done.files < most:
+                for path in await asyncio.to_thread(old_files, folder, before_ms, most - done.files):
+                    await self._pack(path, done)
+        if done.files:
+            log.info("%d old transcripts compressed: %d bytes, now %d", done.files, done.bytes_before, done.bytes_after)
+        for problem in done.problems:
+            log.warning("an old transcript was left as it is: %s", problem)
         return done
 
     async def _pack(self, path: Path, done: Compressed) -> None:
@@ -668,11 +673,9 @@ class FileTranscriptStore:
         except OSError as error:
             done.problems.append(f"{path}: {error}")
             return
-        done.files, done.bytes_before, done.bytes_after = (
-            done.files + 1,
-            done.bytes_before + before,
-            done.bytes_after + after,
-        )
+        done.files += 1
+        done.bytes_before += before
+        done.bytes_after += after
 
     def _let_go(self, place: str) -> bool:
         """Drops the transcript from memory. False when somebody else uses it."""
