@@ -212,7 +212,7 @@ async def test_a_full_queue_lets_the_oldest_go_and_tells_the_agent_its_beginning
     await on.send("two", settings)
     await on.send("three", settings)
     hold.set()
-    assert await on.states("two", "three") == ["superseded", "answered"]
+    assert await on.states("three", "two") == ["answered", "superseded"]
     assert "two" in on.model.prompts()[-1] and on.model.prompts()[-1].endswith("three")
     assert len(on.model.requests) == 2
 
@@ -234,13 +234,13 @@ async def test_aborting_stops_what_runs_and_what_waits(on: Stage) -> None:
     for name in ("one", "two", "three"):
         await on.send(name)
     await on.model.asked(1)
-    assert on.runs.abort(KEY, "two") == ["two"]
-    assert on.runs.abort(KEY) == ["one", "three"]
+    assert await on.runs.abort(KEY, "two") == ["two"]
+    assert await on.runs.abort(KEY) == ["one", "three"]
     assert (await on.runs.wait("one", 10)).status == "error"
     for name in ("two", "three"):
         await on.end(name)
     await until(lambda: not on.runs.occupied(KEY))
-    assert on.runs.abort(KEY) == []
+    assert await on.runs.abort(KEY) == []
     assert len(on.model.requests) == 1
     await on.send("four")
     assert (await on.end("four")).state == "answered"

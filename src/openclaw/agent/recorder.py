@@ -208,6 +208,8 @@ class Recorder:
             await self._add(entries)
         if row.attempts:
             await self._restore_lost_calls()
+            # The Gateway has died with this message. Its words must not be lost if it does so again.
+            await self.kept(transcript.sync)
         if nothing_stored:
             return None
         context = transcript.context()

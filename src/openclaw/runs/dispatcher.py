@@ -256,8 +256,8 @@ class Dispatcher:
         """Makes one prompt of the batch, under the newest message's run id. It is on disk before the model sees it."""
         record, dropped = batch[-1], lane.dropped
         collects = record.queued and record.queue.mode == "collect"
-        if not collects and not dropped.ids:
-            return
+        if record.row.attempts or not (collects or dropped.ids):
+            return  # The words of a message that had begun before a restart are in the transcript already.
         lane.dropped = Dropped()
         overflow = overflow_text(len(dropped.ids), dropped.lines)
         if collects:
@@ -431,16 +431,19 @@ class Dispatcher:
         surplus = lane.depth - settings.cap
         for oldest in lane.waiting[:surplus] if surplus > 0 else ():
             lane.withdraw(oldest)
-            result, cap = RunResult(outcome="aborted"), str(settings.cap)
             if settings.drop == "summarize":
-                # The row stays open until its beginning stands in a prompt that is on disk.
                 lane.dropped.add(oldest.row, settings.cap)
-                waits = Reason(ReasonCode.QUEUE_OVERFLOW_WAITING, cap)
-                self._in_background(self._runtime.ledger.advance(oldest.row.id, "queued", waits))
-                self._tell_end(oldest, result, Reason(ReasonCode.QUEUE_OVERFLOW_SUMMARIZED, cap))
+                self._in_background(self._keep_for_next(oldest, str(settings.cap)))
             else:
-                ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, cap))
-                self._in_background(self._finish(oldest, result, ending=ending))
+                ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, str(settings.cap)))
+                self._in_background(self._finish(oldest, RunResult(outcome="aborted"), ending=ending))
+
+    async def _keep_for_next(self, record: RunRecord, cap: str) -> None:
+        """Ends a dropped message for people. Its row stays open until a prompt that is on disk has its beginning."""
+        waits = Reason(ReasonCode.QUEUE_OVERFLOW_WAITING, cap)
+        with contextlib.suppress(ValueError):  # The next prompt has ended it already.
+            await self._until_written(lambda: self._runtime.ledger.advance(record.row.id, "queued", waits))
+        self._tell_end(record, RunResult(outcome="aborted"), Reason(ReasonCode.QUEUE_OVERFLOW_SUMMARIZED, cap))
 
     async def _session_of(self, record: RunRecord) -> str:
         """Returns the id of the session that the message runs in, and takes over what the session shows of its runs.
@@ -703,8 +706,8 @@ async def unfinished_records(runtime: Runtime) -> list[RunRecord]:
 def how_to_go_on(record: RunRecord, crashes: int, now_ms: int) -> tuple[Choice, Reason]:
     """Decides whether the message is run, and if not, for what reason.
 
-    ``stop``: somebody stopped the message before the restart. ``give up`` also writes the reason into the transcript. ``close`` ends the message in the ledger only, because the
-    Gateway crashed even while it gave up.
+    ``stop``: somebody stopped the message before the restart. ``give up`` also writes the reason into the transcript.
+    ``close`` ends the message in the ledger only, because the Gateway crashed even while it gave up.
     """
     if record.recovered and record.row.reason.code in STOP_CODES:
         return "stop", record.row.reason

@@ -539,14 +539,18 @@ class MessageLedger(Protocol):
         """Accepts and ends a message that needs no run, and stores what is to be delivered, in one transaction."""
         ...
 
-    async def absorb(self, into: int, others: Sequence[int], *, body: MessageBody, reason: Reason) -> None:
+    async def absorb(self, into: int, others: Mapping[int, Reason], *, body: MessageBody) -> None:
         """Gives one message a new body and ends the others as ``superseded``, in one transaction.
 
         The ``result`` of the others names the run that answers them as ``answeredBy``.
         """
         ...
 
-    async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None: ...
+    async def tool_started(
+        self, ledger_id: int, call_id: str, name: str, arguments: str, *, written: Transcript | None = None
+    ) -> None:
+        """Notes that a call begins. Everything in ``written`` is on disk before the note is."""
+        ...
 
     async def tool_finished(self, ledger_id: int, call_id: str, ok: bool) -> None: ...
 
