@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from openclaw.cli.client import from_args
-from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, UserError, answer, query
+from openclaw.cli.command import CLIENT, Action, Flag, Group, UserError, answer, query
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ _ACTIONS = {
             Flag("--model MODEL", "its model, in place of the default"),
             Flag("--emoji EMOJI"),
             Flag("--bind CHANNEL[:ACCOUNT]", "messages it gets", action="append", default=[]),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example="openclaw agents add Work --bind signal:work",
     ),
@@ -96,8 +95,7 @@ _ACTIONS = {
             Flag("id ID"),
             Flag("--force", "do not ask"),
             Flag("--keep-files", "leave its workspace and sessions where they are"),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example="openclaw agents delete work",
     ),
@@ -108,8 +106,7 @@ _ACTIONS = {
             Flag("id ID", "the agent"),
             Flag("channel CHANNEL[:ACCOUNT]", "the channel, and the account where there are several"),
             Flag("--peer KIND:ID", "only one chat, e.g. group:12345 or direct:+15550001"),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example="openclaw agents bind work signal",
     ),

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from openclaw.cli.client import Client, from_args
-from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, UserError, answer, query
+from openclaw.cli.command import CLIENT, Action, Flag, Group, UserError, answer, query
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ _ACTIONS = {
         (
             Flag("--file FILE", "the new rules as JSON; without it they are read from stdin"),
             Flag("--stdin", "read them from stdin"),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example="openclaw approvals set --file rules.json",
     ),
@@ -90,8 +89,7 @@ _ACTIONS = {
             Flag("verb", "what to do with the program", choices=("add", "remove")),
             Flag("pattern PATTERN", 'full path of a program, with * as in "/usr/bin/git*"'),
             Flag("--agent ID", "for this agent only; otherwise for all", default="*"),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example="openclaw approvals allowlist add /usr/bin/git --agent main",
     ),

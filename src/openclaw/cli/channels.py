@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from openclaw.cli.client import from_args
-from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, answer, query
+from openclaw.cli.command import CLIENT, Action, Flag, Group, answer, query
 from openclaw.text import age
 
 TYPE_CHECKING = False
@@ -74,7 +74,7 @@ def _state(account: dict[str, Any], now: float) -> str:
 
 
 _ACTIONS = {
-    "list": Action("List the configured accounts", list_channels, (JSON, *GATEWAY), example="openclaw channels list"),
+    "list": Action("List the configured accounts", list_channels, CLIENT, example="openclaw channels list"),
     "status": query(
         "Show which accounts are connected",
         "channels.status",

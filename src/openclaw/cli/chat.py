@@ -30,29 +30,23 @@ class Conversation:
         self.agent = agent or ""
         if agent:
             check_agent(client, agent)
-        self.key = self._key(session)
+        self.switch(session)
         self.running: dict[str, Turn] = {}
         """Our own runs that have not ended, by run id."""
         self.ours: dict[str, None] = {}
         """The ids of the last runs that this chat began, oldest first."""
 
-    def _key(self, session: str | None) -> str:
+    def switch(self, session: str | None) -> None:
         if not session or session == "main":
-            return f"agent:{self.agent}:main" if self.agent else "main"
+            self.key = f"agent:{self.agent}:main" if self.agent else "main"
+            return
         # A chat may begin a new session, because the person sees that it is empty. A script may not.
         new = session if session.startswith("agent:") else f"agent:{self.agent or 'main'}:{session}"
-        return find_session(self.client, session, self.agent or None) or new
-
-    def switch(self, session: str) -> None:
-        self.key = self._key(session)
+        self.key = find_session(self.client, session, self.agent or None) or new
 
     def history(self, limit: int = HISTORY) -> list[dict[str, Any]]:
         answer = self.client.call("chat.history", {"sessionKey": self.key, "limit": limit})
         return [message for message in answer.get("messages") or [] if isinstance(message, dict)]
-
-    def sessions(self) -> list[dict[str, Any]]:
-        listed = self.client.call("sessions.list", {"limit": 20, "includeDerivedTitles": True})
-        return list(listed.get("sessions") or [])
 
     def send(self, text: str) -> tuple[Turn, Iterator[tuple[str, str]]]:
         """Returns the turn, and an iterator of what to show; consuming it sends the message."""

@@ -67,6 +67,8 @@ GATEWAY = (
     Flag("--timeout MS", f"milliseconds to wait (default {TIMEOUT_MS})", group="gateway", type=int, default=TIMEOUT_MS),
 )
 """Which Gateway to ask, and the secret to show it. ``client.from_args`` reads them."""
+CLIENT = (JSON, *GATEWAY)
+"""The flags of a command that asks the Gateway and prints its answer."""
 
 
 class Action:
@@ -153,7 +155,7 @@ def query(
                 sys.stdout.write((line if painted else printable(line)) + "\n")
         return EXIT_FAILURE if failed is not None and failed(answer, args) else 0
 
-    return Action(help, run, (*flags, JSON, *GATEWAY), example=example)
+    return Action(help, run, (*flags, *CLIENT), example=example)
 
 
 def answer(args: argparse.Namespace, report: Any, text: str, stream: TextIO | None = None) -> int:
@@ -169,7 +171,7 @@ def run(command: Action | Group, prog: str, argv: list[str]) -> int:
     """Runs a command with the words that follow its name; returns the exit code."""
     if isinstance(command, Action):
         return _run_action(command, prog, argv)
-    actions, default = command.actions, command.default
+    actions = command.actions
     if argv and argv[0] in actions:
         return _run_action(actions[argv[0]], f"{prog} {argv[0]}", argv[1:])
     if argv and argv[0] in ("-h", "--help"):
@@ -179,10 +181,10 @@ def run(command: Action | Group, prog: str, argv: list[str]) -> int:
         guess = nearest(argv[0], actions)
         hint = f" Did you mean `{prog} {guess}`?" if guess else f" Known: {', '.join(actions)}."
         raise UserError(f"{prog}: unknown sub-command {argv[0]!r}.{hint}", EXIT_USAGE)
-    if default is None:
+    if command.default is None:
         sys.stderr.write(_group_help(prog, command))
         return EXIT_USAGE
-    return _run_action(actions[default], prog, argv)
+    return _run_action(actions[command.default], prog, argv)
 
 
 def _run_action(action: Action, prog: str, argv: list[str]) -> int:

@@ -8,7 +8,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError
-from openclaw.cli.target import loose_json
+from openclaw.cli.target import config_text, loose_json
 from openclaw.cli.terminal import note, print_json
 
 TYPE_CHECKING = False
@@ -44,13 +44,9 @@ def _configured(path: str) -> Any:
 
 def _parsed() -> Any:
     path = paths.config_path()
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
-    except FileNotFoundError:
-        raise UserError(f"There is no configuration at {path} yet. `openclaw gateway start` writes one.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"Cannot read the configuration {path}: {error}") from error
+    text = config_text(path)
+    if text is None:
+        raise UserError(f"There is no configuration at {path} yet. `openclaw gateway start` writes one.")
     if "$include" in text:
         from openclaw.config.load import read_config
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from openclaw.cli.client import from_args
-from openclaw.cli.command import GATEWAY, JSON, Action, Flag, UserError
+from openclaw.cli.command import CLIENT, Action, Flag, UserError
 from openclaw.cli.terminal import paint, print_json, printable
 
 TYPE_CHECKING = False
@@ -113,8 +113,7 @@ COMMANDS = {
             Flag(
                 "--search --find PHRASE", "when this phrase came into the model's view, and when it left", dest="find"
             ),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example='openclaw context --search "the blue door"',
     )

@@ -10,7 +10,7 @@ from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli import target as targets
 from openclaw.cli.client import Client, from_args
-from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, GATEWAY, JSON, Action, Flag, Group, UserError, answer, query
+from openclaw.cli.command import CLIENT, EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer, query
 from openclaw.cli.status import health_query
 from openclaw.cli.terminal import note, print_json
 
@@ -26,7 +26,7 @@ BINDS = ("loopback", "lan", "tailnet", "auto", "custom")
 def _port(text: str) -> int:
     import argparse
 
-    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+    if not targets.is_port(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port number")
     return int(text)
 
@@ -43,15 +43,11 @@ def run(args: argparse.Namespace) -> int:
     from openclaw.gateway.main import Options
     from openclaw.gateway.main import run as run_gateway
 
-    port = args.port
-    if port is None and (text := os.environ.get("OPENCLAW_GATEWAY_PORT", "").strip()):
-        if not text.isdigit() or int(text) > 65535:
-            raise UserError(f"OPENCLAW_GATEWAY_PORT is {text!r}: it must be a port number")
-        port = int(text)
+    if args.port is None:
+        args.port = targets.port_from_environment()
     if args.force:
-        _make_room(port)
-    given = {name: getattr(args, name) for name in Options.__struct_fields__ if name != "port"}
-    return run_gateway(Options(port=port, **given))
+        _make_room(args.port)
+    return run_gateway(Options(**{name: getattr(args, name) for name in Options.__struct_fields__}))
 
 
 def _make_room(port: int | None) -> None:
@@ -140,7 +136,9 @@ def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
         except UserError as error:
             rpc |= {"ok": False, "error": str(error)}
     config = {"path": paths.config_path(), "exists": os.path.exists(paths.config_path())}
-    runtime = service.runtime()
+    runtime: dict[str, Any] = {"status": "stopped", "detail": "no Gateway holds the lock of this state directory"}
+    if (pid := service.running_pid()) is not None:
+        runtime = {"status": "running", "pid": pid, "detail": f"process {pid}"}
     running = targets.running_gateway() or {}
     daemon_path = str(running.get("configPath") or config["path"])
     listening = client.alive()
@@ -252,7 +250,7 @@ _ACTIONS = {
     "status": Action(
         "Is it installed, running, answering?",
         status,
-        (Flag("--no-probe", "do not ask the Gateway itself"), JSON, *GATEWAY),
+        (Flag("--no-probe", "do not ask the Gateway itself"), *CLIENT),
         example="openclaw gateway status --json",
     ),
     "call": Action(
@@ -262,8 +260,7 @@ _ACTIONS = {
             Flag("method METHOD", "e.g. sessions.list"),
             Flag("--params JSON", "the parameters, a JSON object", default="{}"),
             Flag("--expect-final", "wait for the last answer (always done)"),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example="openclaw gateway call sessions.list --params '{\"limit\": 5}' --json",
     ),

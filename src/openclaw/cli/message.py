@@ -230,55 +230,50 @@ def _block(path: str, text: str) -> str:
     return f"{label}:\n{fence}\n{text}{newline}{fence}"
 
 
-COMMANDS = {
-    "message": Group(
-        {
-            "send": Action(
-                "Send one message to the agent (or, with --target, to a channel) and print the reply",
-                send,
-                (
-                    Flag("text TEXT", "the message; '-' or nothing reads standard input", nargs="?"),
-                    Flag("-m --message MESSAGE", "the message, as a flag"),
-                    Flag("--session ID", "session key, session id or label (default: the main session)"),
-                    Flag("--agent ID", "agent to speak to (default: the default agent)"),
-                    Flag("--context FILE", "add a file; may be repeated", action="append", default=[]),
-                    Flag("--thinking LEVEL", "off, minimal, low, medium or high, for this turn"),
-                    Flag("--run-timeout S", "seconds for the run (600)", type=int, default=RUN_TIMEOUT_S),
-                    Flag("--no-wait", "print the run's id and leave; the run goes on"),
-                    JSON,
-                    Flag("-t --target TO", "recipient on the channel: number, chat id, @name", group=_TO_CHANNEL),
-                    Flag("--channel CHANNEL", "channel to send with", group=_TO_CHANNEL),
-                    Flag("--account ACCOUNT", "account of the channel", group=_TO_CHANNEL),
-                    Flag("--media URL", "media to attach", group=_TO_CHANNEL),
-                    Flag("--gif-playback", "play a video as a GIF", group=_TO_CHANNEL),
-                    Flag("--dry-run", "print what would be sent", group=_TO_CHANNEL),
-                    *GATEWAY,
-                ),
-                example='openclaw message send "Summarise this" --context notes.md',
-            )
-        }
+_SEND = Action(
+    "Send one message to the agent (or, with --target, to a channel) and print the reply",
+    send,
+    (
+        Flag("text TEXT", "the message; '-' or nothing reads standard input", nargs="?"),
+        Flag("-m --message MESSAGE", "the message, as a flag"),
+        Flag("--session ID", "session key, session id or label (default: the main session)"),
+        Flag("--agent ID", "agent to speak to (default: the default agent)"),
+        Flag("--context FILE", "add a file; may be repeated", action="append", default=[]),
+        Flag("--thinking LEVEL", "off, minimal, low, medium or high, for this turn"),
+        Flag("--run-timeout S", "seconds for the run (600)", type=int, default=RUN_TIMEOUT_S),
+        Flag("--no-wait", "print the run's id and leave; the run goes on"),
+        JSON,
+        Flag("-t --target TO", "recipient on the channel: number, chat id, @name", group=_TO_CHANNEL),
+        Flag("--channel CHANNEL", "channel to send with", group=_TO_CHANNEL),
+        Flag("--account ACCOUNT", "account of the channel", group=_TO_CHANNEL),
+        Flag("--media URL", "media to attach", group=_TO_CHANNEL),
+        Flag("--gif-playback", "play a video as a GIF", group=_TO_CHANNEL),
+        Flag("--dry-run", "print what would be sent", group=_TO_CHANNEL),
+        *GATEWAY,
     ),
-    "agent": Action(
-        "Run one agent turn and print the reply",
-        agent,
-        (
-            Flag("-m --message MESSAGE", "what to say to the agent", required=True),
-            Flag("-t --to NUMBER", "recipient whose session is used"),
-            Flag("--session-id ID", "an existing session"),
-            Flag("--agent ID", "an agent; its main session is used"),
-            Flag("--thinking LEVEL", "off, minimal, low, medium or high, for this turn"),
-            Flag("--verbose", "keep this verbosity for the session", choices=("on", "off")),
-            Flag("--deliver", "send the reply to the session's channel"),
-            Flag("--channel CHANNEL", "channel to deliver to"),
-            Flag("--reply-to TO", "other recipient of the delivery"),
-            Flag("--reply-channel CHANNEL", "other channel of the delivery"),
-            Flag("--reply-account ID", "other account of the delivery"),
-            Flag("--timeout S", "seconds for the run (600, 0 = no limit)", type=int, default=600),
-            JSON,
-            Flag("--url URL", "Gateway address (needs --token or --password)", group="gateway"),
-            Flag("--token TOKEN", "Gateway token", group="gateway"),
-            Flag("--password PASSWORD", "Gateway password", group="gateway"),
-        ),
-        example='openclaw agent --agent main --message "What did we decide yesterday?"',
+    example='openclaw message send "Summarise this" --context notes.md',
+)
+_AGENT = Action(
+    "Run one agent turn and print the reply",
+    agent,
+    (
+        Flag("-m --message MESSAGE", "what to say to the agent", required=True),
+        Flag("-t --to NUMBER", "recipient whose session is used"),
+        Flag("--session-id ID", "an existing session"),
+        Flag("--agent ID", "an agent; its main session is used"),
+        Flag("--thinking LEVEL", "off, minimal, low, medium or high, for this turn"),
+        Flag("--verbose", "keep this verbosity for the session", choices=("on", "off")),
+        Flag("--deliver", "send the reply to the session's channel"),
+        Flag("--channel CHANNEL", "channel to deliver to"),
+        Flag("--reply-to TO", "other recipient of the delivery"),
+        Flag("--reply-channel CHANNEL", "other channel of the delivery"),
+        Flag("--reply-account ID", "other account of the delivery"),
+        Flag("--timeout S", "seconds for the run (600, 0 = no limit)", type=int, default=600),
+        JSON,
+        Flag("--url URL", "Gateway address (needs --token or --password)", group="gateway"),
+        Flag("--token TOKEN", "Gateway token", group="gateway"),
+        Flag("--password PASSWORD", "Gateway password", group="gateway"),
     ),
-}
+    example='openclaw agent --agent main --message "What did we decide yesterday?"',
+)
+COMMANDS = {"message": Group({"send": _SEND}), "agent": _AGENT}

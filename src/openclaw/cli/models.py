@@ -7,7 +7,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.client import from_args
-from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, UserError
+from openclaw.cli.command import CLIENT, JSON, Action, Flag, Group, UserError
 from openclaw.cli.terminal import note, print_json, printable
 
 TYPE_CHECKING = False
@@ -188,8 +188,7 @@ _ACTIONS = {
             Flag("--provider NAME", "only models of this provider"),
             Flag("--local", "only models that run on this computer"),
             Flag("--plain", "only the names"),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example="openclaw models list --json",
     ),

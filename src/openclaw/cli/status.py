@@ -8,7 +8,7 @@ import time
 
 from openclaw import __version__, paths
 from openclaw.cli.client import Client, from_args
-from openclaw.cli.command import EXIT_FAILURE, GATEWAY, JSON, Action, Flag, UserError, query
+from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, query
 from openclaw.cli.target import gateway_section, resolve, running_gateway
 from openclaw.cli.terminal import note, paint, print_json, printable
 from openclaw.text import age
@@ -213,8 +213,7 @@ COMMANDS = {
         (
             Flag("--deep", "have the Gateway probe its channels afresh"),
             Flag("--usage", "add what the model providers say about quotas"),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example="openclaw status --json",
     ),

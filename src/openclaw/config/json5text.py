@@ -7,7 +7,6 @@ the text, and explains syntax errors in words.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,16 +55,11 @@ class Outline:
     def __init__(self, text: str) -> None:
         self.text = text
         self.duplicates: list[KeyPath] = []
-        self._newlines = [match.end() for match in _NEWLINE.finditer(text)]
         start = self._skip(0)
         self.root = self._value(start, ())
         rest = self._skip(self.root.end)
         if rest < len(text):
             raise Json5Error(f"unexpected {self._seen(rest)} after the end of the configuration", rest)
-
-    def line(self, offset: int) -> int:
-        """Returns the line of an offset, counted from 1."""
-        return bisect_right(self._newlines, offset) + 1
 
     def find(self, path: Sequence[str | int]) -> tuple[int, Member | None]:
         """Returns how many segments of the path the text has, and the member of the deepest one."""

@@ -118,7 +118,7 @@ def _located(path: KeyPath, message: str, sources: Sequence[Included]) -> Issue:
             continue
         depth, member = source.outline.find(path[mounted:])
         if member and mounted + depth > best:
-            best, line, file = mounted + depth, source.outline.line(member.start), source.file
+            best, line, file = mounted + depth, line_at(source.outline.text, member.start), source.file
     return Issue(path=format_path(path), message=message, line=line, file=file)
 
 
@@ -275,7 +275,7 @@ def _with_inherited_agents(agents: dict[str, Any], tools: dict[str, Any]) -> dic
 
 
 def _filled(own: dict[str, Any], defaults: dict[str, Any], sections: tuple[str, ...]) -> dict[str, Any]:
-    return {name: overlay(defaults.get(name) or {}, own[name]) for name in sections if name in own}
+    return {name: merge_patch(defaults.get(name), own[name]) for name in sections if name in own}
 
 
 def _with_inherited_accounts(channels: dict[str, Any]) -> dict[str, Any]:
@@ -289,8 +289,14 @@ def _with_inherited_accounts(channels: dict[str, Any]) -> dict[str, Any]:
     return {**channels, "signal": {**base, "accounts": accounts} if accounts else base}
 
 
-def overlay(below: Any, above: Any) -> Any:
-    """Merges objects key by key; lists and plain values above replace those below."""
-    if isinstance(below, dict) and isinstance(above, dict):
-        return {**below, **{key: overlay(below.get(key), value) for key, value in above.items()}}
-    return above
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Merges values as RFC 7386 says."""
+    if not isinstance(patch, dict):
+        return patch
+    merged: dict[str, Any] = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged

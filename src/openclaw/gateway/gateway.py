@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from openclaw.gateway.auth.devices import Devices
     from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
     from openclaw.gateway.channel_services import ChannelServices
+    from openclaw.gateway.event_loop import LoopFairness, LoopLag
     from openclaw.gateway.health import DiskCheck, Health
-    from openclaw.gateway.loop_fairness import LoopFairness
-    from openclaw.gateway.metrics import LoopLag, Metrics
+    from openclaw.gateway.metrics import Metrics
     from openclaw.gateway.restart import Restart
     from openclaw.gateway.server.events import Broadcaster, Client
     from openclaw.gateway.server.presence import Presence
@@ -79,6 +79,8 @@ class Gateway:
     loop_lag: LoopLag
     loop_fairness: LoopFairness
     search: SearchIndex
+    channel_services: ChannelServices = field(init=False)
+    """The channels and the worker that delivers to them."""
     model_calls: ModelCalls = field(init=False)
     """The HTTP connections to the providers."""
     dispatcher: Dispatcher = field(init=False)
@@ -87,8 +89,6 @@ class Gateway:
     """What the Gateway itself says in chats."""
     pipeline: Pipeline = field(init=False)
     """The one way in for messages."""
-    channel_services: ChannelServices | None = None
-    """The channels and the worker that delivers to them."""
     given_secret: SharedSecret | None = None
     """The secret from the command line. It wins over the configuration while this process runs."""
     started_at: int = field(init=False)

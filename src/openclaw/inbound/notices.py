@@ -44,7 +44,7 @@ class Notices:
         self._wake_delivery = wake_delivery
         self._spawn = spawn
 
-    async def say(self, message: Incoming, text: str | None, reason: str = "a command", *, ends: bool = True) -> bool:
+    async def say(self, message: Incoming, text: str | None, reason: ReasonCode, *, ends: bool = True) -> bool:
         """Writes the message and its answer to the ledger and tells everyone. Returns False if it was answered before.
 
         When ``text`` is None, nothing is said and the ledger says why. When ``ends`` is False, the text is an extra
@@ -64,7 +64,7 @@ class Notices:
             accept,
             [said],
             state="answered" if said else "silent",
-            reason=Reason(ReasonCode.OTHER, reason),
+            reason=Reason(reason),
             result={"text": said} if said else None,
         )
         if new:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +22,8 @@ MAX_DETAILED = 16
 MAX_BODY = 1 << 20
 UNKNOWN_WINDOW = 32_768
 """The window of a local model when the server does not say how large it really is."""
+
+_NUM_CTX = re.compile(r"^[ \t]*num_ctx[ \t]+(\d+)[ \t]*$", re.MULTILINE)
 
 
 class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,14 +56,22 @@ async def find_servers(
 ) -> list[FoundServer]:
     """Every server that answered in time, Ollama first. Never raises for a server that is absent or odd."""
     asked = [
-        (provider, url)
+        (provider, url.removesuffix("/v1"))
         for provider, url in (candidates(environ) if addresses is None else addresses)
         if is_local_url(url)
     ]
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=False, auto_decompress=False) as session:
-        found = await asyncio.gather(*(_probe(session, provider, url) for provider, url in asked))
-    return [server for server in found if server is not None and server.models]
+        asks = [
+            _ollama_models(session, root) if provider == "ollama" else _openai_models(session, provider, root)
+            for provider, root in asked
+        ]
+        found = await asyncio.gather(*asks)
+    return [
+        FoundServer(provider=provider, base_url=f"{root}/v1", models=models)
+        for (provider, root), models in zip(asked, found, strict=True)
+        if models
+    ]
 
 
 def catalogue_models(server: FoundServer) -> list[Model]:
@@ -85,33 +97,21 @@ def catalogue_models(server: FoundServer) -> list[Model]:
     ]
 
 
-async def _probe(session: aiohttp.ClientSession, provider: str, base_url: str) -> FoundServer | None:
-    root = base_url.removesuffix("/v1")
-    if provider == "ollama":
-        models = await _ollama_models(session, root)
-    else:
-        models = await _openai_models(session, provider, root)
-    return None if models is None else FoundServer(provider=provider, base_url=f"{root}/v1", models=models)
-
-
-async def _ollama_models(session: aiohttp.ClientSession, root: str) -> tuple[FoundModel, ...] | None:
+async def _ollama_models(session: aiohttp.ClientSession, root: str) -> tuple[FoundModel, ...]:
     tags, running = await asyncio.gather(_ask(session, f"{root}/api/tags"), _ask(session, f"{root}/api/ps"))
-    if tags is None or not isinstance(tags.get("models"), list):
-        return None
-    names = [str(row["name"]) for row in tags["models"] if isinstance(row, dict) and row.get("name")][:MAX_MODELS]
+    names = [str(row["name"]) for row in _rows(tags, "models") if row.get("name")][:MAX_MODELS]
     loaded = {str(row.get("name")): row.get("context_length") for row in _rows(running, "models")}
     details = await asyncio.gather(
         *(_ask(session, f"{root}/api/show", {"model": name}) for name in names[:MAX_DETAILED])
     )
-    padded = [*details, *([None] * (len(names) - len(details)))]
-    return tuple(
-        _ollama_model(name, loaded.get(name), detail or {}) for name, detail in zip(names, padded, strict=True)
-    )
+    return tuple(_ollama_model(name, loaded.get(name), detail or {}) for name, detail in zip_longest(names, details))
 
 
 def _ollama_model(name: str, loaded_window: Any, detail: dict[str, Any]) -> FoundModel:
     """The window is that of the loaded model, else the model file's ``num_ctx``, else the trained one with a cap."""
-    window = loaded_window if isinstance(loaded_window, int) and loaded_window > 0 else _num_ctx(detail)
+    window = loaded_window if isinstance(loaded_window, int) and loaded_window > 0 else None
+    if window is None and (set_window := _NUM_CTX.search(str(detail.get("parameters") or ""))):
+        window = int(set_window[1])
     if window is None:
         info = detail.get("model_info")
         trained = [v for k, v in info.items() if k.endswith(".context_length")] if isinstance(info, dict) else []
@@ -129,25 +129,15 @@ def _ollama_model(name: str, loaded_window: Any, detail: dict[str, Any]) -> Foun
     )
 
 
-def _num_ctx(detail: dict[str, Any]) -> int | None:
-    for line in str(detail.get("parameters") or "").splitlines():
-        words = line.split()
-        if len(words) == 2 and words[0] == "num_ctx" and words[1].isdigit():
-            return int(words[1])
-    return None
-
-
-async def _openai_models(session: aiohttp.ClientSession, provider: str, root: str) -> tuple[FoundModel, ...] | None:
-    listing = await _ask(session, f"{root}/v1/models")
-    if listing is None or not isinstance(listing.get("data"), list):
-        return None
+async def _openai_models(session: aiohttp.ClientSession, provider: str, root: str) -> tuple[FoundModel, ...]:
+    rows = _rows(await _ask(session, f"{root}/v1/models"), "data")
     windows: dict[str, Any] = {}
-    if provider == "lmstudio":
+    if provider == "lmstudio" and rows:
         extended = await _ask(session, f"{root}/api/v0/models")
         for row in _rows(extended, "data"):
             windows[str(row.get("id"))] = row.get("loaded_context_length") or row.get("max_context_length")
     models: list[FoundModel] = []
-    for row in _rows(listing, "data")[:MAX_MODELS]:
+    for row in rows[:MAX_MODELS]:
         model_id = row.get("id")
         if not isinstance(model_id, str) or not model_id:
             continue

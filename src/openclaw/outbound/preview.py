@@ -12,7 +12,7 @@ from openclaw.clock import iso_utc
 from openclaw.messages import AssistantMessage, ImageBlock, Message, ToolCall, UserMessage, decode_message
 from openclaw.outbound.reasoning import typed
 from openclaw.outbound.visible import visible_text
-from openclaw.sessions.typed_text import GREETING_MARK, without_wrappers
+from openclaw.sessions.prompt_prefix import GREETING_MARK, without_wrappers
 from openclaw.storage.base import Entry, SessionRow, TranscriptRef, TranscriptStore
 
 TITLE_LENGTH = 60

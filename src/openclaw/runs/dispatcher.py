@@ -140,13 +140,13 @@ class Submission(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
-    def __init__(self, runtime: Runtime, observe: Callable[[RunRecord], Observer]) -> None:
+    def __init__(self, runtime: Runtime, observe: Callable[[RunRecord], Sequence[Observer]]) -> None:
         self._runtime = runtime
         self._observe = observe
         self._lanes: dict[str, Lane] = {}
         self._index = RunIndex(runtime.ledger)
-        self._observers: dict[str, Observer] = {}
-        """The observer of every run that has not ended, by run id."""
+        self._observers: dict[str, Sequence[Observer]] = {}
+        """The observers of every run that has not ended, by run id."""
         self._unfinished: dict[str, list[RunRecord]] = {}
         """Messages that an earlier process left without an end, by session. A session's lane takes them when it is
         made."""
@@ -277,7 +277,7 @@ class Dispatcher:
             self._absorb(record, other)
 
     async def _run(self, lane: Lane, record: RunRecord) -> None:
-        observer = self._observers[record.run_id]
+        observers = self._observers[record.run_id]
         crashes = await crashes_of(record.row, self._runtime.ledger)
         choice, refusal = how_to_go_on(record, crashes, self._runtime.clock.now_ms())
         outcome = "aborted" if choice == "stop" else "error"
@@ -296,12 +296,14 @@ class Dispatcher:
         elif record.noted_step != "running" or session_id != record.row.session_id:
             self._in_background(self._note_running(record, session_id))
         faults.point("run.start")
-        observer.started()
+        for observer in observers:
+            observer.started()
 
         def emit(event: Event) -> None:
             if isinstance(event, SteeringInjected):
                 self._took_in(record, event.token, run.transcript)
-            observer.event(event)
+            for observer in observers:
+                observer.event(event)
             record.tell(event)
 
         try:
@@ -358,8 +360,7 @@ class Dispatcher:
             one.started_at = one.started_at or record.started_at
             one.end(result.outcome, self._runtime.clock.now_ms(), error, result)
             self._index.ended(one.run_id)
-        observer = self._observers.pop(record.run_id, None)
-        if observer is not None:
+        for observer in self._observers.pop(record.run_id, ()):
             observer.finished()
 
     # Steps of the main path
@@ -424,7 +425,8 @@ class Dispatcher:
         other.absorbed_by = record.run_id
         record.absorbed.append(other)
         record.watchers |= other.watchers
-        self._observers.pop(other.run_id).absorbed(record.run_id)
+        for observer in self._observers.pop(other.run_id):
+            observer.absorbed(record.run_id)
 
     def _drop_oldest(self, lane: Lane, settings: QueueSettings) -> None:
         """Ends the oldest waiting messages when more wait than the session allows."""
@@ -562,8 +564,7 @@ class Dispatcher:
         """
         if run_id is None and reason is not AbortReason.INTERRUPT:
             self.compactions.cancel(session_key)
-            if self._runtime.approvals is not None:
-                self._runtime.approvals.withdraw(session_key)
+            self._runtime.approvals.withdraw(session_key)
         lane = self._lanes.get(session_key)
         if lane is None:
             return []
@@ -571,7 +572,8 @@ class Dispatcher:
         for record in lane.records:
             if (run_id is None or record.run_id == run_id) and record.abort.abort(reason):
                 stopped.append(record)
-                self._observers[record.run_id].aborted(abort_text(abort_reason(reason)))
+                for observer in self._observers[record.run_id]:
+                    observer.aborted(abort_text(abort_reason(reason)))
         noted = self._note_stopped(stopped, abort_reason(reason))
         for record in stopped:
             if lane.withdraw(record):

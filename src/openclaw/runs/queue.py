@@ -364,7 +364,7 @@ class RunRecord:
 
 
 class Observer(Protocol):
-    """Follows one run. The Gateway implements it and sends the events to its clients."""
+    """Follows one run. The Gateway has one for its clients, one for its metrics and one for the channel."""
 
     def started(self) -> None: ...
 

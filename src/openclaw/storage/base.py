@@ -297,6 +297,19 @@ class ReasonCode(StrEnum):
     """The message had waited too long when the Gateway started (the hours)."""
     CRASHED = "crashed"
     """The Gateway crashed too often while it worked on the message (how often)."""
+    COMMAND = "command"
+    """The message was a command, and the Gateway answered it."""
+    COMMAND_INSIDE = "command_inside"
+    """The answer to a command inside another message."""
+    COMMAND_UNANSWERED = "command_unanswered"
+    """The message was a command that has no answer, or that its sender may not give."""
+    SEND_POLICY = "send_policy"
+    NOTHING_WRITTEN = "nothing_written"
+    """The message has neither words nor files."""
+    PAIRING = "pairing"
+    """A stranger was told a pairing code."""
+    NEW_SESSION = "new_session"
+    """The line that says that a new session began."""
     OTHER = "other"
     """There is no code for the reason (its words, for example the provider's own error)."""
 
@@ -484,8 +497,11 @@ FirstStep: TypeAlias = Literal["running", "queued"]
 """The step after ``accepted``."""
 
 
-class MessageLedger(Protocol):
-    """The life of every message: its acceptance, its steps, its tool calls and its end."""
+class Ledger(Protocol):
+    """The life of every message: its acceptance, its steps, its tool calls, its end and the delivery of its parts.
+
+    Every call is one transaction, which is on disk when the call returns. Concurrent calls share a commit.
+    """
 
     async def accept(
         self,
@@ -585,9 +601,7 @@ class MessageLedger(Protocol):
         """
         ...
 
-
-class InboxLedger(Protocol):
-    """What channels remember before a message is accepted."""
+    # What channels remember before a message is accepted
 
     async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
         """Tells whether a channel message with this key was seen within ``ttl_ms``, also before a restart.
@@ -607,9 +621,7 @@ class InboxLedger(Protocol):
 
     async def let_go(self, keys: Sequence[str]) -> None: ...
 
-
-class Outbox(Protocol):
-    """The parts of replies that wait for their delivery."""
+    # The parts of replies that wait for their delivery
 
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
         """Returns the pending parts whose time has come, in the order in which they are due."""
@@ -634,10 +646,6 @@ class Outbox(Protocol):
     ) -> None:
         """Replaces the state of a part and all that is given with it. ``sending`` counts one attempt more."""
         ...
-
-
-class Ledger(MessageLedger, InboxLedger, Outbox, Protocol):
-    """Every call is one transaction, which is on disk when the call returns. Concurrent calls share a commit."""
 
     async def close(self) -> None: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -105,14 +106,14 @@ async def test_where_a_crash_left_both_forms_the_plain_one_counts(tmp_path: Path
 
 async def test_a_file_written_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, content = await old_transcript(tmp_path)
-    digest = compressed._digest  # type: ignore[reportPrivateUsage]
+    unpacked_blocks = compressed.unpacked_blocks
 
-    def slow(blocks: object) -> bytes:
+    def written_meanwhile(packed: Path) -> Iterator[bytes]:
         with path.open("ab") as file:
             file.write(b"{}\n")
-        return digest(blocks)  # type: ignore[arg-type]
+        return unpacked_blocks(packed)
 
-    monkeypatch.setattr(compressed, "_digest", slow)
+    monkeypatch.setattr(compressed, "unpacked_blocks", written_meanwhile)
     with pytest.raises(compressed.Changed):
         compressed.pack(path)
     assert path.read_bytes().startswith(content)

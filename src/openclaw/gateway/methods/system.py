@@ -12,12 +12,12 @@ import msgspec
 from openclaw import __version__
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.health import heartbeat_summary
+from openclaw.gateway.logs import DAILY_NAME, log_path
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.replay import LET_GO, Resumption, catch_up, resume
 from openclaw.gateway.views.channels import summary_lines
 from openclaw.gateway.views.session_rows import list_kind, model_defaults, most_recent, row_view
-from openclaw.logs import DAILY_NAME, log_path
 from openclaw.models.catalogue import public_row
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import SessionRow
@@ -65,7 +65,7 @@ async def status(call: MethodCall) -> Any:
     return {
         "runtimeVersion": __version__,
         "heartbeat": {"defaultAgentId": default_agent_id(config), "agents": agents},
-        "channelSummary": summary_lines(gateway.channel_services.channels if gateway.channel_services else None),
+        "channelSummary": summary_lines(gateway.channel_services.channels),
         "queuedSystemEvents": gateway.runtime.notes.peek(gateway.main_session_key()),
         "sessions": {
             "paths": [agent["path"] for agent in by_agent],

@@ -37,13 +37,14 @@ from openclaw.storage.base import (
     Transcript,
     Writing,
 )
-from openclaw.storage.files.disk import AppendFile, Batch
+from openclaw.storage.files.disk import AppendFile, Batch, Outcome, settle
 from openclaw.storage.files.ledger_db import (
     ACCEPT_COLUMNS,
     SELECT_MESSAGES,
     SELECT_PARTS,
     SELECT_TOOL_CALLS,
     LedgerError,
+    accept_fields,
     accept_values,
     message_of,
     open_ledger,
@@ -130,12 +131,12 @@ class LedgerThread:
         try:
             connection = open_ledger(self._path, now_ms)
         except (OSError, sqlite3.Error) as error:
-            _settle([(opened, None, error)])
+            settle((opened, None, error))
             return
-        _settle([(opened, None, None)])
+        settle((opened, None, None))
         with contextlib.closing(connection):
             for jobs in self._batches():
-                _settle(self._commit_together(connection, jobs))
+                settle(*self._commit_together(connection, jobs))
 
     def _batches(self) -> Iterator[list[_Job]]:
         """Yields the operations to commit together, in the order they were asked for, until the ledger is closed."""
@@ -148,7 +149,7 @@ class LedgerThread:
         if waiting:
             yield waiting
 
-    def _commit_together(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
+    def _commit_together(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[Outcome]:
         """Does all in one transaction. If that fails, each gets a transaction of its own."""
         try:
             try:
@@ -157,53 +158,47 @@ class LedgerThread:
                 return self._transact(connection, jobs, _one_by_one)
         except sqlite3.Error as error:
             if len(jobs) == 1:
-                return [(jobs[0][1], None, self._explain(error))]
+                explained = LedgerError(f"the ledger {self._path} could not be written or read: {error}")
+                # With the number, the caller can recognise a full disk.
+                explained.errno = _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+                return [(jobs[0][1], None, explained)]
         except Exception as error:
             # The caller gets the error. The thread goes on.
             if len(jobs) == 1:
                 return [(jobs[0][1], None, error)]
         return [outcome for job in jobs for outcome in self._commit_together(connection, [job])]
 
-    def _transact(self, connection: sqlite3.Connection, jobs: list[_Job], perform: _Perform) -> list[_Outcome]:
+    def _transact(self, connection: sqlite3.Connection, jobs: list[_Job], perform: _Perform) -> list[Outcome]:
         changes = connection.total_changes
         try:
             connection.execute("BEGIN")
             outcomes = perform(connection, jobs)
-            self._commit(connection, written=connection.total_changes != changes)
+            written = connection.total_changes != changes
+            if written:
+                faults.point("commit.before")
+                faults.write(self._path)
+            connection.execute("COMMIT")
+            if written:
+                faults.point("commit.after")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 connection.rollback()
             raise
         return outcomes
 
-    def _commit(self, connection: sqlite3.Connection, *, written: bool) -> None:
-        if written:
-            faults.point("commit.before")
-            faults.write(self._path)
-        connection.execute("COMMIT")
-        if written:
-            faults.point("commit.after")
 
-    def _explain(self, error: sqlite3.Error) -> LedgerError:
-        explained = LedgerError(f"the ledger {self._path} could not be written or read: {error}")
-        # With the number, the caller can recognise a full disk.
-        explained.errno = _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-        return explained
+_Perform: TypeAlias = Callable[[sqlite3.Connection, list[_Job]], list[Outcome]]
 
 
-_Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"
-_Perform: TypeAlias = Callable[[sqlite3.Connection, list[_Job]], list[_Outcome]]
-
-
-def _jointly(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
-    outcomes: list[_Outcome] = []
+def _jointly(connection: sqlite3.Connection, jobs: list[_Job]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
     for joint, neighbours in groupby(jobs, lambda job: isinstance(job[0], BatchableOperation)):
         run = list(neighbours)
         outcomes += _in_few_statements(connection, run) if joint and len(run) > 1 else _one_by_one(connection, run)
     return outcomes
 
 
-def _in_few_statements(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
+def _in_few_statements(connection: sqlite3.Connection, jobs: list[_Job]) -> list[Outcome]:
     kinds: dict[type[Any], list[Any]] = {}
     for operation, _ in jobs:
         kinds.setdefault(type(operation), []).append(operation)
@@ -211,8 +206,8 @@ def _in_few_statements(connection: sqlite3.Connection, jobs: list[_Job]) -> list
     return [(done, next(results[type(operation)]), None) for operation, done in jobs]
 
 
-def _one_by_one(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
-    outcomes: list[_Outcome] = []
+def _one_by_one(connection: sqlite3.Connection, jobs: list[_Job]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
     for operation, done in jobs:
         before = connection.total_changes
         try:
@@ -223,21 +218,6 @@ def _one_by_one(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outco
                 raise
             outcomes.append((done, None, refusal))
     return outcomes
-
-
-def _settle(outcomes: list[_Outcome]) -> None:
-    def tell() -> None:
-        for future, result, error in outcomes:
-            if future.done():
-                continue
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-    # After the loop has closed, nobody waits for the futures.
-    with contextlib.suppress(RuntimeError):
-        outcomes[0][0].get_loop().call_soon_threadsafe(tell)
 
 
 PRUNE_EVERY = 64
@@ -302,11 +282,10 @@ class AcceptOperation(BatchableOperation):
 
     def __call__(self, db: sqlite3.Connection) -> tuple[LedgerRow, bool]:
         message = self.message
-        inserted = db.execute(_insert(1), self._values())
-        if message.dedupe_keys:
+        try:
+            return self.together(db, [self])[0]
+        except NotBatchable:
             remember_seen(db, message.dedupe_keys, self.now)
-        if inserted.rowcount:
-            return self._row(inserted.lastrowid or 0), True
         # The index covers only keys that are not empty. The condition says so, and SQLite can use the index.
         by_key = f"{SELECT_MESSAGES} WHERE dedupe_key = ? AND dedupe_key <> ''"
         known = db.execute(f"{SELECT_MESSAGES} WHERE run_id = ?", (message.run_id,)).fetchone()
@@ -314,25 +293,21 @@ class AcceptOperation(BatchableOperation):
 
     @staticmethod
     def together(db: sqlite3.Connection, operations: Sequence[AcceptOperation]) -> list[tuple[LedgerRow, bool]]:
-        values = [value for one in operations for value in one._values()]
+        values: list[Any] = []
+        for one in operations:
+            begun, reason = one.step == "running", one.reason
+            values += (*accept_values(one.message), one.now, one.step or "accepted", reason.code, reason.detail)
+            values += (begun, one.now if begun else None)
         inserted = db.execute(_insert(len(operations)), values)
         if inserted.rowcount != len(operations):
             raise NotBatchable
-        for one in operations:
+        rows: list[tuple[LedgerRow, bool]] = []
+        for ledger_id, one in enumerate(operations, start=(inserted.lastrowid or 0) - len(operations) + 1):
             if one.message.dedupe_keys:
                 remember_seen(db, one.message.dedupe_keys, one.now)
-        first = (inserted.lastrowid or 0) - len(operations) + 1
-        return [(one._row(ledger_id), True) for ledger_id, one in enumerate(operations, start=first)]
-
-    def _values(self) -> list[Any]:
-        """Returns the values for ``_insert``."""
-        begun, reason = self.step == "running", self.reason
-        state = (self.step or "accepted", reason.code, reason.detail, begun, self.now if begun else None)
-        return [*accept_values(self.message), self.now, *state]
-
-    def _row(self, ledger_id: int) -> LedgerRow:
-        fields = {name: getattr(self.message, name) for name in ACCEPT_COLUMNS}
-        return LedgerRow(id=ledger_id, accepted_at=self.now, **fields)
+            fields = dict(zip(ACCEPT_COLUMNS, accept_fields(one.message), strict=True))
+            rows.append((LedgerRow(id=ledger_id, accepted_at=one.now, **fields), True))
+        return rows
 
 
 @lru_cache(maxsize=64)
@@ -356,46 +331,33 @@ class FinishOperation(BatchableOperation):
 
     def __call__(self, db: sqlite3.Connection) -> bool:
         """Returns False when the message had ended before."""
-        self._check()
-        ended = db.execute(_update(1), [*self._values(), self.ledger_id])
-        if not ended.rowcount:
+        try:
+            return self.together(db, [self])[0]
+        except NotBatchable:
             end_of(db, self.ledger_id)  # Raises when there is no such message.
             return False
-        self._post(db)
-        return True
 
     @staticmethod
     def together(db: sqlite3.Connection, operations: Sequence[FinishOperation]) -> list[bool]:
-        try:
-            for one in operations:
-                one._check()
-        except ValueError:
-            raise NotBatchable from None
-        values = [value for one in operations for value in one._values()]
+        values: list[Any] = []
+        for one in operations:
+            if one.follows:
+                faults.point("sync.after")
+            if len({part.part for part in one.parts}) < len(one.parts):
+                raise ValueError(f"message {one.ledger_id}: two parts to deliver have the same number")
+            result = None if one.result is None else encode(one.result)
+            values += (one.ledger_id, one.state, one.reason.code, one.reason.detail, one.now, result)
         ended = db.execute(_update(len(operations)), [*values, *(one.ledger_id for one in operations)])
         if ended.rowcount != len(operations):
             raise NotBatchable
         for one in operations:
-            one._post(db)
+            if one.parts:
+                db.executemany(
+                    "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
+                    " SELECT id, run_id, ?, ?, route, ?, 'pending', ? FROM messages WHERE id = ?",
+                    [(part.part, part.channel, encode(part.payload), one.now, one.ledger_id) for part in one.parts],
+                )
         return [True] * len(operations)
-
-    def _check(self) -> None:
-        if self.follows:
-            faults.point("sync.after")
-        if len({part.part for part in self.parts}) < len(self.parts):
-            raise ValueError(f"message {self.ledger_id}: two parts to deliver have the same number")
-
-    def _values(self) -> tuple[Any, ...]:
-        result = None if self.result is None else encode(self.result)
-        return self.ledger_id, self.state, self.reason.code, self.reason.detail, self.now, result
-
-    def _post(self, db: sqlite3.Connection) -> None:
-        if self.parts:
-            db.executemany(
-                "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
-                " SELECT id, run_id, ?, ?, route, ?, 'pending', ? FROM messages WHERE id = ?",
-                [(part.part, part.channel, encode(part.payload), self.now, self.ledger_id) for part in self.parts],
-            )
 
 
 @lru_cache(maxsize=64)
@@ -415,7 +377,6 @@ def end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
     return row[0] if row[1] is not None else None
 
 
-_STEPS = frozenset({"accepted", "queued", "running"})
 _LOOKED_THROUGH = 20_000
 """How many of the latest messages a search by state may read."""
 
@@ -449,7 +410,7 @@ class FileLedger:
     async def advance(
         self, ledger_id: int, state: MessageState, reason: Reason = NO_REASON, *, session_id: str | None = None
     ) -> None:
-        if state not in _STEPS:
+        if state in END_STATES:
             raise ValueError(f"'{state}' ends a message: use finish")
         now = self._clock.now_ms()
         await self._thread.run(lambda db: _advance(db, ledger_id, state, reason, session_id, now))
@@ -483,8 +444,6 @@ class FileLedger:
         now = self._clock.now_ms()
 
         def accept_and_finish(db: sqlite3.Connection) -> tuple[LedgerRow, bool]:
-            if len({part.part for part in outbox}) < len(outbox):
-                raise ValueError(f"message {message.run_id}: two parts to deliver have the same number")
             row, new = AcceptOperation(message, now)(db)
             if new:
                 FinishOperation(row.id, state, reason, result, outbox, now)(db)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sqlite3
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +173,11 @@ def open_ledger(path: Path, now_ms: int) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         raise LedgerError(f"the ledger {path} cannot be opened: {error}") from error
     except sqlite3.DatabaseError as error:
-        aside = _set_aside(path, now_ms)
-        log.error("the ledger %s is damaged (%s); it was kept as %s and a new one was begun", path, error, aside)
+        aside = path.with_name(f"{path.name}.corrupt-{now_ms}")
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        log.error("the ledger %s is damaged (%s); it was kept as %s and a new one was begun", path, error, aside.name)
         return _connect(path)
 
 
@@ -186,7 +190,10 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA busy_timeout = 5000")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        _check(connection, path)
+        if path.stat().st_size <= _CHECKED_UP_TO:
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
         _migrate(connection, path)
         connection.executescript(_TELL_STORY)
         _lengthen_log(path)
@@ -207,13 +214,6 @@ def _lengthen_log(path: Path) -> None:
             log.write(bytes(missing))
             log.flush()
             os.fsync(log.fileno())
-
-
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    if path.stat().st_size <= _CHECKED_UP_TO:
-        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
@@ -255,17 +255,12 @@ def delivery_from_sentence(sentence: str) -> tuple[int, DeliveryCode, str]:
     return 0, DeliveryCode.NONE, sentence
 
 
-def _set_aside(path: Path, now_ms: int) -> str:
-    aside = path.with_name(f"{path.name}.corrupt-{now_ms}")
-    for suffix in ("", "-wal", "-shm"):
-        with contextlib.suppress(FileNotFoundError):
-            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
-    return aside.name
-
-
 # Rows and records. A column has the name of its field; only a ``Reason`` takes two columns, ``code`` and ``detail``.
 
 ACCEPT_COLUMNS = tuple(name for name in Accept.__struct_fields__ if name != "dedupe_keys")
+accept_fields = attrgetter(*ACCEPT_COLUMNS)
+"""Returns the fields of a message in the order of ``ACCEPT_COLUMNS``."""
+_JSON_COLUMNS = frozenset({"route", "body"})
 _MESSAGE_COLUMNS = (
     *(name for name in LedgerRow.__struct_fields__ if name not in ("dedupe_keys", "reason")),
     "code",
@@ -280,8 +275,8 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 def accept_values(message: Accept) -> list[Any]:
     """Returns the values of ``ACCEPT_COLUMNS``."""
-    values = [(name, getattr(message, name)) for name in ACCEPT_COLUMNS]
-    return [encode(value) if name in ("route", "body") else value for name, value in values]
+    values = zip(ACCEPT_COLUMNS, accept_fields(message), strict=True)
+    return [encode(value) if name in _JSON_COLUMNS else value for name, value in values]
 
 
 def message_of(row: tuple[Any, ...]) -> LedgerRow:
