@@ -83,12 +83,12 @@ def _report(agent: str | None) -> dict[str, Any]:
     from openclaw.config import agents
     from openclaw.config.load import read_config
     from openclaw.models.catalogue import Catalogue, UnknownModel
-    from openclaw.models.detect import find_servers
+    from openclaw.models.detect import find_models
     from openclaw.models.local.install import is_installed
 
     config = read_config(paths.config_path(), os.environ).config
     agent_id = agent or agents.default_agent_id(config)
-    found = asyncio.run(find_servers(os.environ))
+    found = asyncio.run(find_models(os.environ))
     catalogue = Catalogue(config, os.environ, found=found)
     try:
         choice = catalogue.choose(config, agent_id)

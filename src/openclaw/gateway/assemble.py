@@ -63,10 +63,10 @@ from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
-from openclaw.models.base import ModelError
+from openclaw.models.base import Model, ModelError
 from openclaw.models.calls import ModelCalls
 from openclaw.models.catalogue import Catalogue, UnknownModel
-from openclaw.models.detect import FoundServer, find_servers
+from openclaw.models.detect import find_models
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
@@ -149,7 +149,7 @@ async def open_runtime(
     sessions = await FileSessionStore.open(
         state_dir, clock=clock, store_template=current.session.store, agent_ids=agent_ids(current)
     )
-    found = await _servers_here(current, environ, state_dir)
+    found = await _models_here(current, environ, state_dir)
     questions = ApprovalJournal(state_dir)
     await questions.load()
     return Runtime(
@@ -258,9 +258,7 @@ def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
 class CurrentCatalogue:
     """Returns the models of the current configuration, made anew when the configuration has changed."""
 
-    def __init__(
-        self, config: ConfigStore, environ: Mapping[str, str], found: list[FoundServer], state_dir: str
-    ) -> None:
+    def __init__(self, config: ConfigStore, environ: Mapping[str, str], found: list[Model], state_dir: str) -> None:
         self._config = config
         self._environ = environ
         self._found = found
@@ -291,14 +289,14 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
         log.warning("older sessions: %s", problem)
 
 
-async def _servers_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[FoundServer]:
-    """The model servers on this machine. They are searched for only when the configuration names no model."""
+async def _models_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[Model]:
+    """The models of servers on this machine. They are searched for only when the configuration names no model."""
     chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
         explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
     except UnknownModel:
         explicit = True
-    return [] if explicit else await find_servers(environ)
+    return [] if explicit else await find_models(environ)
 
 
 async def close_gateway(gateway: Gateway) -> None:

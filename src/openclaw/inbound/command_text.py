@@ -106,7 +106,7 @@ def _called(line: str, bot_username: str | None) -> Called | None:
     words = _COMMAND.fullmatch(line)
     command = find(words[1]) if words else None
     args = (words[2] or "").strip() if words else ""
-    if command is None or (args and not command.takes_arguments):
+    if command is None or (args and not command.usage):
         return None
     return Called(command, args)
 

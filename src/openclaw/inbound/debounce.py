@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 
@@ -17,12 +17,16 @@ log = logging.getLogger("openclaw.inbound.debounce")
 
 Key: TypeAlias = tuple[str, str, str, str, str]
 Deliver: TypeAlias = Callable[[list[Inbound]], Awaitable[None]]
-T = TypeVar("T")
 
 WINDOWS_AT_MOST = 5
 """After this many windows a sender is answered, even if more texts keep coming."""
 MOST_MESSAGES = 20
 MOST_CHARS = 20_000
+_TAKEN_FROM_THE_LATEST = (
+    *("quoted", "thread_label", "thread_starter", "parent_session_key", "conversation_label"),
+    *("group_subject", "group_channel", "group_space", "group_members"),
+)
+"""Fields of a joined message that come from the latest message that has them."""
 MOST_WAITING = 1000
 """The limit of messages held back in all conversations. Beyond it the oldest are handed on early."""
 
@@ -47,9 +51,10 @@ def merged(items: list[Inbound]) -> Inbound:
     if len(items) == 1:
         return newest
 
-    def latest(read: Callable[[Inbound], T | None]) -> T | None:
-        return next((value for item in reversed(items) if (value := read(item)) is not None), None)
-
+    latest = {
+        name: next((value for item in reversed(items) if (value := getattr(item, name)) is not None), None)
+        for name in _TAKEN_FROM_THE_LATEST
+    }
     return msgspec.structs.replace(
         newest,
         text="\n".join(item.text for item in items if item.text.strip()),
@@ -58,16 +63,8 @@ def merged(items: list[Inbound]) -> Inbound:
         mentioned=any(item.mentioned for item in items),
         mentions_others=any(item.mentions_others for item in items),
         can_detect_mention=any(item.can_detect_mention for item in items),
-        quoted=latest(lambda item: item.quoted),
         untrusted=tuple(dict.fromkeys(line for item in items for line in item.untrusted)),
-        thread_label=latest(lambda item: item.thread_label),
-        thread_starter=latest(lambda item: item.thread_starter),
-        parent_session_key=latest(lambda item: item.parent_session_key),
-        group_subject=latest(lambda item: item.group_subject),
-        group_channel=latest(lambda item: item.group_channel),
-        group_space=latest(lambda item: item.group_space),
-        group_members=latest(lambda item: item.group_members),
-        conversation_label=latest(lambda item: item.conversation_label),
+        **latest,
     )
 
 

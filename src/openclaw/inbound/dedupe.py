@@ -42,10 +42,8 @@ class Dedupe:
     are only released.
     """
 
-    def __init__(self, ledger: Ledger, *, ttl_ms: int = TTL_MS, keep: int = KEEP) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._ttl_ms = ttl_ms
-        self._keep = keep
         self._under_way: set[str] = set()
 
     async def take(self, key: str | None) -> bool:
@@ -56,7 +54,7 @@ class Dedupe:
             return False
         self._under_way.add(key)
         try:
-            known = await self._ledger.seen(key, self._ttl_ms, self._keep, remember=False)
+            known = await self._ledger.seen(key, TTL_MS, KEEP, remember=False)
         except BaseException:
             self._under_way.discard(key)
             raise
@@ -64,12 +62,11 @@ class Dedupe:
             self._under_way.discard(key)
         return not known
 
-    async def keep(self, key: str | None) -> None:
-        if key is not None:
-            try:
-                await self._ledger.seen(key, self._ttl_ms, self._keep)
-            finally:
-                self._under_way.discard(key)
+    async def keep(self, key: str) -> None:
+        try:
+            await self._ledger.seen(key, TTL_MS, KEEP)
+        finally:
+            self._under_way.discard(key)
 
-    def release(self, key: str | None) -> None:
-        self._under_way.discard(key or "")
+    def release(self, key: str) -> None:
+        self._under_way.discard(key)

@@ -108,15 +108,7 @@ class AgentMemory:
     async def search(self, text: str, limit: int, least: float) -> MemoryResults:
         """Searches the notes. Raises ``OSError`` and ``sqlite3.Error`` when the index cannot be used."""
         files = await asyncio.to_thread(self._files)
-        hybrid = self._settings.query.hybrid
-        question = MemoryQuery(
-            text=text,
-            limit=limit,
-            least=least,
-            vector_weight=hybrid.vector_weight,
-            text_weight=hybrid.text_weight,
-            candidates=hybrid.candidate_multiplier,
-        )
+        question = MemoryQuery(text=text, limit=limit, least=least, hybrid=self._settings.query.hybrid)
         embedders, fallback = self.embedders()
         for embedder in embedders if files and text.strip() else ():
             try:

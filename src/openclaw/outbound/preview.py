@@ -62,12 +62,7 @@ _message_only = msgspec.json.Decoder(_MessageOnly)
 
 
 def message_of(entry: Entry) -> Message | None:
-    if entry.type != "message":
-        return None
-    try:
-        return decode_message(_message_only.decode(entry.raw).message)
-    except msgspec.MsgspecError:
-        return None
+    return _line_message(entry.raw) if entry.type == "message" else None
 
 
 def derived_title(row: SessionRow, messages: list[Message]) -> str:

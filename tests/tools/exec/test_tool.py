@@ -13,7 +13,7 @@ import uvloop
 
 from openclaw.messages import TextBlock
 from openclaw.tools.base import ToolContext, ToolError, ToolResult
-from openclaw.tools.exec.settings import ExecSettings, effective_ask, effective_security
+from openclaw.tools.exec.settings import ASK_LEVELS, SECURITY_LEVELS, ExecSettings, strictest
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process_registry import ProcessRegistry
 
@@ -381,11 +381,11 @@ async def test_after_closing_nothing_can_be_started(
 
 
 def test_the_stricter_security_and_the_stronger_ask_win() -> None:
-    assert effective_security("allowlist", "full") == "allowlist"
-    assert effective_security("full", "deny") == "deny"
-    assert effective_security("full", None) == "full"
-    assert effective_ask("on-miss", "off") == "on-miss"
-    assert effective_ask("off", "always") == "always"
+    assert strictest(SECURITY_LEVELS, "allowlist", "full") == "allowlist"
+    assert strictest(SECURITY_LEVELS, "full", "deny") == "deny"
+    assert strictest(SECURITY_LEVELS, "full", None) == "full"
+    assert strictest(ASK_LEVELS, "on-miss", "off") == "on-miss"
+    assert strictest(ASK_LEVELS, "off", "always") == "always"
 
 
 def test_settings_stay_within_their_bounds() -> None:

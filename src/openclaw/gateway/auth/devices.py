@@ -69,7 +69,7 @@ class Devices:
         record = self._paired.get(device_id)
         if record is None or record.get("publicKey") != public_key:
             return False
-        return role in _roles(record) and set(scopes) <= set(record.get("scopes") or [])
+        return role in _roles(record) and _covers(record, scopes)
 
     async def request_pairing(self, device_id: str, public_key: str, facts: Record) -> tuple[Record, bool]:
         """The device's pending request and whether it is new. ``facts`` is what the client says about itself."""

@@ -22,11 +22,6 @@ class ChannelsStatus(Params):
     timeout_ms: Annotated[int, msgspec.Meta(ge=1000)] = 10_000
 
 
-class ChannelsLogout(Params):
-    channel: NonEmpty
-    account_id: str | None = None
-
-
 @methods.add("channels.status", ChannelsStatus)
 async def channels_status(call: MethodCall) -> Any:
     """The configured channels and their accounts; the Gateway's own web chat is not one."""
@@ -57,6 +52,11 @@ async def channels_status(call: MethodCall) -> Any:
             name: running[0].kind.default_account(gateway.runtime.config.current) for name, running in grouped.items()
         },
     }
+
+
+class ChannelsLogout(Params):
+    channel: NonEmpty
+    account_id: str | None = None
 
 
 @methods.add("channels.logout", ChannelsLogout)

@@ -35,10 +35,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     switch: Literal["config", "restart"] | None = None
     """The setting under ``commands`` that must be true for it to work; None: it always works."""
 
-    @property
-    def takes_arguments(self) -> bool:
-        return bool(self.usage)
-
     def enabled(self, config: Config) -> bool:
         match self.switch:
             case "config":

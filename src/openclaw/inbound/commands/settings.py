@@ -149,7 +149,9 @@ class _Reader:
         return model
 
     def _level(self, kind: LevelKind, level: Level, model: Model) -> None:
-        options = level_options(kind, model)
+        options = level_values(kind)
+        if kind == "think" and "xhigh" not in supported_levels(model):
+            options = options[:-1]
         if level.value is None and level.word:
             raise Refused(f'Unrecognized {_NAMES[kind]} level "{level.word}". Valid levels: {", ".join(options)}.')
         if level.value is None:
@@ -217,11 +219,6 @@ def level_directives(directives: Directives) -> list[tuple[LevelKind, Level]]:
         ("elevated", directives.elevated),
     ]
     return [(kind, level) for kind, level in pairs if level is not None]
-
-
-def level_options(kind: LevelKind, model: Model) -> tuple[str, ...]:
-    values = level_values(kind)
-    return values if kind != "think" or "xhigh" in supported_levels(model) else values[:-1]
 
 
 def effective_levels(config: Config, facts: Facts, entry: SessionEntry | None, model: Model) -> dict[LevelKind, str]:

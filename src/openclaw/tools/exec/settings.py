@@ -7,7 +7,7 @@ file of this machine, and the arguments of the call. The arguments can only make
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -23,8 +23,9 @@ Fallback: TypeAlias = Security
 
 SECURITY_LEVELS: tuple[Security, ...] = ("deny", "allowlist", "full")
 """The security levels. The strictest comes first."""
-ASK_LEVELS: tuple[Ask, ...] = ("off", "on-miss", "always")
-"""When a person is asked. The level that asks most often comes last."""
+ASK_LEVELS: tuple[Ask, ...] = ("always", "on-miss", "off")
+"""When a person is asked. The level that asks most often comes first."""
+Level = TypeVar("Level", bound=str)
 
 
 class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
@@ -68,16 +69,9 @@ class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
         return msgspec.structs.replace(self, **changes)
 
 
-def effective_security(configured: Security, *others: Security | None) -> Security:
-    """The strictest of the levels."""
-    levels = [configured, *(level for level in others if level)]
-    return SECURITY_LEVELS[min(SECURITY_LEVELS.index(level) for level in levels)]
-
-
-def effective_ask(configured: Ask, *others: Ask | None) -> Ask:
-    """The level that asks most often."""
-    levels = [configured, *(level for level in others if level)]
-    return ASK_LEVELS[max(ASK_LEVELS.index(level) for level in levels)]
+def strictest(levels: tuple[Level, ...], *given: Level | None) -> Level:
+    """The strictest of the given levels, or of all levels when none is given. ``levels`` begins with the strictest."""
+    return next((level for level in levels if level in given), levels[0])
 
 
 def _clamp(value: int, low: int, high: int) -> int:
@@ -129,10 +123,10 @@ def command_policy(
     if mode == "full":
         return CommandPolicy(host=host, security="full", ask="off")
     configured = overrides.security or settings.security or ("allowlist" if host == "gateway" else "full")
-    security = effective_security(configured, arguments.get("security"), rules.security)
+    security: Security = strictest(SECURITY_LEVELS, configured, arguments.get("security"), rules.security)
     if security == "deny":
         raise ToolError("exec is denied (security=deny)")
-    ask = effective_ask(overrides.ask or settings.ask, arguments.get("ask"), rules.ask)
+    ask: Ask = strictest(ASK_LEVELS, overrides.ask or settings.ask, arguments.get("ask"), rules.ask)
     return CommandPolicy(host=host, security=security, ask=ask)
 
 
