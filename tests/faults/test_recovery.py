@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -446,3 +447,25 @@ async def test_what_a_full_queue_dropped_is_told_after_a_crash_too(make: Make, m
             assert (await wait(client, "c"))["status"] == "ok"
     prompt = json.dumps(models.requests[-1].body["messages"][-1])
     assert "Dropped 1 message due to cap" in prompt and "the words of b" in prompt
+
+
+@pytest.mark.parametrize("command", ["/status", "/compact", "/think high"])
+async def test_a_command_that_was_acknowledged_has_its_one_end_after_a_crash(
+    make: Make, models: ModelServer, command: str
+) -> None:
+    models.queue(Reply("hello"), Reply("a summary", hold=asyncio.Event()))
+    gateway = make()
+    async with gateway:
+        async with gateway.client() as client:
+            await send(client, "a")
+            await wait(client, "a")
+            assert (await send(client, "b", command))["status"] == "started"
+            gateway.kill()
+        await gateway.start()
+        async with gateway.client() as client:
+            with contextlib.suppress(RequestFailed):  # A redelivery is told that the command was interrupted.
+                assert (await send(client, "b", command))["status"] in ("ok", "in_flight")
+            assert (await wait(client, "b"))["status"] in ("ok", "error")
+            story = await client.call("messages.why", {"ref": "b"})
+    assert "command" in json.dumps(story)
+    assert len(models.requests) <= (2 if command == "/compact" else 1)

@@ -138,7 +138,7 @@ async def test_collected_messages_become_one_turn_after_a_pause(on: Stage) -> No
     await asyncio.sleep(0.02)
     assert len(on.model.requests) == 1, "the person has not paused long enough"
     on.clock.advance(0.4)
-    assert await on.states("three", "two") == ["answered", "superseded"]
+    assert await on.states("two", "three") == ["superseded", "answered"]
     asked = on.model.prompts()[-1]
     assert asked.startswith("[Queued messages while agent was busy]")
     assert asked.index("two") < asked.index("three")
@@ -212,7 +212,7 @@ async def test_a_full_queue_lets_the_oldest_go_and_tells_the_agent_its_beginning
     await on.send("two", settings)
     await on.send("three", settings)
     hold.set()
-    assert await on.states("three", "two") == ["answered", "superseded"]
+    assert await on.states("two", "three") == ["superseded", "answered"]
     assert "two" in on.model.prompts()[-1] and on.model.prompts()[-1].endswith("three")
     assert len(on.model.requests) == 2
 

@@ -353,6 +353,8 @@ class Recorder:
             case SteeringInjected(message, token):
                 message = self._messages[-1] = await with_pictures(message, self._prepared)
                 await self.append(message, own_id=token)
+                # The message ends with this event, so its words must be on disk.
+                await self.kept(self.transcript.sync)
                 await cleaner.prepare([message])
             case _:
                 pass

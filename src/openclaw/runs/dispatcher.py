@@ -25,7 +25,6 @@ from openclaw.outbound.reply import failure_notice, is_delivered, parts_for
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.queue import (
     Admission,
-    Dropped,
     Lane,
     Observer,
     QueueSettings,
@@ -38,6 +37,7 @@ from openclaw.runs.queue import (
     overflow_text,
     queue_settings,
     waiting_reason,
+    with_dropped,
 )
 from openclaw.runs.why_text import abort_text, reason_text
 from openclaw.sessions.keys import REMEMBERED_KEYS, is_subagent, kind_of
@@ -50,6 +50,7 @@ from openclaw.storage.base import (
     FirstStep,
     Ledger,
     LedgerRow,
+    MessageBody,
     MessageState,
     OutboxPart,
     Reason,
@@ -254,22 +255,20 @@ class Dispatcher:
 
     async def _collect(self, lane: Lane, batch: list[RunRecord]) -> None:
         """Makes one prompt of the batch, under the newest message's run id. It is on disk before the model sees it."""
-        record, dropped = batch[-1], lane.dropped
-        collects = record.queued and record.queue.mode == "collect"
-        if record.row.attempts or not (collects or dropped.ids):
+        record, bodies = batch[-1], [one.row.body for one in batch]
+        collects, overflow = record.queued and record.queue.mode == "collect", overflow_text(bodies)
+        if record.row.attempts or not (collects or overflow):
             return  # The words of a message that had begun before a restart are in the transcript already.
-        lane.dropped = Dropped()
-        overflow = overflow_text(len(dropped.ids), dropped.lines)
         if collects:
-            prompt = collected_prompt([one.row.body.prompt or "" for one in batch], overflow)
+            prompt = collected_prompt([body.prompt or "" for body in bodies], overflow)
         else:
             prompt = f"{overflow}\n\n{record.row.body.prompt or ''}"
         others = batch[:-1]
-        images = [image for one in batch for image in one.row.body.images]
-        ended = dict.fromkeys(dropped.ids, Reason(ReasonCode.QUEUE_OVERFLOW_SUMMARIZED, str(record.queue.cap)))
-        ended |= {one.row.id: Reason(ReasonCode.COLLECTED, record.run_id) for one in others}
+        images = [image for body in bodies for image in body.images]
+        reason = Reason(ReasonCode.COLLECTED, record.run_id)
+        ended = {one.row.id: reason for one in others}
         ledger, row_id = self._runtime.ledger, record.row.id
-        body = msgspec.structs.replace(record.row.body, prompt=prompt, images=images)
+        body = msgspec.structs.replace(bodies[-1], prompt=prompt, images=images, dropped_count=0, dropped_lines=[])
         await self._until_written(lambda: ledger.absorb(row_id, ended, body=body))
         faults.point("absorb.after")
         record.row.body = body
@@ -301,7 +300,7 @@ class Dispatcher:
 
         def emit(event: Event) -> None:
             if isinstance(event, SteeringInjected):
-                self._took_in(record, event.token, run.transcript)
+                self._took_in(record, event.token)
             for observer in observers:
                 observer.event(event)
             record.tell(event)
@@ -373,10 +372,7 @@ class Dispatcher:
                     del self._lanes[key]
             lane = self._lanes[session_key] = Lane(session_key, self._runtime.clock, self._perform)
             for record in self._unfinished.pop(session_key, ()):
-                if record.row.reason.code is ReasonCode.QUEUE_OVERFLOW_WAITING:
-                    lane.dropped.add(record.row, int(record.row.reason.detail))
-                else:
-                    lane.add(record, record.queue)
+                lane.add(record, record.queue)
         return lane
 
     async def _steer_in_order(self, lane: Lane, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
@@ -396,7 +392,8 @@ class Dispatcher:
     async def _steer(self, active: RunRecord, record: RunRecord, settings: QueueSettings) -> bool:
         row, ledger = record.row, self._runtime.ledger
         try:
-            blocks = [TextBlock(text=row.body.prompt or ""), *await load_images(row.body, self._runtime.blobs)]
+            text = f"{overflow_text([row.body])}\n\n{row.body.prompt or ''}".lstrip("\n")
+            blocks = [TextBlock(text=text), *await load_images(row.body, self._runtime.blobs)]
         except OSError:
             return False  # The message gets a run of its own, which reports what is wrong with its pictures.
         now = self._runtime.clock.now_ms()
@@ -409,17 +406,14 @@ class Dispatcher:
             await self.submit(row.another(f"{row.run_id}:backlog"), QueueSettings(mode="followup"))
         return True
 
-    def _took_in(self, record: RunRecord, run_id: str, transcript: Transcript) -> None:
-        """The run has put the words of a steered message before its model, so that message ends here.
-
-        Its end follows the transcript that holds its words to the disk.
-        """
+    def _took_in(self, record: RunRecord, run_id: str) -> None:
+        """The run has put the words of a steered message before its model, so that message ends here."""
         steered = self._index.get(run_id)
         if steered is not None:
             self._absorb(record, steered)
             reason, by = Reason(ReasonCode.STEERED, record.run_id), {"answeredBy": record.run_id}
             end = partial(self._runtime.ledger.finish, steered.row.id, "superseded", reason=reason, result=by)
-            self._in_background(self._until_written(partial(end, written=transcript)))
+            self._in_background(self._until_written(end))
 
     def _absorb(self, record: RunRecord, other: RunRecord) -> None:
         other.absorbed_by = record.run_id
@@ -433,19 +427,23 @@ class Dispatcher:
         surplus = lane.depth - settings.cap
         for oldest in lane.waiting[:surplus] if surplus > 0 else ():
             lane.withdraw(oldest)
-            if settings.drop == "summarize":
-                lane.dropped.add(oldest.row, settings.cap)
-                self._in_background(self._keep_for_next(oldest, str(settings.cap)))
+            if settings.drop == "summarize" and (waiting := lane.waiting):
+                body = waiting[0].row.body = with_dropped(waiting[0].row.body, oldest.row.body, settings.cap)
+                self._in_background(self._hand_over(oldest, waiting[0], body, str(settings.cap)))
             else:
                 ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, str(settings.cap)))
                 self._in_background(self._finish(oldest, RunResult(outcome="aborted"), ending=ending))
 
-    async def _keep_for_next(self, record: RunRecord, cap: str) -> None:
-        """Ends a dropped message for people. Its row stays open until a prompt that is on disk has its beginning."""
-        waits = Reason(ReasonCode.QUEUE_OVERFLOW_WAITING, cap)
-        with contextlib.suppress(ValueError):  # The next prompt has ended it already.
-            await self._until_written(lambda: self._runtime.ledger.advance(record.row.id, "queued", waits))
-        self._tell_end(record, RunResult(outcome="aborted"), Reason(ReasonCode.QUEUE_OVERFLOW_SUMMARIZED, cap))
+    async def _hand_over(self, dropped: RunRecord, next_one: RunRecord, body: MessageBody, cap: str) -> None:
+        """Ends a dropped message. In the same write, the next message takes its beginning over, in ``body``."""
+        ledger, reason = self._runtime.ledger, Reason(ReasonCode.QUEUE_OVERFLOW_SUMMARIZED, cap)
+        try:
+            await self._until_written(lambda: ledger.absorb(next_one.row.id, {dropped.row.id: reason}, body=body))
+        except ValueError:  # The next message has ended meanwhile.
+            ending = Ending("superseded", Reason(ReasonCode.QUEUE_OVERFLOW, cap))
+            await self._finish(dropped, RunResult(outcome="aborted"), ending=ending)
+        else:
+            self._tell_end(dropped, RunResult(outcome="aborted"), reason)
 
     async def _session_of(self, record: RunRecord) -> str:
         """Returns the id of the session that the message runs in, and takes over what the session shows of its runs.
@@ -507,10 +505,8 @@ class Dispatcher:
         """
         records = await unfinished_records(self._runtime)
         for record in records:
-            self._unfinished.setdefault(record.session_key, []).append(record)
-            if record.row.reason.code is ReasonCode.QUEUE_OVERFLOW_WAITING:
-                continue
             self._remember(record)
+            self._unfinished.setdefault(record.session_key, []).append(record)
             if not record.row.attempts and record.row.reason.code not in STOP_CODES:
                 restarted = Reason(ReasonCode.RESTARTED)
                 self._in_background(self._runtime.ledger.advance(record.row.id, "queued", restarted))
@@ -526,6 +522,10 @@ class Dispatcher:
     def find(self, run_id: str) -> RunRecord | None:
         """Returns a run that has not ended, or one of the last that have."""
         return self._index.get(run_id)
+
+    def wake_waiters(self, run_id: str) -> None:
+        """Tells those who wait for a message without a run, such as a command, that it has ended in the ledger."""
+        self._index.wake_waiters(run_id)
 
     async def wait(self, run_id: str, timeout_s: float) -> WaitResult:
         """Waits until the run has ended. The status is ``timeout`` when it has not ended in time."""
@@ -578,11 +578,6 @@ class Dispatcher:
         for record in stopped:
             if lane.withdraw(record):
                 self._in_background(self._finish(record, RunResult(outcome="aborted", error=reason)))
-        if run_id is None:
-            dropped, lane.dropped = lane.dropped, Dropped()
-            for row_id in dropped.ids:
-                finish = partial(self._runtime.ledger.finish, row_id, "superseded", reason=abort_reason(reason))
-                self._in_background(self._until_written(finish))
         await noted
         return [record.run_id for record in stopped]
 
@@ -688,7 +683,8 @@ async def unfinished_records(runtime: Runtime) -> list[RunRecord]:
     Messages that had begun come first, because their words are in the transcript already. A message that had begun,
     is expired or is damaged runs alone; the others may still be collected.
     """
-    rows = sorted(await runtime.ledger.unfinished(), key=lambda row: (row.attempts == 0, row.id))
+    rows = [row for row in await runtime.ledger.unfinished() if not row.body.command]
+    rows.sort(key=lambda row: (row.attempts == 0, row.id))
     now, config = runtime.clock.now_ms(), runtime.config.current.messages.queue
     records: list[RunRecord] = []
     for row in rows:
@@ -775,6 +771,9 @@ class RunIndex:
 
     def ended(self, run_id: str) -> None:
         self._ended.append(run_id)
+        self.wake_waiters(run_id)
+
+    def wake_waiters(self, run_id: str) -> None:
         for waiter in self._waiters.get(run_id, ()):
             waiter.set()
 

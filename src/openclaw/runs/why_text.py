@@ -51,9 +51,6 @@ _REASONS = {
     ReasonCode.TIME_LIMIT: "the run took longer than its time limit",
     ReasonCode.STOPPED: "stopped ({detail})",
     ReasonCode.QUEUE_OVERFLOW: "Dropped: more messages were waiting than the queue holds ({detail}).",
-    ReasonCode.QUEUE_OVERFLOW_WAITING: (
-        "Dropped: more messages were waiting than the queue holds ({detail}); its beginning is put before the next one."
-    ),
     ReasonCode.QUEUE_OVERFLOW_SUMMARIZED: (
         "Dropped: more messages were waiting than the queue holds ({detail}); "
         "its beginning was put before the next one."
@@ -71,6 +68,7 @@ _REASONS = {
     ),
     ReasonCode.COMMAND: "a command",
     ReasonCode.COMMAND_INSIDE: "a command inside the message",
+    ReasonCode.COMMAND_INTERRUPTED: "a command that the Gateway was working on when it stopped",
     ReasonCode.COMMAND_UNANSWERED: "a command that has no answer, or that its sender may not give",
     ReasonCode.SEND_POLICY: "the session's send policy does not allow replies",
     ReasonCode.NOTHING_WRITTEN: "nothing was written",

@@ -285,8 +285,6 @@ class ReasonCode(StrEnum):
     """Somebody stopped the message (an ``AbortReason``)."""
     QUEUE_OVERFLOW = "queue_overflow"
     """More messages were waiting than the queue holds (the queue's size)."""
-    QUEUE_OVERFLOW_WAITING = "queue_overflow_waiting"
-    """The queue was full, and the beginning of the message will be put before the next one (the queue's size)."""
     QUEUE_OVERFLOW_SUMMARIZED = "queue_overflow_summarized"
     """The queue was full, and the beginning of the message was put before the next one (the queue's size)."""
     QUEUE_FULL = "queue_full"
@@ -303,6 +301,8 @@ class ReasonCode(StrEnum):
     """The answer to a command inside another message."""
     COMMAND_UNANSWERED = "command_unanswered"
     """The message was a command that has no answer, or that its sender may not give."""
+    COMMAND_INTERRUPTED = "command_interrupted"
+    """The Gateway stopped while it worked on the command."""
     SEND_POLICY = "send_policy"
     NOTHING_WRITTEN = "nothing_written"
     """The message has neither words nor files."""
@@ -363,6 +363,8 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """What the model is asked. None when the message needs no run or its stored form is damaged."""
     text: str = ""
     """What is delivered for a message that needs no run."""
+    command: bool = False
+    """The message is a command, which the Gateway answers without a run. ``prompt`` is what the person wrote."""
     images: list[StoredImage] = []
     thinking: str | None = None
     verbose: str | None = None
@@ -375,6 +377,10 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     elevated: str | None = None
     elevated_allowed: bool = False
     """Whether the sender may use elevated commands."""
+    dropped_count: int = 0
+    """How many messages a full queue dropped before this one. The agent is told of them with it."""
+    dropped_lines: list[str] = []
+    """The beginnings of the last of them."""
     message_ids: list[str] = []
     """The platform's ids of the messages that this one was made of."""
     timeout_seconds: int | float | None = None
@@ -558,7 +564,7 @@ class Ledger(Protocol):
     async def absorb(self, into: int, others: Mapping[int, Reason], *, body: MessageBody) -> None:
         """Gives one message a new body and ends the others as ``superseded``, in one transaction.
 
-        The ``result`` of the others names the run that answers them as ``answeredBy``.
+        The ``result`` of those that were collected names the run that answers them as ``answeredBy``.
         """
         ...
 

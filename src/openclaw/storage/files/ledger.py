@@ -619,7 +619,8 @@ def _absorb(db: sqlite3.Connection, into: int, others: Mapping[int, Reason], bod
     (run_id,) = db.execute("SELECT run_id FROM messages WHERE id = ?", (into,)).fetchone()
     db.execute("UPDATE messages SET body = ? WHERE id = ?", (encode(body), into))
     for other, reason in others.items():
-        FinishOperation(other, "superseded", reason, {"answeredBy": run_id}, (), now)(db)
+        answered = reason.code is ReasonCode.COLLECTED
+        FinishOperation(other, "superseded", reason, {"answeredBy": run_id} if answered else None, (), now)(db)
 
 
 def _prune(db: sqlite3.Connection, before: int, most: int) -> int:
