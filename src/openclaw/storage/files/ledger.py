@@ -32,6 +32,7 @@ from openclaw.storage.base import (
     OutboxPart,
     OutboxRow,
     Reason,
+    ReasonCode,
     StateChange,
     ToolCallRow,
     Transcript,
