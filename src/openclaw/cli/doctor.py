@@ -48,7 +48,8 @@ def _configuration(state: Path) -> Iterator[Finding]:
     for issue in snapshot.issues:
         yield Finding("config", "error", str(issue), f"mend it in {snapshot.path}")
     for issue in snapshot.warnings:
-        yield Finding("config", "warning", str(issue), f"openclaw config unset '{issue.path}'" if issue.path else "")
+        level = "error" if issue in snapshot.refusals else "warning"
+        yield Finding("config", level, str(issue), f"openclaw config unset '{issue.path}'" if issue.path else "")
     if not snapshot.issues and not snapshot.warnings:
         yield Finding("config", "ok", f"{snapshot.path} is valid")
 
