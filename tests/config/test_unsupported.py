@@ -137,7 +137,7 @@ SAFETY_VALUES = [
     ("{ gateway: { bind: 'custom', customBindHost: 'home.example' } }", "gateway.bind"),
     ("{ channels: { signal: { groups: { g: { tools: { deny: ['exec'] } } } } } }", "channels.signal.groups.g.tools"),
     (
-        "{ channels: { signal: { accounts: { a: { groups: { g: { toolsBySender: { x: { deny: ['read'] } } } } } } } } }",
+        "{ channels: { signal: { accounts: { a: { groups: { g: { toolsBySender: { x: { deny: ['a'] } } } } } } } } }",
         "channels.signal.accounts.a.groups.g.toolsBySender",
     ),
 ]
