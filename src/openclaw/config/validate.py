@@ -356,9 +356,10 @@ def _open_to_all(senders: Any) -> bool:
 
 def _is_ipv4(address: str | None) -> bool:
     try:
-        return ipaddress.IPv4Address(address or "") is not None
+        ipaddress.IPv4Address(address or "")
     except ValueError:
         return False
+    return True
 
 
 def _gateway(config: Config, report: Report) -> None:
