@@ -121,3 +121,9 @@ def fixes_temperature(body: dict[str, Any], model: Model) -> bool:
     """Whether OpenAI would refuse a temperature. Its reasoning models do, unless reasoning is off."""
     effort = body.get("reasoning_effort") or body.get("reasoning", {}).get("effort")
     return model.reasoning and effort != "none"
+
+
+def binds_thinking(model: Model, level: ThinkingLevel) -> bool:
+    """Whether the model thinks now, and its thinking may be sent back only after exactly the same conversation."""
+    facts = claude_facts(model)
+    return facts.bound_thinking and (clamp_to_model(level, model) != "off" or facts.off == "low_effort")

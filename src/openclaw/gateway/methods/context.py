@@ -99,6 +99,11 @@ def _view(rebuilt: RebuiltRequest) -> dict[str, Any]:
             "chars": sum(len(msgspec.json.encode(tool.parameters)) for tool in rebuilt.tools),
             "digest": record.tools,
         },
+        "turnFacts": {
+            "chars": len(record.facts),
+            "after": after.name if (after := rebuilt.facts_after) else None,
+            "text": record.facts,
+        },
         "compaction": record.compaction or None,
         "pruned": call.pruned,
         "shortened": call.shortened,
@@ -119,6 +124,7 @@ def _request(rebuilt: RebuiltRequest) -> dict[str, Any]:
     return {
         "system": rebuilt.system,
         "systemSuffix": rebuilt.record.suffix,
+        "turnFacts": rebuilt.record.facts,
         "messages": [sent.message for sent in rebuilt.messages],
         "tools": rebuilt.tools,
     }
