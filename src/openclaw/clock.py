@@ -1,8 +1,9 @@
-"""The only source of time, so that a test can hold it still."""
+"""The only source of time, so that a test can hold it still; and how times, zones and durations are written."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
@@ -66,3 +67,27 @@ def named_zone(name: str | None) -> tzinfo | None:
         return ZoneInfo(name) if name else None
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return None
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_PART = re.compile(rf"({_NUMBER.pattern})\s*(ms|[smhdw])\s*", re.IGNORECASE)
+_MAX_MS = 100 * 365 * 86_400_000
+
+
+def duration_ms(value: str | int | float, default_unit: str = "m") -> int:
+    """The milliseconds of ``30m``, ``1h30m``, ``90s``, ``250ms`` or a bare number in the default unit.
+
+    It raises a ValueError that says what is wrong.
+    """
+    text = str(value).strip()
+    with_units = text + default_unit if _NUMBER.fullmatch(text) else text
+    total, at = 0.0, 0
+    while part := _PART.match(with_units, at):
+        total += float(part[1]) * _UNITS_MS[part[2].lower()]
+        at = part.end()
+    if not text or at != len(with_units):
+        raise ValueError(f"{text!r} is not a duration; write something like 30m, 1h30m, 90s or 250ms")
+    if total > _MAX_MS:
+        raise ValueError(f"the duration {text!r} is longer than a hundred years")
+    return round(total)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -14,40 +13,26 @@ from openclaw.inbound.message import Inbound, Peer, Route
 from openclaw.paths import normalize_agent_id
 from openclaw.sessions.keys import DEFAULT_ACCOUNT, main_session_key, normalize_account_id
 
-MatchedBy: TypeAlias = Literal[
-    "binding.peer",
-    "binding.peer.parent",
-    "binding.guild",
-    "binding.team",
-    "binding.account",
-    "binding.channel",
-    "broadcast",
-    "default",
-]
-
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     agent_id: str
     channel: str
     account_id: str
     session_key: str
-    main_session_key: str
-    """The agent's main session, which stores the last route of a direct chat."""
-    matched_by: MatchedBy
 
 
 def resolve_route(config: Config, inbound: Inbound) -> Resolved:
     """Finds the binding that matches most specifically. Among equals, the first in the file counts."""
     if config.session.scope == "global":
-        return _resolved(config, inbound, default_agent_id(config), "default")
+        return _resolved(config, inbound, default_agent_id(config))
     candidates = [binding for binding in config.bindings if _applies(binding.match, inbound)]
-    for matched_by, fits in _TIERS:
+    for fits in _TIERS:
         for binding in candidates:
             if fits(binding.match, inbound):
                 agent = normalize_agent_id(binding.agent_id) if binding.agent_id.strip() else ""
                 known = agent and (not config.agents.list or agent in agent_ids(config))
-                return _resolved(config, inbound, agent if known else default_agent_id(config), matched_by)
-    return _resolved(config, inbound, default_agent_id(config), "default")
+                return _resolved(config, inbound, agent if known else default_agent_id(config))
+    return _resolved(config, inbound, default_agent_id(config))
 
 
 def broadcast_routes(config: Config, inbound: Inbound) -> list[Resolved]:
@@ -55,7 +40,7 @@ def broadcast_routes(config: Config, inbound: Inbound) -> list[Resolved]:
     listed = config.broadcast.peers.get(inbound.peer.id.strip(), [])
     known = set(agent_ids(config)) if config.agents.list else None
     wanted = dict.fromkeys(normalize_agent_id(agent) for agent in listed if agent.strip())
-    return [_resolved(config, inbound, agent, "broadcast") for agent in wanted if known is None or agent in known]
+    return [_resolved(config, inbound, agent) for agent in wanted if known is None or agent in known]
 
 
 def reply_route(inbound: Inbound, resolved: Resolved) -> Route:
@@ -95,21 +80,21 @@ def _is_general(match: BindingMatch) -> bool:
     return match.peer is None and not match.guild_id and not match.team_id
 
 
-_TIERS: tuple[tuple[MatchedBy, Callable[[BindingMatch, Inbound], bool]], ...] = (
-    ("binding.peer", lambda match, inbound: _same_chat(match, inbound.peer)),
-    ("binding.peer.parent", lambda match, inbound: _same_chat(match, inbound.parent_peer)),
-    ("binding.guild", lambda match, inbound: match.peer is None and bool(match.guild_id)),
-    ("binding.team", lambda match, inbound: match.peer is None and bool(match.team_id)),
-    ("binding.account", lambda match, inbound: _is_general(match) and (match.account_id or "").strip() != "*"),
-    ("binding.channel", lambda match, inbound: _is_general(match)),
+_TIERS: tuple[Callable[[BindingMatch, Inbound], bool], ...] = (
+    lambda match, inbound: _same_chat(match, inbound.peer),
+    lambda match, inbound: _same_chat(match, inbound.parent_peer),
+    lambda match, inbound: match.peer is None and bool(match.guild_id),
+    lambda match, inbound: match.peer is None and bool(match.team_id),
+    lambda match, inbound: _is_general(match) and (match.account_id or "").strip() != "*",
+    lambda match, inbound: _is_general(match),
 )
-"""The ways in which a binding can match, most specific first."""
+"""The ways in which a binding can match, most specific first: chat, parent chat, guild, team, account, channel."""
 
 
 # Keys
 
 
-def _resolved(config: Config, inbound: Inbound, agent_id: str, matched_by: MatchedBy) -> Resolved:
+def _resolved(config: Config, inbound: Inbound, agent_id: str) -> Resolved:
     agent = normalize_agent_id(agent_id)
     main = main_session_key(agent, main_key=main_key(config), scope=config.session.scope)
     return Resolved(
@@ -117,8 +102,6 @@ def _resolved(config: Config, inbound: Inbound, agent_id: str, matched_by: Match
         channel=inbound.channel.strip().lower(),
         account_id=inbound.account_id.strip() or DEFAULT_ACCOUNT,
         session_key=main if config.session.scope == "global" else _session_key(config, inbound, agent, main),
-        main_session_key=main,
-        matched_by=matched_by,
     )
 
 

@@ -13,7 +13,7 @@ from openclaw.agent.request_log import LARGEST_INLINE, MOST_CALLS, RequestLog, r
 from openclaw.messages import Message, TextBlock, ToolSpec, UserMessage
 from openclaw.models.base import Model, ModelRequest
 from openclaw.storage.base import Transcript, TranscriptRef
-from openclaw.storage.files.blobs import FileBlobStore
+from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.transcript import FileTranscriptStore
 from tests.storage.still_clock import StillClock
 

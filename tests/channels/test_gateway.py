@@ -43,7 +43,6 @@ class House:
 
     @property
     def services(self) -> ChannelServices:
-        assert self.gateway.channel_services is not None
         return self.gateway.channel_services
 
 
@@ -68,12 +67,8 @@ async def house(
     config.load_or_create()
     gateway = await open_gateway(str(state), config, clock, {})
     gateway.channel_services = ChannelServices(
-        kinds={**channel_kinds(), world.id: world},
-        config=config,
-        clock=clock,
-        state_dir=str(state),
-        ledger=gateway.runtime.ledger,
-        blobs=gateway.runtime.blobs,
+        gateway.runtime,
+        {**channel_kinds(), world.id: world},
         receive=lambda inbound: take(gateway, inbound),
     )
     http = await serve(gateway, "127.0.0.1", 0)

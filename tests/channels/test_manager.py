@@ -17,7 +17,7 @@ from openclaw.inbound.message import Inbound, Media
 from openclaw.outbound.deliver import Delivery
 from openclaw.outbound.reply import OutgoingMessage, SendFailed
 from openclaw.storage.base import Accept, MessageBody, OutboxPart
-from openclaw.storage.files.blobs import FileBlobStore
+from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from tests.support.clock import HeldClock
 from tests.support.loopback_channel import Loopback

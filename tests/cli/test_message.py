@@ -27,7 +27,7 @@ def resolver(**known: str) -> Any:
         field = next(name for name in ("key", "sessionId", "label") if name in params)
         if f"{field}:{params[field]}" in known:
             return {"ok": True, "key": known[f"{field}:{params[field]}"]}
-        raise Refusal(f"No session found: {params[field]}")
+        raise Refusal(f"No session found: {params[field]}", details={"code": "SESSION_NOT_FOUND"})
 
     return resolve
 

@@ -115,7 +115,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_blocks_of_one_message_stand_together_with_air_between(capsys: pytest.CaptureFixture[str]) -> None:
     renderer = Renderer()
     renderer.show(turns.TEXT, "# Title\n\nOne **bold** word.\n\n- a\n- b\n\nEnd.\n")
-    renderer.flush()
+    renderer.end_line()
     assert shown(capsys) == ["Title", "", "One bold word.", "", " • a", " • b", "", "End."]
 
 

@@ -14,6 +14,7 @@ import pytest
 from openclaw.cli import service
 
 from .conftest import ROOT, Cli
+from .fake_gateway import FakeGateway
 
 LAUNCHER = """\
 import sys
@@ -81,6 +82,40 @@ def test_restart_gives_a_new_process(cli: Cli) -> None:
     second = json.loads(cli("gateway", "restart", "--json").stdout)["pid"]
     assert first != second
     assert cli("gateway", "status").returncode == 0
+
+
+def test_force_stops_the_gateway_that_runs_and_takes_its_port(cli: Cli) -> None:
+    first = json.loads(cli("gateway", "start", "--json").stdout)
+    port = first["url"].rpartition(":")[2]
+    # The launcher of these tests replaces `gateway run` only; `gateway --force` is the real Gateway.
+    process = cli.start("gateway", "--force", "--port", port)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"OpenClaw Gateway: http://127.0.0.1:{port}\n"
+    finally:
+        process.terminate()
+        _, said = process.communicate(timeout=20)
+    assert f"Stopped the Gateway that was running (process {first['pid']}).\n" in said
+
+
+def test_force_does_not_touch_a_stranger_on_the_port(cli: Cli, gateway: FakeGateway) -> None:
+    done = cli("gateway", "--force", "--port", str(gateway.port))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Port {gateway.port} is taken by a process that is not the Gateway of ")
+
+
+def test_remote_mode_starts_no_gateway_unless_that_is_allowed(cli: Cli, state: Path) -> None:
+    (state / "openclaw.json").write_text('{gateway: {mode: "remote"}}')
+    refused = cli("gateway", "--port", "0")
+    assert refused.returncode == 1
+    assert "gateway.mode is `remote`" in refused.stderr
+    process = cli.start("gateway", "--port", "0", "--allow-unconfigured")
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("OpenClaw Gateway: http://127.0.0.1:")
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
 
 
 def test_a_gateway_that_cannot_start_shows_its_last_words(cli: Cli) -> None:

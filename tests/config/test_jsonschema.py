@@ -6,7 +6,7 @@ import pytest
 
 from openclaw.config.jsonschema import config_schema, docs_of, ui_hints
 from openclaw.config.schema import Config
-from openclaw.config.shape import Shape, fields_of, free_keys, plain, shape_of
+from openclaw.config.shape import Shape, fields_of, free_keys, shape_of
 
 
 def records(shape: Shape, found: dict[str, type[msgspec.Struct]] | None = None) -> dict[str, type[msgspec.Struct]]:
@@ -54,10 +54,3 @@ def test_hints_name_and_mark_secrets() -> None:
     assert "sensitive" not in hints["models.providers.*.models.maxTokens"]
     assert hints["gateway.controlUi.basePath"]["label"] == "Base path"
     assert hints["gateway.port"]["help"] and hints["gateway.port"]["group"] == "Gateway"
-
-
-def test_the_configuration_is_shown_as_it_would_be_written() -> None:
-    config = msgspec.convert({"channels": {"others": {"telegram": {"a": 1}}}, "env": {"inline": {"A": "b"}}}, Config)
-    shown = plain(config)
-    assert shown["channels"]["telegram"] == {"a": 1} and shown["env"]["A"] == "b"
-    assert shown["gateway"]["controlUi"]["basePath"] == "" and "token" not in shown["gateway"]["auth"]

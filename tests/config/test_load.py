@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from openclaw.config.load import Snapshot, parse_config, read_config
-from openclaw.config.schema import Config, SecretRef
+from openclaw.config.schema import Config
+from openclaw.config.schema.base import SecretRef
 
 Read = Callable[..., Snapshot]
 EXISTING = Path(__file__).parent / "existing.json5"

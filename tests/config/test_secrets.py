@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.config.schema import SecretRef
+from openclaw.config.schema.base import SecretRef
 from openclaw.config.secrets import (
     SENTINEL,
     SecretUnavailable,
-    UnknownSecret,
     redact_raw,
     redacted,
     resolve_secret,
     restored,
 )
+from openclaw.config.validate import ConfigInvalid
 
 
 def test_a_secret_is_fetched_from_where_it_is_kept(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_items_of_a_list_are_matched_by_id() -> None:
 
 @pytest.mark.parametrize("stored", [{}, {"gateway": {}}, {"gateway": {"auth": {"token": 5}}}, {"gateway": "x"}])
 def test_a_sentinel_where_nothing_is_stored_is_refused(stored: dict[str, Any]) -> None:
-    with pytest.raises(UnknownSecret, match=r"gateway\.auth\.token"):
+    with pytest.raises(ConfigInvalid, match=r"gateway\.auth\.token"):
         restored({"gateway": {"auth": {"token": SENTINEL}}}, stored)
 
 

@@ -16,7 +16,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.inbound.message import Inbound, Peer, Sender
 from openclaw.runs.dispatcher import Submission
 from openclaw.sessions.keys import SessionRef
-from openclaw.storage.base import LedgerRow, MessageBody, TranscriptRef
+from openclaw.storage.base import LedgerRow, MessageBody, ReasonCode, TranscriptRef
 from tests.support.gateway import GatewayProcess, model_config
 from tests.support.model_server import ModelServer, Reply
 from tests.support.submit import submit
@@ -104,7 +104,9 @@ class Ann:
 
     async def messages(self) -> list[LedgerRow]:
         """Hers, newest first, once each has its end."""
-        rows = [row for row in await self.gateway.runtime.ledger.recent() if row.reason.detail != "a new session began"]
+        rows = [
+            row for row in await self.gateway.runtime.ledger.recent() if row.reason.code is not ReasonCode.NEW_SESSION
+        ]
         for row in rows:
             assert (await self.gateway.dispatcher.wait(row.run_id, 15)).status == "ok"
         return rows

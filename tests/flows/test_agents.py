@@ -50,6 +50,16 @@ async def test_what_must_not_be_done_to_agents_is_refused(gateway: InProcessGate
                 await client.call(method, params)
 
 
+async def test_an_agent_is_not_added_to_a_file_that_someone_else_has_just_changed(gateway: InProcessGateway) -> None:
+    file = gateway.state_dir / "openclaw.json"
+    async with gateway.client() as client:
+        file.write_text("// mine\n" + file.read_text())
+        with pytest.raises(RequestFailed, match="config changed since last load") as failed:
+            await client.call("agents.create", {"name": "Late"})
+    assert failed.value.code == "INVALID_REQUEST"
+    assert "Late" not in file.read_text()
+
+
 async def test_the_command_line_adds_binds_and_deletes(gateway: InProcessGateway) -> None:
     async def run(*args: str) -> str:
         done = await gateway.command("agents", *args)

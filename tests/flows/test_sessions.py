@@ -79,6 +79,8 @@ async def test_a_session_is_found_by_key_id_or_label(gateway: InProcessGateway) 
             with pytest.raises(RequestFailed) as failed:
                 await client.call("sessions.resolve", params)
             assert str(failed.value) == words
+            code = (failed.value.error.get("details") or {}).get("code")
+            assert (code == "SESSION_NOT_FOUND") == words.startswith("No session found")
 
 
 @pytest.mark.parametrize(

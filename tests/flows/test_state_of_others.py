@@ -113,6 +113,8 @@ async def test_one_session_for_everything_goes_by_the_name_main(tmp_path: Path, 
         ):
             assert [(row["key"], row["kind"]) for row in seen] == [("main", "direct")]
         assert (await client.call("sessions.resolve", {"key": "main"}))["key"] == "main"
+        leaf = (await client.call("sessions.tree", {"key": "main"}))["leafId"]
+        assert (await client.call("sessions.label", {"key": "main", "entryId": leaf, "label": "x"}))["key"] == "main"
         assert all(frame["payload"].get("sessionKey") != "global" for frame in client.events)
 
 

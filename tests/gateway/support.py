@@ -15,11 +15,11 @@ from openclaw.agent.runtime import Runtime
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import CurrentCatalogue, build_gateway
+from openclaw.gateway.event_loop import LoopFairness
 from openclaw.gateway.gateway import Gateway
-from openclaw.gateway.loop_fairness import LoopFairness
 from openclaw.gateway.metrics import Metrics
 from openclaw.gateway.server.server import Server, serve
-from openclaw.sessions.typed_text import SessionNotes
+from openclaw.sessions.prompt_prefix import SessionNotes
 from openclaw.storage.files.session_store import FileSessionStore
 
 TOKEN = "a-long-enough-test-token"

@@ -181,7 +181,7 @@ def test_a_limit_of_zero_records_nothing_shows_nothing_and_clears_nothing() -> N
     pending = PendingHistory()
     pending.record("k", said("one"), 5)
     pending.record("k", said("two"), 0)
-    pending.clear("k", 0)
+    pending.forget("k", pending.pending("k", 0))
     assert pending.pending("k", 0) == ()
     assert [entry.body for entry in pending.pending("k", 5)] == ["one"]
 
@@ -191,9 +191,9 @@ def test_what_comes_in_while_a_run_is_prepared_stays_for_the_next() -> None:
     pending.record("k", said("one"), 5)
     used = pending.pending("k", 5)
     pending.record("k", said("one"), 5)
-    pending.clear("k", 5, used)
+    pending.forget("k", used)
     assert [entry.body for entry in pending.pending("k", 5)] == ["one"]
-    pending.clear("k", 5)
+    pending.forget("k", pending.pending("k", 5))
     assert pending.pending("k", 5) == ()
 
 
@@ -286,5 +286,5 @@ def test_a_run_sees_exactly_what_was_pending_and_what_started_a_run_never_comes_
         assert [entry.body for entry in shown] == expected[key]
         assert triggers.isdisjoint(entry.body for entry in shown)
         triggers.add(body)
-        pending.clear(key, limit, shown)
+        pending.forget(key, shown)
         expected[key] = []

@@ -129,6 +129,13 @@ async def test_a_request_without_a_readable_time_counts_as_expired(
     assert await store.pending() == [] and await store.approve("ABCDEFGH") is None
 
 
+async def test_messages_of_one_stranger_at_once_make_one_code_and_one_answer(store: PairingStore) -> None:
+    answers = await asyncio.gather(*(store.ask("signal", "+1555") for _ in range(10)))
+    assert len({answer.code for answer in answers if answer}) == 1
+    assert sum(answer.new for answer in answers if answer) == 1
+    assert len(await store.pending("signal")) == 1
+
+
 async def test_strangers_who_come_together_are_all_counted(store: PairingStore) -> None:
     answers = await asyncio.gather(*(store.ask("signal", f"+{number}") for number in range(10)))
     codes = [answer.code for answer in answers if answer]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from openclaw.gateway.gateway import Gateway
-from openclaw.storage.base import LedgerRow
+from openclaw.storage.base import LedgerRow, ReasonCode
 from tests.support.clock import HeldClock
 from tests.support.gateway_in_process import gateway_parts
 from tests.support.loopback_channel import Loopback
@@ -49,7 +49,6 @@ async def place(state: Path, section: dict[str, Any], **config: Any) -> AsyncGen
     people, model, clock = Loopback(), ScriptedModel(), HeldClock()
     channels = {people.id: section}
     async with gateway_parts(state, model, clock=clock, channel=people, channels=channels, **config) as gateway:
-        assert gateway.channel_services is not None
         await gateway.channel_services.start()
         await people.until(lambda: bool(people.lives))
         yield Place(gateway, people, model, clock)
@@ -80,6 +79,7 @@ async def test_a_stranger_gets_a_code_once_and_no_run(tmp_path: Path) -> None:
         assert "pairing" in offered.text.lower()
         (row,) = await at.rows()
         assert (row.state, row.attempts) == ("answered", 0), "the offer is all that becomes of it"
+        assert (row.reason.code, row.body.prompt) == (ReasonCode.PAIRING, ""), "the words of a stranger are not kept"
         assert not at.model.requests
 
 
@@ -127,6 +127,38 @@ async def test_a_command_does_not_wait_for_more_words(tmp_path: Path) -> None:
     async with place(tmp_path / "state", {"allowFrom": ["ann"]}, **inbound) as at:
         await at.people.say("/status")
         assert "mock/mock-1" in (await at.texts(1))[0]
+
+
+@pytest.mark.parametrize("problem", [ValueError("a bug"), OSError(28, "No space left on device")])
+async def test_the_channel_learns_why_a_message_could_not_be_taken(
+    known: Place, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    async def submit(*_: Any, **__: Any) -> None:
+        raise problem
+
+    with monkeypatch.context() as broken:
+        broken.setattr(known.gateway.dispatcher, "submit", submit)
+        with pytest.raises(type(problem)) as raised:
+            await known.people.say("hi", message_id="m1")
+        assert raised.value is problem
+    await known.people.redeliver()
+    assert await known.texts(1) == ["ok"]
+
+
+async def test_a_channel_that_is_stopped_does_not_cut_off_a_message_that_is_half_accepted(
+    known: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, begun = known.gateway.dispatcher.submit, asyncio.Event()
+
+    async def begin(*arguments: Any) -> Any:
+        begun.set()
+        return await submit(*arguments)
+
+    monkeypatch.setattr(known.gateway.dispatcher, "submit", begin)
+    saying = asyncio.create_task(known.people.say("hi"))
+    await begun.wait()
+    saying.cancel()
+    assert await known.texts(1) == ["ok"]
 
 
 # Gate

@@ -11,21 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw.config.load import build
-from openclaw.models.base import Price
+from openclaw.models.base import Model, Price
 from openclaw.models.catalogue import Catalogue, UnknownModel, public_row
 from openclaw.models.catalogue_data import MODEL_ALIASES, MODELS, PROVIDERS
-from openclaw.models.detect import FoundModel, FoundServer
 
-OLLAMA = FoundServer(
-    provider="ollama",
-    base_url="http://127.0.0.1:11434/v1",
-    models=(
-        FoundModel(id="nomic-embed-text:latest", chats=False),
-        FoundModel(id="gemma3:4b", context_window=8192, tools=False, sees=True),
-        FoundModel(id="qwen3:8b", context_window=40_960, tools=True, reasoning=True),
-    ),
-)
-LM_STUDIO = FoundServer(provider="lmstudio", base_url="http://127.0.0.1:1234/v1", models=(FoundModel(id="some-model"),))
+_HERE = "http://127.0.0.1:11434/v1"
+OLLAMA = [
+    Model(provider="ollama", id="gemma3:4b", base_url=_HERE, context_window=8192, tools=False, input=("text", "image")),
+    Model(provider="ollama", id="qwen3:8b", base_url=_HERE, context_window=40_960, reasoning=True, cost=Price()),
+]
+LM_STUDIO = [Model(provider="lmstudio", id="some-model", base_url="http://127.0.0.1:1234/v1")]
 
 
 def catalogue(config: dict[str, Any] | None = None, environ: dict[str, str] | None = None, **more: Any) -> Catalogue:
@@ -44,7 +39,7 @@ def test_a_built_in_model_is_complete_and_found_by_its_name(model: Any) -> None:
 
 
 def test_no_reference_is_listed_twice() -> None:
-    refs = [model.ref.lower() for model in catalogue(found=[OLLAMA]).all()]
+    refs = [model.ref.lower() for model in catalogue(found=OLLAMA).all()]
     assert len(refs) == len(set(refs))
 
 
@@ -184,11 +179,10 @@ def test_a_header_may_come_from_the_environment_or_a_file(tmp_path: Path) -> Non
 
 
 def test_models_found_running_here_are_listed_with_their_window_and_abilities() -> None:
-    listed = catalogue(found=[OLLAMA])
+    listed = catalogue(found=OLLAMA)
     model = listed.resolve("ollama/qwen3:8b")
     assert (model.context_window, model.tools, model.reasoning, model.cost) == (40_960, True, True, Price())
     assert not listed.resolve("ollama/gemma3:4b").tools
-    assert "ollama/nomic-embed-text:latest" not in [row.ref for row in listed.all()]
 
 
 def test_the_embedded_model_is_free_small_and_without_tools() -> None:
@@ -231,7 +225,7 @@ def test_a_public_row_holds_what_clients_read() -> None:
     ],
 )
 def test_a_key_in_the_environment_decides_the_default_and_is_named(variable: str, expected: str) -> None:
-    listed = catalogue(environ={variable: "secret-value"}, found=[OLLAMA])
+    listed = catalogue(environ={variable: "secret-value"}, found=OLLAMA)
     assert listed.default_for(build({}), "main").ref.startswith(expected)
     why = listed.choose(build({}), "main").why
     assert f"because {variable} is set" in why
@@ -245,16 +239,16 @@ CONFIGURED = provider(models=[{"id": "house"}])
 @pytest.mark.parametrize(
     ("config", "environ", "found", "ref", "reason"),
     [
-        ({**EXPLICIT, **CONFIGURED}, {"ANTHROPIC_API_KEY": "k"}, [OLLAMA], "openai/gpt-4o", "the config names it"),
-        (CONFIGURED, {"ANTHROPIC_API_KEY": "k"}, [OLLAMA], "acme/house", "models.providers"),
-        ({}, {"MISTRAL_API_KEY": "k", "OPENAI_API_KEY": "k"}, [OLLAMA], "openai/gpt-5.4", "OPENAI_API_KEY"),
-        ({}, {"OPENAI_API_KEY": "  "}, [OLLAMA], "ollama/qwen3:8b", "http://127.0.0.1:11434"),
-        ({}, {}, [LM_STUDIO], "local/smollm2-135m-instruct", "openclaw models install local"),
+        ({**EXPLICIT, **CONFIGURED}, {"ANTHROPIC_API_KEY": "k"}, OLLAMA, "openai/gpt-4o", "the config names it"),
+        (CONFIGURED, {"ANTHROPIC_API_KEY": "k"}, OLLAMA, "acme/house", "models.providers"),
+        ({}, {"MISTRAL_API_KEY": "k", "OPENAI_API_KEY": "k"}, OLLAMA, "openai/gpt-5.4", "OPENAI_API_KEY"),
+        ({}, {"OPENAI_API_KEY": "  "}, OLLAMA, "ollama/qwen3:8b", "http://127.0.0.1:11434"),
+        ({}, {}, LM_STUDIO, "local/smollm2-135m-instruct", "openclaw models install local"),
         ({}, {}, [], "local/smollm2-135m-instruct", "no key and no local server"),
     ],
 )
 def test_the_default_is_the_first_thing_at_hand(
-    config: dict[str, Any], environ: dict[str, str], found: list[FoundServer], ref: str, reason: str
+    config: dict[str, Any], environ: dict[str, str], found: list[Model], ref: str, reason: str
 ) -> None:
     listed = catalogue(config, environ, found=found)
     choice = listed.choose(build(config), "main")
@@ -285,5 +279,5 @@ def test_a_stored_credential_counts(tmp_path: Path) -> None:
 
 
 def test_only_models_that_could_answer_are_available() -> None:
-    providers = {model.provider for model in catalogue(environ={"GROQ_API_KEY": "k"}, found=[OLLAMA]).available()}
+    providers = {model.provider for model in catalogue(environ={"GROQ_API_KEY": "k"}, found=OLLAMA).available()}
     assert providers == {"groq", "ollama", "local"}

@@ -10,14 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from openclaw.models.detect import (
-    MAX_MODELS,
-    UNKNOWN_WINDOW,
-    FoundServer,
-    candidates,
-    catalogue_models,
-    find_servers,
-)
+from openclaw.models.base import Model, Price
+from openclaw.models.detect import MAX_MODELS, UNKNOWN_WINDOW, candidates, find_models
 
 PATIENT_S = 10.0
 
@@ -46,8 +40,8 @@ async def serving(answers: dict[str, Any]) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def ask(provider: str, url: str, timeout_s: float = PATIENT_S) -> list[FoundServer]:
-    return await find_servers({}, addresses=[(provider, url)], timeout_s=timeout_s)
+async def ask(provider: str, url: str, timeout_s: float = PATIENT_S) -> list[Model]:
+    return await find_models({}, addresses=[(provider, url)], timeout_s=timeout_s)
 
 
 SHOWN = {
@@ -77,18 +71,15 @@ async def test_ollama_is_found_with_real_windows_and_abilities() -> None:
         "/api/show": show,
     }
     async with serving(answers) as url:
-        (server,) = await ask("ollama", url)
-    assert server.base_url == url
-    found = {model.id: model for model in server.models}
+        found = {model.id: model for model in await ask("ollama", url)}
+    assert {(model.base_url, model.cost) for model in found.values()} == {(url, Price())}
     assert found["qwen3:8b"].context_window == UNKNOWN_WINDOW, "trained for more than the server is likely to hold"
     assert (found["qwen3:8b"].tools, found["qwen3:8b"].reasoning) == (True, True)
-    assert (found["llava:7b"].context_window, found["llava:7b"].sees, found["llava:7b"].tools) == (16_384, True, False)
-    assert found["loaded:1b"].context_window == 4096
-    assert (found["mystery"].context_window, found["mystery"].tools) == (None, None)
-    rows = {model.id: model for model in catalogue_models(server)}
-    assert "nomic-embed-text" not in rows
-    assert rows["mystery"].context_window == UNKNOWN_WINDOW and rows["mystery"].tools
-    assert rows["loaded:1b"].max_tokens == 2048
+    assert (found["llava:7b"].context_window, found["llava:7b"].tools) == (16_384, False)
+    assert (found["llava:7b"].input, found["qwen3:8b"].input) == (("text", "image"), ("text",))
+    assert (found["loaded:1b"].context_window, found["loaded:1b"].max_tokens) == (4096, 2048)
+    assert "nomic-embed-text" not in found
+    assert found["mystery"].context_window == UNKNOWN_WINDOW and found["mystery"].tools
 
 
 @pytest.mark.parametrize(
@@ -96,7 +87,7 @@ async def test_ollama_is_found_with_real_windows_and_abilities() -> None:
     [
         ("vllm", {"/v1/models": {"object": "list", "data": [{"id": "m", "max_model_len": 16_000}]}}, 16_000),
         ("llamacpp", {"/v1/models": {"data": [{"id": "m", "meta": {"n_ctx_train": 4096}}]}}, 4096),
-        ("llamacpp", {"/v1/models": {"data": [{"id": "m", "meta": None}]}}, None),
+        ("llamacpp", {"/v1/models": {"data": [{"id": "m", "meta": None}]}}, UNKNOWN_WINDOW),
         (
             "lmstudio",
             {
@@ -108,11 +99,11 @@ async def test_ollama_is_found_with_real_windows_and_abilities() -> None:
     ],
 )
 async def test_compatible_servers_are_found_with_the_window_they_state(
-    provider: str, answers: dict[str, Any], expected: int | None
+    provider: str, answers: dict[str, Any], expected: int
 ) -> None:
     async with serving(answers) as url:
-        (server,) = await ask(provider, url)
-    assert [(model.id, model.context_window) for model in server.models] == [("m", expected)]
+        found = await ask(provider, url)
+    assert [(model.id, model.context_window) for model in found] == [("m", expected)]
 
 
 async def garbage(_request: web.Request) -> web.StreamResponse:
@@ -166,8 +157,7 @@ async def test_an_address_off_this_machine_is_never_asked() -> None:
 async def test_a_server_with_very_many_models_is_cut() -> None:
     rows = [{"id": f"m{number}"} for number in range(500)]
     async with serving({"/v1/models": {"data": rows}}) as url:
-        (server,) = await ask("vllm", url)
-    assert len(server.models) == MAX_MODELS
+        assert len(await ask("vllm", url)) == MAX_MODELS
 
 
 @pytest.mark.parametrize(

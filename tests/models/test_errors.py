@@ -77,6 +77,13 @@ def test_a_provider_that_cuts_the_prompt_silently_is_found_by_its_usage(read: in
         ("tool_use_id missing", "format"),
         ("weird", "other"),
         ("You exceeded your current quota: insufficient_quota", "billing"),
+        ("429 You exceeded your current quota, please check your plan and billing details.", "billing"),
+        ("You exceeded your current quota. Quota exceeded for metric: requests. Please retry in 34.07s.", "rate_limit"),
+        ("quota exceeded", "rate_limit"),
+        ("usage limit reached", "rate_limit"),
+        ("the server is over capacity", "overloaded"),
+        ("context deadline exceeded", "timeout"),
+        ("permission_error", "auth"),
         ("402 Payment Required", "billing"),
         ("OAuth token has expired", "auth"),
         ("resource has been exhausted", "rate_limit"),
@@ -101,6 +108,14 @@ def test_a_failure_without_a_status_is_known_by_its_words(text: str, kind: str) 
         (429, "slow down", "rate_limit", True),
         (429, "too many tokens", "rate_limit", True),
         (429, "insufficient_quota: check your plan", "billing", False),
+        (429, "You exceeded your current quota, please check your plan and billing details.", "billing", False),
+        (429, "You exceeded your current quota. RESOURCE_EXHAUSTED", "rate_limit", True),
+        (429, "You exceeded your current quota. Please retry in 34.07s", "rate_limit", True),
+        (400, "You exceeded your current quota, please check your plan", "billing", False),
+        (418, "no coffee", "format", False),
+        (422, "unknown field", "format", False),
+        (500, "over capacity", "overloaded", True),
+        (None, "You exceeded your current quota", "billing", False),
         (500, "Internal server error", "other", True),
         (502, "bad gateway", "other", True),
         (503, "unavailable", "overloaded", True),
@@ -123,11 +138,11 @@ def test_a_failed_call_has_a_kind_and_may_or_may_not_be_tried_again(
      "connection refused", "other side closed", "fetch failed", "reset before headers", "terminated"],
 )  # fmt: skip
 def test_words_that_promise_a_later_success(text: str) -> None:
-    assert errors.is_transient(text)
+    assert errors.classify(None, text).retryable
 
 
 def test_overflow_is_never_tried_again_as_a_passing_failure() -> None:
-    assert not errors.is_transient("500 prompt is too long: 300000 tokens")
+    assert not errors.classify(None, "500 prompt is too long: 300000 tokens").retryable
 
 
 def test_a_refused_thinking_level_names_the_supported_ones() -> None:

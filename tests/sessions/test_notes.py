@@ -2,7 +2,7 @@
 
 from datetime import UTC
 
-from openclaw.sessions.typed_text import MAX_PER_SESSION, SessionNotes
+from openclaw.sessions.prompt_prefix import MAX_PER_SESSION, SessionNotes
 from tests.support.clock import HeldClock
 
 

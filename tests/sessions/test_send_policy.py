@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from openclaw.config.schema.messages import SendMatch, SendRule
-from openclaw.sessions.send_policy import send_decision
+from openclaw.config.schema.messages import Decision, SendMatch, SendPolicy, SendRule
+from openclaw.sessions.send_policy import is_blocked
 
 DISCORD_GROUPS = SendRule(action="deny", match=SendMatch(channel="discord", chat_type="group"))
 CRON = SendRule(action="deny", match=SendMatch(key_prefix="cron:"))
@@ -41,6 +41,9 @@ DISCORD_GROUP: dict[str, Any] = {"channel": "discord", "chatType": "group"}
     ],
 )
 def test_who_may_be_sent_to(
-    rules: list[SendRule], default: str | None, key: str, entry: dict[str, Any] | None, decision: str
+    rules: list[SendRule], default: Decision | None, key: str, entry: dict[str, Any] | None, decision: str
 ) -> None:
-    assert send_decision(key, entry, rules, default) == decision
+    policies: list[SendPolicy | None] = [SendPolicy(rules=rules, default=default or "allow")]
+    if not rules and default is None:
+        policies.append(None)
+    assert [is_blocked(policy, key, entry) for policy in policies] == [decision == "deny"] * len(policies)

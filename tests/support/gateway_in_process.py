@@ -19,8 +19,8 @@ from openclaw.clock import Clock, SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway import assemble
 from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.logs import Logs
 from openclaw.gateway.main import GatewayLock, serving
-from openclaw.logs import Logs
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
 from tests.support.gateway import GatewayUnderTest, model_config

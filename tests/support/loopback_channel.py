@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from openclaw.channels.base import Account, Capabilities, ChannelContext, MessageRef, default_account_id
+from openclaw.channels.base import Account, Capabilities, ChannelContext, default_account_id
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Media, Peer, Route, Sender
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
@@ -41,7 +41,6 @@ class Loopback:
         )
         self.delivered: list[Delivered] = []
         self.typing: list[tuple[str, bool]] = []
-        self.reactions: list[tuple[str, str, str]] = []
         self.said: list[tuple[str, Inbound]] = []
         """Everything people said, with the account that heard it."""
         self.opened = 0
@@ -183,9 +182,6 @@ class LoopbackChannel:
     async def typing(self, route: Route, on: bool) -> None:
         self.world.typing.append((route.to or "", on))
         self.world.changed()
-
-    async def react(self, route: Route, to: MessageRef, emoji: str, *, remove: bool = False) -> None:
-        self.world.reactions.append((route.to or "", to.id, emoji))
 
     async def probe(self) -> dict[str, Any]:
         return {"ok": True}

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from openclaw.clock import SystemClock
-from openclaw.config.schema import Config, MemorySearch
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import MemorySearch
 from openclaw.memory.search import AgentMemories
 from openclaw.messages import TextBlock
 from openclaw.tools.base import Tool, ToolContext, ToolError

@@ -61,7 +61,7 @@ def test_paths_that_mean_nothing_are_refused(confined: PathOpener, path: str) ->
 
 @pytest.mark.parametrize("path", ["../outside/secret.txt", "{secret}", "a/../../outside/secret.txt", "~/x", "/", ".."])
 def test_a_path_that_leaves_the_workspace_is_refused(confined: PathOpener, secret: Path, path: str) -> None:
-    for action in (confined.open_read, confined.stat, confined.exists, lambda p: write(confined, p, b"")):
+    for action in (confined.open_read, lambda p: write(confined, p, b"")):
         with pytest.raises(ToolError, match="path leaves the workspace"):
             action(path.format(secret=secret))
     assert secret.read_text() == "secret"
@@ -241,10 +241,7 @@ def test_missing_files_say_so(workspace: Path, confine: bool) -> None:
     with pytest.raises(FileMissing) as caught:
         opener.open_read("no/such.txt")
     assert str(caught.value) == f"ENOENT: no such file or directory, access '{workspace}/no/such.txt'"
-    assert not opener.exists("no/such.txt")
     (workspace / "plain").write_text("")
-    assert opener.exists("plain")
-    assert opener.stat("plain").st_size == 0
     with pytest.raises(ToolError, match="Not a directory"):
         opener.open_read("plain/below")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from openclaw.messages import AssistantMessage
     from openclaw.models.base import ModelRequest, OnEvent
     from openclaw.models.catalogue import Catalogue
-    from openclaw.sessions.typed_text import SessionNotes
+    from openclaw.sessions.prompt_prefix import SessionNotes
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.process_registry import ProcessRegistry
@@ -45,9 +45,9 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Calls the model with the key of the agent named by the second argument, and returns the whole answer."""
     processes: ProcessRegistry
     """The running commands of the agents' ``exec`` tool."""
-    approvals: Approvals | None
-    """Commands that wait for a person's approval. None: nobody can be asked."""
-    approval_rules: ApprovalRules | None
+    approvals: Approvals
+    """Commands that wait for a person's approval."""
+    approval_rules: ApprovalRules
     notes: SessionNotes
     wake: Callable[[str, str], None] | None
     """Takes a run id and a text. Starts a turn in that run's session; its answer goes where that run's went."""

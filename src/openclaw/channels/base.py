@@ -72,13 +72,6 @@ class ChannelContext(msgspec.Struct, frozen=True, kw_only=True):
     log: logging.Logger
 
 
-class MessageRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A message on the platform. Some platforms need its sender besides its id."""
-
-    id: str
-    sender: str | None = None
-
-
 class Channel(Protocol):
     """A live account. ``run`` owns its connections. The other methods may be called while it runs."""
 
@@ -95,10 +88,6 @@ class Channel(Protocol):
 
     async def typing(self, route: Route, on: bool) -> None:
         """Shows or ends the typing sign. Raises ``SendFailed``."""
-        ...
-
-    async def react(self, route: Route, to: MessageRef, emoji: str, *, remove: bool = False) -> None:
-        """Adds a reaction to a message or removes it. Raises ``SendFailed``."""
         ...
 
     async def probe(self) -> dict[str, Any]:

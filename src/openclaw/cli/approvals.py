@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from openclaw.cli.client import Client, from_args
-from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, UserError, query
-from openclaw.cli.terminal import print_json, printable
+from openclaw.cli.command import CLIENT, Action, Flag, Group, UserError, answer, query
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,11 +54,7 @@ def _save(args: argparse.Namespace, gateway: Client, now: dict[str, Any], file: 
     if now["exists"]:
         params["baseHash"] = now["hash"]
     payload = gateway.call("exec.approvals.set", params)
-    if args.json:
-        print_json(payload)
-    else:
-        sys.stdout.write("".join(printable(line) + "\n" for line in _show(payload, args)))
-    return 0
+    return answer(args, payload, "\n".join(_show(payload, args)))
 
 
 def _show(payload: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
@@ -75,34 +70,28 @@ def _settings(rules: dict[str, Any]) -> str:
     return ", ".join(said) or "as configured"
 
 
-COMMANDS = {
-    "approvals": Group(
-        {
-            "get": query("Show the rules", "exec.approvals.get", show=_show, example="openclaw approvals get"),
-            "set": Action(
-                "Replace the rules",
-                set_rules,
-                (
-                    Flag("--file", metavar="FILE", help="the new rules as JSON; without it they are read from stdin"),
-                    Flag("--stdin", action="store_true", help="read them from stdin"),
-                    JSON,
-                    *GATEWAY,
-                ),
-                example="openclaw approvals set --file rules.json",
-            ),
-            "allowlist": Action(
-                "Add or remove a program that may always run",
-                allowlist,
-                (
-                    Flag("verb", choices=("add", "remove"), help="what to do with the program"),
-                    Flag("pattern", metavar="PATTERN", help='full path of a program, with * as in "/usr/bin/git*"'),
-                    Flag("--agent", metavar="ID", default="*", help="for this agent only; otherwise for all"),
-                    JSON,
-                    *GATEWAY,
-                ),
-                example="openclaw approvals allowlist add /usr/bin/git --agent main",
-            ),
-        },
-        default="get",
-    )
+_ACTIONS = {
+    "get": query("Show the rules", "exec.approvals.get", show=_show, example="openclaw approvals get"),
+    "set": Action(
+        "Replace the rules",
+        set_rules,
+        (
+            Flag("--file FILE", "the new rules as JSON; without it they are read from stdin"),
+            Flag("--stdin", "read them from stdin"),
+            *CLIENT,
+        ),
+        example="openclaw approvals set --file rules.json",
+    ),
+    "allowlist": Action(
+        "Add or remove a program that may always run",
+        allowlist,
+        (
+            Flag("verb", "what to do with the program", choices=("add", "remove")),
+            Flag("pattern PATTERN", 'full path of a program, with * as in "/usr/bin/git*"'),
+            Flag("--agent ID", "for this agent only; otherwise for all", default="*"),
+            *CLIENT,
+        ),
+        example="openclaw approvals allowlist add /usr/bin/git --agent main",
+    ),
 }
+COMMANDS = {"approvals": Group(_ACTIONS, default="get")}

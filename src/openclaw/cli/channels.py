@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 from openclaw.cli.client import from_args
-from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, query
-from openclaw.cli.terminal import print_json, printable
+from openclaw.cli.command import CLIENT, Action, Flag, Group, answer, query
 from openclaw.text import age
 
 TYPE_CHECKING = False
@@ -21,12 +19,8 @@ NO_CHANNEL = "No channel is configured. Signal, for example: openclaw config set
 
 def list_channels(args: argparse.Namespace) -> int:
     status = from_args(args).call("channels.status", {})
-    if args.json:
-        print_json({"channels": status.get("channelAccounts") or {}})
-        return 0
     lines = [f"{label}: {_name(account)}" for label, account in _accounts(status)]
-    sys.stdout.write("".join(printable(line) + "\n" for line in lines or [NO_CHANNEL]))
-    return 0
+    return answer(args, {"channels": status.get("channelAccounts") or {}}, "\n".join(lines or [NO_CHANNEL]))
 
 
 def _accounts(status: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -49,12 +43,10 @@ def _show_status(status: dict[str, Any], args: argparse.Namespace) -> list[str]:
 
 def _is_down(status: dict[str, Any], args: argparse.Namespace) -> bool:
     """Whether an account that should be connected is not."""
-    for _, account in _accounts(status):
-        probe = account.get("probe")
-        well = account.get("connected") and (not probe or probe.get("ok"))
-        if account.get("enabled") and not well:
-            return True
-    return False
+    return any(
+        account.get("enabled") and not (account.get("connected") and (account.get("probe") or {"ok": True}).get("ok"))
+        for _, account in _accounts(status)
+    )
 
 
 def _state(account: dict[str, Any], now: float) -> str:
@@ -81,21 +73,15 @@ def _state(account: dict[str, Any], now: float) -> str:
     return ", ".join([state, *details])
 
 
-COMMANDS = {
-    "channels": Group(
-        {
-            "list": Action(
-                "List the configured accounts", list_channels, (JSON, *GATEWAY), example="openclaw channels list"
-            ),
-            "status": query(
-                "Show which accounts are connected",
-                "channels.status",
-                (Flag("--probe", param="probe", action="store_true", help="ask each platform now whether it answers"),),
-                show=_show_status,
-                failed=_is_down,
-                example="openclaw channels status --probe",
-            ),
-        },
-        default="status",
-    )
+_ACTIONS = {
+    "list": Action("List the configured accounts", list_channels, CLIENT, example="openclaw channels list"),
+    "status": query(
+        "Show which accounts are connected",
+        "channels.status",
+        (Flag("--probe", "ask each platform now whether it answers", param="probe"),),
+        show=_show_status,
+        failed=_is_down,
+        example="openclaw channels status --probe",
+    ),
 }
+COMMANDS = {"channels": Group(_ACTIONS, default="status")}

@@ -6,7 +6,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli import service
-from openclaw.cli.client import Client, GatewayError, new_id
+from openclaw.cli.client import Client, new_id
 from openclaw.cli.command import EXIT_FAILURE, EXIT_INTERRUPTED, GATEWAY, Action, Flag, UserError
 from openclaw.cli.message import check_agent, find_session
 from openclaw.cli.target import resolve
@@ -30,33 +30,23 @@ class Conversation:
         self.agent = agent or ""
         if agent:
             check_agent(client, agent)
-        self.key = self._key(session)
+        self.switch(session)
         self.running: dict[str, Turn] = {}
         """Our own runs that have not ended, by run id."""
         self.ours: dict[str, None] = {}
         """The ids of the last runs that this chat began, oldest first."""
 
-    def _key(self, session: str | None) -> str:
+    def switch(self, session: str | None) -> None:
         if not session or session == "main":
-            return f"agent:{self.agent}:main" if self.agent else "main"
-        try:
-            return find_session(self.client, session, self.agent or None)
-        except UserError as error:
-            if isinstance(error, GatewayError):
-                raise
+            self.key = f"agent:{self.agent}:main" if self.agent else "main"
+            return
         # A chat may begin a new session, because the person sees that it is empty. A script may not.
-        return session if session.startswith("agent:") else f"agent:{self.agent or 'main'}:{session}"
-
-    def switch(self, session: str) -> None:
-        self.key = self._key(session)
+        new = session if session.startswith("agent:") else f"agent:{self.agent or 'main'}:{session}"
+        self.key = find_session(self.client, session, self.agent or None) or new
 
     def history(self, limit: int = HISTORY) -> list[dict[str, Any]]:
         answer = self.client.call("chat.history", {"sessionKey": self.key, "limit": limit})
         return [message for message in answer.get("messages") or [] if isinstance(message, dict)]
-
-    def sessions(self) -> list[dict[str, Any]]:
-        listed = self.client.call("sessions.list", {"limit": 20, "includeDerivedTitles": True})
-        return list(listed.get("sessions") or [])
 
     def send(self, text: str) -> tuple[Turn, Iterator[tuple[str, str]]]:
         """Returns the turn, and an iterator of what to show; consuming it sends the message."""
@@ -177,9 +167,9 @@ COMMANDS = {
         "Talk with the agent in this terminal",
         run,
         (
-            Flag("--session", metavar="KEY", help="session key, id or label (default: the main session)"),
-            Flag("--agent", metavar="ID", help="agent to talk with (default: the default agent)"),
-            Flag("--history", metavar="N", type=int, default=10, help="messages to show on opening (10)"),
+            Flag("--session KEY", "session key, id or label (default: the main session)"),
+            Flag("--agent ID", "agent to talk with (default: the default agent)"),
+            Flag("--history N", "messages to show on opening (10)", type=int, default=10),
             *GATEWAY,
         ),
         example="openclaw chat --session main",

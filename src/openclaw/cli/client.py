@@ -160,10 +160,11 @@ def _connect(target: Target, timeout_s: float | None) -> socket.socket:
 class GatewayError(UserError):
     """The Gateway understood the request and refused it."""
 
-    def __init__(self, message: str, code: str) -> None:
+    def __init__(self, message: str, code: str, detail_code: str = "") -> None:
         super().__init__(message)
-        self.message = message
         self.error_code = code
+        self.detail_code = detail_code
+        """Which of the failures with this code it is, for methods that say."""
 
 
 class Unreachable(UserError):
@@ -315,11 +316,11 @@ def refused(error: Any) -> GatewayError:
     if not isinstance(error, dict):
         return GatewayError("the Gateway refused without saying why", "UNAVAILABLE")
     message, details = str(error.get("message") or "refused"), error.get("details")
-    issues = details.get("issues") if isinstance(details, dict) else None
-    if isinstance(issues, list):
+    details = details if isinstance(details, dict) else {}
+    if isinstance(issues := details.get("issues"), list):
         lines = [f"  {i.get('path') or '(root)'}: {i.get('message')}" for i in issues if isinstance(i, dict)]
         message = "\n".join([message, *lines])
-    return GatewayError(message, str(error.get("code") or "UNAVAILABLE"))
+    return GatewayError(message, str(error.get("code") or "UNAVAILABLE"), str(details.get("code") or ""))
 
 
 def new_id() -> str:

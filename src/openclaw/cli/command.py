@@ -15,7 +15,7 @@ from openclaw.cli.terminal import print_json, printable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
+    from typing import Any, TextIO
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -32,18 +32,25 @@ class UserError(Exception):
 
 
 class Flag:
-    """One argument of an action: ``names`` and ``options`` are those of ``ArgumentParser.add_argument``.
+    """One argument of an action, written as its help shows it: ``-t --target TO``, ``--diff A B``, ``key KEY``.
 
+    An option that names no value, such as ``--force``, is a switch. ``options`` are those of ``add_argument``.
     ``param`` is the parameter of the Gateway call that it fills; only ``query`` uses it.
     """
 
-    __slots__ = ("group", "names", "options", "param")
-
-    def __init__(self, *names: str, param: str = "", group: str = "", **options: Any) -> None:
-        self.names = names
+    def __init__(self, form: str, help: str | None = None, *, param: str = "", group: str = "", **options: Any) -> None:
+        words = form.split()
+        self.names = [word for word in words if word.startswith("-")] or words[:1]
         self.param = param
         self.group = group
-        self.options = options
+        self.options: dict[str, Any] = {"help": help, **options}
+        values = words[len(self.names) :]
+        if len(values) > 1:
+            self.options |= {"metavar": tuple(values), "nargs": len(values)}
+        elif values:
+            self.options["metavar"] = values[0]
+        elif form.startswith("-") and "choices" not in options:
+            self.options["action"] = "store_true"
 
     @property
     def dest(self) -> str:
@@ -52,32 +59,20 @@ class Flag:
         return str(self.options.get("dest") or long.lstrip("-").replace("-", "_"))
 
 
-JSON = Flag("--json", action="store_true", help="print JSON for scripts")
+JSON = Flag("--json", "print JSON for scripts")
 GATEWAY = (
-    Flag(
-        "--url",
-        group="gateway",
-        metavar="URL",
-        help="Gateway address, e.g. ws://host:18789 (needs --token or --password)",
-    ),
-    Flag("--token", group="gateway", metavar="TOKEN", help="Gateway token"),
-    Flag("--password", group="gateway", metavar="PASSWORD", help="Gateway password"),
-    Flag(
-        "--timeout",
-        group="gateway",
-        metavar="MS",
-        type=int,
-        default=TIMEOUT_MS,
-        help=f"milliseconds to wait (default {TIMEOUT_MS})",
-    ),
+    Flag("--url URL", "Gateway address, e.g. ws://host:18789 (needs --token or --password)", group="gateway"),
+    Flag("--token TOKEN", "Gateway token", group="gateway"),
+    Flag("--password PASSWORD", "Gateway password", group="gateway"),
+    Flag("--timeout MS", f"milliseconds to wait (default {TIMEOUT_MS})", group="gateway", type=int, default=TIMEOUT_MS),
 )
 """Which Gateway to ask, and the secret to show it. ``client.from_args`` reads them."""
+CLIENT = (JSON, *GATEWAY)
+"""The flags of a command that asks the Gateway and prints its answer."""
 
 
 class Action:
     """One thing a command does. ``run`` gets the parsed arguments and returns the exit code."""
-
-    __slots__ = ("example", "flags", "help", "run")
 
     def __init__(
         self, help: str, run: Callable[[argparse.Namespace], int], flags: tuple[Flag, ...] = (), *, example: str
@@ -116,8 +111,6 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 class Group:
     """A command with sub-commands. ``default`` runs when none is named; without one, the help is printed."""
-
-    __slots__ = ("actions", "default")
 
     def __init__(self, actions: dict[str, Action], default: str | None = None) -> None:
         self.actions = actions
@@ -162,14 +155,23 @@ def query(
                 sys.stdout.write((line if painted else printable(line)) + "\n")
         return EXIT_FAILURE if failed is not None and failed(answer, args) else 0
 
-    return Action(help, run, (*flags, JSON, *GATEWAY), example=example)
+    return Action(help, run, (*flags, *CLIENT), example=example)
+
+
+def answer(args: argparse.Namespace, report: Any, text: str, stream: TextIO | None = None) -> int:
+    """Prints the report with ``--json``, otherwise the text; returns the exit code 0. A remark goes to stderr."""
+    if args.json:
+        print_json(report)
+    else:
+        (stream or sys.stdout).write(printable(text) + "\n")
+    return 0
 
 
 def run(command: Action | Group, prog: str, argv: list[str]) -> int:
     """Runs a command with the words that follow its name; returns the exit code."""
     if isinstance(command, Action):
         return _run_action(command, prog, argv)
-    actions, default = command.actions, command.default
+    actions = command.actions
     if argv and argv[0] in actions:
         return _run_action(actions[argv[0]], f"{prog} {argv[0]}", argv[1:])
     if argv and argv[0] in ("-h", "--help"):
@@ -179,10 +181,10 @@ def run(command: Action | Group, prog: str, argv: list[str]) -> int:
         guess = nearest(argv[0], actions)
         hint = f" Did you mean `{prog} {guess}`?" if guess else f" Known: {', '.join(actions)}."
         raise UserError(f"{prog}: unknown sub-command {argv[0]!r}.{hint}", EXIT_USAGE)
-    if default is None:
+    if command.default is None:
         sys.stderr.write(_group_help(prog, command))
         return EXIT_USAGE
-    return _run_action(actions[default], prog, argv)
+    return _run_action(actions[command.default], prog, argv)
 
 
 def _run_action(action: Action, prog: str, argv: list[str]) -> int:

@@ -8,7 +8,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, Group, UserError
-from openclaw.cli.target import loose_json
+from openclaw.cli.target import config_text, loose_json
 from openclaw.cli.terminal import note, print_json
 
 TYPE_CHECKING = False
@@ -44,13 +44,9 @@ def _configured(path: str) -> Any:
 
 def _parsed() -> Any:
     path = paths.config_path()
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
-    except FileNotFoundError:
-        raise UserError(f"There is no configuration at {path} yet. `openclaw gateway start` writes one.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"Cannot read the configuration {path}: {error}") from error
+    text = config_text(path)
+    if text is None:
+        raise UserError(f"There is no configuration at {path} yet. `openclaw gateway start` writes one.")
     if "$include" in text:
         from openclaw.config.load import read_config
 
@@ -136,38 +132,35 @@ def path(args: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {
-    "config": Group(
-        {
-            "get": Action(
-                "Print one value",
-                get,
-                (Flag("path", metavar="PATH", help="e.g. gateway.port or agents.list[0].id"), JSON),
-                example="openclaw config get gateway.port",
-            ),
-            "set": Action(
-                "Set one value",
-                set_,
-                (
-                    Flag("path", metavar="PATH", help="e.g. gateway.port"),
-                    Flag("value", metavar="VALUE", help="JSON5, or plain text where it is not JSON5"),
-                    Flag("--json", action="store_true", help="insist that VALUE is JSON5"),
-                ),
-                example="openclaw config set agents.defaults.model anthropic/claude-sonnet-4-5",
-            ),
-            "unset": Action(
-                "Remove one value",
-                unset,
-                (Flag("path", metavar="PATH", help="e.g. agents.defaults.model"),),
-                example="openclaw config unset agents.defaults.model",
-            ),
-            "validate": Action(
-                "Check the file and say what is wrong, by line", validate, (JSON,), example="openclaw config validate"
-            ),
-            "schema": Action(
-                "Print the JSON Schema of the configuration", schema, example="openclaw config schema > schema.json"
-            ),
-            "path": Action("Print where the file is", path, example="openclaw config path"),
-        }
-    )
+_ACTIONS = {
+    "get": Action(
+        "Print one value",
+        get,
+        (Flag("path PATH", "e.g. gateway.port or agents.list[0].id"), JSON),
+        example="openclaw config get gateway.port",
+    ),
+    "set": Action(
+        "Set one value",
+        set_,
+        (
+            Flag("path PATH", "e.g. gateway.port"),
+            Flag("value VALUE", "JSON5, or plain text where it is not JSON5"),
+            Flag("--json", "insist that VALUE is JSON5"),
+        ),
+        example="openclaw config set agents.defaults.model anthropic/claude-sonnet-4-5",
+    ),
+    "unset": Action(
+        "Remove one value",
+        unset,
+        (Flag("path PATH", "e.g. agents.defaults.model"),),
+        example="openclaw config unset agents.defaults.model",
+    ),
+    "validate": Action(
+        "Check the file and say what is wrong, by line", validate, (JSON,), example="openclaw config validate"
+    ),
+    "schema": Action(
+        "Print the JSON Schema of the configuration", schema, example="openclaw config schema > schema.json"
+    ),
+    "path": Action("Print where the file is", path, example="openclaw config path"),
 }
+COMMANDS = {"config": Group(_ACTIONS)}

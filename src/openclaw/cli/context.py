@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from openclaw.cli.client import from_args
-from openclaw.cli.command import GATEWAY, JSON, Action, Flag, UserError
+from openclaw.cli.command import CLIENT, Action, Flag, UserError
 from openclaw.cli.terminal import paint, print_json, printable
 
 TYPE_CHECKING = False
@@ -107,30 +107,16 @@ COMMANDS = {
         "Show what the model was sent in a past run, and why it knew or forgot something",
         run,
         (
-            Flag("--session", metavar="KEY", default="main", help="session key (default: main)"),
+            Flag("--session KEY", "session key (default: main)", default="main"),
+            Flag("--run RUN", "a past run by id (its beginning will do); default: the last", dest="run_id"),
+            Flag("--call N", "which model call of the run; default: the last", type=int),
+            Flag("--full", "print the request itself, as JSON"),
+            Flag("--wire", "print exactly what was sent to the provider, byte for byte, and nothing else"),
+            Flag("--diff A B", "what changed between two runs; `- -`: the last two"),
             Flag(
-                "--run",
-                dest="run_id",
-                metavar="RUN",
-                help="a past run by id (its beginning will do); default: the last",
+                "--search --find PHRASE", "when this phrase came into the model's view, and when it left", dest="find"
             ),
-            Flag("--call", type=int, metavar="N", help="which model call of the run; default: the last"),
-            Flag("--full", action="store_true", help="print the request itself, as JSON"),
-            Flag(
-                "--wire",
-                action="store_true",
-                help="print exactly what was sent to the provider, byte for byte, and nothing else",
-            ),
-            Flag("--diff", nargs=2, metavar=("A", "B"), help="what changed between two runs; `- -`: the last two"),
-            Flag(
-                "--search",
-                "--find",
-                dest="find",
-                metavar="PHRASE",
-                help="when this phrase came into the model's view, and when it left",
-            ),
-            JSON,
-            *GATEWAY,
+            *CLIENT,
         ),
         example='openclaw context --search "the blue door"',
     )

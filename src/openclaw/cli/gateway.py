@@ -10,9 +10,9 @@ from openclaw import paths
 from openclaw.cli import service
 from openclaw.cli import target as targets
 from openclaw.cli.client import Client, from_args
-from openclaw.cli.command import EXIT_FAILURE, EXIT_USAGE, GATEWAY, JSON, Action, Flag, Group, UserError, query
+from openclaw.cli.command import CLIENT, EXIT_FAILURE, EXIT_USAGE, JSON, Action, Flag, Group, UserError, answer, query
 from openclaw.cli.status import health_query
-from openclaw.cli.terminal import print_json
+from openclaw.cli.terminal import note, print_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ BINDS = ("loopback", "lan", "tailnet", "auto", "custom")
 def _port(text: str) -> int:
     import argparse
 
-    if not text.isascii() or not text.isdigit() or int(text) > 65535:
+    if not targets.is_port(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port number")
     return int(text)
 
@@ -43,25 +43,36 @@ def run(args: argparse.Namespace) -> int:
     from openclaw.gateway.main import Options
     from openclaw.gateway.main import run as run_gateway
 
-    port = args.port
-    if port is None and (text := os.environ.get("OPENCLAW_GATEWAY_PORT", "").strip()):
-        if not text.isdigit() or int(text) > 65535:
-            raise UserError(f"OPENCLAW_GATEWAY_PORT is {text!r}: it must be a port number")
-        port = int(text)
-    options = Options(
-        port=port, bind=args.bind, token=args.token, password=args.password, auth=args.auth, verbose=args.verbose
+    if args.port is None:
+        args.port = targets.port_from_environment()
+    if args.force:
+        _make_room(args.port)
+    return run_gateway(Options(**{name: getattr(args, name) for name in Options.__struct_fields__}))
+
+
+def _make_room(port: int | None) -> None:
+    """Stops the Gateway of this state directory. Another process that has the port is never stopped."""
+    import socket
+
+    if (pid := service.stop()) is not None:
+        note(f"Stopped the Gateway that was running (process {pid}).")
+    target = targets.resolve()
+    port = target.port if port is None else port
+    try:
+        socket.create_connection((target.host, port), timeout=1).close()
+    except OSError:
+        return
+    raise UserError(
+        f"Port {port} is taken by a process that is not the Gateway of {paths.state_dir()}; --force stops only that "
+        "one. Stop the process, or choose another port with --port."
     )
-    return run_gateway(options)
 
 
 def start(args: argparse.Namespace) -> int:
     client = Client(targets.resolve())
     if client.alive():
-        return _say(
-            args,
-            {"ok": True, "started": False, "pid": service.running_pid()},
-            f"Already running at {client.target.url}.",
-        )
+        report = {"ok": True, "started": False, "pid": service.running_pid()}
+        return answer(args, report, f"Already running at {client.target.url}.")
     return _start(args, client)
 
 
@@ -72,7 +83,7 @@ def _start(args: argparse.Namespace, client: Client) -> int:
     else:
         pid = service.start(client, ["--port", str(args.port)] if args.port is not None else None)
     report = {"ok": True, "started": True, "pid": pid, "url": client.target.url}
-    return _say(args, report, f"Gateway running at {client.target.url} (process {pid}).")
+    return answer(args, report, f"Gateway running at {client.target.url} (process {pid}).")
 
 
 def stop(args: argparse.Namespace) -> int:
@@ -80,13 +91,13 @@ def stop(args: argparse.Namespace) -> int:
         service.must("stop", service.unit_name())
     pid = service.stop()
     text = f"Gateway stopped (process {pid})." if pid else "No Gateway is running."
-    return _say(args, {"ok": True, "stopped": pid is not None, "pid": pid}, text)
+    return answer(args, {"ok": True, "stopped": pid is not None, "pid": pid}, text)
 
 
 def restart(args: argparse.Namespace) -> int:
     if service.manages_gateway():
         service.must("restart", service.unit_name())
-        return _say(args, {"ok": True, "restarted": True}, "Gateway restarted by systemd.")
+        return answer(args, {"ok": True, "restarted": True}, "Gateway restarted by systemd.")
     running = targets.running_gateway()
     if args.port is None and running is not None and service.stop() is not None:
         args.port = running.get("port")
@@ -125,7 +136,9 @@ def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
         except UserError as error:
             rpc |= {"ok": False, "error": str(error)}
     config = {"path": paths.config_path(), "exists": os.path.exists(paths.config_path())}
-    runtime = service.runtime()
+    runtime: dict[str, Any] = {"status": "stopped", "detail": "no Gateway holds the lock of this state directory"}
+    if (pid := service.running_pid()) is not None:
+        runtime = {"status": "running", "pid": pid, "detail": f"process {pid}"}
     running = targets.running_gateway() or {}
     daemon_path = str(running.get("configPath") or config["path"])
     listening = client.alive()
@@ -177,30 +190,24 @@ def install(args: argparse.Namespace) -> int:
     if service.usable():
         for command in commands:
             service.must(*command.split()[2:])
-        return _say(args, {"ok": True, "path": path, "enabled": True}, f"Installed and started: {path}")
+        return answer(args, {"ok": True, "path": path, "enabled": True}, f"Installed and started: {path}")
     report = {"ok": True, "path": path, "enabled": False, "run": commands}
     todo = "\n".join(f"  {command}" for command in commands)
-    return _say(args, report, f"Wrote {path}.\nThis login has no systemd user manager; where it has one, run:\n{todo}")
+    return answer(
+        args, report, f"Wrote {path}.\nThis login has no systemd user manager; where it has one, run:\n{todo}"
+    )
 
 
 def uninstall(args: argparse.Namespace) -> int:
     path = service.unit_path()
     if not os.path.exists(path):
-        return _say(args, {"ok": True, "removed": False}, "The service is not installed.")
+        return answer(args, {"ok": True, "removed": False}, "The service is not installed.")
     if service.usable():
         service.must("disable", "--now", service.unit_name())
     os.unlink(path)
     if service.usable():
         service.must("daemon-reload")
-    return _say(args, {"ok": True, "removed": True, "path": path}, f"Removed {path}.")
-
-
-def _say(args: argparse.Namespace, report: dict[str, Any], text: str) -> int:
-    if args.json:
-        print_json(report)
-    else:
-        sys.stdout.write(text + "\n")
-    return 0
+    return answer(args, {"ok": True, "removed": True, "path": path}, f"Removed {path}.")
 
 
 def _show_cost(found: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
@@ -218,77 +225,59 @@ def _cost(totals: dict[str, Any]) -> str:
     return f"{amount}{partial} · {totals['totalTokens']:,} tokens"
 
 
-_PORT = Flag("--port", type=_port, metavar="PORT", help="port for WebSocket and HTTP")
+_PORT = Flag("--port PORT", "port for WebSocket and HTTP", type=_port)
 
-COMMANDS = {
-    "gateway": Group(
-        {
-            "run": Action(
-                "Run the Gateway in this terminal",
-                run,
-                (
-                    Flag("--port", type=_port, metavar="PORT", help="port for WebSocket and HTTP (18789)"),
-                    Flag("--bind", choices=BINDS, help="which addresses to listen on (loopback)"),
-                    Flag("--auth", choices=("token", "password"), help="which kind of secret clients must show"),
-                    Flag("--token", help="the token (better: gateway.auth.token in the configuration)"),
-                    Flag("--password", help="the password (better: gateway.auth.password in the configuration)"),
-                    Flag("--allow-unconfigured", action="store_true", help="start even if gateway.mode is not set"),
-                    Flag("--dev", action="store_true", help="use the profile 'dev'"),
-                    Flag("--force", action="store_true", help="end whatever listens on the port first"),
-                    Flag("--verbose", action="store_true", help="more on the console"),
-                ),
-                example="openclaw gateway run --port 18789",
-            ),
-            "start": Action(
-                "Start the Gateway in the background", start, (_PORT, JSON), example="openclaw gateway start"
-            ),
-            "stop": Action(
-                "Stop the Gateway; it finishes what it must", stop, (JSON,), example="openclaw gateway stop"
-            ),
-            "restart": Action("Stop and start again", restart, (_PORT, JSON), example="openclaw gateway restart"),
-            "status": Action(
-                "Is it installed, running, answering?",
-                status,
-                (Flag("--no-probe", action="store_true", help="do not ask the Gateway itself"), JSON, *GATEWAY),
-                example="openclaw gateway status --json",
-            ),
-            "call": Action(
-                "Call a method of the Gateway and print its answer",
-                call,
-                (
-                    Flag("method", metavar="METHOD", help="e.g. sessions.list"),
-                    Flag("--params", metavar="JSON", default="{}", help="the parameters, a JSON object"),
-                    Flag("--expect-final", action="store_true", help="wait for the last answer (always done)"),
-                    JSON,
-                    *GATEWAY,
-                ),
-                example="openclaw gateway call sessions.list --params '{\"limit\": 5}' --json",
-            ),
-            "health": health_query("openclaw gateway health"),
-            "usage-cost": query(
-                "What the models used and cost, by day",
-                "usage.cost",
-                (
-                    Flag(
-                        "--days",
-                        param="days",
-                        type=int,
-                        default=30,
-                        metavar="N",
-                        help="today and the days before it (default: 30)",
-                    ),
-                ),
-                show=_show_cost,
-                example="openclaw gateway usage-cost --days 7",
-            ),
-            "install": Action(
-                "Install the Gateway as a systemd user service",
-                install,
-                (Flag("--force", action="store_true", help="replace an installed service"), _PORT, JSON),
-                example="openclaw gateway install",
-            ),
-            "uninstall": Action("Remove the service", uninstall, (JSON,), example="openclaw gateway uninstall"),
-        },
-        default="run",
-    )
+_ACTIONS = {
+    "run": Action(
+        "Run the Gateway in this terminal",
+        run,
+        (
+            Flag("--port PORT", "port for WebSocket and HTTP (18789)", type=_port),
+            Flag("--bind", "which addresses to listen on (loopback)", choices=BINDS),
+            Flag("--auth", "which kind of secret clients must show", choices=("token", "password")),
+            Flag("--token TOKEN", "the token (better: gateway.auth.token in the configuration)"),
+            Flag("--password PASSWORD", "the password (better: gateway.auth.password in the configuration)"),
+            Flag("--allow-unconfigured", "start even if gateway.mode is not local"),
+            Flag("--dev", "use the profile 'dev'"),
+            Flag("--force", "first stop the Gateway that runs with this state directory"),
+            Flag("--verbose", "more on the console"),
+        ),
+        example="openclaw gateway run --port 18789",
+    ),
+    "start": Action("Start the Gateway in the background", start, (_PORT, JSON), example="openclaw gateway start"),
+    "stop": Action("Stop the Gateway; it finishes what it must", stop, (JSON,), example="openclaw gateway stop"),
+    "restart": Action("Stop and start again", restart, (_PORT, JSON), example="openclaw gateway restart"),
+    "status": Action(
+        "Is it installed, running, answering?",
+        status,
+        (Flag("--no-probe", "do not ask the Gateway itself"), *CLIENT),
+        example="openclaw gateway status --json",
+    ),
+    "call": Action(
+        "Call a method of the Gateway and print its answer",
+        call,
+        (
+            Flag("method METHOD", "e.g. sessions.list"),
+            Flag("--params JSON", "the parameters, a JSON object", default="{}"),
+            Flag("--expect-final", "wait for the last answer (always done)"),
+            *CLIENT,
+        ),
+        example="openclaw gateway call sessions.list --params '{\"limit\": 5}' --json",
+    ),
+    "health": health_query("openclaw gateway health"),
+    "usage-cost": query(
+        "What the models used and cost, by day",
+        "usage.cost",
+        (Flag("--days N", "today and the days before it (default: 30)", param="days", type=int, default=30),),
+        show=_show_cost,
+        example="openclaw gateway usage-cost --days 7",
+    ),
+    "install": Action(
+        "Install the Gateway as a systemd user service",
+        install,
+        (Flag("--force", "replace an installed service"), _PORT, JSON),
+        example="openclaw gateway install",
+    ),
+    "uninstall": Action("Remove the service", uninstall, (JSON,), example="openclaw gateway uninstall"),
 }
+COMMANDS = {"gateway": Group(_ACTIONS, default="run")}

@@ -70,25 +70,24 @@ def _dispatch(args: list[str]) -> int:
     args = _global_flags(args)
     if args[:1] == ["help"]:
         args = [*args[1:], "--help"]
-    if not args:
-        if sys.stdin.isatty() and sys.stdout.isatty():
-            from openclaw.cli.chat import welcome
+    if not args and sys.stdin.isatty() and sys.stdout.isatty():
+        from openclaw.cli.chat import welcome
 
-            return welcome()
-        sys.stdout.write(help_text())
-        return 0
-    name = args[0]
+        return welcome()
+    name = args[0] if args else "--help"
     if name in ("-h", "--help"):
         sys.stdout.write(help_text())
         return 0
     if name in ("-V", "--version"):
         sys.stdout.write(f"openclaw {__version__}\n")
         return 0
+    from openclaw.cli.command import EXIT_USAGE, UserError, nearest, run
+
     command = find_command(ALIASES.get(name, name))
     if command is None:
-        return _unknown(name)
-    from openclaw.cli.command import run
-
+        guess = nearest(name, [known for known, _, _ in TABLE])
+        hint = f"Did you mean `openclaw {guess}`?" if guess else "`openclaw --help` lists the commands."
+        raise UserError(f"openclaw: unknown command {name!r}. {hint}", EXIT_USAGE)
     return run(command, f"openclaw {name}", args[1:])
 
 
@@ -157,16 +156,6 @@ def help_text() -> str:
         "  -h, --help      print this help; `openclaw COMMAND --help` tells more\n\n"
         'example:\n  openclaw message send "What is on my list today?"\n'
     )
-
-
-def _unknown(name: str) -> int:
-    from openclaw.cli.command import nearest
-
-    known = [command for command, _, _ in TABLE]
-    guess = nearest(name, known)
-    hint = f"Did you mean `openclaw {guess}`?" if guess else "`openclaw --help` lists the commands."
-    sys.stderr.write(f"openclaw: unknown command {name!r}. {hint}\n")
-    return 2
 
 
 def _report(error: Exception) -> int:

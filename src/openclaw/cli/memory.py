@@ -60,66 +60,39 @@ def _note_fallback(answer: dict[str, Any]) -> None:
         note(printable(f"Embeddings of {fallback.get('from')} not used: {fallback.get('reason')}"))
 
 
-_AGENT = Flag("--agent", param="agentId", metavar="ID", help="whose memory (default: the default agent's)")
+_AGENT = Flag("--agent ID", "whose memory (default: the default agent's)", param="agentId")
 
-COMMANDS = {
-    "memory": Group(
-        {
-            "status": query(
-                "Show what there is and where",
-                "memory.status",
-                (
-                    Flag(
-                        "--deep",
-                        param="deep",
-                        action="store_true",
-                        help="also ask the embedding provider whether it works",
-                    ),
-                    _AGENT,
-                ),
-                show=_show_status,
-                timeout_ms=SLOW_MS,
-                example="openclaw memory status",
-            ),
-            "index": query(
-                "Bring the search index up to date",
-                "memory.index",
-                (
-                    Flag("--force", param="force", action="store_true", help="throw the index away and make it anew"),
-                    _AGENT,
-                ),
-                show=_show_index,
-                timeout_ms=SLOW_MS,
-                example="openclaw memory index --force",
-            ),
-            "search": query(
-                "Search the notes",
-                "memory.search",
-                (
-                    Flag("query", nargs="+", metavar="WORD", help="words to look for"),
-                    Flag(
-                        "--max-results",
-                        param="maxResults",
-                        metavar="N",
-                        type=int,
-                        help="at most N passages (default 6)",
-                    ),
-                    Flag(
-                        "--min-score",
-                        param="minScore",
-                        metavar="X",
-                        type=float,
-                        help="leave out what fits worse, 0 to 1 (default 0.35)",
-                    ),
-                    _AGENT,
-                ),
-                params=lambda args: {"query": " ".join(args.query)},
-                show=_show_found,
-                painted=True,
-                timeout_ms=SLOW_MS,
-                example="openclaw memory search green shed",
-            ),
-        },
-        default="status",
-    )
+_ACTIONS = {
+    "status": query(
+        "Show what there is and where",
+        "memory.status",
+        (Flag("--deep", "also ask the embedding provider whether it works", param="deep"), _AGENT),
+        show=_show_status,
+        timeout_ms=SLOW_MS,
+        example="openclaw memory status",
+    ),
+    "index": query(
+        "Bring the search index up to date",
+        "memory.index",
+        (Flag("--force", "throw the index away and make it anew", param="force"), _AGENT),
+        show=_show_index,
+        timeout_ms=SLOW_MS,
+        example="openclaw memory index --force",
+    ),
+    "search": query(
+        "Search the notes",
+        "memory.search",
+        (
+            Flag("query WORD", "words to look for", nargs="+"),
+            Flag("--max-results N", "at most N passages (default 6)", param="maxResults", type=int),
+            Flag("--min-score X", "leave out what fits worse, 0 to 1 (default 0.35)", param="minScore", type=float),
+            _AGENT,
+        ),
+        params=lambda args: {"query": " ".join(args.query)},
+        show=_show_found,
+        painted=True,
+        timeout_ms=SLOW_MS,
+        example="openclaw memory search green shed",
+    ),
 }
+COMMANDS = {"memory": Group(_ACTIONS, default="status")}

@@ -8,7 +8,7 @@ import sys
 
 from openclaw.cli import service
 from openclaw.cli.client import Client, GatewayError, new_id
-from openclaw.cli.command import EXIT_USAGE, GATEWAY, JSON, TIMEOUT_MS, Action, Flag, Group, UserError
+from openclaw.cli.command import EXIT_USAGE, GATEWAY, JSON, TIMEOUT_MS, Action, Flag, Group, UserError, answer
 from openclaw.cli.terminal import note, print_json
 from openclaw.cli.turn import Turn, reply_texts, run_turn
 from openclaw.paths import normalize_agent_id
@@ -24,11 +24,7 @@ MAX_CHARS = 200_000
 MAX_IMAGE_BYTES = 5_000_000
 MAX_TEXT_BYTES = 4 * (MAX_CHARS + 2)
 """The bytes to read of a file: enough to see that its text is too long."""
-_IMAGE_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-)
+_IMAGE_SIGNATURES = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 
 
 def send(args: argparse.Namespace) -> int:
@@ -87,6 +83,8 @@ def session_params(client: Client, session: str | None, agent: str | None) -> di
         params["agentId"] = agent
     if session and session != "main":
         params["sessionKey"] = find_session(client, session, agent)
+        if params["sessionKey"] is None:
+            raise UserError(f"No session found: {session}")
     elif not agent:
         params["sessionKey"] = "main"
     return params
@@ -99,16 +97,16 @@ def check_agent(client: Client, agent: str) -> None:
         raise UserError(f'Unknown agent id "{agent}". Use "openclaw agents list" to see configured agents.')
 
 
-def find_session(client: Client, name: str, agent: str | None = None) -> str:
-    """Returns the key of the session with this key, id or label."""
+def find_session(client: Client, name: str, agent: str | None) -> str | None:
+    """Returns the key of the session with this key, id or label; None when there is none."""
     scope = {"agentId": agent} if agent else {}
     for field in ("key", "sessionId", "label"):
         try:
             return str(client.call("sessions.resolve", {field: name, **scope})["key"])
         except GatewayError as error:
-            if not error.message.startswith(("No session found", "invalid sessions.resolve")):
+            if error.detail_code != "SESSION_NOT_FOUND":
                 raise
-    raise UserError(f"No session found: {name}")
+    return None
 
 
 def _send_to_channel(args: argparse.Namespace) -> int:
@@ -124,11 +122,8 @@ def _send_to_channel(args: argparse.Namespace) -> int:
         print_json({"dryRun": True, "method": "send", "params": params})
         return 0
     payload = service.connect(args).call("send", params)
-    if args.json:
-        print_json(payload)
-    else:
-        sys.stdout.write(f"Sent through {payload.get('channel', 'the channel')}: {payload.get('messageId', '')}\n")
-    return 0
+    text = f"Sent through {payload.get('channel', 'the channel')}: {payload.get('messageId', '')}"
+    return answer(args, payload, text)
 
 
 def agent(args: argparse.Namespace) -> int:
@@ -235,65 +230,50 @@ def _block(path: str, text: str) -> str:
     return f"{label}:\n{fence}\n{text}{newline}{fence}"
 
 
-COMMANDS = {
-    "message": Group(
-        {
-            "send": Action(
-                "Send one message to the agent (or, with --target, to a channel) and print the reply",
-                send,
-                (
-                    Flag("text", nargs="?", metavar="TEXT", help="the message; '-' or nothing reads standard input"),
-                    Flag("-m", "--message", help="the message, as a flag"),
-                    Flag(
-                        "--session", metavar="ID", help="session key, session id or label (default: the main session)"
-                    ),
-                    Flag("--agent", metavar="ID", help="agent to speak to (default: the default agent)"),
-                    Flag("--context", metavar="FILE", action="append", default=[], help="add a file; may be repeated"),
-                    Flag("--thinking", metavar="LEVEL", help="off, minimal, low, medium or high, for this turn"),
-                    Flag(
-                        "--run-timeout", metavar="S", type=int, default=RUN_TIMEOUT_S, help="seconds for the run (600)"
-                    ),
-                    Flag("--no-wait", action="store_true", help="print the run's id and leave; the run goes on"),
-                    JSON,
-                    Flag(
-                        "-t",
-                        "--target",
-                        group=_TO_CHANNEL,
-                        metavar="TO",
-                        help="recipient on the channel: number, chat id, @name",
-                    ),
-                    Flag("--channel", group=_TO_CHANNEL, help="channel to send with"),
-                    Flag("--account", group=_TO_CHANNEL, help="account of the channel"),
-                    Flag("--media", group=_TO_CHANNEL, metavar="URL", help="media to attach"),
-                    Flag("--gif-playback", group=_TO_CHANNEL, action="store_true", help="play a video as a GIF"),
-                    Flag("--dry-run", group=_TO_CHANNEL, action="store_true", help="print what would be sent"),
-                    *GATEWAY,
-                ),
-                example='openclaw message send "Summarise this" --context notes.md',
-            ),
-        }
+_SEND = Action(
+    "Send one message to the agent (or, with --target, to a channel) and print the reply",
+    send,
+    (
+        Flag("text TEXT", "the message; '-' or nothing reads standard input", nargs="?"),
+        Flag("-m --message MESSAGE", "the message, as a flag"),
+        Flag("--session ID", "session key, session id or label (default: the main session)"),
+        Flag("--agent ID", "agent to speak to (default: the default agent)"),
+        Flag("--context FILE", "add a file; may be repeated", action="append", default=[]),
+        Flag("--thinking LEVEL", "off, minimal, low, medium or high, for this turn"),
+        Flag("--run-timeout S", "seconds for the run (600)", type=int, default=RUN_TIMEOUT_S),
+        Flag("--no-wait", "print the run's id and leave; the run goes on"),
+        JSON,
+        Flag("-t --target TO", "recipient on the channel: number, chat id, @name", group=_TO_CHANNEL),
+        Flag("--channel CHANNEL", "channel to send with", group=_TO_CHANNEL),
+        Flag("--account ACCOUNT", "account of the channel", group=_TO_CHANNEL),
+        Flag("--media URL", "media to attach", group=_TO_CHANNEL),
+        Flag("--gif-playback", "play a video as a GIF", group=_TO_CHANNEL),
+        Flag("--dry-run", "print what would be sent", group=_TO_CHANNEL),
+        *GATEWAY,
     ),
-    "agent": Action(
-        "Run one agent turn and print the reply",
-        agent,
-        (
-            Flag("-m", "--message", required=True, help="what to say to the agent"),
-            Flag("-t", "--to", metavar="NUMBER", help="recipient whose session is used"),
-            Flag("--session-id", metavar="ID", help="an existing session"),
-            Flag("--agent", metavar="ID", help="an agent; its main session is used"),
-            Flag("--thinking", metavar="LEVEL", help="off, minimal, low, medium or high, for this turn"),
-            Flag("--verbose", choices=("on", "off"), help="keep this verbosity for the session"),
-            Flag("--deliver", action="store_true", help="send the reply to the session's channel"),
-            Flag("--channel", help="channel to deliver to"),
-            Flag("--reply-to", metavar="TO", help="other recipient of the delivery"),
-            Flag("--reply-channel", metavar="CHANNEL", help="other channel of the delivery"),
-            Flag("--reply-account", metavar="ID", help="other account of the delivery"),
-            Flag("--timeout", metavar="S", type=int, default=600, help="seconds for the run (600, 0 = no limit)"),
-            JSON,
-            Flag("--url", group="gateway", help="Gateway address (needs --token or --password)"),
-            Flag("--token", group="gateway", help="Gateway token"),
-            Flag("--password", group="gateway", help="Gateway password"),
-        ),
-        example='openclaw agent --agent main --message "What did we decide yesterday?"',
+    example='openclaw message send "Summarise this" --context notes.md',
+)
+_AGENT = Action(
+    "Run one agent turn and print the reply",
+    agent,
+    (
+        Flag("-m --message MESSAGE", "what to say to the agent", required=True),
+        Flag("-t --to NUMBER", "recipient whose session is used"),
+        Flag("--session-id ID", "an existing session"),
+        Flag("--agent ID", "an agent; its main session is used"),
+        Flag("--thinking LEVEL", "off, minimal, low, medium or high, for this turn"),
+        Flag("--verbose", "keep this verbosity for the session", choices=("on", "off")),
+        Flag("--deliver", "send the reply to the session's channel"),
+        Flag("--channel CHANNEL", "channel to deliver to"),
+        Flag("--reply-to TO", "other recipient of the delivery"),
+        Flag("--reply-channel CHANNEL", "other channel of the delivery"),
+        Flag("--reply-account ID", "other account of the delivery"),
+        Flag("--timeout S", "seconds for the run (600, 0 = no limit)", type=int, default=600),
+        JSON,
+        Flag("--url URL", "Gateway address (needs --token or --password)", group="gateway"),
+        Flag("--token TOKEN", "Gateway token", group="gateway"),
+        Flag("--password PASSWORD", "Gateway password", group="gateway"),
     ),
-}
+    example='openclaw agent --agent main --message "What did we decide yesterday?"',
+)
+COMMANDS = {"message": Group({"send": _SEND}), "agent": _AGENT}

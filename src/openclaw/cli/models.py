@@ -7,7 +7,7 @@ import sys
 
 from openclaw import paths
 from openclaw.cli.client import from_args
-from openclaw.cli.command import GATEWAY, JSON, Action, Flag, Group, UserError
+from openclaw.cli.command import CLIENT, JSON, Action, Flag, Group, UserError
 from openclaw.cli.terminal import note, print_json, printable
 
 TYPE_CHECKING = False
@@ -83,12 +83,12 @@ def _report(agent: str | None) -> dict[str, Any]:
     from openclaw.config import agents
     from openclaw.config.load import read_config
     from openclaw.models.catalogue import Catalogue, UnknownModel
-    from openclaw.models.detect import find_servers
+    from openclaw.models.detect import find_models
     from openclaw.models.local.install import is_installed
 
     config = read_config(paths.config_path(), os.environ).config
     agent_id = agent or agents.default_agent_id(config)
-    found = asyncio.run(find_servers(os.environ))
+    found = asyncio.run(find_models(os.environ))
     catalogue = Catalogue(config, os.environ, found=found)
     try:
         choice = catalogue.choose(config, agent_id)
@@ -179,48 +179,43 @@ class _Progress:
             self._open = False
 
 
-COMMANDS = {
-    "models": Group(
-        {
-            "list": Action(
-                "List the models the Gateway knows",
-                list_models,
-                (
-                    Flag("--all", action="store_true", help="also models that have no key yet"),
-                    Flag("--provider", metavar="NAME", help="only models of this provider"),
-                    Flag("--local", action="store_true", help="only models that run on this computer"),
-                    Flag("--plain", action="store_true", help="only the names"),
-                    JSON,
-                    *GATEWAY,
-                ),
-                example="openclaw models list --json",
-            ),
-            "status": Action(
-                "Which model answers, and why",
-                status,
-                (
-                    Flag("--agent", metavar="ID", help="for this agent (default: the default agent)"),
-                    Flag("--plain", action="store_true", help="only the default model's name"),
-                    JSON,
-                ),
-                example="openclaw models status",
-            ),
-            "set": Action(
-                "Choose the default model",
-                set_,
-                (Flag("model", metavar="MODEL", help="provider/model, or an alias"),),
-                example="openclaw models set anthropic/claude-sonnet-4-5",
-            ),
-            "install": Action(
-                "Install the small model that runs on this computer",
-                install,
-                (
-                    Flag("what", choices=(LOCAL,), help="the small model that runs on this computer"),
-                    Flag("--if-needed", action="store_true", help="only when no other model is at hand; says which is"),
-                ),
-                example="openclaw models install local",
-            ),
-        },
-        default="status",
-    )
+_ACTIONS = {
+    "list": Action(
+        "List the models the Gateway knows",
+        list_models,
+        (
+            Flag("--all", "also models that have no key yet"),
+            Flag("--provider NAME", "only models of this provider"),
+            Flag("--local", "only models that run on this computer"),
+            Flag("--plain", "only the names"),
+            *CLIENT,
+        ),
+        example="openclaw models list --json",
+    ),
+    "status": Action(
+        "Which model answers, and why",
+        status,
+        (
+            Flag("--agent ID", "for this agent (default: the default agent)"),
+            Flag("--plain", "only the default model's name"),
+            JSON,
+        ),
+        example="openclaw models status",
+    ),
+    "set": Action(
+        "Choose the default model",
+        set_,
+        (Flag("model MODEL", "provider/model, or an alias"),),
+        example="openclaw models set anthropic/claude-sonnet-4-5",
+    ),
+    "install": Action(
+        "Install the small model that runs on this computer",
+        install,
+        (
+            Flag("what", "the small model that runs on this computer", choices=(LOCAL,)),
+            Flag("--if-needed", "only when no other model is at hand; says which is"),
+        ),
+        example="openclaw models install local",
+    ),
 }
+COMMANDS = {"models": Group(_ACTIONS, default="status")}

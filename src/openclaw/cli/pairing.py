@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 # People on channels
 
-_REQUEST = Flag("request", param="requestId", metavar="REQUEST", help="id of the pairing request")
+_REQUEST = Flag("request REQUEST", "id of the pairing request", param="requestId")
 _TOKEN = (
-    Flag("--device", param="deviceId", metavar="ID", required=True, help="the device"),
-    Flag("--role", param="role", required=True, help="the role whose token is meant, e.g. operator"),
+    Flag("--device ID", "the device", param="deviceId", required=True),
+    Flag("--role ROLE", "the role whose token is meant, e.g. operator", param="role", required=True),
 )
 
 
@@ -80,75 +80,63 @@ def _show_let_in(payload: dict[str, Any] | None, args: argparse.Namespace) -> li
     return [f"Approved {device.get('deviceId', args.request)}."]
 
 
-COMMANDS = {
-    "pairing": Group(
-        {
-            "list": query(
-                "List people who wait to be let in",
-                "pairing.list",
-                (
-                    Flag("name", metavar="CHANNEL", nargs="?", help="only this channel, e.g. signal"),
-                    Flag("--channel", metavar="CHANNEL", help="the same"),
-                ),
-                params=_channel,
-                show=_show_people,
-                example="openclaw pairing list signal",
-            ),
-            "approve": query(
-                "Let a person in by the code they were given",
-                "pairing.approve",
-                (
-                    Flag("words", metavar="CODE", nargs="+", help="the code, or the channel and the code"),
-                    Flag("--channel", metavar="CHANNEL", help="the channel the code was given on"),
-                    Flag("--notify", action="store_true", help="tell the person on that channel"),
-                ),
-                params=_channel_and_code,
-                show=_show_approved,
-                example="openclaw pairing approve signal ABCD2345",
-            ),
-        },
-        default="list",
+_PEOPLE = {
+    "list": query(
+        "List people who wait to be let in",
+        "pairing.list",
+        (Flag("name CHANNEL", "only this channel, e.g. signal", nargs="?"), Flag("--channel CHANNEL", "the same")),
+        params=_channel,
+        show=_show_people,
+        example="openclaw pairing list signal",
     ),
-    "devices": Group(
-        {
-            "list": query(
-                "List pairing requests and paired devices",
-                "device.pair.list",
-                show=_show_devices,
-                example="openclaw devices list",
-            ),
-            "approve": query(
-                "Let a device in",
-                "device.pair.approve",
-                (_REQUEST,),
-                show=_show_let_in,
-                example="openclaw devices approve adf45644",
-            ),
-            "reject": query(
-                "Turn a device away",
-                "device.pair.reject",
-                (_REQUEST,),
-                show=lambda payload, args: [f"Rejected {args.request}."],
-                example="openclaw devices reject adf45644",
-            ),
-            "rotate": query(
-                "Give a device a new token; the old one stops working",
-                "device.token.rotate",
-                (Flag("--scope", action="append", default=[], help="scope of the new token; may be repeated"), *_TOKEN),
-                params=lambda args: {"scopes": args.scope} if args.scope else {},
-                show=lambda payload, args: [
-                    f"New token for {args.device} ({args.role}): {(payload or {}).get('token')}"
-                ],
-                example="openclaw devices rotate --device d9cceedf --role operator",
-            ),
-            "revoke": query(
-                "Take a device's token away",
-                "device.token.revoke",
-                _TOKEN,
-                show=lambda payload, args: [f"Revoked the {args.role} token of {args.device}."],
-                example="openclaw devices revoke --device d9cceedf --role operator",
-            ),
-        },
-        default="list",
+    "approve": query(
+        "Let a person in by the code they were given",
+        "pairing.approve",
+        (
+            Flag("words CODE", "the code, or the channel and the code", nargs="+"),
+            Flag("--channel CHANNEL", "the channel the code was given on"),
+            Flag("--notify", "tell the person on that channel"),
+        ),
+        params=_channel_and_code,
+        show=_show_approved,
+        example="openclaw pairing approve signal ABCD2345",
     ),
 }
+_DEVICES = {
+    "list": query(
+        "List pairing requests and paired devices",
+        "device.pair.list",
+        show=_show_devices,
+        example="openclaw devices list",
+    ),
+    "approve": query(
+        "Let a device in",
+        "device.pair.approve",
+        (_REQUEST,),
+        show=_show_let_in,
+        example="openclaw devices approve adf45644",
+    ),
+    "reject": query(
+        "Turn a device away",
+        "device.pair.reject",
+        (_REQUEST,),
+        show=lambda payload, args: [f"Rejected {args.request}."],
+        example="openclaw devices reject adf45644",
+    ),
+    "rotate": query(
+        "Give a device a new token; the old one stops working",
+        "device.token.rotate",
+        (Flag("--scope SCOPE", "scope of the new token; may be repeated", action="append", default=[]), *_TOKEN),
+        params=lambda args: {"scopes": args.scope} if args.scope else {},
+        show=lambda payload, args: [f"New token for {args.device} ({args.role}): {(payload or {}).get('token')}"],
+        example="openclaw devices rotate --device d9cceedf --role operator",
+    ),
+    "revoke": query(
+        "Take a device's token away",
+        "device.token.revoke",
+        _TOKEN,
+        show=lambda payload, args: [f"Revoked the {args.role} token of {args.device}."],
+        example="openclaw devices revoke --device d9cceedf --role operator",
+    ),
+}
+COMMANDS = {"pairing": Group(_PEOPLE, default="list"), "devices": Group(_DEVICES, default="list")}

@@ -141,9 +141,9 @@ class Renderer:
             for block in self._splitter.feed(printable(text)):
                 self.markdown(block)
         elif kind == turns.BREAK:
-            self.flush()
+            self.end_line()
         elif kind == turns.TOOL:
-            self.flush()
+            self.end_line()
             self.line(f"⚙ {text}", "dim")
         elif kind == turns.RESULT:
             for line in turns.short_result(text):
@@ -153,7 +153,7 @@ class Renderer:
         elif kind == turns.NOTE:
             self.line(text, "dim")
 
-    def flush(self) -> None:
+    def end_line(self) -> None:
         """Prints the rest of the current message."""
         self.markdown(self._splitter.finish())
 
@@ -161,7 +161,7 @@ class Renderer:
         """Ends a turn: prints what is missing of the final message, and the error if there was one."""
         rest = turn.rest()
         if turn.from_gateway:
-            self.flush()
+            self.end_line()
             self.plain(rest if rest is not None else turn.final_text or "")
         elif rest is None:
             self._splitter.finish()
@@ -169,7 +169,7 @@ class Renderer:
             self.markdown(printable(turn.final_text or ""))
         else:
             self.show(turns.TEXT, rest)
-            self.flush()
+            self.end_line()
         if turn.state == "aborted":
             self.line("stopped", "yellow")
         elif turn.error:

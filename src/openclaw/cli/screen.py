@@ -124,7 +124,7 @@ class Screen:
                 renderer.finish(turn)
         except UserError as error:
             with self._print_lock:
-                renderer.flush()
+                renderer.end_line()
                 renderer.error(str(error))
         finally:
             self._busy.pop(mark, None)
@@ -134,7 +134,8 @@ class Screen:
             self._say("nothing is running")
 
     def _list_sessions(self) -> None:
-        for row in self._conversation.sessions():
+        listed = self._conversation.client.call("sessions.list", {"limit": 20, "includeDerivedTitles": True})
+        for row in listed.get("sessions") or []:
             title = row.get("label") or row.get("derivedTitle") or row.get("displayName") or ""
             self._say(f"{row.get('key')}  {shortened(str(title), 60)}")
 

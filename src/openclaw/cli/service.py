@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import argparse
     import subprocess
     from subprocess import CompletedProcess
-    from typing import Any
 
 
 START_TIMEOUT_S = 60.0
@@ -154,13 +153,6 @@ def stop() -> int | None:
         f"The Gateway (process {pid}) did not stop within {STOP_TIMEOUT_S:.0f} s. "
         f"`kill -9 {pid}` ends it; nothing accepted is lost."
     )
-
-
-def runtime() -> dict[str, Any]:
-    pid = running_pid()
-    if pid is None:
-        return {"status": "stopped", "detail": "no Gateway holds the lock of this state directory"}
-    return {"status": "running", "pid": pid, "detail": f"process {pid}"}
 
 
 def unit_name() -> str:

@@ -26,32 +26,15 @@ LARGEST_IMPORT = 12 << 20
 KEY_WIDTH = 26
 MIN_MODEL_WIDTH = 14
 MAX_MODEL_WIDTH = 32
+# fmt: off
 ROW_FIELDS = (
-    "key",
-    "kind",
-    "channel",
-    "updatedAt",
-    "ageMs",
-    "sessionId",
-    "label",
-    "systemSent",
-    "abortedLastRun",
-    "thinkingLevel",
-    "verboseLevel",
-    "reasoningLevel",
-    "elevatedLevel",
-    "responseUsage",
-    "groupActivation",
-    "inputTokens",
-    "outputTokens",
-    "totalTokens",
-    "cacheRead",
-    "cacheWrite",
-    "model",
-    "contextTokens",
+    "key", "kind", "channel", "updatedAt", "ageMs", "sessionId", "label", "systemSent", "abortedLastRun",
+    "thinkingLevel", "verboseLevel", "reasoningLevel", "elevatedLevel", "responseUsage", "groupActivation",
+    "inputTokens", "outputTokens", "totalTokens", "cacheRead", "cacheWrite", "model", "contextTokens",
     "compactionCount",
 )
-_KEY = Flag("key", param="key", nargs="?", default="main", metavar="KEY", help="session key (default main)")
+# fmt: on
+_KEY = Flag("key KEY", "session key (default main)", param="key", nargs="?", default="main")
 
 
 def _active_minutes(args: argparse.Namespace) -> dict[str, Any]:
@@ -277,117 +260,90 @@ def _show_archive(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[
     yield from (f"left as it is: {problem}" for problem in answer.get("problems") or [])
 
 
-COMMANDS = {
-    "sessions": Group(
-        {
-            "list": query(
-                "List the sessions the Gateway keeps",
-                "sessions.list",
-                (
-                    Flag("--active", metavar="N", help="only sessions used in the last N minutes"),
-                    Flag("--agent", param="agentId", metavar="ID", help="only sessions of this agent"),
-                    Flag(
-                        "--search",
-                        param="search",
-                        metavar="TEXT",
-                        help="only sessions whose name, label or key has this text",
-                    ),
-                    Flag("--limit", param="limit", metavar="N", type=int, help="at most N sessions"),
-                ),
-                params=_active_minutes,
-                shape=_listed,
-                show=_show_list,
-                painted=True,
-                example="openclaw sessions --active 120 --json",
+_ACTIONS = {
+    "list": query(
+        "List the sessions the Gateway keeps",
+        "sessions.list",
+        (
+            Flag("--active N", "only sessions used in the last N minutes"),
+            Flag("--agent ID", "only sessions of this agent", param="agentId"),
+            Flag("--search TEXT", "only sessions whose name, label or key has this text", param="search"),
+            Flag("--limit N", "at most N sessions", param="limit", type=int),
+        ),
+        params=_active_minutes,
+        shape=_listed,
+        show=_show_list,
+        painted=True,
+        example="openclaw sessions --active 120 --json",
+    ),
+    "archived": query(
+        "List the earlier sessions of a conversation",
+        "sessions.archived",
+        (_KEY,),
+        show=_show_archived,
+        example="openclaw sessions archived main",
+    ),
+    "resume": query(
+        "Make an earlier session the current one again; the current one is kept",
+        "sessions.resume",
+        (_KEY, Flag("--session N|ID", "number from the list or session id (default: the newest)")),
+        params=_resumed,
+        show=lambda answer, args: [f"{answer.get('key')}: {answer.get('marker')}"],
+        example="openclaw sessions resume main --session 2",
+    ),
+    "search": query(
+        "Search everything that was ever said, tool results included",
+        "sessions.search",
+        (
+            Flag("query WORD", 'words that must all occur; "in quotes" as a phrase', nargs="+"),
+            Flag("--session KEY", "only the current session of this key", param="key"),
+            Flag("--agent ID", "only sessions of this agent", param="agentId"),
+            Flag(
+                "--role",
+                "only what this one said",
+                param="role",
+                choices=("user", "assistant", "toolResult", "summary"),
             ),
-            "archived": query(
-                "List the earlier sessions of a conversation",
-                "sessions.archived",
-                (_KEY,),
-                show=_show_archived,
-                example="openclaw sessions archived main",
-            ),
-            "resume": query(
-                "Make an earlier session the current one again; the current one is kept",
-                "sessions.resume",
-                (
-                    _KEY,
-                    Flag("--session", metavar="N|ID", help="number from the list or session id (default: the newest)"),
-                ),
-                params=_resumed,
-                show=lambda answer, args: [f"{answer.get('key')}: {answer.get('marker')}"],
-                example="openclaw sessions resume main --session 2",
-            ),
-            "search": query(
-                "Search everything that was ever said, tool results included",
-                "sessions.search",
-                (
-                    Flag("query", nargs="+", metavar="WORD", help='words that must all occur; "in quotes" as a phrase'),
-                    Flag("--session", param="key", metavar="KEY", help="only the current session of this key"),
-                    Flag("--agent", param="agentId", metavar="ID", help="only sessions of this agent"),
-                    Flag(
-                        "--role",
-                        param="role",
-                        choices=("user", "assistant", "toolResult", "summary"),
-                        help="only what this one said",
-                    ),
-                    Flag(
-                        "--limit",
-                        param="limit",
-                        metavar="N",
-                        type=int,
-                        default=20,
-                        help="at most N results (default 20)",
-                    ),
-                ),
-                params=_query,
-                show=_show_found,
-                painted=True,
-                timeout_ms=SLOW_MS,
-                example='openclaw sessions search "green shed" --role assistant',
-            ),
-            "export": Action(
-                "Write a conversation as JSON lines",
-                export,
-                (
-                    _KEY,
-                    Flag("--session", metavar="ID", help="an earlier session of that key"),
-                    Flag("--raw", action="store_true", help="the transcript's own lines instead of plain messages"),
-                    Flag("--output", metavar="FILE", help="a new file to write to (default: the terminal)"),
-                    *GATEWAY,
-                ),
-                example="openclaw sessions export main --output main.jsonl",
-            ),
-            "import": query(
-                "Bring an exported conversation in as a new session",
-                "sessions.import",
-                (
-                    Flag("file", metavar="FILE", help="an export in either format"),
-                    Flag("--key", param="key", metavar="KEY", required=True, help="a session that does not exist yet"),
-                ),
-                params=_imported,
-                show=lambda answer, args: [f"{len(args.lines)} lines imported as {answer.get('key')}"],
-                timeout_ms=SLOW_MS,
-                example="openclaw sessions import main.jsonl --key old-main",
-            ),
-            "archive": query(
-                "Compress old transcripts now; they open as before",
-                "sessions.archive",
-                (
-                    Flag(
-                        "--after-days",
-                        param="afterDays",
-                        metavar="N",
-                        type=int,
-                        help="those not written to for N days",
-                    ),
-                ),
-                show=_show_archive,
-                failed=lambda answer, args: not answer.get("ok"),
-                timeout_ms=SLOW_MS,
-                example="openclaw sessions archive --after-days 30",
-            ),
-        },
-        default="list",
-    )
+            Flag("--limit N", "at most N results (default 20)", param="limit", type=int, default=20),
+        ),
+        params=_query,
+        show=_show_found,
+        painted=True,
+        timeout_ms=SLOW_MS,
+        example='openclaw sessions search "green shed" --role assistant',
+    ),
+    "export": Action(
+        "Write a conversation as JSON lines",
+        export,
+        (
+            _KEY,
+            Flag("--session ID", "an earlier session of that key"),
+            Flag("--raw", "the transcript's own lines instead of plain messages"),
+            Flag("--output FILE", "a new file to write to (default: the terminal)"),
+            *GATEWAY,
+        ),
+        example="openclaw sessions export main --output main.jsonl",
+    ),
+    "import": query(
+        "Bring an exported conversation in as a new session",
+        "sessions.import",
+        (
+            Flag("file FILE", "an export in either format"),
+            Flag("--key KEY", "a session that does not exist yet", param="key", required=True),
+        ),
+        params=_imported,
+        show=lambda answer, args: [f"{len(args.lines)} lines imported as {answer.get('key')}"],
+        timeout_ms=SLOW_MS,
+        example="openclaw sessions import main.jsonl --key old-main",
+    ),
+    "archive": query(
+        "Compress old transcripts now; they open as before",
+        "sessions.archive",
+        (Flag("--after-days N", "those not written to for N days", param="afterDays", type=int),),
+        show=_show_archive,
+        failed=lambda answer, args: not answer.get("ok"),
+        timeout_ms=SLOW_MS,
+        example="openclaw sessions archive --after-days 30",
+    ),
 }
+COMMANDS = {"sessions": Group(_ACTIONS, default="list")}

@@ -85,40 +85,36 @@ def _titled(row: dict[str, Any]) -> str:
     return f"{row['emoji']} {row['name']}" if row.get("emoji") else row["name"]
 
 
-_AGENT = Flag("--agent", param="agentId", metavar="ID", help="for this agent (default: the default agent)")
+_AGENT = Flag("--agent ID", "for this agent (default: the default agent)", param="agentId")
 
-COMMANDS = {
-    "skills": Group(
-        {
-            "list": query(
-                "List the skills of an agent",
-                "skills.status",
-                (
-                    Flag("--eligible", action="store_true", help="only skills that can be used"),
-                    Flag("-v", "--verbose", action="store_true", help="with files and what is missing"),
-                    _AGENT,
-                ),
-                shape=_wanted,
-                show=_show_list,
-                example="openclaw skills list --eligible",
-            ),
-            "info": query(
-                "Show one skill and what it needs",
-                "skills.status",
-                (Flag("name", metavar="NAME", help="name of the skill"), _AGENT),
-                shape=_named,
-                show=_show_one,
-                example="openclaw skills info weather",
-            ),
-            "check": query(
-                "Find skills that cannot be used, and why",
-                "skills.status",
-                (_AGENT,),
-                show=_show_check,
-                failed=lambda report, args: bool(report.get("problems")) and not args.json,
-                example="openclaw skills check",
-            ),
-        },
-        default="list",
-    )
+_ACTIONS = {
+    "list": query(
+        "List the skills of an agent",
+        "skills.status",
+        (
+            Flag("--eligible", "only skills that can be used"),
+            Flag("-v --verbose", "with files and what is missing"),
+            _AGENT,
+        ),
+        shape=_wanted,
+        show=_show_list,
+        example="openclaw skills list --eligible",
+    ),
+    "info": query(
+        "Show one skill and what it needs",
+        "skills.status",
+        (Flag("name NAME", "name of the skill"), _AGENT),
+        shape=_named,
+        show=_show_one,
+        example="openclaw skills info weather",
+    ),
+    "check": query(
+        "Find skills that cannot be used, and why",
+        "skills.status",
+        (_AGENT,),
+        show=_show_check,
+        failed=lambda report, args: bool(report.get("problems")) and not args.json,
+        example="openclaw skills check",
+    ),
 }
+COMMANDS = {"skills": Group(_ACTIONS, default="list")}

@@ -8,7 +8,7 @@ import time
 
 from openclaw import __version__, paths
 from openclaw.cli.client import Client, from_args
-from openclaw.cli.command import EXIT_FAILURE, GATEWAY, JSON, Action, Flag, UserError, query
+from openclaw.cli.command import CLIENT, EXIT_FAILURE, JSON, Action, Flag, UserError, query
 from openclaw.cli.target import gateway_section, resolve, running_gateway
 from openclaw.cli.terminal import note, paint, print_json, printable
 from openclaw.text import age
@@ -25,14 +25,7 @@ def health_query(example: str) -> Action:
     return query(
         "Ask the Gateway whether it is well",
         "health",
-        (
-            Flag(
-                "--probe",
-                param="probe",
-                action="store_true",
-                help="check everything afresh instead of using the last result",
-            ),
-        ),
+        (Flag("--probe", "check everything afresh instead of using the last result", param="probe"),),
         show=_show_health,
         failed=lambda health, args: not health.get("ok"),
         example=example,
@@ -132,12 +125,7 @@ def _surroundings(client: Client, status: dict[str, Any], latency: int | None, e
     label = f"{system.sysname.lower()} {system.release} ({system.machine})"
     return {
         "cli": {"version": __version__},
-        "os": {
-            "platform": system.sysname.lower(),
-            "arch": system.machine,
-            "release": system.release,
-            "label": label,
-        },
+        "os": {"platform": system.sysname.lower(), "arch": system.machine, "release": system.release, "label": label},
         "stateDir": paths.state_dir(),
         "configPath": client.target.config_path,
         "gateway": gateway,
@@ -223,10 +211,9 @@ COMMANDS = {
         "Show the Gateway, its model, channels and sessions",
         status,
         (
-            Flag("--deep", action="store_true", help="have the Gateway probe its channels afresh"),
-            Flag("--usage", action="store_true", help="add what the model providers say about quotas"),
-            JSON,
-            *GATEWAY,
+            Flag("--deep", "have the Gateway probe its channels afresh"),
+            Flag("--usage", "add what the model providers say about quotas"),
+            *CLIENT,
         ),
         example="openclaw status --json",
     ),
@@ -234,7 +221,7 @@ COMMANDS = {
     "dashboard": Action(
         "Print the address of the Control UI (and open it)",
         dashboard,
-        (Flag("--no-open", action="store_true", help="only print the address, open no browser"), JSON),
+        (Flag("--no-open", "only print the address, open no browser"), JSON),
         example="openclaw dashboard --no-open",
     ),
 }

@@ -22,20 +22,6 @@ _ENV = re.compile(r"(\$?)\$\{([A-Z_][A-Z0-9_]*)\}")
 class Target:
     """The address and the secret of a Gateway, and where each of them came from."""
 
-    __slots__ = (
-        "bind",
-        "config_path",
-        "fingerprint",
-        "host",
-        "local",
-        "misconfigured",
-        "port",
-        "secret",
-        "secret_source",
-        "source",
-        "tls",
-    )
-
     def __init__(self, host: str, port: int, *, tls: bool, local: bool, source: str, bind: str) -> None:
         self.host = host
         self.port = port
@@ -103,11 +89,9 @@ def _local(gateway: dict[str, Any]) -> Target:
     bind = str(gateway.get("bind") or "loopback")
     host, port, source = LOOPBACK, paths.DEFAULT_PORT, "local loopback"
     running = running_gateway()
-    explicit = os.environ.get("OPENCLAW_GATEWAY_PORT", "").strip()
-    if explicit:
-        if not explicit.isdigit() or int(explicit) > 65535:
-            raise UserError(f"OPENCLAW_GATEWAY_PORT is {explicit!r}: it must be a port number")
-        port, source = int(explicit), "env OPENCLAW_GATEWAY_PORT"
+    explicit = port_from_environment()
+    if explicit is not None:
+        port, source = explicit, "env OPENCLAW_GATEWAY_PORT"
     elif running is not None and running.get("port"):
         port, source = int(running["port"]), "local loopback (running Gateway)"
         host = str(running.get("host") or LOOPBACK)
@@ -116,6 +100,17 @@ def _local(gateway: dict[str, Any]) -> Target:
     if bind == "custom" and gateway.get("customBindHost") and host == LOOPBACK:
         host = str(gateway["customBindHost"])
     return Target(host, port, tls=tls, local=True, source=source, bind=bind)
+
+
+def port_from_environment() -> int | None:
+    text = os.environ.get("OPENCLAW_GATEWAY_PORT", "").strip()
+    if text and not is_port(text):
+        raise UserError(f"OPENCLAW_GATEWAY_PORT is {text!r}: it must be a port number")
+    return int(text) if text else None
+
+
+def is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) <= 65535
 
 
 def _secret(
@@ -161,13 +156,9 @@ def lock_path() -> str:
 
 def gateway_section(path: str) -> dict[str, Any]:
     """Reads the ``gateway`` section of the configuration without the schema; ``{}`` when there is none."""
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            text = file.read()
-    except FileNotFoundError:
+    text = config_text(path)
+    if text is None:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"Cannot read the configuration {path}: {error}") from error
     parsed = loose_json(text)
     if not isinstance(parsed, dict):
         raise UserError(f"The configuration {path} is not valid JSON5. `openclaw config validate` shows where.")
@@ -178,6 +169,17 @@ def gateway_section(path: str) -> dict[str, Any]:
 
         section = read_config(path, os.environ).merged.get("gateway")
     return section if isinstance(section, dict) else {}
+
+
+def config_text(path: str) -> str | None:
+    """Reads the configuration file; ``None`` when there is none."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"Cannot read the configuration {path}: {error}") from error
 
 
 def loose_json(text: str) -> Any:

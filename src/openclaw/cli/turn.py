@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from openclaw.cli.render import Renderer
 
 TEXT = "text"
 BREAK = "break"
@@ -238,30 +239,14 @@ class Printer:
         self._open_line = not text.endswith("\n")
 
 
-class RenderedPrinter(Printer):
-    """Prints a turn on a terminal, with its Markdown rendered block by block."""
-
-    def __init__(self) -> None:
-        # Imported here, because it is slow to import and only a terminal needs it.
-        from openclaw.cli.render import Renderer
-
-        super().__init__()
-        self._renderer = Renderer()
-
-    def show(self, kind: str, text: str) -> None:
-        self._renderer.show(kind, text)
-
-    def plain(self, text: str) -> None:
-        self._renderer.plain(text)
-
-    def end_line(self) -> None:
-        self._renderer.flush()
-
-
-def printer_for(*, quiet: bool) -> Printer:
+def printer_for(*, quiet: bool) -> Printer | Renderer:
     """Chooses the printer: a terminal gets rendered Markdown, a pipe or a file the text word for word."""
-    plain = quiet or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb"
-    return Printer(quiet=quiet) if plain else RenderedPrinter()
+    if quiet or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return Printer(quiet=quiet)
+    # Imported here, because it is slow to import and only a terminal needs it.
+    from openclaw.cli.render import Renderer
+
+    return Renderer()
 
 
 def run_turn(client: Client, method: str, params: dict[str, Any], *, quiet: bool, timeout_s: int) -> Turn:
@@ -284,7 +269,7 @@ def run_turn(client: Client, method: str, params: dict[str, Any], *, quiet: bool
     return turn
 
 
-def close_turn(turn: Turn, printer: Printer) -> None:
+def close_turn(turn: Turn, printer: Printer | Renderer) -> None:
     """Prints what is missing of the final text; raises ``UserError`` when the turn did not end well."""
     # The text of a stopped run was already shown.
     if turn.final_text is None and turn.state != "aborted" and (texts := reply_texts(turn.payload)):

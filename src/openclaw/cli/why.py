@@ -54,10 +54,9 @@ COMMANDS = {
         "messages.why",
         (
             Flag(
-                "ref",
+                "ref MESSAGE|RUN|SESSION",
+                "number of a message, a run id (its beginning will do), a session key, session id or label",
                 param="ref",
-                metavar="MESSAGE|RUN|SESSION",
-                help="number of a message, a run id (its beginning will do), a session key, session id or label",
             ),
         ),
         show=_show,

@@ -6,8 +6,8 @@ from datetime import tzinfo
 from pathlib import Path
 
 from openclaw.clock import named_zone
-from openclaw.config.schema import AgentConfig, Config, ModelChoice, ModelSetting
-from openclaw.config.schema.agents import Sandbox
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import AgentConfig, ModelChoice, ModelSetting, Sandbox
 from openclaw.paths import normalize_agent_id
 
 

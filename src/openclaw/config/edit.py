@@ -11,10 +11,10 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openclaw.config.json5text import Json5Error, Member, Node, Outline, parse_source
+from openclaw.config.json5text import Json5Error, Node, Outline, parse_source
 from openclaw.config.keypath import KeyPath, KeyPathError, format_path
-from openclaw.config.load import Snapshot
-from openclaw.config.secrets import SENTINEL, UnknownSecret, restored
+from openclaw.config.load import Snapshot, merge_patch
+from openclaw.config.secrets import SENTINEL, restored
 from openclaw.config.validate import ConfigInvalid, Issue
 
 _IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
@@ -94,7 +94,21 @@ def remove_value(text: str, path: Sequence[str | int]) -> str:
         raise KeyError(format_path(path))
     _, parent = outline.find(path[:-1])
     node = parent.value if parent else outline.root
-    return _remove(text, node, member)
+    index = next(position for position, other in enumerate(node.members) if other is member)
+    previous = node.members[index - 1] if index else None
+    start, end = member.start, member.value.end if member.comma is None else member.comma + 1
+    drop_comma = previous.comma if previous and member.comma is None else None
+    rest_end = _line_end(text, end)
+    if starts_line(text, start) and text[rest_end : rest_end + 1] in ("\n", "\r", ""):
+        end = rest_end
+        start -= len(indent_at(text, start))
+        start -= 2 if text[start - 2 : start] == "\r\n" else 1
+    else:
+        while start > 0 and text[start - 1] in " \t":
+            start -= 1
+    if drop_comma is None:
+        return text[:start] + text[end:]
+    return text[:drop_comma] + text[drop_comma + 1 : start] + text[end:]
 
 
 def merge_text(text: str, patch: dict[str, Any], path: KeyPath = ()) -> str:
@@ -110,19 +124,6 @@ def merge_text(text: str, patch: dict[str, Any], path: KeyPath = ()) -> str:
         else:
             text = set_value(text, where, merge_patch(None, value))
     return text
-
-
-def merge_patch(target: Any, patch: Any) -> Any:
-    """Merges values as RFC 7386 says."""
-    if not isinstance(patch, dict):
-        return patch
-    merged: dict[str, Any] = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = merge_patch(merged.get(key), value)
-    return merged
 
 
 def _insert(text: str, node: Node, key: str | None, value: Any, style: _Style) -> str:
@@ -147,24 +148,6 @@ def _insert(text: str, node: Node, key: str | None, value: Any, style: _Style) -
     line_end = _line_end(text, after)
     added = style.newline + indent + entry + tail
     return text[:after] + ("" if tail else ",") + text[after:line_end] + added + text[line_end:]
-
-
-def _remove(text: str, node: Node, member: Member) -> str:
-    index = next(position for position, other in enumerate(node.members) if other is member)
-    previous = node.members[index - 1] if index else None
-    start, end = member.start, member.value.end if member.comma is None else member.comma + 1
-    drop_comma = previous.comma if previous and member.comma is None else None
-    rest_end = _line_end(text, end)
-    if starts_line(text, start) and text[rest_end : rest_end + 1] in ("\n", "\r", ""):
-        end = rest_end
-        start -= len(indent_at(text, start))
-        start -= 2 if text[start - 2 : start] == "\r\n" else 1
-    else:
-        while start > 0 and text[start - 1] in " \t":
-            start -= 1
-    if drop_comma is None:
-        return text[:start] + text[end:]
-    return text[:drop_comma] + text[drop_comma + 1 : start] + text[end:]
 
 
 def starts_line(text: str, offset: int) -> bool:
@@ -202,16 +185,10 @@ def minimal_text(environ: Mapping[str, str]) -> str:
     return "\n".join([*lines, "    },", "  },", "}", ""])
 
 
-def improves(before: Snapshot, after: Snapshot) -> bool:
-    """Whether the change removes faults and adds none."""
-    faults = {(issue.path, issue.message) for issue in before.issues}
-    return {(issue.path, issue.message) for issue in after.issues} < faults
-
-
-def new_mistakes(before: Snapshot, after: Snapshot) -> list[Issue]:
-    """Returns the mistakes that a change adds. Older ones may stay, so that other keys can be changed."""
-    known = {(issue.path, issue.message) for issue in before.mistakes}
-    return [issue for issue in after.mistakes if (issue.path, issue.message) not in known]
+def added(before: list[Issue], after: list[Issue]) -> list[Issue]:
+    """Returns the findings that a change adds. Older ones may stay, so that other keys can be changed."""
+    known = {(issue.path, issue.message) for issue in before}
+    return [issue for issue in after if (issue.path, issue.message) not in known]
 
 
 def editable(before: Snapshot) -> str:
@@ -233,14 +210,6 @@ def merged_text(before: Snapshot, patch: dict[str, Any]) -> str:
     return json.dumps(wanted, indent=2, ensure_ascii=False) + "\n"
 
 
-def filled_in(value: Any, stored: Any, path: KeyPath = ()) -> Any:
-    """Returns the value with stored secrets in place of sentinels. It raises ConfigInvalid where none is stored."""
-    try:
-        return restored(value, stored, path)
-    except UnknownSecret as error:
-        raise ConfigInvalid([Issue(path=str(error).partition(":")[0], message=str(error).partition(": ")[2])]) from None
-
-
 def with_secrets(raw: str, stored: dict[str, Any]) -> str:
     """Returns the text with each sentinel replaced by the stored secret."""
     if SENTINEL not in raw:
@@ -249,7 +218,7 @@ def with_secrets(raw: str, stored: dict[str, Any]) -> str:
         parsed, _ = parse_source(raw)
     except Json5Error:
         return raw
-    for path, value in _sentinels(parsed, filled_in(parsed, stored), ()):
+    for path, value in _sentinels(parsed, restored(parsed, stored), ()):
         raw = set_value(raw, path, value)
     return raw
 

@@ -6,9 +6,7 @@ the text, and explains syntax errors in words.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,16 +55,11 @@ class Outline:
     def __init__(self, text: str) -> None:
         self.text = text
         self.duplicates: list[KeyPath] = []
-        self._newlines = [match.end() for match in _NEWLINE.finditer(text)]
         start = self._skip(0)
         self.root = self._value(start, ())
         rest = self._skip(self.root.end)
         if rest < len(text):
             raise Json5Error(f"unexpected {self._seen(rest)} after the end of the configuration", rest)
-
-    def line(self, offset: int) -> int:
-        """Returns the line of an offset, counted from 1."""
-        return bisect_right(self._newlines, offset) + 1
 
     def find(self, path: Sequence[str | int]) -> tuple[int, Member | None]:
         """Returns how many segments of the path the text has, and the member of the deepest one."""
@@ -178,7 +171,7 @@ def read_source(path: str) -> str | None:
         raise SourceError(f"{path} is not text in UTF-8 (byte {error.start})") from None
 
 
-def parse_source(text: str) -> tuple[Any, Outline | None]:
+def parse_source(text: str) -> tuple[Any, Outline]:
     """Returns the value and the positions of its parts. It raises Json5Error with the position of a fault."""
     import pyjson5
 
@@ -190,7 +183,3 @@ def parse_source(text: str) -> tuple[Any, Outline | None]:
         near = _NEAR.search(message)
         words = re.sub(r"b'([^']*)'", r"\1", message)
         raise Json5Error(f"not valid JSON5: {words}", int(near[1]) - 1 if near else 0) from None
-
-
-def text_hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

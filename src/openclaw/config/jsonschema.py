@@ -13,9 +13,7 @@ from typing import Any
 import msgspec
 
 from openclaw.config.schema import Config
-from openclaw.config.shape import FieldShape, Shape, fields_of, free_keys, plain
-
-_GROUPS = {"gateway": "Gateway", "agents": "Agents", "models": "Models", "channels": "Channels", "tools": "Tools"}
+from openclaw.config.shape import FieldShape, Shape, fields_of, free_keys
 
 
 def config_schema() -> dict[str, Any]:
@@ -31,8 +29,7 @@ def ui_hints() -> dict[str, dict[str, Any]]:
     """Returns label and help per key path. ``*`` stands for a free key; a list adds no segment to the path."""
     hints: dict[str, dict[str, Any]] = {}
     for order, field in enumerate(fields_of(Config).values()):
-        group = _GROUPS.get(field.key, _label(field.key))
-        _add_hints(field, docs_of(Config), "", group, (order + 1) * 10, hints)
+        _add_hints(field, docs_of(Config), "", _label(field.key), (order + 1) * 10, hints)
     return hints
 
 
@@ -82,12 +79,9 @@ def _property(field: FieldShape, doc: str | None) -> dict[str, Any]:
     schema = _shape(field.shape)
     if doc:
         schema["description"] = doc
-    default = field.default
-    if isinstance(default, msgspec.Struct):
-        default = plain(default)
     # An empty default says nothing, and the default of a section is told by its fields.
-    if default is not msgspec.UNSET and default is not None and not isinstance(default, dict) and default != []:
-        schema["default"] = default
+    if field.default not in (msgspec.UNSET, None, []) and not isinstance(field.default, dict | msgspec.Struct):
+        schema["default"] = field.default
     return schema
 
 

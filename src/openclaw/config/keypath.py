@@ -70,26 +70,16 @@ def format_path(path: Sequence[str | int]) -> str:
     return "".join(parts)
 
 
-def step(container: Any, segment: str | int) -> str | int | None:
-    """The key or index that a segment means in this container; None when the container has no such place.
+def get_path(data: Any, path: str | Sequence[str | int], default: Any = None) -> Any:
+    """The value at a path of a parsed configuration, or the default.
 
     ``list.0`` and ``list[0]`` mean the same, and so do ``map.7`` and ``map[7]``.
     """
-    if isinstance(container, list):
-        if isinstance(segment, str) and segment.isascii() and segment.isdigit():
-            segment = int(segment)
-        return segment if isinstance(segment, int) and segment <= len(container) else None
-    if isinstance(container, dict):
-        return str(segment)
-    return None
-
-
-def get_path(data: Any, path: str | Sequence[str | int], default: Any = None) -> Any:
-    """The value at a path of a parsed configuration, or the default."""
     for segment in parse_path(path) if isinstance(path, str) else path:
-        key = step(data, segment)
-        try:
-            data = data[key]
-        except (LookupError, TypeError):
+        if isinstance(data, dict) and str(segment) in data:
+            data = data[str(segment)]
+        elif isinstance(data, list) and str(segment).isdecimal() and int(segment) < len(data):
+            data = data[int(segment)]
+        else:
             return default
     return data

@@ -5,14 +5,16 @@ A faulty file raises nothing. Its faults are listed in ``Snapshot.issues``, with
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from openclaw.config.json5text import Json5Error, Outline, SourceError, line_at, parse_source, read_source, text_hash
+from openclaw.config.json5text import Json5Error, Outline, SourceError, line_at, parse_source, read_source
 from openclaw.config.keypath import KeyPath, format_path
 from openclaw.config.schema import Config
 from openclaw.config.shape import shape_of
@@ -65,26 +67,20 @@ def read_config(path: str, environ: Mapping[str, str]) -> Snapshot:
 
 def parse_config(path: str, text: str, environ: Mapping[str, str]) -> Snapshot:
     """Returns the snapshot of a file with this text."""
-    digest = text_hash(text)
+    unread = Snapshot(path=path, exists=True, raw=text, hash=hashlib.sha256(text.encode()).hexdigest())
     if not text.strip():
         warning = Issue(path="", message="the file is empty; every setting has its default")
-        return Snapshot(path=path, exists=True, raw=text, hash=digest, warnings=[warning])
+        return replace(unread, warnings=[warning])
     try:
         parsed, outline = parse_source(text)
     except Json5Error as error:
         issue = Issue(path="", message=str(error), line=line_at(text, error.offset))
-        return Snapshot(path=path, exists=True, raw=text, hash=digest, valid=False, issues=[issue])
+        return replace(unread, valid=False, issues=[issue])
     if not isinstance(parsed, dict):
         issue = Issue(path="", message="the configuration must be an object: { … }", line=1)
-        return Snapshot(path=path, exists=True, raw=text, hash=digest, valid=False, issues=[issue])
-    return _interpret(path, text, parsed, outline, environ)
-
-
-def _interpret(
-    path: str, text: str, parsed: dict[str, Any], outline: Outline | None, environ: Mapping[str, str]
-) -> Snapshot:
+        return replace(unread, valid=False, issues=[issue])
     report = Report()
-    for duplicate in outline.duplicates if outline else ():
+    for duplicate in outline.duplicates:
         report.warn(duplicate, "this key is written twice; the last one counts")
     includes = Includes(path, report)
     merged = includes.resolve(parsed, (), (includes.main,))
@@ -98,54 +94,40 @@ def _interpret(
     check_rules(resolved, config, report)
     for where, reason in unsupported_keys(values):
         report.warn(where, f"accepted, but it has no effect yet: {reason}")
-    places = _Places(outline, includes.files)
-    return Snapshot(
-        path=path,
-        exists=True,
-        raw=text,
+    sources = [Included(None, (), outline), *includes.files]
+    return replace(
+        unread,
         parsed=parsed,
         resolved=resolved,
         merged=merged,
         config=config,
-        hash=text_hash(text),
         valid=not report.issues,
-        issues=places.located(report.issues),
-        warnings=places.located(report.warnings),
-        mistakes=places.located(report.mistakes),
-        includes=[included.file for included in includes.files],
+        issues=[_located(*found, sources) for found in report.issues],
+        warnings=[_located(*found, sources) for found in report.warnings],
+        mistakes=[_located(*found, sources) for found in report.mistakes],
+        includes=[included.file for included in includes.files if included.file],
     )
 
 
-class _Places:
-    """Finds the line, and the included file, of a key path."""
-
-    def __init__(self, outline: Outline | None, included: Sequence[Included]) -> None:
-        self._outline = outline
-        self._included = included
-
-    def located(self, findings: Sequence[tuple[KeyPath, str]]) -> list[Issue]:
-        return [self._issue(path, message) for path, message in findings]
-
-    def _issue(self, path: KeyPath, message: str) -> Issue:
-        best, line, file = 0, None, None
-        if self._outline:
-            best, member = self._outline.find(path)
-            line = self._outline.line(member.start) if member else None
-        for included in self._included:
-            mounted = len(included.mount)
-            if included.outline is None or path[:mounted] != included.mount:
-                continue
-            depth, member = included.outline.find(path[mounted:])
-            if member and mounted + depth > best:
-                best, line, file = mounted + depth, included.outline.line(member.start), included.file
-        return Issue(path=format_path(path), message=message, line=line, file=file)
+def _located(path: KeyPath, message: str, sources: Sequence[Included]) -> Issue:
+    """Returns the finding with the line that has most of its key path, and with the file if that is an included one."""
+    best, line, file = 0, None, None
+    for source in sources:
+        mounted = len(source.mount)
+        if path[:mounted] != source.mount:
+            continue
+        depth, member = source.outline.find(path[mounted:])
+        if member and mounted + depth > best:
+            best, line, file = mounted + depth, line_at(source.outline.text, member.start), source.file
+    return Issue(path=format_path(path), message=message, line=line, file=file)
 
 
 class Included(msgspec.Struct, frozen=True):
-    file: str
+    file: str | None
+    """None for the configuration file itself."""
     mount: KeyPath
     """The key path in the configuration at which the file's content stands."""
-    outline: Outline | None
+    outline: Outline
 
 
 class Includes:
@@ -293,7 +275,7 @@ def _with_inherited_agents(agents: dict[str, Any], tools: dict[str, Any]) -> dic
 
 
 def _filled(own: dict[str, Any], defaults: dict[str, Any], sections: tuple[str, ...]) -> dict[str, Any]:
-    return {name: overlay(defaults.get(name) or {}, own[name]) for name in sections if name in own}
+    return {name: merge_patch(defaults.get(name), own[name]) for name in sections if name in own}
 
 
 def _with_inherited_accounts(channels: dict[str, Any]) -> dict[str, Any]:
@@ -307,8 +289,14 @@ def _with_inherited_accounts(channels: dict[str, Any]) -> dict[str, Any]:
     return {**channels, "signal": {**base, "accounts": accounts} if accounts else base}
 
 
-def overlay(below: Any, above: Any) -> Any:
-    """Merges objects key by key; lists and plain values above replace those below."""
-    if isinstance(below, dict) and isinstance(above, dict):
-        return {**below, **{key: overlay(below.get(key), value) for key, value in above.items()}}
-    return above
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Merges values as RFC 7386 says."""
+    if not isinstance(patch, dict):
+        return patch
+    merged: dict[str, Any] = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged

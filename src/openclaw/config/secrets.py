@@ -18,6 +18,7 @@ from openclaw.config.load import is_reference
 from openclaw.config.schema import Config
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.shape import Shape, fields_of, free_keys, shape_of
+from openclaw.config.validate import ConfigInvalid, Issue
 
 COMMAND_TIMEOUT_S = 10
 MAX_BYTES = 64 * 1024
@@ -73,10 +74,6 @@ def _from_command(command: list[str], what: str) -> str:
     return done.stdout[:MAX_BYTES].decode(errors="replace").strip()
 
 
-class UnknownSecret(ValueError):
-    """A sentinel stands where no secret is stored."""
-
-
 def redacted(parsed: dict[str, Any]) -> dict[str, Any]:
     """Returns a copy with the sentinel in place of every secret. References such as ``${NAME}`` are no secrets."""
     return _replaced(parsed, (), set(dict(secret_values(parsed))))
@@ -103,11 +100,12 @@ def redact_raw(raw: str, parsed: dict[str, Any]) -> str:
 
 
 def restored(incoming: Any, stored: Any, path: KeyPath = ()) -> Any:
-    """Returns the values with stored secrets in place of sentinels. It raises UnknownSecret where none is stored."""
+    """Returns the values with stored secrets in place of sentinels. It raises ConfigInvalid where none is stored."""
     if incoming == SENTINEL:
         if isinstance(stored, str):
             return stored
-        raise UnknownSecret(f"{format_path(path)}: there is no stored secret here; write the secret itself")
+        problem = "there is no stored secret here; write the secret itself"
+        raise ConfigInvalid([Issue(path=format_path(path), message=problem)])
     if isinstance(incoming, dict):
         below: dict[str, Any] = stored if isinstance(stored, dict) else {}
         return {key: restored(value, below.get(key, MISSING), (*path, key)) for key, value in incoming.items()}

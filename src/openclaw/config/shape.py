@@ -73,30 +73,6 @@ def shape_of(type_: Any) -> Shape:
     return Shape(type=type_)
 
 
-def plain(config: msgspec.Struct) -> dict[str, Any]:
-    """Returns the record as the file would have it: without unset keys, with free keys among the others."""
-    data: dict[str, Any] = {}
-    for field in msgspec.structs.fields(config):
-        value = getattr(config, field.name)
-        if value is None:
-            continue
-        if field.name == catch_all(type(config)):
-            data.update(_plain_value(value))
-        else:
-            data[field.encode_name] = _plain_value(value)
-    return data
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, msgspec.Struct):
-        return plain(value)
-    if isinstance(value, list):
-        return [_plain_value(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _plain_value(item) for key, item in value.items()}
-    return value
-
-
 def _field(field: msgspec.structs.FieldInfo) -> FieldShape:
     if field.default is not msgspec.NODEFAULT:
         default = field.default

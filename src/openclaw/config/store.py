@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import inspect
 import json
 import logging
@@ -11,19 +12,17 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.edit import (
+    added,
     editable,
-    filled_in,
     generated_token,
-    improves,
     merged_text,
     minimal_text,
-    new_mistakes,
     remove_value,
     set_value,
     with_secrets,
@@ -32,6 +31,7 @@ from openclaw.config.json5text import parse_source
 from openclaw.config.keypath import MISSING, KeyPath, format_path, get_path, parse_path
 from openclaw.config.load import Snapshot, parse_config, read_config
 from openclaw.config.schema import Config
+from openclaw.config.secrets import restored
 from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid
 from openclaw.paths import make_private_dir
 
@@ -238,23 +238,23 @@ class ConfigStore:
 
         def change(before: Snapshot) -> str:
             self._check_base(before, base_hash)
-            return merged_text(before, filled_in(patch, before.parsed))
+            return merged_text(before, restored(patch, before.parsed))
 
         return self._write(change)
 
-    def set_path(self, path: str | Sequence[str | int], value: Any) -> Snapshot:
+    def set_path(self, path: str, value: Any) -> Snapshot:
         """Sets one key, and makes the objects on the way to it."""
-        where = parse_path(path) if isinstance(path, str) else tuple(path)
+        where = parse_path(path)
 
         def change(before: Snapshot) -> str:
-            filled = filled_in(value, get_path(before.parsed, where, MISSING), where)
+            filled = restored(value, get_path(before.parsed, where, MISSING), where)
             return set_value(editable(before), where, filled)
 
         return self._write(change, repair=True)
 
-    def unset_path(self, path: str | Sequence[str | int]) -> Snapshot:
+    def unset_path(self, path: str) -> Snapshot:
         """Removes one key. It raises KeyError when the file does not have it."""
-        where = parse_path(path) if isinstance(path, str) else tuple(path)
+        where = parse_path(path)
 
         def change(before: Snapshot) -> str:
             if get_path(before.parsed, where, MISSING) is MISSING:
@@ -286,9 +286,10 @@ class ConfigStore:
             before = read_config(self.path, self._environ)
             text = change(before)
             after = parse_config(self.path, text, self._environ)
-            if not after.valid and not (repair and improves(before, after)):
+            improves = not added(before.issues, after.issues) and len(after.issues) < len(before.issues)
+            if not after.valid and not (repair and improves):
                 raise ConfigInvalid(after.issues)
-            if made := new_mistakes(before, after):
+            if made := added(before.mistakes, after.mistakes):
                 raise ConfigInvalid(made)
             if text != before.raw:
                 keep_backups(self.path)
@@ -344,12 +345,11 @@ def write_private(path: str, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if os.name == "posix":
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def keep_backups(path: str) -> None:
@@ -373,11 +373,6 @@ def keep_backups(path: str) -> None:
 def exclusive(path: str) -> Generator[None]:
     """Keeps other processes from writing this configuration, by a lock on its folder."""
     folder = make_private_dir(str(Path(path).parent))
-    try:
-        import fcntl
-    except ImportError:  # Windows has no such lock. The last writer wins there.
-        yield
-        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -13,8 +13,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from openclaw.clock import named_zone
-from openclaw.config.durations import duration_ms
+from openclaw.clock import duration_ms, named_zone
 from openclaw.config.keypath import KeyPath, get_path
 from openclaw.config.schema import Config
 from openclaw.config.schema.channels import Channels, DmPolicy, GroupPolicy

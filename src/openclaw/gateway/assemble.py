@@ -27,11 +27,12 @@ from openclaw.config.schema import Config
 from openclaw.config.store import ConfigStore, Derived
 from openclaw.gateway.auth.devices import Devices
 from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
-from openclaw.gateway.channel_services import ChannelRun, ChannelServices
+from openclaw.gateway.channel_run import ChannelRun
+from openclaw.gateway.channel_services import ChannelServices
+from openclaw.gateway.event_loop import LoopFairness, LoopLag
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.health import DiskCheck, Health, build_health
 from openclaw.gateway.http import monitoring, openai_chat, openai_responses, rpc, tools_invoke
-from openclaw.gateway.loop_fairness import LoopFairness
 from openclaw.gateway.methods import (
     agent,
     agents,
@@ -51,7 +52,7 @@ from openclaw.gateway.methods import (
 from openclaw.gateway.methods import config as config_methods
 from openclaw.gateway.methods import sessions as sessions_methods
 from openclaw.gateway.methods.exec_approvals import watch_approvals
-from openclaw.gateway.metrics import LoopLag, MeteredRun, Metrics
+from openclaw.gateway.metrics import Metrics, RunMetrics
 from openclaw.gateway.restart import Restart
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
@@ -62,18 +63,18 @@ from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
 from openclaw.memory.embedders import Embedders
 from openclaw.memory.search import AgentMemories
-from openclaw.models.base import ModelError
+from openclaw.models.base import Model, ModelError
 from openclaw.models.calls import ModelCalls
 from openclaw.models.catalogue import Catalogue, UnknownModel
-from openclaw.models.detect import FoundServer, find_servers
+from openclaw.models.detect import find_models
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
+from openclaw.sessions.prompt_prefix import SessionNotes
 from openclaw.sessions.search import SearchIndex
-from openclaw.sessions.typed_text import SessionNotes
-from openclaw.storage.files.blobs import FileBlobStore
+from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
@@ -109,20 +110,8 @@ async def open_gateway(
     state_dir: str, config: ConfigStore, clock: Clock, environ: Mapping[str, str] = os.environ
 ) -> Gateway:
     """Opens the stores and builds the parts. Nothing listens and nothing runs yet."""
-    current = config.current
-    await _migrate(state_dir, current, clock)
-    sessions = await FileSessionStore.open(
-        state_dir, clock=clock, store_template=current.session.store, agent_ids=agent_ids(current)
-    )
-    found = await _servers_here(current, environ, state_dir)
-
-    def wake(run_id: str, text: str) -> None:
-        gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
-
+    await _migrate(state_dir, config.current, clock)
     keys = Keys(environ, state_dir=state_dir, clock=clock)
-    questions = ApprovalJournal(state_dir)
-    await questions.load()
-    approvals = Approvals(clock, questions)
     metrics, loop_fairness = Metrics(), LoopFairness()
 
     def count_failure(error: ModelError) -> None:
@@ -131,7 +120,39 @@ async def open_gateway(
     model_calls = ModelCalls(
         keys, lambda: config.current, clock, state_dir, take_turn=loop_fairness.enter, failed=count_failure
     )
-    runtime = Runtime(
+    memories = AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ))
+    runtime = await open_runtime(state_dir, config, clock, environ, model_calls, memories)
+    gateway = build_gateway(runtime, metrics, loop_fairness, environ)
+    gateway.model_calls = model_calls
+
+    def wake(run_id: str, text: str) -> None:
+        gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
+
+    runtime.wake = wake
+    watch_approvals(gateway)
+    watch_compactions(runtime)
+    await asyncio.to_thread(load_extensions, config.current, runtime.hooks)
+    add_message_flow(gateway)
+    return gateway
+
+
+async def open_runtime(
+    state_dir: str,
+    config: ConfigStore,
+    clock: Clock,
+    environ: Mapping[str, str],
+    model_calls: ModelCalls,
+    memories: AgentMemories,
+) -> Runtime:
+    """Opens the stores, and makes what runs use beside them."""
+    current = config.current
+    sessions = await FileSessionStore.open(
+        state_dir, clock=clock, store_template=current.session.store, agent_ids=agent_ids(current)
+    )
+    found = await _models_here(current, environ, state_dir)
+    questions = ApprovalJournal(state_dir)
+    await questions.load()
+    return Runtime(
         state_dir=Path(state_dir),
         clock=clock,
         config=config,
@@ -144,10 +165,10 @@ async def open_gateway(
         notes=SessionNotes(clock, lambda: user_zone(config.current)),
         call_model=model_calls.call,
         snapshots=WorkspaceSnapshots(state_dir, clock),
-        approvals=approvals,
+        approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
-        wake=wake,
-        memories=AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ)),
+        wake=None,
+        memories=memories,
         hooks=CompactionHooks(),
         derived=Derived(),
         prompts=PromptCache(),
@@ -157,44 +178,12 @@ async def open_gateway(
         spending=Spending(),
         deadlines=Deadlines(),
     )
-    gateway = build_gateway(runtime, metrics, loop_fairness, environ)
-    gateway.model_calls = model_calls
-    watch_approvals(gateway, approvals)
-    watch_compactions(runtime)
-    await asyncio.to_thread(load_extensions, current, runtime.hooks)
-    gateway.dispatcher = Dispatcher(runtime, lambda record: observe(gateway, record))
-    gateway.notices = Notices(
-        runtime,
-        gateway.dispatcher,
-        publish=gateway.broadcaster.publish,
-        wake_delivery=lambda: gateway.channel_services.delivery.wake() if gateway.channel_services else None,
-        spawn=gateway.spawn,
-    )
-    commands = CommandContext(
-        runtime=runtime,
-        dispatcher=gateway.dispatcher,
-        notices=gateway.notices,
-        restart=gateway.restart.schedule,
-        environ=environ,
-    )
-    gateway.pipeline = Pipeline(runtime, gateway.dispatcher, gateway.pairing, gateway.notices, commands, gateway.spawn)
-    gateway.channel_services = ChannelServices(
-        kinds=channel_kinds(),
-        config=config,
-        clock=clock,
-        state_dir=state_dir,
-        ledger=runtime.ledger,
-        blobs=runtime.blobs,
-        receive=gateway.pipeline.receive,
-        notice=gateway.pipeline.notice,
-    )
-    return gateway
 
 
 def build_gateway(
     runtime: Runtime, metrics: Metrics, loop_fairness: LoopFairness, environ: Mapping[str, str]
 ) -> Gateway:
-    """The parts that serve clients, without runs and channels."""
+    """The parts that serve clients and channels, without runs."""
     clock, state_dir = runtime.clock, str(runtime.state_dir)
     broadcaster, disk = Broadcaster(), DiskCheck(state_dir, clock)
 
@@ -219,15 +208,57 @@ def build_gateway(
         loop_fairness=loop_fairness,
         search=SearchIndex(state_dir, visible_text),
     )
+    gateway.channel_services = ChannelServices(
+        runtime,
+        channel_kinds(),
+        receive=lambda inbound: gateway.pipeline.receive(inbound),
+        notice=lambda inbound: gateway.pipeline.notice(inbound),
+    )
     return gateway
+
+
+def add_message_flow(gateway: Gateway) -> None:
+    """Makes the way of a message through the Gateway: the pipeline, the runs and the notices."""
+    runtime = gateway.runtime
+    dispatcher = Dispatcher(runtime, lambda record: observers_of(gateway, record))
+    notices = Notices(
+        runtime,
+        dispatcher,
+        publish=gateway.broadcaster.publish,
+        wake_delivery=lambda: gateway.channel_services.delivery.wake(),
+        spawn=gateway.spawn,
+    )
+    commands = CommandContext(
+        runtime=runtime,
+        dispatcher=dispatcher,
+        notices=notices,
+        restart=gateway.restart.schedule,
+        environ=gateway.environ,
+    )
+    gateway.dispatcher, gateway.notices = dispatcher, notices
+    gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn)
+
+
+def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:
+    """Returns who is told of the run: the metrics, the clients, and the channel that its reply goes to."""
+
+    def verbose() -> str:
+        return record.verbose or gateway.runtime.config.current.agents.defaults.verbose_default or "off"
+
+    def notice(name: str, text: str) -> None:
+        gateway.spawn(gateway.notices.beside_run(record, name, text))
+
+    stream = RunStream(record, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
+    observers: list[Observer] = [RunMetrics(record, gateway.metrics), stream]
+    if is_delivered(record.row.route):
+        observers.append(ChannelRun(record, gateway.channel_services, gateway.runtime.config.current))
+    return observers
 
 
 class CurrentCatalogue:
     """Returns the models of the current configuration, made anew when the configuration has changed."""
 
-    def __init__(
-        self, config: ConfigStore, environ: Mapping[str, str], found: list[FoundServer], state_dir: str
-    ) -> None:
+    def __init__(self, config: ConfigStore, environ: Mapping[str, str], found: list[Model], state_dir: str) -> None:
         self._config = config
         self._environ = environ
         self._found = found
@@ -258,38 +289,23 @@ async def _migrate(state_dir: str, config: Config, clock: Clock) -> None:
         log.warning("older sessions: %s", problem)
 
 
-async def _servers_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[FoundServer]:
-    """The model servers on this machine. They are searched for only when the configuration names no model."""
+async def _models_here(config: Config, environ: Mapping[str, str], state_dir: str) -> list[Model]:
+    """The models of servers on this machine. They are searched for only when the configuration names no model."""
     chosen = Catalogue(config, environ, state_dir=state_dir)
     try:
         explicit = chosen.default_for(config, default_agent_id(config)).api != "local"
     except UnknownModel:
         explicit = True
-    return [] if explicit else await find_servers(environ)
-
-
-def observe(gateway: Gateway, record: RunRecord) -> Observer:
-    def verbose() -> str:
-        return record.verbose or gateway.runtime.config.current.agents.defaults.verbose_default or "off"
-
-    def notice(name: str, text: str) -> None:
-        gateway.spawn(gateway.notices.beside_run(record, name, text))
-
-    shown: Observer = RunStream(record, gateway.broadcaster, gateway.runtime.clock, verbose, notice=notice)
-    if gateway.channel_services is not None and is_delivered(record.row.route):
-        shown = ChannelRun(record, shown, gateway.channel_services, gateway.runtime.config.current)
-    return MeteredRun(record, shown, gateway.metrics)
+    return [] if explicit else await find_models(environ)
 
 
 async def close_gateway(gateway: Gateway) -> None:
     """Closes the parts in the order of the flow: runs first, because they still write to the stores."""
     await gateway.pipeline.close()
     await gateway.dispatcher.stop()
-    if gateway.channel_services is not None:
-        await gateway.channel_services.stop()
+    await gateway.channel_services.stop()
     await gateway.stop()
-    if gateway.runtime.approvals is not None:
-        await gateway.runtime.approvals.close()
+    await gateway.runtime.approvals.close()
     await gateway.runtime.processes.close()
     await gateway.runtime.memories.close()
     await gateway.model_calls.close()

@@ -15,9 +15,8 @@ from openclaw.config.store import reload_action
 from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
 from openclaw.paths import sessions_dir
-from openclaw.sessions.archive import INTERVAL_S as ARCHIVE_INTERVAL_S
-from openclaw.sessions.archive import compress_old
 from openclaw.sessions.keys import canonical_key, shown_key
+from openclaw.storage.base import Compressed
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from openclaw.gateway.auth.devices import Devices
     from openclaw.gateway.auth.shared_auth import FailedAuthLimiter
     from openclaw.gateway.channel_services import ChannelServices
+    from openclaw.gateway.event_loop import LoopFairness, LoopLag
     from openclaw.gateway.health import DiskCheck, Health
-    from openclaw.gateway.loop_fairness import LoopFairness
-    from openclaw.gateway.metrics import LoopLag, Metrics
+    from openclaw.gateway.metrics import Metrics
     from openclaw.gateway.restart import Restart
     from openclaw.gateway.server.events import Broadcaster, Client
     from openclaw.gateway.server.presence import Presence
@@ -43,8 +42,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 HEALTH_INTERVAL_S = 60.0
 SEARCH_INTERVAL_S = 300.0
-FIRST_ARCHIVE_S = 3.0
-"""Old transcripts are first compressed this long after the start, so that the start is not slowed down."""
+ARCHIVE_INTERVAL_S = 3600.0
+PRUNE_INTERVAL_S = 24 * 3600.0
+FIRST_CLEANUP_S = 3.0
+"""What is old is first compressed or removed this long after the start, so that the start is not slowed down."""
+DAY_MS = 86_400_000
+LEDGER_DAYS = 90
+"""The ledger keeps a message for this many days after its end."""
 PRESENCE_DELAY_S = 0.05
 """Presence changes are collected for this long, so that many connections at once cause one event."""
 
@@ -75,6 +79,8 @@ class Gateway:
     loop_lag: LoopLag
     loop_fairness: LoopFairness
     search: SearchIndex
+    channel_services: ChannelServices = field(init=False)
+    """The channels and the worker that delivers to them."""
     model_calls: ModelCalls = field(init=False)
     """The HTTP connections to the providers."""
     dispatcher: Dispatcher = field(init=False)
@@ -83,8 +89,6 @@ class Gateway:
     """What the Gateway itself says in chats."""
     pipeline: Pipeline = field(init=False)
     """The one way in for messages."""
-    channel_services: ChannelServices | None = None
-    """The channels and the worker that delivers to them."""
     given_secret: SharedSecret | None = None
     """The secret from the command line. It wins over the configuration while this process runs."""
     started_at: int = field(init=False)
@@ -204,7 +208,8 @@ class Gateway:
             asyncio.create_task(self.loop_lag.watch(), name="loop lag"),
             self._every(TICK_INTERVAL_MS / 1000, self._tick, name="gateway tick"),
             self._every(HEALTH_INTERVAL_S, self.health.refresh, name="gateway health"),
-            self._every(ARCHIVE_INTERVAL_S, self._compress_old, name="old transcripts", first=FIRST_ARCHIVE_S),
+            self._every(ARCHIVE_INTERVAL_S, self.compress_old, name="old transcripts", first=FIRST_CLEANUP_S),
+            self._every(PRUNE_INTERVAL_S, self._prune_ledger, name="old messages", first=FIRST_CLEANUP_S),
             self._every(SEARCH_INTERVAL_S, self._update_search, name="search index"),
         ]
         self.ready = True
@@ -243,9 +248,21 @@ class Gateway:
     async def _update_search(self) -> None:
         await asyncio.to_thread(self.search.update, self.transcript_folders())
 
-    async def _compress_old(self) -> None:
-        runtime = self.runtime
-        await compress_old(runtime.transcripts, self.agent_ids(), runtime.config.current, runtime.clock.now_ms())
+    async def compress_old(self, after_days: int | None = None) -> Compressed:
+        """Compresses a bounded number of old transcripts. The next call goes on with the rest.
+
+        ``after_days`` None takes the configured age; 0 or less compresses nothing.
+        """
+        days = self.runtime.config.current.session.archive.after_days if after_days is None else after_days
+        if days <= 0:
+            return Compressed()
+        before = self.runtime.clock.now_ms() - days * DAY_MS
+        return await self.runtime.transcripts.compress(self.agent_ids(), before)
+
+    async def _prune_ledger(self) -> None:
+        before = self.runtime.clock.now_ms() - LEDGER_DAYS * DAY_MS
+        while await self.runtime.ledger.prune(before):
+            pass  # Each call removes a few messages, so that others need not wait for the ledger.
 
     async def _deliver_restart_note(self) -> None:
         note = await self.restart.take_note()

@@ -90,7 +90,7 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
     config = gateway.runtime.config.current
     began, now = gateway.runtime.clock.monotonic(), gateway.runtime.clock.now_ms()
     default = default_agent_id(config)
-    channels = by_channel(gateway.channel_services.channels if gateway.channel_services else None)
+    channels = by_channel(gateway.channel_services.channels)
     agents: list[dict[str, Any]] = []
     for agent_id in gateway.agent_ids():
         listed = agent_config(config, agent_id)

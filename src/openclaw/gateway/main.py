@@ -26,10 +26,10 @@ from openclaw.config.store import ConfigInvalid, ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.gateway import Gateway
+from openclaw.gateway.logs import Logs
 from openclaw.gateway.methods.exec_approvals import tell_lost
 from openclaw.gateway.server.server import Server, StartRefused, bind_host, serve
-from openclaw.logs import Logs
-from openclaw.paths import DEFAULT_PORT, config_path, make_private_dir, state_dir
+from openclaw.paths import config_path, make_private_dir, state_dir
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 
 log = logging.getLogger("openclaw.gateway")
@@ -43,6 +43,8 @@ class Options(msgspec.Struct, kw_only=True):
     token: str | None = None
     password: str | None = None
     auth: str | None = None
+    allow_unconfigured: bool = False
+    """Start whatever ``gateway.mode`` says."""
     verbose: bool = False
 
 
@@ -103,13 +105,10 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
             f"{config.path} is not valid, and there is no earlier good version:\n{lines}\nMend it, then start again."
         ) from None
     wanted = config.current.gateway
-    if wanted.mode == "remote":
+    if wanted.mode == "remote" and not options.allow_unconfigured:
         raise CannotStart("gateway.mode is `remote`: this machine uses another Gateway. Set gateway.mode to `local`.")
     host = bind_host(options.bind or wanted.bind, wanted.custom_bind_host)
-    port = options.port
-    if port is None:
-        from_environment = os.environ.get("OPENCLAW_GATEWAY_PORT", "").strip()
-        port = int(from_environment) if from_environment.isdigit() else wanted.port or DEFAULT_PORT
+    port = wanted.port if options.port is None else options.port
     logs = Logs.start(state, config.current.logging, verbose=options.verbose)
     try:
         secret = given_secret(config.current, options)
@@ -147,8 +146,7 @@ async def serving(
         gateway.dispatcher.start_unfinished()
         await tell_lost(gateway)
         await gateway.pipeline.recover()
-        if gateway.channel_services is not None:
-            await gateway.channel_services.start()
+        await gateway.channel_services.start()
         yield gateway, server
         restart = gateway.restart.requested.is_set()
         await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)

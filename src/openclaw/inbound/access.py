@@ -48,8 +48,6 @@ Access: TypeAlias = Allow | Drop | Pair
 
 
 class GroupRules(msgspec.Struct, frozen=True, kw_only=True):
-    listed_only: bool
-    """Only groups on the list are heard."""
     allowed: bool
     require_mention: bool
 
@@ -57,7 +55,6 @@ class GroupRules(msgspec.Struct, frozen=True, kw_only=True):
 class SenderRights(msgspec.Struct, frozen=True, kw_only=True):
     """What a sender may do besides talking."""
 
-    sender_id: str
     authorised: bool
     """The sender may use commands and directives."""
     owner: bool
@@ -77,7 +74,6 @@ def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
     topic = _topic(own, inbound) or _topic(rest, inbound)
     wishes = [found.require_mention for found in (topic, own, rest) if found]
     return GroupRules(
-        listed_only=bool(settings.groups),
         allowed=not settings.groups or own is not None or rest is not None,
         require_mention=next((wish for wish in wishes if wish is not None), True),
     )
@@ -90,9 +86,8 @@ def sender_rights(
     commands: Commands,
 ) -> SenderRights:
     ids = sender_ids(inbound)
-    sender = next(iter(ids), "")
     if inbound.channel.strip().lower() in OPERATOR_CHANNELS:
-        return SenderRights(sender_id=sender, authorised=True, owner=True)
+        return SenderRights(authorised=True, owner=True)
     people = _known(settings.channel, settings.allow_from) | _known(settings.channel, allow_store)
     configured = _owners_of_channel(commands.owner_allow_from, settings.channel)
     owners = configured or people - {"*"}
@@ -101,7 +96,6 @@ def sender_rights(
     else:
         passes = settings.channel not in _OWNER_ENFORCED or not people or _admits(people, ids)
     return SenderRights(
-        sender_id=sender,
         authorised=passes and command_authorised(inbound, settings, allow_store, commands),
         owner="*" in configured or not owners.isdisjoint(ids),
     )

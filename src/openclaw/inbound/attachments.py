@@ -16,6 +16,7 @@ import msgspec
 from openclaw.config.agents import workspace_dir
 from openclaw.inbound.message import Inbound, Media
 from openclaw.tools.base import ToolError
+from openclaw.tools.images import sniff_image
 from openclaw.tools.opener import PathOpener
 
 if TYPE_CHECKING:
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 5_000_000
 _DATA_URL = re.compile(r"^data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*;base64,", re.IGNORECASE)
-_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF87a", "image/gif"),
-    (b"GIF89a", "image/gif"),
-)
 
 
 class Attachment(msgspec.Struct, rename="camel", kw_only=True):
@@ -76,16 +71,6 @@ def _decoded(content: str, name: str) -> bytes:
     if len(data) > MAX_BYTES:
         raise BadAttachment(f"attachment {name}: exceeds size limit ({len(data)} > {MAX_BYTES} bytes)")
     return data
-
-
-def sniff_image(data: bytes) -> str | None:
-    """Returns the type of a picture by its content. What the sender claims is not asked."""
-    for signature, mime in _SIGNATURES:
-        if data.startswith(signature):
-            return mime
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return None
 
 
 FOLDER = "media/inbound"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from openclaw.inbound.commands.registry import Command, Enabled, always, find
+from openclaw.inbound.commands.registry import Command, find
 from openclaw.inbound.prompt_text import CURRENT_MARKER
 
 ABORT_WORDS: frozenset[str] = frozenset({"stop", "esc", "abort", "wait", "exit", "interrupt"})
@@ -106,7 +106,7 @@ def _called(line: str, bot_username: str | None) -> Called | None:
     words = _COMMAND.fullmatch(line)
     command = find(words[1]) if words else None
     args = (words[2] or "").strip() if words else ""
-    if command is None or (args and not command.takes_arguments):
+    if command is None or (args and not command.usage):
         return None
     return Called(command, args)
 
@@ -114,19 +114,12 @@ def _called(line: str, bot_username: str | None) -> Called | None:
 # Questions
 
 
-def has_control_command(text: str, *, enabled: Enabled = always, bot_username: str | None = None) -> bool:
-    """Whether the message begins as a command that exists and is switched on."""
-    called = _called(text.strip().partition("\n")[0].strip(), bot_username)
-    return called is not None and enabled(called.command)
-
-
-def is_control_message(text: str, listening: Listening = DIRECT_CHAT, *, enabled: Enabled = always) -> bool:
-    """Whether the message is a command or a word that stops the run. Such messages never wait."""
+def is_control_message(text: str, listening: Listening = DIRECT_CHAT) -> bool:
+    """Whether the message begins as a command, or is a word that stops the run. Such messages never wait."""
     if is_abort(text, listening):
         return True
-    return "/" in text and has_control_command(
-        command_body(text, listening), enabled=enabled, bot_username=listening.bot_username
-    )
+    line = command_body(text, listening).partition("\n")[0] if "/" in text else ""
+    return _called(line.strip(), listening.bot_username) is not None
 
 
 def is_abort(text: str, listening: Listening = DIRECT_CHAT) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 
@@ -17,21 +17,23 @@ log = logging.getLogger("openclaw.inbound.debounce")
 
 Key: TypeAlias = tuple[str, str, str, str, str]
 Deliver: TypeAlias = Callable[[list[Inbound]], Awaitable[None]]
-T = TypeVar("T")
 
 WINDOWS_AT_MOST = 5
 """After this many windows a sender is answered, even if more texts keep coming."""
 MOST_MESSAGES = 20
 MOST_CHARS = 20_000
+_TAKEN_FROM_THE_LATEST = (
+    *("quoted", "thread_label", "thread_starter", "parent_session_key", "conversation_label"),
+    *("group_subject", "group_channel", "group_space", "group_members"),
+)
+"""Fields of a joined message that come from the latest message that has them."""
 MOST_WAITING = 1000
 """The limit of messages held back in all conversations. Beyond it the oldest are handed on early."""
 
 
-def debounce_ms(settings: InboundDebounce, channel: str, override: int | None = None) -> int:
-    """Returns the override, else the channel's window, else the general one. 0 means off."""
-    own = settings.by_channel.get(channel.strip().lower())
-    chosen = override if override is not None else own if own is not None else settings.debounce_ms
-    return max(0, int(chosen))
+def debounce_ms(settings: InboundDebounce, channel: str) -> int:
+    """Returns the channel's window, else the general one. 0 means off."""
+    return max(0, settings.by_channel.get(channel.strip().lower(), settings.debounce_ms))
 
 
 def conversation_of(inbound: Inbound) -> Key | None:
@@ -49,9 +51,10 @@ def merged(items: list[Inbound]) -> Inbound:
     if len(items) == 1:
         return newest
 
-    def latest(read: Callable[[Inbound], T | None]) -> T | None:
-        return next((value for item in reversed(items) if (value := read(item)) is not None), None)
-
+    latest = {
+        name: next((value for item in reversed(items) if (value := getattr(item, name)) is not None), None)
+        for name in _TAKEN_FROM_THE_LATEST
+    }
     return msgspec.structs.replace(
         newest,
         text="\n".join(item.text for item in items if item.text.strip()),
@@ -60,23 +63,14 @@ def merged(items: list[Inbound]) -> Inbound:
         mentioned=any(item.mentioned for item in items),
         mentions_others=any(item.mentions_others for item in items),
         can_detect_mention=any(item.can_detect_mention for item in items),
-        quoted=latest(lambda item: item.quoted),
         untrusted=tuple(dict.fromkeys(line for item in items for line in item.untrusted)),
-        thread_label=latest(lambda item: item.thread_label),
-        thread_starter=latest(lambda item: item.thread_starter),
-        parent_session_key=latest(lambda item: item.parent_session_key),
-        group_subject=latest(lambda item: item.group_subject),
-        group_channel=latest(lambda item: item.group_channel),
-        group_space=latest(lambda item: item.group_space),
-        group_members=latest(lambda item: item.group_members),
-        conversation_label=latest(lambda item: item.conversation_label),
+        **latest,
     )
 
 
 class _Waiting:
     def __init__(self, now: float) -> None:
         self.items: list[Inbound] = []
-        self.receipts: list[asyncio.Future[bool]] = []
         self.since = now
         self.due = now
         self.chars = 0
@@ -97,39 +91,36 @@ class Debouncer:
         clock: Clock,
         window_ms: Callable[[Inbound], int],
         is_control: Callable[[str], bool],
-        on_error: Callable[[Exception, list[Inbound]], None] | None = None,
     ) -> None:
         self._deliver = deliver
         self._clock = clock
         self._window_ms = window_ms
         self._is_control = is_control
-        self._on_error = on_error or _report
         self._waiting: dict[Key, _Waiting] = {}
         self._held = 0
         self._last: dict[Key, asyncio.Task[None]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    def add(self, item: Inbound) -> asyncio.Future[bool]:
-        """Takes a message. The future tells when it was handed on, and whether that succeeded."""
-        receipt: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    def add(self, item: Inbound) -> asyncio.Task[None] | None:
+        """Takes a message. Returns the task that hands it on, or None for a message that waits for more.
+
+        The task raises what ``deliver`` raises. For a message that waits, the error is logged.
+        """
         key = conversation_of(item)
         window = 0 if self._closed else self._window_ms(item)
         if key is None or window <= 0 or not self._may_wait(item):
-            if key is not None:
+            if key in self._waiting:
                 self._flush(key)
-            self._start(key, [item], [receipt])
-            return receipt
+            return self._start(key, [item])
         waiting = self._waiting.get(key)
         if waiting is not None and item.message_id and item.message_id in [held.message_id for held in waiting.items]:
-            # The channel delivered the message a second time.
-            waiting.receipts.append(receipt)
-            return receipt
+            return None  # The channel delivered the message a second time.
         if waiting is not None and _does_not_fit(waiting, item):
             self._flush(key)
             waiting = None
-        self._hold(key, waiting, item, receipt, window / 1000)
-        return receipt
+        self._hold(key, waiting, item, window / 1000)
+        return None
 
     async def close(self) -> None:
         """Hands on everything that waits and returns once it has arrived. Later messages do not wait."""
@@ -137,7 +128,7 @@ class Debouncer:
         for key in list(self._waiting):
             self._flush(key)
         while self._under_way:
-            await asyncio.gather(*self._under_way)
+            await asyncio.gather(*self._under_way, return_exceptions=True)
 
     def _may_wait(self, item: Inbound) -> bool:
         """Whether the item may be joined with others. A forwarded text keeps its own heading, so it may not."""
@@ -147,14 +138,11 @@ class Debouncer:
             return bool(item.media)
         return not self._is_control(item.text)
 
-    def _hold(
-        self, key: Key, waiting: _Waiting | None, item: Inbound, receipt: asyncio.Future[bool], window: float
-    ) -> None:
+    def _hold(self, key: Key, waiting: _Waiting | None, item: Inbound, window: float) -> None:
         now = self._clock.monotonic()
         if waiting is None:
             waiting = self._waiting[key] = _Waiting(now)
         waiting.items.append(item)
-        waiting.receipts.append(receipt)
         waiting.chars += len(item.text)
         waiting.due = min(now + window, waiting.since + window * WINDOWS_AT_MOST)
         self._held += 1
@@ -173,37 +161,24 @@ class Debouncer:
         self._flush(key)
 
     def _flush(self, key: Key) -> None:
-        waiting = self._waiting.pop(key, None)
-        if waiting is None:
-            return
+        waiting = self._waiting.pop(key)
         self._held -= len(waiting.items)
         if waiting.timer is not None:
             waiting.timer.cancel()
-        self._start(key, waiting.items, waiting.receipts)
+        self._start(key, waiting.items).add_done_callback(lambda done: _report(done, waiting.items))
 
-    def _start(self, key: Key | None, items: list[Inbound], receipts: list[asyncio.Future[bool]]) -> None:
-        earlier = self._last.get(key) if key is not None else None
-        task = asyncio.create_task(self._hand_on(earlier, items, receipts))
+    def _start(self, key: Key | None, items: list[Inbound]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._hand_on(self._last.get(key) if key is not None else None, items))
         self._under_way.add(task)
         if key is not None:
             self._last[key] = task
         task.add_done_callback(lambda done: self._ended(key, done))
+        return task
 
-    async def _hand_on(
-        self, earlier: asyncio.Task[None] | None, items: list[Inbound], receipts: list[asyncio.Future[bool]]
-    ) -> None:
+    async def _hand_on(self, earlier: asyncio.Task[None] | None, items: list[Inbound]) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
-        went_well = False
-        try:
-            await self._deliver(items)
-            went_well = True
-        except Exception as error:
-            self._on_error(error, items)
-        finally:
-            for receipt in receipts:
-                if not receipt.done():
-                    receipt.set_result(went_well)
+        await self._deliver(items)
 
     def _ended(self, key: Key | None, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)
@@ -218,6 +193,7 @@ def _does_not_fit(waiting: _Waiting, item: Inbound) -> bool:
     return item.quoted is not None and any(held.quoted not in (None, item.quoted) for held in waiting.items)
 
 
-def _report(error: Exception, items: list[Inbound]) -> None:
-    fields = {"channel": items[0].channel, "messages": [item.message_id for item in items]}
-    log.error("messages could not be handed on: %s", error, exc_info=error, extra={"fields": fields})
+def _report(task: asyncio.Task[None], items: list[Inbound]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        ids = ", ".join(item.message_id for item in items)
+        log.error("%s message %s could not be taken in: %s", items[0].channel, ids, error, exc_info=error)

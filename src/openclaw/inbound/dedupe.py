@@ -14,38 +14,18 @@ TTL_MS = 20 * 60_000
 KEEP = 5000
 
 
-def dedupe_key(
-    *,
-    channel: str,
-    message_id: str,
-    peer: str,
-    account_id: str = "",
-    session_key: str = "",
-    thread_id: str | int | None = None,
-) -> str | None:
-    """``channel|account|session|peer|thread|message id`` without empty parts, or None if too little is known."""
-    provider, message, where = channel.strip().lower(), message_id.strip(), peer.strip() or session_key.strip()
-    if not provider or not message or not where:
+def dedupe_key(inbound: Inbound) -> str | None:
+    """``channel|account|peer|thread|message id`` without empty parts, or None if too little is known."""
+    channel, message, peer = inbound.channel.strip().lower(), inbound.message_id.strip(), inbound.to or inbound.peer.id
+    if not channel or not message or not peer.strip():
         return None
-    thread = "" if thread_id is None else str(thread_id).strip()
-    parts = (provider, account_id.strip(), session_key.strip(), where, thread, message)
-    return "|".join(part for part in parts if part)
-
-
-def dedupe_key_of(inbound: Inbound, session_key: str = "") -> str | None:
-    return dedupe_key(
-        channel=inbound.channel,
-        account_id=inbound.account_id,
-        session_key=session_key,
-        peer=inbound.to or inbound.peer.id,
-        thread_id=inbound.thread_id,
-        message_id=inbound.message_id,
-    )
+    thread = "" if inbound.thread_id is None else str(inbound.thread_id).strip()
+    return "|".join(part for part in (channel, inbound.account_id.strip(), peer.strip(), thread, message) if part)
 
 
 def held_key(inbound: Inbound) -> str:
     """Returns the key under which a message waits in the ledger for more words of its sender."""
-    return dedupe_key_of(inbound) or f"{inbound.channel}|{inbound.account_id}|{inbound.peer.id}|{inbound.timestamp_ms}"
+    return dedupe_key(inbound) or f"{inbound.channel}|{inbound.account_id}|{inbound.peer.id}|{inbound.timestamp_ms}"
 
 
 def run_id_of(keys: Sequence[str], session_key: str) -> str:
@@ -62,10 +42,8 @@ class Dedupe:
     are only released.
     """
 
-    def __init__(self, ledger: Ledger, *, ttl_ms: int = TTL_MS, keep: int = KEEP) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._ttl_ms = ttl_ms
-        self._keep = keep
         self._under_way: set[str] = set()
 
     async def take(self, key: str | None) -> bool:
@@ -76,7 +54,7 @@ class Dedupe:
             return False
         self._under_way.add(key)
         try:
-            known = await self._ledger.seen(key, self._ttl_ms, self._keep, remember=False)
+            known = await self._ledger.seen(key, TTL_MS, KEEP, remember=False)
         except BaseException:
             self._under_way.discard(key)
             raise
@@ -84,12 +62,11 @@ class Dedupe:
             self._under_way.discard(key)
         return not known
 
-    async def keep(self, key: str | None) -> None:
-        if key is not None:
-            try:
-                await self._ledger.seen(key, self._ttl_ms, self._keep)
-            finally:
-                self._under_way.discard(key)
+    async def keep(self, key: str) -> None:
+        try:
+            await self._ledger.seen(key, TTL_MS, KEEP)
+        finally:
+            self._under_way.discard(key)
 
-    def release(self, key: str | None) -> None:
-        self._under_way.discard(key or "")
+    def release(self, key: str) -> None:
+        self._under_way.discard(key)

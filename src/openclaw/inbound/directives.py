@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from openclaw.config.durations import duration_ms
+from openclaw.clock import duration_ms
 from openclaw.inbound.commands.registry import COMMANDS, find
 from openclaw.inbound.prompt_text import CURRENT_MARKER
 from openclaw.models.thinking import LEVELS, parse_level
@@ -52,6 +52,7 @@ _QUEUE_OPTION = re.compile(r"(debounce|cap|drop)[=:](\S+)", re.IGNORECASE)
 _TOKEN = re.compile(rf"{_BLANK}(\S+)")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
 _HIDDEN = "\0"
+_SHORTCUTS = tuple(word for command in COMMANDS if command.shortcut for word in (command.name, *command.aliases))
 MAX_DIRECTIVES = 50
 """The most directives read in one message. Further ones stay text."""
 
@@ -140,7 +141,7 @@ class _Reader:
         self.text = text
         self.open = " " * begin + _CODE.sub(lambda code: _HIDDEN * len(code[0]), text[begin:])
         self.alias = _alias_pattern(aliases) if aliases else None
-        self.shortcut = _shortcut_pattern() if shortcuts else None
+        self.shortcut = _alias_pattern(_SHORTCUTS) if shortcuts else None
         self.found: dict[str, Level | ExecDirective | ModelDirective | QueueDirective] = {}
         self.shortcuts: list[str] = []
         self.spans: list[Span] = []
@@ -225,11 +226,6 @@ def _alias_pattern(aliases: tuple[str, ...]) -> re.Pattern[str]:
     longest_first = sorted(aliases, key=len, reverse=True)
     names = "|".join(re.escape(alias) for alias in longest_first)
     return re.compile(rf"{_SLASH}({names}){_END}(?:{_BLANK}:)?", re.IGNORECASE)
-
-
-def _shortcut_pattern() -> re.Pattern[str]:
-    names = tuple(word for command in COMMANDS if command.shortcut for word in (command.name, *command.aliases))
-    return _alias_pattern(names)
 
 
 def _read_queue(text: str, at: int) -> tuple[QueueDirective, int]:

@@ -142,16 +142,13 @@ class PendingHistory:
     def pending(self, key: str, limit: int) -> tuple[HistoryEntry, ...]:
         return tuple(self._pending.get(key, ())[-limit:]) if limit > 0 else ()
 
-    def clear(self, key: str, limit: int, used: Collection[HistoryEntry] | None = None) -> None:
-        """Forgets the messages after a run was started. With ``used``, messages that came in meanwhile stay."""
-        if limit <= 0 or key not in self._pending:
-            return
-        spent = {id(entry) for entry in used} if used is not None else None
-        left = [entry for entry in self._pending[key] if spent is not None and id(entry) not in spent]
-        if left:
+    def forget(self, key: str, used: Collection[HistoryEntry]) -> None:
+        """Forgets the messages that a run was told. Messages that came in meanwhile stay."""
+        spent = {id(entry) for entry in used}
+        if left := [entry for entry in self._pending.get(key, ()) if id(entry) not in spent]:
             self._pending[key] = left
         else:
-            del self._pending[key]
+            self._pending.pop(key, None)
 
 
 def history_limit(config: Config, settings: ChannelSettings) -> int:

@@ -10,9 +10,9 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.config.schema import Config
+from openclaw.inbound.access import ChannelSettings
 from openclaw.inbound.attachments import Image
 from openclaw.inbound.command_text import Listening
-from openclaw.inbound.directives import ExecField
 from openclaw.inbound.message import Inbound
 from openclaw.models.catalogue import Catalogue
 from openclaw.runs.dispatcher import Dispatcher
@@ -20,7 +20,7 @@ from openclaw.runs.queue import QueueWish
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import MessageFacts, Rotation, ensure_fresh
-from openclaw.storage.base import MessageBody
+from openclaw.storage.base import Accept, MessageBody
 
 if TYPE_CHECKING:
     from openclaw.inbound.notices import Notices
@@ -86,22 +86,6 @@ class CommandContext(msgspec.Struct, frozen=True, kw_only=True):
         return await self.runtime.sessions.get(session.agent_id, session.key)
 
 
-class Hints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Settings for one run. None of them is stored with the session."""
-
-    thinking: str | None = None
-    verbose: str | None = None
-    reasoning: str | None = None
-    elevated: str | None = None
-    elevated_allowed: bool = False
-    """Whether the sender may use elevated commands at all."""
-    exec: dict[ExecField, str] = {}
-    model: str | None = None
-    """``provider/model``."""
-    auth_profile: str | None = None
-    queue: QueueWish | None = None
-
-
 class Handled(msgspec.Struct, frozen=True, kw_only=True):
     """The message was a command. No model is asked."""
 
@@ -117,11 +101,11 @@ class Continue(msgspec.Struct, frozen=True, kw_only=True):
     """The message goes on to the agent."""
 
     text: str
-    hints: Hints = Hints()
+    settings: MessageBody = MessageBody()
+    """The settings found in the text. They count for this run only."""
+    queue: QueueWish | None = None
     side_replies: list[str] = []
     """These are sent at once, before the agent answers."""
-    new_session: bool = False
-    """The message began a new session. The text goes to the agent without history and without envelope."""
     greeting: bool = False
     """``text`` was written by the Gateway and not by the sender."""
 
@@ -159,6 +143,8 @@ class Incoming(msgspec.Struct, kw_only=True):
     """Where the reply goes."""
     inbound: Inbound | None = None
     """The message as its channel handed it in. It is None at the other doors."""
+    settings: ChannelSettings = ChannelSettings(channel="")
+    """The settings of the account that received ``inbound``."""
     reads_commands: bool = True
     """Whether commands and settings in the text are meant as such."""
     policy_channel: str | None = None
@@ -176,6 +162,21 @@ class Incoming(msgspec.Struct, kw_only=True):
     """The keys of the channel messages that it was made of."""
     watcher: str | None = None
     """The connection that follows the run."""
+
+    def for_ledger(self, session_id: str, body: MessageBody, run_id: str) -> Accept:
+        """Returns what the ledger keeps. With another run id than its own it is an extra line beside the message."""
+        session = self.facts.session
+        return Accept(
+            run_id=run_id,
+            dedupe_key=f"{self.source}|{run_id}",
+            agent_id=session.agent_id,
+            session_key=session.key,
+            session_id=session_id,
+            source=self.source,
+            route=self.route,
+            body=body,
+            dedupe_keys=self.dedupe_keys if run_id == self.run_id else (),
+        )
 
 
 async def current_session(

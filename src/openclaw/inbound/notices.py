@@ -44,7 +44,7 @@ class Notices:
         self._wake_delivery = wake_delivery
         self._spawn = spawn
 
-    async def say(self, message: Incoming, text: str | None, reason: str = "a command", *, ends: bool = True) -> bool:
+    async def say(self, message: Incoming, text: str | None, reason: ReasonCode, *, ends: bool = True) -> bool:
         """Writes the message and its answer to the ledger and tells everyone. Returns False if it was answered before.
 
         When ``text`` is None, nothing is said and the ledger says why. When ``ends`` is False, the text is an extra
@@ -56,24 +56,15 @@ class Notices:
             now = runtime.clock.now_ms()
             entry, _ = await ensure_fresh(runtime, session.agent_id, session.key, MessageFacts(), now)
         run_id = message.run_id if ends else str(uuid.uuid4())
-        accept = Accept(
-            run_id=run_id,
-            dedupe_key=f"{message.source}|{run_id}",
-            agent_id=session.agent_id,
-            session_key=session.key,
-            session_id=entry["sessionId"] if entry else "",
-            source=message.source,
-            route=message.route,
-            body=MessageBody(prompt=message.text),
-            dedupe_keys=message.dedupe_keys if ends else (),
-        )
+        session_id = entry["sessionId"] if entry else ""
+        accept = message.for_ledger(session_id, MessageBody(prompt=message.text), run_id)
         said = (text or "").strip()
         # One write does both. After a crash, a command that is accepted but not ended would be taken for a prompt.
         _, new = await self.post(
             accept,
             [said],
             state="answered" if said else "silent",
-            reason=Reason(ReasonCode.OTHER, reason),
+            reason=Reason(reason),
             result={"text": said} if said else None,
         )
         if new:
@@ -84,17 +75,8 @@ class Notices:
         """Says a line about a run in open chats and on the run's channel. The transcript does not keep it."""
         row = record.row
         if is_delivered(row.route):
-            accept = Accept(
-                run_id=run_id,
-                dedupe_key=f"notice|{run_id}",
-                agent_id=row.agent_id,
-                session_key=row.session_key,
-                session_id=row.session_id,
-                source=row.source,
-                route=row.route,
-                body=MessageBody(prompt=text),
-            )
-            await self.post(accept, [text])
+            notice = row.another(run_id, dedupe_key=f"notice|{run_id}", body=MessageBody(prompt=text))
+            await self.post(notice, [text])
         message = injected_message(text, self._runtime.clock.now_ms())
         self._tell(row.session_key, run_id, msgspec.to_builtins(message))
 

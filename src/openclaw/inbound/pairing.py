@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeAlias, cast
 from urllib.parse import unquote
 
@@ -59,6 +60,8 @@ class PairingStore:
         self._folder = Path(state_dir) / "credentials"
         self._clock = clock
         self._allowed: dict[str, tuple[_Mark, frozenset[str]]] = {}
+        self._changing = Lock()
+        """Held while a file is read and written anew. ``exclusive`` keeps other processes out, but not everywhere."""
 
     async def ask(self, channel: str, sender_id: str, meta: Mapping[str, str | None] | None = None) -> Asked | None:
         """Returns the sender's code, or None when too many requests are waiting."""
@@ -89,7 +92,7 @@ class PairingStore:
 
     def _ask(self, channel: str, sender_id: str, meta: Mapping[str, str | None]) -> Asked | None:
         path, now = self._path(channel, "pairing"), iso_utc(self._clock.now_ms())
-        with exclusive(str(path)):
+        with self._changing, exclusive(str(path)):
             requests = self._alive(path)
             known = next((request for request in requests if request.id == sender_id), None)
             if known is None and len(requests) >= MOST_PENDING:
@@ -112,7 +115,7 @@ class PairingStore:
     def _approve(self, code: str, channel: str | None) -> Approved | None:
         for name in [channel.strip().lower()] if channel else self._channels():
             path = self._path(name, "pairing")
-            with exclusive(str(path)):
+            with self._changing, exclusive(str(path)):
                 requests = self._alive(path)
                 found = next((request for request in requests if request.code == code), None)
                 if found is None:

@@ -7,10 +7,10 @@ reset → accept. The fields of ``Incoming`` decide what a step does for a messa
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 import msgspec
@@ -32,7 +32,7 @@ from openclaw.inbound.command_text import Listening, is_abort, is_control_messag
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
-from openclaw.inbound.dedupe import Dedupe, dedupe_key_of, held_key, run_id_of
+from openclaw.inbound.dedupe import Dedupe, dedupe_key, held_key, run_id_of
 from openclaw.inbound.gate import (
     PendingHistory,
     gate,
@@ -47,9 +47,7 @@ from openclaw.inbound.incoming import (
     Continue,
     Facts,
     Handled,
-    Hints,
     Incoming,
-    Outcome,
     current_session,
 )
 from openclaw.inbound.message import Inbound
@@ -60,11 +58,11 @@ from openclaw.inbound.prompt_text import (
     HistoryEntry,
     PromptParts,
     assemble_prompt,
+    channel_body,
     envelope_options,
     from_label,
     group_intro,
     is_empty,
-    make_bodies,
     stamped,
 )
 from openclaw.routing import Resolved, broadcast_routes, reply_route, resolve_route
@@ -72,16 +70,13 @@ from openclaw.runs.dispatcher import Dispatcher, Submission
 from openclaw.runs.queue import Ticket, queue_settings
 from openclaw.sessions.entry import SessionEntry, group_display_name
 from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.prompt_prefix import ABORT_NOTE, system_line
 from openclaw.sessions.reset import Rotation, touched
 from openclaw.sessions.send_policy import is_blocked
-from openclaw.sessions.typed_text import ABORT_NOTE, system_line
 from openclaw.storage import faults
-from openclaw.storage.base import Accept, MessageBody, StoredImage, Writing
+from openclaw.storage.base import MessageBody, ReasonCode, StoredImage
 
 log = logging.getLogger("openclaw.inbound")
-
-DENIED = "the session's send policy does not allow replies"
-UNANSWERED_COMMAND = "a command that has no answer, or that its sender may not give"
 
 
 class Blocked(msgspec.Struct, frozen=True):
@@ -122,11 +117,7 @@ class Pipeline:
         self._dedupe = Dedupe(runtime.ledger)
         self._history = PendingHistory()
         self._debouncer = Debouncer(
-            self._hand_on,
-            clock=runtime.clock,
-            window_ms=self._window,
-            is_control=is_control_message,
-            on_error=_report,
+            self._hand_on, clock=runtime.clock, window_ms=self._window, is_control=is_control_message
         )
 
     # From a channel
@@ -146,10 +137,10 @@ class Pipeline:
         if self._window(inbound) > 0:
             # It may wait for more words, so it is written down first. After a restart, ``recover`` hands it on.
             await self._runtime.ledger.hold(held_key(inbound), msgspec.json.encode(inbound))
-            self._debouncer.add(inbound)
-            return True
-        if not await self._debouncer.add(inbound):
-            raise OSError("the message could not be kept; see the log")
+        handing_on = self._debouncer.add(inbound)
+        if handing_on is not None:
+            # A channel that is stopped now does not cut off a message that is half accepted.
+            await asyncio.shield(handing_on)
         return True
 
     async def _hand_on(self, items: list[Inbound]) -> None:
@@ -157,7 +148,7 @@ class Pipeline:
 
         Dedupe comes this late, so that a message that could not be kept counts as new when it is delivered again.
         """
-        new = [(item, key) for item in items if await self._dedupe.take(key := dedupe_key_of(item))]
+        new = [(item, key) for item in items if await self._dedupe.take(key := dedupe_key(item))]
         keys = tuple(key for _, key in new if key is not None)
         try:
             if new:
@@ -175,11 +166,11 @@ class Pipeline:
 
     async def _addressed(self, inbound: Inbound, resolved: Resolved, keys: tuple[str, ...]) -> Incoming | None:
         """Applies the gate. Returns None for a message that is not meant for the agent; it is kept as context."""
-        runtime, config, settings = self._runtime, self._runtime.config.current, self._settings(inbound)
+        config, settings = self._runtime.config.current, self._settings(inbound)
         rights = sender_rights(inbound, settings, await self._pairing.allowed(inbound.channel), config.commands)
         patterns = mention_patterns(config, resolved.agent_id)
         listening = Listening(group=inbound.peer.kind != "direct", channel=inbound.channel, mentions=patterns)
-        entry = await runtime.sessions.get(resolved.agent_id, resolved.session_key)
+        entry = await self._runtime.sessions.get(resolved.agent_id, resolved.session_key)
         addressed = gate(
             inbound,
             patterns,
@@ -207,7 +198,19 @@ class Pipeline:
             native=inbound.native_command,
             listening=listening,
         )
-        return _from_channel(inbound, resolved, facts, keys)
+        return Incoming(
+            facts=facts,
+            text=inbound.text,
+            door="channel",
+            run_id=run_id_of(keys, resolved.session_key) if keys else str(uuid.uuid4()),
+            source=resolved.channel,
+            route=msgspec.to_builtins(reply_route(inbound, resolved)),
+            inbound=inbound,
+            settings=settings,
+            policy_channel=inbound.channel,
+            entry_fields=_entry_fields(inbound, resolved),
+            dedupe_keys=keys,
+        )
 
     async def _finish(self, message: Incoming, result: Result) -> bool:
         """Tells the channel what became of a message that starts no run. Returns whether its keys are on disk."""
@@ -220,9 +223,9 @@ class Pipeline:
                 await self.answer(message, result)
             case Blocked():
                 log.info("no run for %s: the session may not be sent to", message.facts.session.key)
-                await self._notices.say(message, None, DENIED)
+                await self._notices.say(message, None, ReasonCode.SEND_POLICY)
             case Empty():
-                await self._notices.say(message, NOTHING_TO_ANSWER, "nothing was written")
+                await self._notices.say(message, NOTHING_TO_ANSWER, ReasonCode.NOTHING_WRITTEN)
             case Accepted():
                 pass
         return True
@@ -233,8 +236,17 @@ class Pipeline:
             return
         resolved = resolve_route(self._runtime.config.current, inbound)
         facts = Facts(session=SessionRef(resolved.agent_id, resolved.session_key), channel=resolved.channel)
+        # The words of a stranger are not kept.
+        message = Incoming(
+            facts=facts,
+            text="",
+            door="channel",
+            run_id=str(uuid.uuid4()),
+            source=resolved.channel,
+            route=msgspec.to_builtins(reply_route(inbound, resolved)),
+        )
         text = pairing_reply(inbound.channel, sender_id, asked.code)
-        await self._notices.say(_from_channel(inbound, resolved, facts, ()), text, "a stranger asked to be let in")
+        await self._notices.say(message, text, ReasonCode.PAIRING)
 
     async def notice(self, inbound: Inbound) -> None:
         """Notes something that the agent learns at its next turn, such as a reaction."""
@@ -249,8 +261,10 @@ class Pipeline:
         for key, message in held:
             try:
                 await self._hand_on([msgspec.json.decode(message, type=Inbound)])
-            except msgspec.MsgspecError as error:
-                log.error("a message that was kept aside cannot be read and is given up: %s", error)
+            except OSError:
+                raise
+            except Exception:
+                log.exception("a message that was kept aside cannot be taken in and is given up")
             await self._runtime.ledger.let_go([key])
         return len(held)
 
@@ -270,31 +284,53 @@ class Pipeline:
 
     async def process(self, message: Incoming) -> Result:
         """Commands → send policy → reset → accept. The messages of a session pass in the order in which they came."""
-        async with self._in_order(message) as ticket:
-            known = await self._known(message)
-            if known is not None:
-                return Accepted(known)
-            outcome = await self._carry_out(message)
-            if isinstance(outcome, Handled):
-                return outcome
-            if await self._blocked(message):
-                return Blocked()
-            for number, reply in enumerate(outcome.side_replies):
-                await self._say_beside(message, reply, number)
-            entry, rotation = await self._session(message)
-            if message.inbound is not None and is_empty(message.inbound, outcome.text):
+        admission, key = self._dispatcher.admission, message.facts.session.key
+        if message.reads_commands and is_abort(message.text, message.facts.listening):
+            await admission.wait_for_earlier(key)
+            return await self._process(message, None)
+        ticket = await admission.admit(key)
+        try:
+            return await self._process(message, ticket)
+        finally:
+            ticket.done()
+
+    async def _process(self, message: Incoming, ticket: Ticket | None) -> Result:
+        """``ticket`` is the message's place in the admission. A word that stops the run has none."""
+        if (known := await self._known(message)) is not None:
+            return Accepted(known)
+        inbound, session, config = message.inbound, message.facts.session, self._runtime.config.current
+        outcome = Continue(text=message.text)
+        if message.reads_commands:
+            outcome = await handle_commands(message.facts, message.text, self._commands)
+        if isinstance(outcome, Handled):
+            return outcome
+        # Commands come before the send policy, so that a command can lift the block.
+        entry = await self._runtime.sessions.get(session.agent_id, session.key)
+        kind = inbound.peer.kind if inbound else None
+        if is_blocked(config.session.send_policy, session.key, entry, channel=message.policy_channel, chat_type=kind):
+            return Blocked()
+        for number, reply in enumerate(outcome.side_replies):
+            if inbound is None:
+                self._notices.show(session, f"{message.run_id}:{number}", reply)
+            else:
+                await self._notices.say(message, reply, ReasonCode.COMMAND_INSIDE, ends=False)
+        entry, rotation = await self._session(message)
+        pending: tuple[HistoryEntry, ...] = ()
+        if inbound is not None:
+            if is_empty(inbound, outcome.text):
                 return Empty()
-            pending = self._pending(message)
-            body = await self._body(message, outcome, entry, rotation, pending)
-            message.queue = outcome.hints.queue or message.queue
-            submission = await accept(message, body, self._runtime, self._dispatcher, ticket)
-            self._forget(message, pending)
-            return Accepted(submission, outcome.side_replies)
+            pending = self._history.pending(history_key(inbound), history_limit(config, message.settings))
+        body = await self._body(message, outcome, entry, rotation, pending)
+        message.queue = outcome.queue or message.queue
+        submission = await accept(message, body, self._runtime, self._dispatcher, ticket)
+        if inbound is not None:
+            self._history.forget(history_key(inbound), pending)
+        return Accepted(submission, outcome.side_replies)
 
     async def answer(self, message: Incoming, handled: Handled) -> str | None:
         """Waits for the answer of a command, says it and returns it."""
         reply = handled.reply if handled.later is None else await handled.later
-        await self._notices.say(message, reply, "a command" if reply else UNANSWERED_COMMAND)
+        await self._notices.say(message, reply, ReasonCode.COMMAND if reply else ReasonCode.COMMAND_UNANSWERED)
         return reply
 
     async def wake(self, run_id: str, text: str, own_id: str) -> None:
@@ -317,24 +353,13 @@ class Pipeline:
             reads_commands=False,
         )
         body = msgspec.structs.replace(row.body.wishes(), prompt=message.text)
-        async with self._in_order(message) as ticket:
-            await accept(message, body, self._runtime, self._dispatcher, ticket)
-
-    # The steps
-
-    @asynccontextmanager
-    async def _in_order(self, message: Incoming) -> AsyncGenerator[Ticket | None]:
-        """Waits until the earlier messages of the session are through. A word that stops the run gets no ticket."""
-        admission, key = self._dispatcher.admission, message.facts.session.key
-        if message.reads_commands and is_abort(message.text, message.facts.listening):
-            await admission.wait_for_earlier(key)
-            yield None
-            return
-        ticket = await admission.admit(key)
+        ticket = await self._dispatcher.admission.admit(row.session_key)
         try:
-            yield ticket
+            await accept(message, body, self._runtime, self._dispatcher, ticket)
         finally:
             ticket.done()
+
+    # The steps
 
     async def _known(self, message: Incoming) -> Submission | None:
         """Returns what became of a message with the same run id, or None for a message that seems new.
@@ -352,25 +377,6 @@ class Pipeline:
             record.watchers.add(message.watcher)
         return Submission(row, False, False, record)
 
-    async def _carry_out(self, message: Incoming) -> Outcome:
-        if message.reads_commands:
-            return await handle_commands(message.facts, message.text, self._commands)
-        allowed = message.door != "program" and elevated_allowed(self._runtime.config.current, message.facts)
-        return Continue(text=message.text, hints=Hints(elevated_allowed=allowed))
-
-    async def _blocked(self, message: Incoming) -> bool:
-        """Whether the send policy blocks the message. Commands pass before it, so that a command can lift the block."""
-        facts, inbound = message.facts, message.inbound
-        entry = await self._runtime.sessions.get(facts.session.agent_id, facts.session.key)
-        policy, kind = self._runtime.config.current.session.send_policy, inbound.peer.kind if inbound else None
-        return is_blocked(policy, facts.session.key, entry, channel=message.policy_channel, chat_type=kind)
-
-    async def _say_beside(self, message: Incoming, text: str, number: int) -> None:
-        if message.inbound is None:
-            self._notices.show(message.facts.session, f"{message.run_id}:{number}", text)
-        else:
-            await self._notices.say(message, text, "a command inside the message", ends=False)
-
     async def _session(self, message: Incoming) -> tuple[SessionEntry, Rotation | None]:
         facts = message.facts
         if message.door == "program":
@@ -380,21 +386,8 @@ class Pipeline:
         if rotation is not None and message.inbound is None:
             self._notices.announce(facts.session, rotation)
         elif rotation is not None:
-            await self._notices.say(message, rotation.marker_text, "a new session began", ends=False)
+            await self._notices.say(message, rotation.marker_text, ReasonCode.NEW_SESSION, ends=False)
         return entry, rotation
-
-    def _pending(self, message: Incoming) -> tuple[HistoryEntry, ...]:
-        """Returns what was said in the group since the last run."""
-        inbound = message.inbound
-        if inbound is None:
-            return ()
-        limit = history_limit(self._runtime.config.current, self._settings(inbound))
-        return self._history.pending(history_key(inbound), limit)
-
-    def _forget(self, message: Incoming, used: tuple[HistoryEntry, ...]) -> None:
-        if message.inbound is not None:
-            limit = history_limit(self._runtime.config.current, self._settings(message.inbound))
-            self._history.clear(history_key(message.inbound), limit, used)
 
     async def _body(
         self,
@@ -405,15 +398,16 @@ class Pipeline:
         pending: tuple[HistoryEntry, ...],
     ) -> MessageBody:
         """Makes the body of the run: the prompt, the settings found in the text and what came with the message."""
-        body, hints = message.body, outcome.hints
-        wishes = {name: getattr(hints, name) for name in Hints.__struct_fields__ if name != "queue"}
-        wishes = {name: value for name, value in wishes.items() if value}
-        if body.thinking:
-            wishes["thinking"] = body.thinking
+        body, settings = message.body, outcome.settings
+        found = {name: value for name, value in msgspec.structs.asdict(settings).items() if value}
+        found["thinking"] = body.thinking or settings.thinking
+        found["elevated_allowed"] = message.door != "program" and elevated_allowed(
+            self._runtime.config.current, message.facts
+        )
         if message.inbound is None:
-            return msgspec.structs.replace(body, prompt=self._prompt(message, outcome, entry), **wishes)
+            return msgspec.structs.replace(body, prompt=self._prompt(message, outcome, entry), **found)
         inbound = await within_reach(self._runtime, message.inbound, message.facts.session.agent_id)
-        mention = group_rules(self._settings(inbound), inbound).require_mention
+        mention = group_rules(message.settings, inbound).require_mention
         return msgspec.structs.replace(
             body,
             prompt=self._channel_prompt(inbound, outcome, entry, rotation, pending),
@@ -424,7 +418,7 @@ class Pipeline:
             ],
             message_ids=list(inbound.message_ids or ((inbound.message_id,) if inbound.message_id else ())),
             extra_system_prompt=group_intro(inbound, always_on=not needs_mention(entry, mention)),
-            **wishes,
+            **found,
         )
 
     def _prompt(self, message: Incoming, outcome: Continue, entry: SessionEntry) -> str:
@@ -446,7 +440,7 @@ class Pipeline:
         if not outcome.greeting:
             said = msgspec.structs.replace(inbound, text=outcome.text)
             options = envelope_options(self._runtime.config.current)
-            base = make_bodies(said, options, previous_ms=entry.get("updatedAt"), history=pending).body
+            base = channel_body(said, options, previous_ms=entry.get("updatedAt"), history=pending)
         new = rotation is not None or not entry.get("systemSent")
         return assemble_prompt(
             PromptParts(
@@ -462,26 +456,6 @@ class Pipeline:
 
 def _abort_note(entry: SessionEntry) -> str:
     return ABORT_NOTE if entry.get("abortedLastRun") else ""
-
-
-def _report(error: Exception, items: list[Inbound]) -> None:
-    ids = ", ".join(item.message_id for item in items)
-    log.error("%s message %s could not be taken in: %s", items[0].channel, ids, error, exc_info=error)
-
-
-def _from_channel(inbound: Inbound, resolved: Resolved, facts: Facts, keys: tuple[str, ...]) -> Incoming:
-    return Incoming(
-        facts=facts,
-        text=inbound.text,
-        door="channel",
-        run_id=run_id_of(keys, resolved.session_key) if keys else str(uuid.uuid4()),
-        source=resolved.channel,
-        route=msgspec.to_builtins(reply_route(inbound, resolved)),
-        inbound=inbound,
-        policy_channel=inbound.channel,
-        entry_fields=_entry_fields(inbound, resolved),
-        dedupe_keys=keys,
-    )
 
 
 def _entry_fields(inbound: Inbound, resolved: Resolved) -> dict[str, Any]:
@@ -534,36 +508,9 @@ async def accept(
 
     ``ticket`` is the message's place in the admission order.
     """
-    session = message.facts.session
-    entry, written = await touch_session(message, runtime)
-    images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
-    row = Accept(
-        run_id=message.run_id,
-        dedupe_key=f"{message.source}|{message.run_id}",
-        agent_id=session.agent_id,
-        session_key=session.key,
-        session_id=entry["sessionId"],
-        source=message.source,
-        route=message.route,
-        body=msgspec.structs.replace(body, images=[*body.images, *images]),
-        dedupe_keys=message.dedupe_keys,
-    )
-    channel = str(message.route.get("channel", message.source))
-    settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
-    submission = await dispatcher.submit(row, settings, message.watcher, ticket, written)
-    faults.point("ack")
-    return submission
-
-
-async def touch_session(message: Incoming, runtime: Runtime) -> tuple[SessionEntry, Writing | None]:
-    """Updates the session's entry with what the new message tells about it, and makes one if there is none.
-
-    The ``Writing`` must be on disk before the message is. Otherwise a power cut could keep the message and lose the id
-    of its new session.
-    """
     session, now = message.facts.session, runtime.clock.now_ms()
 
-    def change(entry: SessionEntry | None) -> SessionEntry:
+    def touch(entry: SessionEntry | None) -> SessionEntry:
         updated: dict[str, Any] = dict(entry or {})
         if "sessionId" not in updated:
             updated["sessionId"] = str(uuid.uuid4())
@@ -574,8 +521,16 @@ async def touch_session(message: Incoming, runtime: Runtime) -> tuple[SessionEnt
     sessions = runtime.sessions
     known, written = await sessions.get(session.agent_id, session.key), None
     if known is None or not (known.get("lastChannel") or known.get("chatType") or known.get("systemSent")):
-        entry, written = await sessions.write(session.agent_id, session.key, change)
+        # The message waits for this write. Otherwise a power cut could keep it and lose the id of its new session.
+        entry, written = await sessions.write(session.agent_id, session.key, touch)
     else:
-        entry = await sessions.update(session.agent_id, session.key, change, durable=False)
+        entry = await sessions.update(session.agent_id, session.key, touch, durable=False)
     assert entry is not None
-    return entry, written
+    images = [StoredImage(await runtime.blobs.put(image.data), image.mime_type) for image in message.images]
+    body = msgspec.structs.replace(body, images=[*body.images, *images])
+    channel = str(message.route.get("channel", message.source))
+    settings = queue_settings(runtime.config.current.messages.queue, entry, channel, message.queue)
+    accepted = message.for_ledger(entry["sessionId"], body, message.run_id)
+    submission = await dispatcher.submit(accepted, settings, message.watcher, ticket, written)
+    faults.point("ack")
+    return submission

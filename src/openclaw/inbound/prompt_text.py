@@ -12,7 +12,7 @@ import msgspec
 from openclaw.clock import iso_utc
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Media, Quoted, Sender
-from openclaw.sessions.typed_text import STAMPED
+from openclaw.sessions.prompt_prefix import STAMPED
 
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _US_ZONES = {
@@ -67,14 +67,11 @@ def envelope(
     sender: str = "",
     timestamp_ms: int | None = None,
     previous_ms: int | None = None,
-    host: str = "",
-    ip: str = "",
 ) -> str:
     """``[Signal Fam id:1 +5m Sun 2026-01-18 08:19 UTC] body``. ``previous_ms`` is the session's last activity."""
     parts = [channel_name(channel), heading_text(sender)]
     if options.elapsed and timestamp_ms is not None and previous_ms is not None and timestamp_ms >= previous_ms:
         parts.append(f"+{elapsed(timestamp_ms - previous_ms)}")
-    parts += [heading_text(host), heading_text(ip)]
     if options.timestamp and timestamp_ms:
         parts.append(stamp(timestamp_ms, options.zone))
     return f"[{' '.join(part for part in parts if part)}] {body}"
@@ -191,19 +188,6 @@ def from_label(inbound: Inbound) -> str:
     return f"{label} id:{person}" if person and label != person else label
 
 
-def conversation_label(inbound: Inbound) -> str:
-    """Returns the name of the conversation in listings."""
-    label = heading_text(inbound.conversation_label or "") or heading_text(inbound.thread_label or "")
-    if label:
-        return label
-    if inbound.peer.kind == "direct":
-        return _name(inbound.sender) or heading_text(inbound.sender.id) or heading_text(inbound.peer.id)
-    identity = heading_text(inbound.peer.id)
-    label = _group_name(inbound) or identity
-    worth_showing = identity.isdigit() or "@g.us" in identity
-    return f"{label} id:{identity}" if worth_showing and identity not in label else label
-
-
 def with_sender_line(body: str, inbound: Inbound) -> str:
     """Appends ``[from: Ana (A1)]`` to a group message when nothing in it says who speaks."""
     label = sender_label(inbound.sender)
@@ -236,38 +220,31 @@ _WORD = re.compile(r"\S+")
 _OTHER_BACKSLASH = re.compile(r"\\(?!n)|:\\")
 
 
-class Bodies(msgspec.Struct, frozen=True, kw_only=True):
-    body: str
-    """What the model reads: the history, then heading, sender, text and reply context."""
-    command_body: str
-    """What the person wrote."""
-    conversation_label: str
-
-
 class PromptParts(msgspec.Struct, frozen=True, kw_only=True):
     base: str
     """The body without commands and directives, or a greeting."""
     message_id: str = ""
     abort_note: str = ""
-    system_lines: Sequence[str] = ()
     untrusted: Sequence[str] = ()
     thread_starter: str = ""
     """It is set only for the first message of a session."""
     media: Sequence[Media] = ()
-    media_hint: str = ""
 
 
-def make_bodies(
+def channel_body(
     inbound: Inbound,
     options: EnvelopeOptions,
     *,
     previous_ms: int | None = None,
     history: Sequence[HistoryEntry] = (),
-) -> Bodies:
-    """Makes the texts of one channel message. ``previous_ms`` is the session's last activity before it."""
-    command_body = clean_text(inbound.text)
+) -> str:
+    """Returns what the model reads: the history, then heading, sender, text and reply context of one channel message.
+
+    ``previous_ms`` is the session's last activity before it.
+    """
+    written = clean_text(inbound.text)
     speaker = sender_label(inbound.sender) if inbound.peer.kind != "direct" else ""
-    said = command_body if command_body.strip() else " ".join(media_marks(inbound))
+    said = written if written.strip() else " ".join(media_marks(inbound))
     text = f"{_forward_heading(inbound)}{said}{reply_context(inbound.quoted)}"
     current = envelope(
         inbound.channel,
@@ -277,29 +254,21 @@ def make_bodies(
         timestamp_ms=inbound.timestamp_ms or None,
         previous_ms=previous_ms,
     )
-    wrapped = with_history(rendered_history(history, inbound, options), current)
-    return Bodies(
-        body=with_sender_line(wrapped, inbound),
-        command_body=command_body,
-        conversation_label=conversation_label(inbound),
-    )
+    return with_sender_line(with_history(rendered_history(history, inbound, options), current), inbound)
 
 
-def assemble_prompt(parts: PromptParts, *, joins_run: bool = False) -> str:
-    """Makes the prompt of a run. A message that joins a run under way leaves out what that run was told before."""
+def assemble_prompt(parts: PromptParts) -> str:
+    """Makes the prompt of a run."""
     text = parts.base
-    if parts.abort_note and not joins_run:
+    if parts.abort_note:
         text = f"{parts.abort_note}\n\n{text}"
     if parts.message_id.strip():
         text = f"{text}\n[message_id: {heading_text(parts.message_id)}]"
-    if parts.system_lines and not joins_run:
-        text = "\n".join(parts.system_lines) + f"\n\n{text}"
-    untrusted = [line for line in parts.untrusted if line.strip()]
-    if untrusted and not joins_run:
+    if untrusted := [line for line in parts.untrusted if line.strip()]:
         text = "\n".join([f"{text}\n\n{UNTRUSTED_HEADER}", *untrusted])
     if parts.thread_starter.strip():
         text = f"{THREAD_STARTER}\n{parts.thread_starter.strip()}\n\n{text}"
-    return "\n".join(part for part in (media_note(parts.media), parts.media_hint, text) if part)
+    return "\n".join(part for part in (media_note(parts.media), text) if part)
 
 
 def is_empty(inbound: Inbound, text: str) -> bool:

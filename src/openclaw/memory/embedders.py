@@ -11,11 +11,12 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from openclaw.config.schema import Config, MemorySearch
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import MemorySearch
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
 from openclaw.models.base import Model, ModelError
 from openclaw.models.http import ModelHttp, WireRequest
@@ -126,7 +127,14 @@ class Embedders:
 
     def _named(self, name: str, settings: MemorySearch, config: Config, agent_id: str) -> Embedder:
         if name == "local":
-            return self._local(settings)
+            if (path := _model_path(settings)) is not None:
+                return self._from_file(path)
+            if (place := word_vectors_folder()) is not None:
+                return WordVectors(place)
+            raise NoEmbedder(
+                "local embeddings need the memory extra (pip install 'openclaw[memory]'), or an embedding model in "
+                "GGUF format named by agents.defaults.memorySearch.local.modelPath"
+            )
         if name not in SERVICES and provider_config(config, name) is None:
             known = ", ".join(("auto", "local", *SERVICES, "none"))
             raise NoEmbedder(
@@ -138,18 +146,6 @@ class Embedders:
         kind = GeminiEmbedder if name == "gemini" else OpenAIEmbedder
         headers = {**model.headers, **settings.remote.headers}
         return kind(self._http, name, model.id, model.base_url, key, headers)
-
-    def _local(self, settings: MemorySearch) -> Embedder:
-        path = _model_path(settings)
-        if path is not None:
-            return self._from_file(path)
-        place = word_vectors_folder()
-        if place is None:
-            raise NoEmbedder(
-                "local embeddings need the memory extra (pip install 'openclaw[memory]'), or an embedding model in "
-                "GGUF format named by agents.defaults.memorySearch.local.modelPath"
-            )
-        return WordVectors(place)
 
     def _from_file(self, path: Path) -> GgufEmbedder:
         return self._gguf.setdefault(str(path), GgufEmbedder(path))
@@ -206,6 +202,9 @@ class _GeminiAnswer(msgspec.Struct):
     embeddings: list[_Values]
 
 
+_Answer = TypeVar("_Answer", _OpenAIAnswer, _GeminiAnswer)
+
+
 class _HttpEmbedder:
     """Calls an embedding server. The key is looked up at every call."""
 
@@ -225,31 +224,28 @@ class _HttpEmbedder:
     def identity(self) -> str:
         return f"{self.provider}:{self.model}:{self._base}"
 
-    async def _post(self, url: str, headers: dict[str, str], body: dict[str, Any], key: str) -> bytes:
-        wire = WireRequest(url=url, headers={**headers, **self._headers}, body=body, api_key=key)
+    async def _post(self, path: str, body: dict[str, Any], answer: type[_Answer], *, key_header: str) -> _Answer:
         try:
-            return await self._http.post_json(wire, provider=self.provider, timeout_s=TIMEOUT_S)
+            key = await self._key()
+            shown = f"Bearer {key}" if key_header == "authorization" else key
+            headers = {**({key_header: shown} if key else {}), **self._headers}
+            wire = WireRequest(url=f"{self._base}{path}", headers=headers, body=body, api_key=key)
+            raw = await self._http.post_json(wire, provider=self.provider, timeout_s=TIMEOUT_S)
+            return msgspec.json.decode(raw, type=answer)
         except ModelError as error:
             raise EmbeddingFailed(str(error)) from None
-
-    async def _key_or_failure(self) -> str:
-        try:
-            return await self._key()
-        except ModelError as error:
-            raise EmbeddingFailed(str(error)) from None
+        except msgspec.MsgspecError as error:
+            raise EmbeddingFailed(f"{self.provider} answered with something other than embeddings: {error}") from None
 
 
 class OpenAIEmbedder(_HttpEmbedder):
     """``POST <base>/embeddings`` with ``{model, input: [...]}``."""
 
     async def embed(self, texts: Sequence[str], purpose: Purpose) -> list[list[float]]:
-        key = await self._key_or_failure()
-        headers = {"authorization": f"Bearer {key}"} if key else {}
         body: dict[str, Any] = {"model": self.model, "input": list(texts)}
         if self.provider == "voyage":
             body["input_type"] = purpose
-        raw = await self._post(f"{self._base}/embeddings", headers, body, key)
-        rows = _decoded(raw, _OpenAIAnswer, self.provider).data
+        rows = (await self._post("/embeddings", body, _OpenAIAnswer, key_header="authorization")).data
         places = {row.index if row.index is not None else number: row.embedding for number, row in enumerate(rows)}
         if sorted(places) != list(range(len(texts))):
             raise EmbeddingFailed(f"{self.provider} gave {len(rows)} embeddings for {len(texts)} texts")
@@ -260,24 +256,16 @@ class GeminiEmbedder(_HttpEmbedder):
     """``POST <base>/models/<model>:batchEmbedContents``."""
 
     async def embed(self, texts: Sequence[str], purpose: Purpose) -> list[list[float]]:
-        key = await self._key_or_failure()
         name = f"models/{self.model.removeprefix('models/')}"
         requests = [
             {"model": name, "content": {"parts": [{"text": text}]}, "taskType": _GEMINI_TASK[purpose]} for text in texts
         ]
-        headers = {"x-goog-api-key": key} if key else {}
-        raw = await self._post(f"{self._base}/{name}:batchEmbedContents", headers, {"requests": requests}, key)
-        found = [row.values for row in _decoded(raw, _GeminiAnswer, self.provider).embeddings]
+        path, body = f"/{name}:batchEmbedContents", {"requests": requests}
+        answer = await self._post(path, body, _GeminiAnswer, key_header="x-goog-api-key")
+        found = [row.values for row in answer.embeddings]
         if len(found) != len(texts):
             raise EmbeddingFailed(f"{self.provider} gave {len(found)} embeddings for {len(texts)} texts")
         return found
-
-
-def _decoded(raw: bytes, shape: Any, provider: str) -> Any:
-    try:
-        return msgspec.json.decode(raw, type=shape)
-    except msgspec.MsgspecError as error:
-        raise EmbeddingFailed(f"{provider} answered with something other than embeddings: {error}") from None
 
 
 CONTEXT = 2048

@@ -51,10 +51,6 @@ def is_plain(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def is_curated(name: str) -> bool:
-    return name in CURATED
-
-
 def shown_name(path: Path, workspace: Path) -> str:
     return path.relative_to(workspace).as_posix() if path.is_relative_to(workspace) else str(path)
 

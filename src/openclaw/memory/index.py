@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from openclaw.config.schema.agents import MemoryHybrid
 from openclaw.memory.files import MemoryFile
 from openclaw.storage.files.rebuildable_db import RebuildableDatabase
 
@@ -28,10 +29,6 @@ CHUNK_CHARS = 1600
 """About 400 tokens."""
 OVERLAP_CHARS = 320
 MOST_WORDS = 32
-CANDIDATES = 4
-"""Chunks that are looked at for each one that is returned."""
-VECTOR_WEIGHT = 0.7
-TEXT_WEIGHT = 0.3
 MOST_VECTORS = 50_000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT);
@@ -62,9 +59,7 @@ class MemoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     """The identity of the embedder whose vectors are compared. Empty means words only."""
     vector: bytes = b""
-    vector_weight: float = VECTOR_WEIGHT
-    text_weight: float = TEXT_WEIGHT
-    candidates: int = CANDIDATES
+    hybrid: MemoryHybrid = MemoryHybrid()
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,7 +195,7 @@ def _ranked(db: sqlite3.Connection, question: MemoryQuery, names: Mapping[str, s
     by_words = word_scores(db, telling_words(question.text)[:MOST_WORDS])
     scores = _joined(question, by_words, _meanings(db, question)) if question.vector else by_words
     hits: list[Hit] = []
-    most = question.limit * question.candidates
+    most = question.limit * question.hybrid.candidate_multiplier
     for chunk_id in sorted(scores, key=lambda chunk_id: (-scores[chunk_id], chunk_id))[:most]:
         if scores[chunk_id] < question.least:
             break
@@ -217,11 +212,12 @@ def _ranked(db: sqlite3.Connection, question: MemoryQuery, names: Mapping[str, s
 
 def _joined(question: MemoryQuery, by_words: Mapping[int, float], meant: Mapping[int, float]) -> dict[int, float]:
     """The weighted sum of both scores. A chunk with the right words gets at least the lowest score that passes."""
-    whole = question.vector_weight + question.text_weight
+    hybrid = question.hybrid
+    whole = hybrid.vector_weight + hybrid.text_weight
     scores: dict[int, float] = {}
     for chunk_id in by_words.keys() | meant.keys():
         words, meaning = by_words.get(chunk_id, 0.0), max(0.0, meant.get(chunk_id, 0.0))
-        score = (question.vector_weight * meaning + question.text_weight * words) / whole
+        score = (hybrid.vector_weight * meaning + hybrid.text_weight * words) / whole
         scores[chunk_id] = max(score, question.least) if words >= max(question.least, 0.5) else score
     return scores
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from openclaw.clock import Clock
-from openclaw.config.schema import Config, MemorySearch
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import MemorySearch
 from openclaw.memory.embedders import Embedder, Embedders, EmbeddingFailed, NoEmbedder, Purpose
 from openclaw.memory.files import MemoryFile, memory_files
 from openclaw.memory.index import MOST_VECTORS, Counts, Hit, MemoryIndex, MemoryQuery, packed
@@ -107,19 +108,8 @@ class AgentMemory:
     async def search(self, text: str, limit: int, least: float) -> MemoryResults:
         """Searches the notes. Raises ``OSError`` and ``sqlite3.Error`` when the index cannot be used."""
         files = await asyncio.to_thread(self._files)
-        hybrid = self._settings.query.hybrid
-        question = MemoryQuery(
-            text=text,
-            limit=limit,
-            least=least,
-            vector_weight=hybrid.vector_weight,
-            text_weight=hybrid.text_weight,
-            candidates=hybrid.candidate_multiplier,
-        )
-        fallback: Fallback | None = None
-        embedders, problem = self.embedders()
-        if problem is not None:
-            fallback = Fallback(str(self._settings.provider), problem)
+        question = MemoryQuery(text=text, limit=limit, least=least, hybrid=self._settings.query.hybrid)
+        embedders, fallback = self.embedders()
         for embedder in embedders if files and text.strip() else ():
             try:
                 async with asyncio.timeout(QUESTION_S):
@@ -136,7 +126,7 @@ class AgentMemory:
             )
         return MemoryResults(hits=await asyncio.to_thread(self.index.search, question, files), fallback=fallback)
 
-    def embedders(self) -> tuple[list[Embedder], str | None]:
+    def embedders(self) -> tuple[list[Embedder], Fallback | None]:
         """The embedders to try, and what is wrong with the configuration, if anything."""
         hybrid = self._settings.query.hybrid
         if not hybrid.enabled or hybrid.vector_weight <= 0:
@@ -144,14 +134,13 @@ class AgentMemory:
         try:
             return self._choose(), None
         except NoEmbedder as problem:
-            return [], str(problem)
+            return [], Fallback(str(self._settings.provider), str(problem))
 
     async def refresh(self, *, anew: bool = False) -> tuple[Counts, Embedder | None, Fallback | None]:
         """Brings the index and all vectors up to date."""
         files = await asyncio.to_thread(self._files)
-        embedders, problem = self.embedders()
+        embedders, fallback = self.embedders()
         counts = await asyncio.to_thread(self.index.update, files, anew=anew)
-        fallback = Fallback(str(self._settings.provider), problem) if problem is not None else None
         for embedder in embedders:
             try:
                 await self._embed_new(embedder, files, MOST_VECTORS, patient=True)

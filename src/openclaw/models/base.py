@@ -13,7 +13,6 @@ from openclaw.messages import AssistantMessage, Message, ThinkingLevel, ToolSpec
 ErrorKind: TypeAlias = Literal[
     "overflow", "rate_limit", "overloaded", "auth", "billing", "format", "timeout", "network", "other"
 ]
-Api: TypeAlias = Literal["anthropic-messages", "openai-completions", "openai-responses", "local"]
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

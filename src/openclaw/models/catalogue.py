@@ -21,8 +21,8 @@ from openclaw.models.local.gguf import context_length
 from openclaw.models.local.install import INSTALL_COMMAND, is_installed, weights_path
 
 if TYPE_CHECKING:
-    from openclaw.config.schema import Config, ModelConfig, ProviderConfig
-    from openclaw.models.detect import FoundServer
+    from openclaw.config.schema import Config
+    from openclaw.config.schema.models import ModelConfig, ProviderConfig
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ class Choice(msgspec.Struct, frozen=True):
 class Catalogue:
     """All known models. A new catalogue is made when the config or the local servers change.
 
-    ``found`` comes from ``detect.find_servers``. ``state_dir`` shows which local model and credentials are there.
+    ``found`` are the models of local servers (``detect.find_models``). ``state_dir`` shows which local model and
+    credentials are there.
     """
 
     def __init__(
@@ -55,16 +56,18 @@ class Catalogue:
         config: Config,
         environ: Mapping[str, str],
         *,
-        found: Sequence[FoundServer] = (),
+        found: Sequence[Model] = (),
         state_dir: str | None = None,
     ) -> None:
         self._config = config
         self._environ = environ
         self._state_dir = paths.state_dir() if state_dir is None else state_dir
         self._found = tuple(found)
-        self._profile_providers = _providers_with_profiles(self._state_dir)
+        files = Path(self._state_dir, "agents").glob("*/agent/auth-profiles.json")
+        stored = [profile for path in files for profile in read_profiles(str(path))]
+        self._profile_providers = {canonical_provider(profile.provider) for profile in stored}
         self._cap = config.agents.defaults.context_tokens
-        self._models = {model.ref.lower(): model for model in self._assemble()}
+        self._models = self._assemble()
         self._aliases = {**MODEL_ALIASES, **model_aliases(config)}
         self._defaults: dict[str, Model] = {}
         """The default models of the agents that were asked for."""
@@ -161,28 +164,22 @@ class Catalogue:
         Other local servers are never chosen by themselves, because anything may listen on their common ports.
         """
         models = [model for model in self._models.values() if model.provider == "ollama"]
-        found_here = any(server.provider == "ollama" for server in self._found)
+        found_here = any(model.provider == "ollama" for model in self._found)
         if not models or not found_here:
             return None
         model = next((candidate for candidate in models if candidate.tools), models[0])
         return Choice(model, f"using {model.ref} because an Ollama server with this model runs at {model.base_url}")
 
-    def _assemble(self) -> Iterator[Model]:
-        """The models in order of authority. The first source of a reference wins."""
-        seen: set[str] = set()
+    def _assemble(self) -> dict[str, Model]:
+        """The models by reference, in order of authority. The first source of a reference wins."""
         builtin = () if self._config.models.mode == "replace" else builtin_models(self._config, self._environ)
         configured = configured_models(self._config, self._environ)
         window = context_length(weights_path(self._state_dir))
         embedded = local_model(context_window=min(window or LOCAL_WINDOW, LOCAL_WINDOW))
-        running: list[Model] = []
-        if self._found:
-            from openclaw.models.detect import catalogue_models
-
-            running = [model for server in self._found for model in catalogue_models(server)]
-        for model in (*configured, *running, *builtin, embedded):
-            if model.ref.lower() not in seen:
-                seen.add(model.ref.lower())
-                yield self._capped(model)
+        models: dict[str, Model] = {}
+        for model in (*configured, *self._found, *builtin, embedded):
+            models.setdefault(model.ref.lower(), self._capped(model))
+        return models
 
     def _by_bare_id(self, text: str) -> Model:
         same = [model for model in self._models.values() if model.id.lower() == text.lower()]
@@ -193,16 +190,16 @@ class Catalogue:
         if candidates:
             names = ", ".join(model.ref for model in candidates)
             raise UnknownModel(f"Several providers offer {text!r}: write one of {names}.")
-        raise UnknownModel(self._unknown_text(text))
+        raise self._unknown(text)
 
-    def _unknown_text(self, text: str) -> str:
+    def _unknown(self, text: str) -> UnknownModel:
         names = {ref: model.ref for ref, model in self._models.items()}
         bare = {model.id.lower(): model.ref for model in self._models.values()}
         near = [names[hit] for hit in difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6)]
         near += [bare[hit] for hit in difflib.get_close_matches(text.lower(), bare, n=3, cutoff=0.6)]
         nearest = list(dict.fromkeys(near))[:3] or [model.ref for model in self.available()[:3]]
         provider = canonical_provider(text.partition("/")[0]) if "/" in text else "<provider>"
-        return (
+        return UnknownModel(
             f"Unknown model {text!r}. Near it: {', '.join(nearest)}. To use another, set the key of its provider, "
             f"or add models.providers.{provider} with baseUrl, apiKey and models to the config."
         )
@@ -231,12 +228,6 @@ def _vendor_id(provider: str, model_id: str) -> str:
     if provider == "openrouter" and model_id == "auto":
         return "openrouter/auto"
     return model_id
-
-
-def _providers_with_profiles(state_dir: str) -> frozenset[str]:
-    files = Path(state_dir, "agents").glob("*/agent/auth-profiles.json")
-    stored = [profile for path in files for profile in read_profiles(str(path))]
-    return frozenset(canonical_provider(profile.provider) for profile in stored)
 
 
 def configured_models(config: Config, environ: Mapping[str, str]) -> Iterator[Model]:

@@ -13,153 +13,70 @@ import msgspec
 from openclaw.models.base import Model, Price
 
 
-class ProviderFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderFacts(msgspec.Struct, frozen=True):
     """What is known of a provider before anything is configured."""
 
     name: str
     label: str
-    api: str = "openai-completions"
     base_url: str
     key_env: tuple[str, ...] = ()
     """Environment variables that may hold the key, in the order they are tried."""
     default_model: str = ""
     """The default model when a key of this provider is found and no model is configured."""
     compat: dict[str, Any] = {}
+    api: str = "openai-completions"
 
 
-_PLAIN = {"maxTokensField": "max_tokens", "supportsStore": False, "supportsDeveloperRole": False}
+_PLAIN = {"maxTokensField": "max_tokens", "supportsDeveloperRole": False}
+_NO_DEVELOPER = {"supportsDeveloperRole": False}
 
-PROVIDERS: dict[str, ProviderFacts] = {
-    facts.name: facts
-    for facts in (
-        # The order is the order of preference when several keys are found.
-        ProviderFacts(
-            name="anthropic",
-            label="Anthropic",
-            api="anthropic-messages",
-            base_url="https://api.anthropic.com",
-            key_env=("ANTHROPIC_OAUTH_TOKEN", "ANTHROPIC_API_KEY"),
-            default_model="claude-sonnet-5-5",
-        ),
-        ProviderFacts(
-            name="openai",
-            label="OpenAI",
-            api="openai-responses",
-            base_url="https://api.openai.com/v1",
-            key_env=("OPENAI_API_KEY",),
-            default_model="gpt-5.4",
-        ),
-        ProviderFacts(
-            name="openrouter",
-            label="OpenRouter",
-            base_url="https://openrouter.ai/api/v1",
-            key_env=("OPENROUTER_API_KEY",),
-            default_model="openrouter/auto",
-        ),
-        ProviderFacts(
-            name="google",
-            label="Google Gemini",
-            base_url="https://generativelanguage.googleapis.com/v1beta/openai",
-            key_env=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-            default_model="gemini-3.5-flash",
-            compat=_PLAIN,
-        ),
-        ProviderFacts(
-            name="xai",
-            label="xAI",
-            base_url="https://api.x.ai/v1",
-            key_env=("XAI_API_KEY",),
-            default_model="grok-4.5",
-            compat={"supportsStore": False, "supportsDeveloperRole": False},
-        ),
-        ProviderFacts(
-            name="groq",
-            label="Groq",
-            base_url="https://api.groq.com/openai/v1",
-            key_env=("GROQ_API_KEY",),
-            default_model="openai/gpt-oss-120b",
-            compat={"supportsStore": False, "supportsDeveloperRole": False},
-        ),
-        ProviderFacts(
-            name="mistral",
-            label="Mistral",
-            base_url="https://api.mistral.ai/v1",
-            key_env=("MISTRAL_API_KEY",),
-            default_model="mistral-medium-latest",
-            compat=_PLAIN,
-        ),
-        ProviderFacts(
-            name="deepseek",
-            label="DeepSeek",
-            base_url="https://api.deepseek.com/v1",
-            key_env=("DEEPSEEK_API_KEY",),
-            default_model="deepseek-v4-flash",
-            compat=_PLAIN,
-        ),
-        # Only the address is listed. The model ids change too often for a table.
-        ProviderFacts(
-            name="cerebras",
-            label="Cerebras",
-            base_url="https://api.cerebras.ai/v1",
-            key_env=("CEREBRAS_API_KEY",),
-            compat={"supportsStore": False, "supportsDeveloperRole": False},
-        ),
-        ProviderFacts(
-            name="moonshot",
-            label="Moonshot",
-            base_url="https://api.moonshot.ai/v1",
-            key_env=("MOONSHOT_API_KEY",),
-            compat=_PLAIN,
-        ),
-        ProviderFacts(
-            name="together",
-            label="Together",
-            base_url="https://api.together.xyz/v1",
-            key_env=("TOGETHER_API_KEY",),
-            compat=_PLAIN,
-        ),
-        ProviderFacts(
-            name="zai",
-            label="Z.AI",
-            base_url="https://api.z.ai/api/paas/v4",
-            key_env=("ZAI_API_KEY", "Z_AI_API_KEY"),
-            compat=_PLAIN,
-        ),
-        ProviderFacts(
-            name="vercel-ai-gateway",
-            label="Vercel AI Gateway",
-            base_url="https://ai-gateway.vercel.sh/v1",
-            key_env=("AI_GATEWAY_API_KEY",),
-        ),
-        # Servers on this machine need no key.
-        ProviderFacts(
-            name="ollama",
-            label="Ollama",
-            base_url="http://127.0.0.1:11434/v1",
-            key_env=("OLLAMA_API_KEY",),
-            compat=_PLAIN,
-        ),
-        ProviderFacts(
-            name="lmstudio",
-            label="LM Studio",
-            base_url="http://127.0.0.1:1234/v1",
-            compat=_PLAIN,
-        ),
-        ProviderFacts(
-            name="llamacpp",
-            label="llama.cpp",
-            base_url="http://127.0.0.1:8080/v1",
-            compat=_PLAIN,
-        ),
-        ProviderFacts(
-            name="vllm",
-            label="vLLM",
-            base_url="http://127.0.0.1:8000/v1",
-            key_env=("VLLM_API_KEY",),
-            compat=_PLAIN,
-        ),
-    )
-}
+_PROVIDERS = (
+    # The order is the order of preference when several keys are found.
+    ProviderFacts(
+        "anthropic",
+        "Anthropic",
+        "https://api.anthropic.com",
+        ("ANTHROPIC_OAUTH_TOKEN", "ANTHROPIC_API_KEY"),
+        "claude-sonnet-5-5",
+        api="anthropic-messages",
+    ),
+    ProviderFacts(
+        "openai", "OpenAI", "https://api.openai.com/v1", ("OPENAI_API_KEY",), "gpt-5.4", api="openai-responses"
+    ),
+    ProviderFacts(
+        "openrouter", "OpenRouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), "openrouter/auto"
+    ),
+    ProviderFacts(
+        "google",
+        "Google Gemini",
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        "gemini-3.5-flash",
+        _PLAIN,
+    ),
+    ProviderFacts("xai", "xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), "grok-4.5", _NO_DEVELOPER),
+    ProviderFacts(
+        "groq", "Groq", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), "openai/gpt-oss-120b", _NO_DEVELOPER
+    ),
+    ProviderFacts(
+        "mistral", "Mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), "mistral-medium-latest", _PLAIN
+    ),
+    ProviderFacts(
+        "deepseek", "DeepSeek", "https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",), "deepseek-v4-flash", _PLAIN
+    ),
+    # Only the address is listed. The model ids change too often for a table.
+    ProviderFacts("cerebras", "Cerebras", "https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",), compat=_NO_DEVELOPER),
+    ProviderFacts("moonshot", "Moonshot", "https://api.moonshot.ai/v1", ("MOONSHOT_API_KEY",), compat=_PLAIN),
+    ProviderFacts("together", "Together", "https://api.together.xyz/v1", ("TOGETHER_API_KEY",), compat=_PLAIN),
+    ProviderFacts("zai", "Z.AI", "https://api.z.ai/api/paas/v4", ("ZAI_API_KEY", "Z_AI_API_KEY"), compat=_PLAIN),
+    ProviderFacts("vercel-ai-gateway", "Vercel AI Gateway", "https://ai-gateway.vercel.sh/v1", ("AI_GATEWAY_API_KEY",)),
+    # Servers on this machine need no key.
+    ProviderFacts("ollama", "Ollama", "http://127.0.0.1:11434/v1", ("OLLAMA_API_KEY",), compat=_PLAIN),
+    ProviderFacts("lmstudio", "LM Studio", "http://127.0.0.1:1234/v1", compat=_PLAIN),
+    ProviderFacts("llamacpp", "llama.cpp", "http://127.0.0.1:8080/v1", compat=_PLAIN),
+    ProviderFacts("vllm", "vLLM", "http://127.0.0.1:8000/v1", ("VLLM_API_KEY",), compat=_PLAIN),
+)
+PROVIDERS = {facts.name: facts for facts in _PROVIDERS}
 
 PROVIDER_ALIASES = {"gemini": "google", "z.ai": "zai", "z-ai": "zai", "grok": "xai", "claude": "anthropic"}
 
@@ -175,8 +92,6 @@ MODEL_ALIASES = {
 """Short names of models. An alias of the config with the same name wins."""
 
 LOCAL_PROVIDER = "local"
-LOCAL_MODEL_ID = "smollm2-135m-instruct"
-LOCAL_MAX_TOKENS = 1024
 
 # Newer Claude models think adaptively (an effort) and refuse a fixed thinking budget.
 _ADAPTIVE = {"thinking": "adaptive"}
@@ -281,18 +196,15 @@ MODELS: tuple[Model, ...] = (
 )
 
 
-def local_model(
-    *, context_window: int = 8192, weights: str = "", model_id: str = LOCAL_MODEL_ID, name: str = ""
-) -> Model:
-    """The embedded model. Empty ``weights`` mean the installed default."""
+def local_model(context_window: int = 8192) -> Model:
+    """The embedded model."""
     return Model(
         provider=LOCAL_PROVIDER,
-        id=model_id,
-        name=name or "SmolLM2 135M (embedded)",
+        id="smollm2-135m-instruct",
+        name="SmolLM2 135M (embedded)",
         api="local",
-        base_url=weights,
         context_window=context_window,
-        max_tokens=LOCAL_MAX_TOKENS,
+        max_tokens=1024,
         cost=Price(),
         tools=False,
     )

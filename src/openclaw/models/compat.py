@@ -57,38 +57,6 @@ def quirks_of(model: Model) -> Quirks:
         raise ModelError(f"The compat settings of {model.ref} are wrong: {error}.", kind="format") from None
 
 
-def openai_url(model: Model, path: str) -> str:
-    """The URL of an OpenAI-style call. A base URL without a path gets ``/v1``."""
-    base = (model.base_url or OPENAI_BASE_URL).rstrip("/")
-    if urlsplit(base).path == "":
-        base = f"{base}/v1"
-    return f"{base}{path}"
-
-
-def openai_headers(model: Model, api_key: str) -> dict[str, str]:
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    if quirks_of(model).is_openrouter:
-        headers |= {"http-referer": "https://openclaw.ai", "x-title": "OpenClaw"}
-    return {**headers, **{name.lower(): value for name, value in model.headers.items()}}
-
-
-def tool_choice(choice: Any, *, nested: bool) -> Any:
-    """OpenAI's form of a tool choice, or None to leave it out. Chat nests a named tool, Responses does not."""
-    match choice:
-        case None | "auto":
-            return None
-        case "none" | "required":
-            return choice
-        case "any":
-            return "required"
-        case {"name": str(name)}:
-            return {"type": "function", "function": {"name": name}} if nested else {"type": "function", "name": name}
-        case _:
-            raise ModelError(
-                f'Unknown tool choice {choice!r}; use "auto", "none", "required" or {{"name": ...}}.', kind="format"
-            )
-
-
 def reasons_in_tags(model: Model) -> bool | Literal["if_begun"]:
     """Whether the model is asked to write its reasoning in ``<think>`` and its answer in ``<final>``.
 

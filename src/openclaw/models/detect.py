@@ -1,9 +1,11 @@
-"""Finds model servers that run on this machine. Only loopback addresses are asked, with a short timeout."""
+"""Finds the models of servers that run on this machine. Only loopback addresses are asked, with a short timeout."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,22 +23,7 @@ MAX_BODY = 1 << 20
 UNKNOWN_WINDOW = 32_768
 """The window of a local model when the server does not say how large it really is."""
 
-
-class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    context_window: int | None = None
-    tools: bool | None = None
-    """None means that the server did not say."""
-    sees: bool = False
-    reasoning: bool = False
-    chats: bool = True
-    """False for embedding models."""
-
-
-class FoundServer(msgspec.Struct, frozen=True, kw_only=True):
-    provider: str
-    base_url: str
-    models: tuple[FoundModel, ...]
+_NUM_CTX = re.compile(r"^[ \t]*num_ctx[ \t]+(\d+)[ \t]*$", re.MULTILINE)
 
 
 def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -47,117 +34,90 @@ def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     return list(known.items())
 
 
-async def find_servers(
+async def find_models(
     environ: Mapping[str, str], *, addresses: Sequence[tuple[str, str]] | None = None, timeout_s: float = PROBE_S
-) -> list[FoundServer]:
-    """Every server that answered in time, Ollama first. Never raises for a server that is absent or odd."""
-    asked = [
-        (provider, url)
-        for provider, url in (candidates(environ) if addresses is None else addresses)
-        if is_local_url(url)
-    ]
+) -> list[Model]:
+    """The chat models of every server that answered in time, Ollama's first. They cost nothing.
+
+    Never raises for a server that is absent or odd.
+    """
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     async with aiohttp.ClientSession(timeout=timeout, trust_env=False, auto_decompress=False) as session:
-        found = await asyncio.gather(*(_probe(session, provider, url) for provider, url in asked))
-    return [server for server in found if server is not None and server.models]
+        asks = [
+            _ollama_models(session, url) if provider == "ollama" else _openai_models(session, provider, url)
+            for provider, url in (candidates(environ) if addresses is None else addresses)
+            if is_local_url(url)
+        ]
+        return [model for models in await asyncio.gather(*asks) for model in models]
 
 
-def catalogue_models(server: FoundServer) -> list[Model]:
-    """The server's chat models as catalogue rows with a price of zero."""
-    facts = PROVIDERS[server.provider]
-    return [
-        Model(
-            provider=server.provider,
-            id=found.id,
-            name=found.id,
-            api="openai-completions",
-            base_url=server.base_url,
-            reasoning=found.reasoning,
-            input=("text", "image") if found.sees else ("text",),
-            context_window=found.context_window or UNKNOWN_WINDOW,
-            max_tokens=min(8192, (found.context_window or UNKNOWN_WINDOW) // 2),
-            cost=Price(),
-            compat=dict(facts.compat),
-            tools=found.tools is not False,
-        )
-        for found in server.models
-        if found.chats
-    ]
+def _model(
+    provider: str, url: str, model_id: str, window: int | None, capabilities: Sequence[str] = ("tools",)
+) -> Model:
+    window = window or UNKNOWN_WINDOW
+    return Model(
+        provider=provider,
+        id=model_id,
+        name=model_id,
+        base_url=f"{url.removesuffix('/v1')}/v1",
+        reasoning="thinking" in capabilities,
+        input=("text", "image") if "vision" in capabilities else ("text",),
+        context_window=window,
+        max_tokens=min(8192, window // 2),
+        cost=Price(),
+        compat=dict(PROVIDERS[provider].compat),
+        tools="tools" in capabilities,
+    )
 
 
-async def _probe(session: aiohttp.ClientSession, provider: str, base_url: str) -> FoundServer | None:
-    root = base_url.removesuffix("/v1")
-    if provider == "ollama":
-        models = await _ollama_models(session, root)
-    else:
-        models = await _openai_models(session, provider, root)
-    return None if models is None else FoundServer(provider=provider, base_url=f"{root}/v1", models=models)
-
-
-async def _ollama_models(session: aiohttp.ClientSession, root: str) -> tuple[FoundModel, ...] | None:
+async def _ollama_models(session: aiohttp.ClientSession, url: str) -> list[Model]:
+    root = url.removesuffix("/v1")
     tags, running = await asyncio.gather(_ask(session, f"{root}/api/tags"), _ask(session, f"{root}/api/ps"))
-    if tags is None or not isinstance(tags.get("models"), list):
-        return None
-    names = [str(row["name"]) for row in tags["models"] if isinstance(row, dict) and row.get("name")][:MAX_MODELS]
+    names = [str(row["name"]) for row in _rows(tags, "models") if row.get("name")][:MAX_MODELS]
     loaded = {str(row.get("name")): row.get("context_length") for row in _rows(running, "models")}
     details = await asyncio.gather(
         *(_ask(session, f"{root}/api/show", {"model": name}) for name in names[:MAX_DETAILED])
     )
-    padded = [*details, *([None] * (len(names) - len(details)))]
-    return tuple(
-        _ollama_model(name, loaded.get(name), detail or {}) for name, detail in zip(names, padded, strict=True)
-    )
+    models: list[Model] = []
+    for name, detail in zip_longest(names, details):
+        window = _ollama_window(loaded.get(name), detail or {})
+        capabilities = (detail or {}).get("capabilities")
+        if not isinstance(capabilities, list):
+            models.append(_model("ollama", url, name, window))
+        elif "completion" in capabilities:  # Embedding models cannot complete.
+            models.append(_model("ollama", url, name, window, capabilities))
+    return models
 
 
-def _ollama_model(name: str, loaded_window: Any, detail: dict[str, Any]) -> FoundModel:
-    """The window is that of the loaded model, else the model file's ``num_ctx``, else the trained one with a cap."""
-    window = loaded_window if isinstance(loaded_window, int) and loaded_window > 0 else _num_ctx(detail)
-    if window is None:
-        info = detail.get("model_info")
-        trained = [v for k, v in info.items() if k.endswith(".context_length")] if isinstance(info, dict) else []
-        window = min(trained[0], UNKNOWN_WINDOW) if trained and isinstance(trained[0], int) else None
-    capabilities = detail.get("capabilities")
-    if not isinstance(capabilities, list):
-        return FoundModel(id=name, context_window=window)
-    return FoundModel(
-        id=name,
-        context_window=window,
-        tools="tools" in capabilities,
-        sees="vision" in capabilities,
-        reasoning="thinking" in capabilities,
-        chats="completion" in capabilities,
-    )
+def _ollama_window(loaded: Any, detail: dict[str, Any]) -> int | None:
+    """The window of the loaded model, else the model file's ``num_ctx``, else the trained one with a cap."""
+    if isinstance(loaded, int) and loaded > 0:
+        return loaded
+    if configured := _NUM_CTX.search(str(detail.get("parameters") or "")):
+        return int(configured[1])
+    info = detail.get("model_info")
+    trained = [v for k, v in info.items() if k.endswith(".context_length")] if isinstance(info, dict) else []
+    return min(trained[0], UNKNOWN_WINDOW) if trained and isinstance(trained[0], int) else None
 
 
-def _num_ctx(detail: dict[str, Any]) -> int | None:
-    for line in str(detail.get("parameters") or "").splitlines():
-        words = line.split()
-        if len(words) == 2 and words[0] == "num_ctx" and words[1].isdigit():
-            return int(words[1])
-    return None
-
-
-async def _openai_models(session: aiohttp.ClientSession, provider: str, root: str) -> tuple[FoundModel, ...] | None:
-    listing = await _ask(session, f"{root}/v1/models")
-    if listing is None or not isinstance(listing.get("data"), list):
-        return None
+async def _openai_models(session: aiohttp.ClientSession, provider: str, url: str) -> list[Model]:
+    root = url.removesuffix("/v1")
+    rows = _rows(await _ask(session, f"{root}/v1/models"), "data")
     windows: dict[str, Any] = {}
-    if provider == "lmstudio":
-        extended = await _ask(session, f"{root}/api/v0/models")
-        for row in _rows(extended, "data"):
+    if provider == "lmstudio" and rows:
+        for row in _rows(await _ask(session, f"{root}/api/v0/models"), "data"):
             windows[str(row.get("id"))] = row.get("loaded_context_length") or row.get("max_context_length")
-    models: list[FoundModel] = []
-    for row in _rows(listing, "data")[:MAX_MODELS]:
+    models: list[Model] = []
+    for row in rows[:MAX_MODELS]:
         model_id = row.get("id")
-        if not isinstance(model_id, str) or not model_id:
+        if not isinstance(model_id, str) or not model_id or "embed" in model_id.lower():
             continue
         meta = row.get("meta")
         said = windows.get(model_id) or row.get("max_model_len")
         if said is None and isinstance(meta, dict):
             said = meta.get("n_ctx") or meta.get("n_ctx_train")
-        window = said if isinstance(said, int) and said > 0 else None
-        models.append(FoundModel(id=model_id, context_window=window, chats="embed" not in model_id.lower()))
-    return tuple(models)
+        models.append(_model(provider, url, model_id, said if isinstance(said, int) and said > 0 else None))
+    return models
 
 
 def _rows(body: dict[str, Any] | None, field: str) -> list[dict[str, Any]]:

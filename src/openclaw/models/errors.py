@@ -56,7 +56,6 @@ _RATE_LIMIT = _any_of(
     r"(?:tokens|requests) per (?:min|hour|day|second)",
     r"\bper[- ]minute\b",
     r"resource[_ ](?:has been )?exhausted",
-    r"exceeded your current quota",
     r"quota exceeded",
     r"usage limit",
 )
@@ -79,11 +78,12 @@ _FORMAT = _any_of(
     r"invalid request format", r"tool_call_id",
 )  # fmt: skip
 _TRANSIENT = _any_of(
-    r"overloaded", r"rate[_ -]?limit", r"too many requests", r"\b(?:429|500|502|503|504|529)\b",
+    r"\b(?:500|502|503)\b",
     r"service[_ ]?unavailable", r"server[_ ]?error", r"internal[_ ]?error", r"connection[_ ]?(?:error|refused|reset)",
     r"other side closed", r"fetch failed", r"upstream connect", r"reset before headers", r"terminated",
     r"retry delay",
 )  # fmt: skip
+_PASSING_QUOTA = _any_of(r"resource[_ ](?:has been )?exhausted", r"quota exceeded", r'"retryDelay"')
 _SUPPORTED_LEVELS = re.compile(r"supported values are:?\s*([^\n.]+)", re.IGNORECASE)
 _BY_STATUS: dict[int, Classified] = {
     401: Classified("auth", False),
@@ -107,11 +107,6 @@ def is_silent_overflow(message: AssistantMessage, context_window: int) -> bool:
     return message.stop_reason == "stop" and message.usage.input + message.usage.cache_read > context_window > 0
 
 
-def is_transient(text: str) -> bool:
-    """Whether the text says that the same request may succeed later."""
-    return not is_overflow(text) and bool(_TRANSIENT.search(text))
-
-
 def supported_thinking_levels(text: str) -> tuple[ThinkingLevel, ...]:
     """The thinking levels that a provider names when it refuses one. Empty when it names none."""
     match = _SUPPORTED_LEVELS.search(text)
@@ -133,7 +128,7 @@ def classify(status: int | None, text: str) -> Classified:
         # Several servers answer 400 to a wrong key or an empty account.
         found = _classify_words(text)
         return found if found.kind in ("auth", "billing") else Classified("format", False)
-    if status == 429 and "insufficient_quota" in text.lower():
+    if status == 429 and _is_quota_used_up(text):
         return Classified("billing", False)
     if status in _BY_STATUS:
         return _BY_STATUS[status]
@@ -142,8 +137,17 @@ def classify(status: int | None, text: str) -> Classified:
     return Classified("format", False)
 
 
-def _classify_words(text: str) -> Classified:
+def _is_quota_used_up(text: str) -> bool:
+    """Whether the account is empty. Google says the same of a limit per minute, but adds how long to wait."""
     if "insufficient_quota" in text.lower():
+        return True
+    return "exceeded your current quota" in text.lower() and not (
+        _PASSING_QUOTA.search(text) or _TRY_AGAIN.search(text)
+    )
+
+
+def _classify_words(text: str) -> Classified:
+    if _is_quota_used_up(text):
         return Classified("billing", False)
     table: tuple[tuple[ErrorKind, re.Pattern[str], bool], ...] = (
         ("overloaded", _OVERLOADED, True), ("rate_limit", _RATE_LIMIT, True), ("billing", _BILLING, False),
@@ -152,7 +156,7 @@ def _classify_words(text: str) -> Classified:
     for kind, pattern, retryable in table:
         if pattern.search(text):
             return Classified(kind, retryable)
-    return Classified("other", is_transient(text))
+    return Classified("other", bool(_TRANSIENT.search(text)))
 
 
 MAX_ERROR_TEXT = 2048
@@ -327,22 +331,17 @@ class RetrySettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The longest wait, even when the server asks for more."""
 
 
-def retry_delay_ms(attempt: int, settings: RetrySettings, retry_after_s: float | None = None) -> int | None:
-    """The wait before retry number ``attempt`` (from 1), or None when no retry is left.
+def next_retry_ms(error: ModelError, attempt: int, settings: RetrySettings) -> int | None:
+    """The wait before retry number ``attempt`` (from 1), or None when none is left or a retry would not help.
 
     A longer wait that the server asked for is honoured, up to the maximum.
     """
+    if not error.retryable or error.kind == "overflow":
+        return None
     if not settings.enabled or attempt < 1 or attempt > settings.max_retries:
         return None
     # The exponent is bounded so that a large max_retries cannot build a huge number first.
     delay = settings.base_delay_ms * 2 ** min(attempt - 1, 32)
-    if retry_after_s is not None and retry_after_s > 0:
-        delay = max(delay, round(retry_after_s * 1000))
+    if error.retry_after_s is not None:
+        delay = max(delay, round(error.retry_after_s * 1000))
     return min(delay, settings.max_delay_ms)
-
-
-def next_retry_ms(error: ModelError, attempt: int, settings: RetrySettings) -> int | None:
-    """The wait before a retry after ``error``, or None when a retry would not help."""
-    if not error.retryable or error.kind == "overflow":
-        return None
-    return retry_delay_ms(attempt, settings, error.retry_after_s)

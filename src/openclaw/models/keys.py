@@ -6,6 +6,7 @@ Keys are never logged and never part of an error's text.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import stat
@@ -24,7 +25,9 @@ from openclaw.models.catalogue_data import PROVIDER_ALIASES, PROVIDERS
 from openclaw.net import is_loopback
 
 if TYPE_CHECKING:
-    from openclaw.config.schema import Config, ProviderConfig, SecretRef
+    from openclaw.config.schema import Config
+    from openclaw.config.schema.base import SecretRef
+    from openclaw.config.schema.models import ProviderConfig
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +119,8 @@ class Keys:
                 return self._environ.get(source.where, "").strip()
             case "file" | "command":
                 ref: Any = provider.api_key if provider else None
-                path = f"models.providers.{model.provider}.apiKey"
-                return await (self._from_file(ref, path) if source.kind == "file" else self._from_command(ref, path))
+                read = self._from_file if source.kind == "file" else self._from_command
+                return await read(ref, f"models.providers.{model.provider}.apiKey")
             case "profile":
                 return next(profile.secret for profile in profiles if profile.id == source.where)
             case "missing":
@@ -300,10 +303,9 @@ def _checked(key: str, source: KeySource, provider: str) -> str:
 
 
 def _everyone_can_read(name: str) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         return bool(Path(name).expanduser().stat().st_mode & stat.S_IROTH)
-    except OSError:
-        return False
+    return False
 
 
 async def _fetch(ref: SecretRef, environ: Mapping[str, str], path: str) -> str:

@@ -22,15 +22,23 @@ from openclaw.messages import (
     ThinkingBlock,
     ToolCall,
     ToolResultMessage,
-    ToolSpec,
     UserBlock,
     UserMessage,
 )
 from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
-from openclaw.models.compat import Quirks, openai_headers, openai_url, quirks_of, tool_choice
+from openclaw.models.compat import Quirks, quirks_of
 from openclaw.models.convert import PartState, build_history
-from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest, idle_timeout_s
+from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest
+from openclaw.models.openai_shared import (
+    add_temperature,
+    add_tools,
+    data_url,
+    decoded,
+    number,
+    system_texts,
+    wire_request,
+)
 
 MAX_ID = 40
 RESULT_IMAGES = "Images from the tool results above:"
@@ -49,14 +57,7 @@ class OpenAIChatProvider(Provider):
 
 
 def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
-    model = request.model
-    return WireRequest(
-        url=openai_url(model, "/chat/completions"),
-        headers=openai_headers(model, api_key),
-        body=build_body(request),
-        api_key=api_key,
-        idle_s=idle_timeout_s(model),
-    )
+    return wire_request(request, api_key, "/chat/completions", build_body(request))
 
 
 def build_body(request: ModelRequest) -> dict[str, Any]:
@@ -75,7 +76,9 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
         finished, current = build_history(request, ids, build)
     if not current:
         raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
-    messages = [*_system(request, quirks), *finished, *current]
+    role, texts = system_texts(request, quirks)
+    system = [{"role": role, "content": "\n\n".join(texts)}] if texts else []
+    messages = [*system, *finished, *current]
     if quirks.is_openrouter and model.id.startswith("anthropic/"):
         _mark_for_cache(messages, request.turn_facts)
     body: dict[str, Any] = {"model": model.id, "messages": messages, "stream": True}
@@ -84,10 +87,13 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     body[quirks.max_tokens_field] = thinking.output_limit(model, request.max_tokens)
     if quirks.is_openai and request.session_id:
         body["prompt_cache_key"] = request.session_id[:64]
-    _add_tools(body, request, quirks)
+    if request.tools:
+        add_tools(body, request, nested=True)
+    elif not quirks.is_openai and convert.used_tool_names(request.messages):
+        # Proxies of other vendors want the field when history holds calls. OpenAI itself refuses an empty list.
+        body["tools"] = []
     _add_thinking(body, request, quirks)
-    if request.temperature is not None and not (quirks.is_openai and thinking.fixes_temperature(body, model)):
-        body["temperature"] = request.temperature
+    add_temperature(body, request, quirks)
     return body
 
 
@@ -104,14 +110,6 @@ def _id_rule(quirks: Quirks) -> convert.IdRule:
         return call_id if same_model and not quirks.is_openai else call_id[:MAX_ID]
 
     return mistral if quirks.requires_mistral_tool_ids else usual
-
-
-def _system(request: ModelRequest, quirks: Quirks) -> list[dict[str, Any]]:
-    parts = [part for part in (request.system, request.system_suffix) if part.strip()]
-    if not parts:
-        return []
-    role = "developer" if request.model.reasoning and quirks.supports_developer_role else "system"
-    return [{"role": role, "content": "\n\n".join(parts)}]
 
 
 def _messages(history: list[Message], model: Model, quirks: Quirks) -> list[dict[str, Any]]:
@@ -157,7 +155,7 @@ def _user_content(blocks: list[UserBlock]) -> Any:
 
 
 def _image(block: ImageBlock) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": f"data:{block.mime_type};base64,{block.data}"}}
+    return {"type": "image_url", "image_url": {"url": data_url(block)}}
 
 
 def _assistant(message: AssistantMessage, quirks: Quirks) -> dict[str, Any] | None:
@@ -175,7 +173,8 @@ def _assistant(message: AssistantMessage, quirks: Quirks) -> dict[str, Any] | No
     reply["content"] = "\n".join(texts) if texts else None
     if calls:
         reply["tool_calls"] = [_call(call) for call in calls]
-        if details := [detail for call in calls if (detail := _reasoning_detail(call)) is not None]:
+        # Some routers attach encrypted reasoning to a call and want it back.
+        if details := [detail for call in calls if (detail := decoded(call.thought_signature)) is not None]:
             reply["reasoning_details"] = details
     return reply if texts or calls else None
 
@@ -185,6 +184,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
+<<<<<<< HEAD
 def _reasoning_detail(call: ToolCall) -> Any:
     """Encrypted reasoning that some routers attach to a call and want back."""
     if call.thought_signature is None:
@@ -200,6 +200,10 @@ def _mark_for_cache(messages: list[dict[str, Any]], turn_facts: str) -> None:
 
     The turn facts are not cached, so they get a part of their own behind the marker.
     """
+=======
+def _mark_for_cache(messages: list[dict[str, Any]]) -> None:
+    """Sets Anthropic's cache markers on text parts, for Anthropic's models behind OpenRouter."""
+>>>>>>> main
     last = next((message for message in reversed(messages) if message["role"] == "user"), None)
     for message in (messages[0], last):
         if message is None or message["role"] not in ("system", "developer", "user"):
@@ -212,25 +216,6 @@ def _mark_for_cache(messages: list[dict[str, Any]], turn_facts: str) -> None:
         texts = [part for part in parts if part["type"] == "text" and part["text"] != turn_facts]
         if texts:
             texts[-1]["cache_control"] = {"type": "ephemeral"}
-
-
-def _add_tools(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -> None:
-    if request.tools:
-        body["tools"] = [_tool(spec) for spec in request.tools]
-        choice = tool_choice(request.tool_choice, nested=True)
-        if choice is not None:
-            body["tool_choice"] = choice
-    elif not quirks.is_openai and convert.used_tool_names(request.messages):
-        # Proxies of other vendors want the field when history holds calls. OpenAI itself refuses an empty list.
-        body["tools"] = []
-
-
-def _tool(spec: ToolSpec) -> dict[str, Any]:
-    parameters = {"properties": {}, **spec.parameters, "type": "object"}
-    return {
-        "type": "function",
-        "function": {"name": spec.name, "description": spec.description, "parameters": parameters},
-    }
 
 
 def _add_thinking(body: dict[str, Any], request: ModelRequest, quirks: Quirks) -> None:
@@ -284,12 +269,9 @@ def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     if all(isinstance(content, str) for content in contents):
         joined: Any = "\n".join(contents) if contents else None
     else:
-        joined = [part for content in contents for part in _parts(content)]
+        lists = [[{"type": "text", "text": text}] if isinstance(text, str) else text for text in contents]
+        joined = [part for parts in lists for part in parts]
     return {**first, **second, "content": joined}
-
-
-def _parts(content: Any) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "reasoning_text")
@@ -472,15 +454,13 @@ class ChatStream:
                     pass
 
     def _count(self, usage: dict[str, Any]) -> None:
-        prompt, completion, total = (
-            _int(usage, name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")
-        )
-        cached = _int(usage.get("prompt_tokens_details"), "cached_tokens")
+        prompt, completion = number(usage, "prompt_tokens"), number(usage, "completion_tokens")
+        cached = number(usage.get("prompt_tokens_details"), "cached_tokens")
         # DeepSeek and Moonshot use other names.
-        cached = cached or _int(usage, "prompt_cache_hit_tokens") or _int(usage, "cached_tokens")
-        reasoning = _int(usage.get("completion_tokens_details"), "reasoning_tokens")
+        cached = cached or number(usage, "prompt_cache_hit_tokens") or number(usage, "cached_tokens")
+        reasoning = number(usage.get("completion_tokens_details"), "reasoning_tokens")
         # Most servers count reasoning as part of the completion. The total shows when it is added on top.
-        apart = bool(reasoning) and total >= prompt + completion + reasoning
+        apart = bool(reasoning) and number(usage, "total_tokens") >= prompt + completion + reasoning
         self.builder.count(input=prompt - cached, output=completion + (reasoning if apart else 0), cache_read=cached)
 
     def _end(self) -> None:
@@ -493,8 +473,3 @@ class ChatStream:
         code = chunk.error.get("code") if isinstance(chunk.error, dict) else chunk.code
         status = code if isinstance(code, int) and 400 <= code < 600 else None
         return self.builder.refused(data, status)
-
-
-def _int(data: Any, name: str) -> int:
-    value = data.get(name) if isinstance(data, dict) else None
-    return value if isinstance(value, int) else 0

@@ -20,15 +20,23 @@ from openclaw.messages import (
     ThinkingBlock,
     ToolCall,
     ToolResultMessage,
-    ToolSpec,
     UserBlock,
     UserMessage,
 )
 from openclaw.models import convert, thinking
 from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
-from openclaw.models.compat import openai_headers, openai_url, quirks_of, tool_choice
+from openclaw.models.compat import quirks_of
 from openclaw.models.convert import PartState, build_history
-from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest, idle_timeout_s
+from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest
+from openclaw.models.openai_shared import (
+    add_temperature,
+    add_tools,
+    data_url,
+    decoded,
+    number,
+    system_texts,
+    wire_request,
+)
 
 MAX_ID = 64
 MIN_OUTPUT_TOKENS = 16
@@ -45,14 +53,7 @@ class OpenAIResponsesProvider(Provider):
 
 
 def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
-    model = request.model
-    return WireRequest(
-        url=openai_url(model, "/responses"),
-        headers=openai_headers(model, api_key),
-        body=build_body(request),
-        api_key=api_key,
-        idle_s=idle_timeout_s(model),
-    )
+    return wire_request(request, api_key, "/responses", build_body(request))
 
 
 def build_body(request: ModelRequest) -> dict[str, Any]:
@@ -65,9 +66,10 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     finished, current = build_history(request, convert.UniqueIds(_legal_id, MAX_ID), build)
     if not current:
         raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
+    role, texts = system_texts(request, quirks)
     body: dict[str, Any] = {
         "model": model.id,
-        "input": [*_system(request), *finished, *current],
+        "input": [*({"role": role, "content": text} for text in texts), *finished, *current],
         "stream": True,
         "store": False,
         "max_output_tokens": max(MIN_OUTPUT_TOKENS, thinking.output_limit(model, request.max_tokens)),
@@ -75,17 +77,13 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     if request.session_id:
         body["prompt_cache_key"] = request.session_id[:64]
     if request.tools:
-        body["tools"] = [_tool(spec) for spec in request.tools]
-        choice = tool_choice(request.tool_choice, nested=False)
-        if choice is not None:
-            body["tool_choice"] = choice
+        add_tools(body, request, nested=False)
     if model.reasoning:
         body["include"] = ["reasoning.encrypted_content"]
         effort = thinking.reasoning_effort(request.thinking, model, vendor=quirks.is_openai)
         if effort:
             body["reasoning"] = {"effort": effort} if effort == "none" else {"effort": effort, "summary": "auto"}
-    if request.temperature is not None and not (quirks.is_openai and thinking.fixes_temperature(body, model)):
-        body["temperature"] = request.temperature
+    add_temperature(body, request, quirks)
     return body
 
 
@@ -95,12 +93,6 @@ def _legal_id(call_id: str, same_model: bool) -> str:
     call = convert.sanitised(call)[:MAX_ID]
     item = convert.sanitised(item)[:MAX_ID]
     return f"{call}|{item}" if call and same_model and item.startswith("fc") else call
-
-
-def _system(request: ModelRequest) -> list[dict[str, Any]]:
-    parts = [part for part in (request.system, request.system_suffix) if part.strip()]
-    developer = request.model.reasoning and quirks_of(request.model).supports_developer_role
-    return [{"role": "developer" if developer else "system", "content": part} for part in parts]
 
 
 def _items(history: list[Message], model: Model, sent: set[str]) -> list[dict[str, Any]]:
@@ -143,11 +135,7 @@ def _assistant_items(message: AssistantMessage, model: Model, sent: set[str]) ->
 
 def _reasoning_item(block: ThinkingBlock, sent: set[str]) -> dict[str, Any] | None:
     """The item as the API sent it, or None. Without encrypted content OpenAI would look it up and not find it."""
-    try:
-        item = msgspec.json.decode(block.thinking_signature or "")
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-    match item:
+    match item := decoded(block.thinking_signature):
         case {"type": "reasoning", "id": str(item_id), "encrypted_content": str(encrypted)} if encrypted:
             if item_id in sent:
                 return None
@@ -189,8 +177,7 @@ def _call_item(call: ToolCall, sent: set[str], *, with_id: bool) -> dict[str, An
 
 def _part(block: UserBlock) -> dict[str, Any]:
     if isinstance(block, ImageBlock):
-        url = f"data:{block.mime_type};base64,{block.data}"
-        return {"type": "input_image", "detail": "auto", "image_url": url}
+        return {"type": "input_image", "detail": "auto", "image_url": data_url(block)}
     return {"type": "input_text", "text": block.text}
 
 
@@ -199,18 +186,6 @@ def _output(message: ToolResultMessage, model: Model) -> Any:
     if any(isinstance(block, ImageBlock) for block in blocks):
         return [_part(block) for block in blocks]
     return convert.result_text(blocks)
-
-
-def _tool(spec: ToolSpec) -> dict[str, Any]:
-    # Strict mode is the API's default. It rewrites schemas and refuses many.
-    parameters = {"properties": {}, **spec.parameters, "type": "object"}
-    return {
-        "type": "function",
-        "name": spec.name,
-        "description": spec.description,
-        "parameters": parameters,
-        "strict": False,
-    }
 
 
 _INCOMPLETE: dict[str, StopReason] = {"max_output_tokens": "length", "content_filter": "error"}
@@ -380,12 +355,9 @@ class ResponsesStream:
     def _count(self, usage: Any) -> None:
         if not isinstance(usage, dict):
             return
-        details = usage.get("input_tokens_details")
-        cached = _number(details.get("cached_tokens")) if isinstance(details, dict) else 0
+        cached = number(usage.get("input_tokens_details"), "cached_tokens")
         self.builder.count(
-            input=_number(usage.get("input_tokens")) - cached,
-            output=_number(usage.get("output_tokens")),
-            cache_read=cached,
+            input=number(usage, "input_tokens") - cached, output=number(usage, "output_tokens"), cache_read=cached
         )
 
     def _refused(self, error: Any) -> ModelError:
@@ -416,7 +388,3 @@ def _thought_texts(item: dict[str, Any]) -> list[str]:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0

@@ -12,7 +12,8 @@ from openclaw.models.compat import claude_facts
 
 LEVELS: tuple[ThinkingLevel, ...] = ("off", "minimal", "low", "medium", "high", "xhigh")
 
-_ALIASES: dict[str, ThinkingLevel] = {
+_BY_NAME: dict[str, ThinkingLevel] = {
+    **{level: level for level in LEVELS},
     "none": "off", "disable": "off", "disabled": "off", "false": "off", "0": "off",
     "on": "low", "enable": "low", "enabled": "low", "true": "low",
     "think": "minimal", "min": "minimal",
@@ -34,11 +35,7 @@ _O_SERIES = re.compile(r"(?:^|/)o\d")
 
 def parse_level(text: str) -> ThinkingLevel | None:
     """The level that a word means, or None."""
-    key = "".join(char for char in text.strip().lower() if char not in " -_")
-    for level in LEVELS:
-        if key == level:
-            return level
-    return _ALIASES.get(key)
+    return _BY_NAME.get("".join(char for char in text.strip().lower() if char not in " -_"))
 
 
 def supported_levels(model: Model) -> tuple[ThinkingLevel, ...]:
@@ -115,12 +112,6 @@ def reasoning_effort(level: ThinkingLevel, model: Model, *, vendor: bool = False
     version = gpt_version(model)
     quiet = version is not None and version >= (5, 1) and not any(name in model.id for name in ("codex", "pro"))
     return "none" if vendor and model.reasoning and quiet else None
-
-
-def fixes_temperature(body: dict[str, Any], model: Model) -> bool:
-    """Whether OpenAI would refuse a temperature. Its reasoning models do, unless reasoning is off."""
-    effort = body.get("reasoning_effort") or body.get("reasoning", {}).get("effort")
-    return model.reasoning and effort != "none"
 
 
 def binds_thinking(model: Model, level: ThinkingLevel) -> bool:

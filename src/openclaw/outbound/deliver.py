@@ -18,7 +18,7 @@ import msgspec
 
 from openclaw.clock import Clock, wait_within
 from openclaw.outbound.backoff import Backoff, Chance, retry_delay_s
-from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt, outgoing_message
+from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
 from openclaw.storage import faults
 from openclaw.storage.base import DeliveryCode, Ledger, OutboxRow
 from openclaw.storage.disk_errors import until_written
@@ -211,10 +211,12 @@ class Delivery:
             return await self._end(row, "dead", error=row.error, doubts=doubts, code=DeliveryCode.GIVEN_UP)
         await self._mark(row, "sending", error=row.error, doubts=row.doubts)
         try:
-            message = outgoing_message(row.payload)
+            message = msgspec.convert(row.payload, OutgoingMessage)
             if doubts:
                 message = msgspec.structs.replace(message, possibly_duplicate=True)
             sent = await self._outlet.send(row.channel, row.route, message, f"{row.run_id}:{row.part}")
+        except msgspec.ValidationError as error:
+            return await self._end(row, "dead", error=f"the stored part cannot be read: {error}", doubts=doubts)
         except SendFailed as failure:
             return await self._failed(row, failure, doubts)
         faults.point("outbox.arrived")

@@ -12,7 +12,7 @@ from openclaw.clock import iso_utc
 from openclaw.messages import AssistantMessage, ImageBlock, Message, ToolCall, UserMessage, decode_message
 from openclaw.outbound.reasoning import typed
 from openclaw.outbound.visible import visible_text
-from openclaw.sessions.typed_text import GREETING_MARK, without_wrappers
+from openclaw.sessions.prompt_prefix import GREETING_MARK, without_wrappers
 from openclaw.storage.base import Entry, SessionRow, TranscriptRef, TranscriptStore
 
 TITLE_LENGTH = 60
@@ -62,12 +62,7 @@ _message_only = msgspec.json.Decoder(_MessageOnly)
 
 
 def message_of(entry: Entry) -> Message | None:
-    if entry.type != "message":
-        return None
-    try:
-        return decode_message(_message_only.decode(entry.raw).message)
-    except msgspec.MsgspecError:
-        return None
+    return _line_message(entry.raw) if entry.type == "message" else None
 
 
 def derived_title(row: SessionRow, messages: list[Message]) -> str:

@@ -63,14 +63,6 @@ class SendFailed(Exception):
         self.retry_after_s = retry_after_s
 
 
-def outgoing_message(payload: dict[str, Any]) -> OutgoingMessage:
-    """Decodes the payload of an outbox row. Raises ``SendFailed`` if it is not valid."""
-    try:
-        return msgspec.convert(payload, OutgoingMessage)
-    except msgspec.ValidationError as error:
-        raise SendFailed(f"the stored part cannot be read: {error}", permanent=True) from None
-
-
 def is_delivered(route: Mapping[str, Any]) -> bool:
     """Whether a reply on this route is delivered through a channel."""
     return str(route.get("channel") or "") not in NOT_DELIVERED and bool(route.get("to"))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -139,13 +139,13 @@ class Submission(msgspec.Struct, frozen=True):
 
 
 class Dispatcher:
-    def __init__(self, runtime: Runtime, observe: Callable[[RunRecord], Observer]) -> None:
+    def __init__(self, runtime: Runtime, observe: Callable[[RunRecord], Sequence[Observer]]) -> None:
         self._runtime = runtime
         self._observe = observe
         self._lanes: dict[str, Lane] = {}
         self._index = RunIndex(runtime.ledger)
-        self._observers: dict[str, Observer] = {}
-        """The observer of every run that has not ended, by run id."""
+        self._observers: dict[str, Sequence[Observer]] = {}
+        """The observers of every run that has not ended, by run id."""
         self._unfinished: dict[str, list[RunRecord]] = {}
         """Messages that an earlier process left without an end, by session. A session's lane takes them when it is
         made."""
@@ -274,7 +274,7 @@ class Dispatcher:
             self._absorb(record, other)
 
     async def _run(self, lane: Lane, record: RunRecord) -> None:
-        observer = self._observers[record.run_id]
+        observers = self._observers[record.run_id]
         crashes = await crashes_of(record.row, self._runtime.ledger)
         choice, refusal = how_to_go_on(record, crashes, self._runtime.clock.now_ms())
         refused = Ending("expired" if record.expired else "failed", refusal)
@@ -292,12 +292,14 @@ class Dispatcher:
         elif record.noted_step != "running" or session_id != record.row.session_id:
             self._in_background(self._note_running(record, session_id))
         faults.point("run.start")
-        observer.started()
+        for observer in observers:
+            observer.started()
 
         def emit(event: Event) -> None:
             if isinstance(event, SteeringInjected):
                 self._took_in(record, event.token)
-            observer.event(event)
+            for observer in observers:
+                observer.event(event)
             record.tell(event)
 
         try:
@@ -351,8 +353,7 @@ class Dispatcher:
             one.started_at = one.started_at or record.started_at
             one.end(result.outcome, self._runtime.clock.now_ms(), error, result)
             self._index.ended(one.run_id)
-        observer = self._observers.pop(record.run_id, None)
-        if observer is not None:
+        for observer in self._observers.pop(record.run_id, ()):
             observer.finished()
 
     # Steps of the main path
@@ -395,17 +396,7 @@ class Dispatcher:
         self._in_background(ledger.advance(row.id, "queued", Reason(ReasonCode.STEERING, active.run_id)))
         if settings.mode == "steer-backlog":
             # The message also gets a turn of its own when the active run has ended.
-            again = Accept(
-                run_id=f"{row.run_id}:backlog",
-                dedupe_key="",
-                agent_id=row.agent_id,
-                session_key=row.session_key,
-                session_id=row.session_id,
-                source=row.source,
-                route=row.route,
-                body=row.body,
-            )
-            await self.submit(again, QueueSettings(mode="followup"))
+            await self.submit(row.another(f"{row.run_id}:backlog"), QueueSettings(mode="followup"))
         return True
 
     def _took_in(self, record: RunRecord, run_id: str) -> None:
@@ -422,7 +413,8 @@ class Dispatcher:
         other.absorbed_by = record.run_id
         record.absorbed.append(other)
         record.watchers |= other.watchers
-        self._observers.pop(other.run_id).absorbed(record.run_id)
+        for observer in self._observers.pop(other.run_id):
+            observer.absorbed(record.run_id)
 
     def _drop_oldest(self, lane: Lane, settings: QueueSettings) -> None:
         """Ends the oldest waiting messages when more wait than the session allows."""
@@ -532,8 +524,7 @@ class Dispatcher:
         """Stops one run of the session, or all of them, the waiting ones included. Returns the ids it stopped."""
         if run_id is None and reason is not AbortReason.INTERRUPT:
             self.compactions.cancel(session_key)
-            if self._runtime.approvals is not None:
-                self._runtime.approvals.withdraw(session_key)
+            self._runtime.approvals.withdraw(session_key)
         lane = self._lanes.get(session_key)
         if lane is None:
             return []
@@ -544,7 +535,8 @@ class Dispatcher:
             if not record.abort.abort(reason):
                 continue
             stopped.append(record.run_id)
-            self._observers[record.run_id].aborted(abort_text(abort_reason(reason)))
+            for observer in self._observers[record.run_id]:
+                observer.aborted(abort_text(abort_reason(reason)))
             if lane.withdraw(record):
                 self._in_background(self._finish(record, RunResult(outcome="aborted", error=reason)))
         if run_id is None:

@@ -12,14 +12,11 @@ import msgspec
 from openclaw.agent.loop import AbortSignal, Steered
 from openclaw.agent.recorder import RunResult
 from openclaw.clock import Clock, wait_within
-from openclaw.config.schema.messages import Queue
+from openclaw.config.schema.messages import Queue, QueueDrop, QueueMode
 from openclaw.events import Event
 from openclaw.messages import UserMessage
 from openclaw.storage.base import FirstStep, LedgerRow, MessageBody, Reason, ReasonCode
 from openclaw.storage.disk_errors import DiskWait
-
-QueueMode: TypeAlias = Literal["steer", "followup", "collect", "steer-backlog", "interrupt"]
-DropPolicy: TypeAlias = Literal["old", "new", "summarize"]
 
 MODES: dict[str, QueueMode] = {
     "steer": "steer",
@@ -39,7 +36,7 @@ MODES: dict[str, QueueMode] = {
     "interrupts": "interrupt",
     "abort": "interrupt",
 }
-DROPS: dict[str, DropPolicy] = {
+DROPS: dict[str, QueueDrop] = {
     "old": "old",
     "oldest": "old",
     "new": "new",
@@ -61,7 +58,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Collected messages run when no message has come for this time."""
     cap: int = DEFAULT_CAP
     """The number of messages of one session that may wait."""
-    drop: DropPolicy = "summarize"
+    drop: QueueDrop = "summarize"
     """What happens when more come: the oldest is dropped, the oldest is dropped and summarized, or the new one is
     refused."""
 
@@ -72,7 +69,7 @@ class QueueWish(msgspec.Struct, frozen=True, kw_only=True):
     mode: QueueMode | None = None
     debounce_ms: int | None = None
     cap: int | None = None
-    drop: DropPolicy | None = None
+    drop: QueueDrop | None = None
 
 
 _NO_WISH = QueueWish()
@@ -82,7 +79,7 @@ def parse_mode(text: str | None) -> QueueMode | None:
     return MODES.get(text.strip().lower()) if text else None
 
 
-def parse_drop(text: str | None) -> DropPolicy | None:
+def parse_drop(text: str | None) -> QueueDrop | None:
     return DROPS.get(text.strip().lower()) if text else None
 
 
@@ -367,7 +364,7 @@ class RunRecord:
 
 
 class Observer(Protocol):
-    """Follows one run. The Gateway implements it and sends the events to its clients."""
+    """Follows one run. The Gateway has one for its clients, one for its metrics and one for the channel."""
 
     def started(self) -> None: ...
 

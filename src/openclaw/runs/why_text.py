@@ -66,6 +66,13 @@ _REASONS = {
     ReasonCode.CRASHED: (
         "The Gateway stopped {detail} times while working on this message, so it was given up. Send it again to retry."
     ),
+    ReasonCode.COMMAND: "a command",
+    ReasonCode.COMMAND_INSIDE: "a command inside the message",
+    ReasonCode.COMMAND_UNANSWERED: "a command that has no answer, or that its sender may not give",
+    ReasonCode.SEND_POLICY: "the session's send policy does not allow replies",
+    ReasonCode.NOTHING_WRITTEN: "nothing was written",
+    ReasonCode.PAIRING: "a stranger asked to be let in",
+    ReasonCode.NEW_SESSION: "a new session began",
     ReasonCode.OTHER: "{detail}",
 }
 _STOPPED_BY: dict[str, str] = {

@@ -11,18 +11,12 @@ import msgspec
 from openclaw import json_text
 from openclaw.messages import Message, decode_message, from_public, to_public
 from openclaw.sessions.search import whole_lines
+from openclaw.sessions.tree import raw_line
 from openclaw.storage.base import Entry
 
 PAGE_BYTES = 2 << 20
 Shown: TypeAlias = Callable[[Message], Message | None]
 """Returns a message as people see it, or None if they see nothing of it."""
-
-
-class _Line(msgspec.Struct):
-    message: msgspec.Raw = msgspec.Raw(b"null")
-
-
-_line = msgspec.json.Decoder(_Line)
 
 
 def raw_page(file: Path, start: int, most_bytes: int = PAGE_BYTES) -> tuple[list[str], int | None]:
@@ -57,7 +51,7 @@ def public_messages(entries: Sequence[Entry], shown: Shown = lambda message: mes
         if entry.type != "message":
             continue
         try:
-            message = decode_message(_line.decode(entry.raw).message)
+            message = decode_message(raw_line.decode(entry.raw).message)
         except msgspec.MsgspecError:
             continue
         if message is not None and (message := shown(message)) is not None:

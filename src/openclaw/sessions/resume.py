@@ -11,8 +11,6 @@ from openclaw.sessions.reset import PreviousSession, Rotation, Stores, mark, pre
 from openclaw.storage.base import TranscriptRef
 
 SHORTEST_ID = 4
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 class NotResumable(Exception):
@@ -92,5 +90,4 @@ def _ended(chosen: PreviousSession, zone: tzinfo | None) -> str:
     if not chosen.ended_at:
         return ""
     moment = datetime.fromtimestamp(chosen.ended_at // 1000, UTC).astimezone(zone)
-    day = f"{_DAYS[moment.weekday()]} {moment.day} {_MONTHS[moment.month - 1]} {moment.year}"
-    return f" (it ended on {day} at {moment:%H:%M})"
+    return f" (it ended on {moment:%a} {moment.day} {moment:%b %Y at %H:%M})"

@@ -80,47 +80,39 @@ class SearchIndex:
 
         ``folders`` are the transcript folders of each agent.
         """
-        return self._file.use(lambda db: _search(db, query, folders, limit, role, session_id, self._shown))
+        agents = list(folders)
+        conditions, values = [f"files.agent IN ({','.join('?' * len(agents))})"], [*agents]
+        for column, wanted in (("entries.role", role), ("files.session", session_id)):
+            if wanted is not None:
+                conditions.append(f"{column} = ?")
+                values.append(wanted)
+        words = _condition(query)
+        snippet, order = "substr(found.text, 1, 300)", "at DESC"
+        if words is not None and "MATCH" in words[0]:
+            snippet, order = "snippet(found, 0, '', '', '…', 40)", "rank, at DESC"
+
+        def find(db: sqlite3.Connection) -> SearchResults:
+            complete = _read_on(db, folders, PER_QUESTION, self._shown)
+            if words is None:
+                return SearchResults(results=[], complete=complete)
+            rows = db.execute(
+                f"SELECT files.agent, files.session, entry, role, tool, at, {snippet} FROM found"
+                " JOIN entries ON entries.id = found.rowid JOIN files ON files.path = entries.path"
+                f" WHERE {' AND '.join([words[0], *conditions])} ORDER BY {order} LIMIT ?",
+                [*words[1], *values, min(limit, MOST_RESULTS)],
+            )
+            hits = [TranscriptHit(**dict(zip(TranscriptHit.__struct_fields__, row, strict=True))) for row in rows]
+            return SearchResults(results=hits, complete=complete)
+
+        return self._file.use(find)
 
     def update(self, folders: Mapping[str, Sequence[Path]], most_bytes: int = PER_PASS) -> bool:
         """Indexes the next piece of the transcripts. Returns True when everything is indexed."""
         return self._file.use(lambda db: _read_on(db, folders, most_bytes, self._shown))
 
 
-def _search(
-    db: sqlite3.Connection,
-    query: str,
-    folders: Mapping[str, Sequence[Path]],
-    limit: int,
-    role: str | None,
-    session_id: str | None,
-    shown: Callable[[str], str],
-) -> SearchResults:
-    complete = _read_on(db, folders, PER_QUESTION, shown)
-    condition = _condition(query)
-    if condition is None:
-        return SearchResults(results=[], complete=complete)
-    where, values = condition
-    agents = list(folders)
-    where += f" AND files.agent IN ({','.join('?' * len(agents))})"
-    values += agents
-    for column, wanted in (("entries.role", role), ("files.session", session_id)):
-        if wanted is not None:
-            where, values = f"{where} AND {column} = ?", [*values, wanted]
-    matched = "MATCH" in where
-    snippet = "snippet(found, 0, '', '', '…', 40)" if matched else "substr(found.text, 1, 300)"
-    order = "rank, " if matched else ""
-    rows = db.execute(
-        "SELECT files.agent, files.session, entry, role, tool, at, "
-        f"{snippet} FROM found JOIN entries ON entries.id = found.rowid "
-        f"JOIN files ON files.path = entries.path WHERE {where} ORDER BY {order}at DESC LIMIT ?",
-        [*values, min(limit, MOST_RESULTS)],
-    )
-    results = [TranscriptHit(**dict(zip(TranscriptHit.__struct_fields__, row, strict=True))) for row in rows]
-    return SearchResults(results=results, complete=complete)
-
-
 def _condition(query: str) -> tuple[str, list[Any]] | None:
+    """Returns the SQL condition for the words of a query. None when it has no words."""
     found = _WORD.findall(query)[:MOST_WORDS]
     if not found:
         return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from openclaw.config.schema.messages import Decision, SendMatch, SendPolicy, SendRule
+from openclaw.config.schema.messages import SendMatch, SendPolicy
 from openclaw.sessions.keys import channel_of, rest_of
 
 
@@ -17,35 +17,16 @@ def is_blocked(
     channel: str | None = None,
     chat_type: str | None = None,
 ) -> bool:
-    rules, default = (policy.rules, policy.default) if policy else ((), None)
-    return send_decision(key, entry, rules, default, channel=channel, chat_type=chat_type) == "deny"
-
-
-def send_decision(
-    key: str,
-    entry: Mapping[str, Any] | None,
-    rules: Sequence[SendRule],
-    default: str | None,
-    *,
-    channel: str | None = None,
-    chat_type: str | None = None,
-) -> Decision:
     """The session's own setting counts first, then a matching deny, then a matching allow, then the default."""
     override = (entry or {}).get("sendPolicy")
     if override in ("allow", "deny"):
-        return override
-    if not rules:
-        return "deny" if default == "deny" else "allow"
+        return override == "deny"
+    if policy is None:
+        return False
     where = (channel or str((entry or {}).get("channel") or "") or channel_of(entry, key)).strip().lower()
     kind = _chat_type(chat_type or (entry or {}).get("chatType") or _chat_type_of(key))
-    allowed = False
-    for rule in rules:
-        if not _matches(rule.match, key, where, kind):
-            continue
-        if rule.action == "deny":
-            return "deny"
-        allowed = True
-    return "allow" if allowed or default != "deny" else "deny"
+    actions = [rule.action for rule in policy.rules if _matches(rule.match, key, where, kind)]
+    return "deny" in actions or (not actions and policy.default == "deny")
 
 
 def _matches(match: SendMatch, key: str, channel: str, chat_type: str) -> bool:

@@ -32,7 +32,7 @@ class _RawMessageLine(msgspec.Struct):
 
 
 _typed_line = msgspec.json.Decoder(_MessageLine)
-_raw_line = msgspec.json.Decoder(_RawMessageLine)
+raw_line = msgspec.json.Decoder(_RawMessageLine)
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -172,7 +172,7 @@ def is_displayed(raw: bytes) -> bool:
 def _unusual_message(raw: bytes) -> Message | None:
     """Decodes messages that other programs wrote, with unknown blocks, older roles or broken text."""
     try:
-        message = decode_message(_raw_line.decode(raw).message)
+        message = decode_message(raw_line.decode(raw).message)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         message = None
     if message is not None:

@@ -6,7 +6,7 @@ that a database can implement them too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -235,7 +235,7 @@ class TranscriptStore(Protocol):
         """Keeps the header and the last lines, of which the first becomes the root. A copy of the whole file stays."""
         ...
 
-    async def compress(self, agent_id: str, before_ms: int, *, most: int = 200) -> Compressed:
+    async def compress(self, agent_ids: Iterable[str], before_ms: int, *, most: int = 200) -> Compressed:
         """Compresses transcripts that were last written before that time, at most ``most``, the oldest first.
 
         They open as before. A transcript that is in use is not compressed.
@@ -295,6 +295,19 @@ class ReasonCode(StrEnum):
     """The message had waited too long when the Gateway started (the hours)."""
     CRASHED = "crashed"
     """The Gateway crashed too often while it worked on the message (how often)."""
+    COMMAND = "command"
+    """The message was a command, and the Gateway answered it."""
+    COMMAND_INSIDE = "command_inside"
+    """The answer to a command inside another message."""
+    COMMAND_UNANSWERED = "command_unanswered"
+    """The message was a command that has no answer, or that its sender may not give."""
+    SEND_POLICY = "send_policy"
+    NOTHING_WRITTEN = "nothing_written"
+    """The message has neither words nor files."""
+    PAIRING = "pairing"
+    """A stranger was told a pairing code."""
+    NEW_SESSION = "new_session"
+    """The line that says that a new session began."""
     OTHER = "other"
     """There is no code for the reason (its words, for example the provider's own error)."""
 
@@ -390,7 +403,7 @@ class Accept(msgspec.Struct, kw_only=True):
     """A message as it goes into the ledger, before its sender is told that it was received."""
 
     run_id: str
-    """The idempotency key and run id. It is unique for ever."""
+    """The idempotency key and run id. It is unique among the messages that the ledger keeps."""
     dedupe_key: str
     """``channel|account|peer|session|message id``. A second message with the same key is not accepted."""
     agent_id: str
@@ -405,26 +418,31 @@ class Accept(msgspec.Struct, kw_only=True):
     """The keys of the channel messages it was made of. The same transaction remembers them for ``Ledger.seen``."""
 
 
-class LedgerRow(msgspec.Struct, kw_only=True):
-    """A message in the ledger."""
+class LedgerRow(Accept, kw_only=True):
+    """A message in the ledger. Its ``dedupe_keys`` are empty."""
 
     id: int
-    run_id: str
-    dedupe_key: str
-    agent_id: str
-    session_key: str
-    session_id: str
-    source: str
-    route: dict[str, Any]
-    body: MessageBody
-    state: MessageState
-    reason: Reason
-    attempts: int
+    state: MessageState = "accepted"
+    reason: Reason = NO_REASON
+    attempts: int = 0
     """How often a run of the message began."""
     accepted_at: int
-    started_at: int | None
-    ended_at: int | None
-    result: dict[str, Any] | None
+    started_at: int | None = None
+    ended_at: int | None = None
+    result: dict[str, Any] | None = None
+
+    def another(self, run_id: str, *, dedupe_key: str = "", body: MessageBody | None = None) -> Accept:
+        """Returns a message of the same session that goes the same way, with an id of its own."""
+        return Accept(
+            run_id=run_id,
+            dedupe_key=dedupe_key,
+            agent_id=self.agent_id,
+            session_key=self.session_key,
+            session_id=self.session_id,
+            source=self.source,
+            route=self.route,
+            body=body or self.body,
+        )
 
 
 class StateChange(msgspec.Struct, kw_only=True):
@@ -477,8 +495,11 @@ FirstStep: TypeAlias = Literal["running", "queued"]
 """The step after ``accepted``."""
 
 
-class MessageLedger(Protocol):
-    """The life of every message: its acceptance, its steps, its tool calls and its end."""
+class Ledger(Protocol):
+    """The life of every message: its acceptance, its steps, its tool calls, its end and the delivery of its parts.
+
+    Every call is one transaction, which is on disk when the call returns. Concurrent calls share a commit.
+    """
 
     async def accept(
         self,
@@ -567,13 +588,14 @@ class MessageLedger(Protocol):
         """Returns the messages whose run id begins with ``prefix``, in the order of their run ids."""
         ...
 
-    async def prune(self, before_ms: int) -> int:
-        """Removes messages that ended before that time and have nothing left to deliver. Returns their number."""
+    async def prune(self, before_ms: int, *, most: int = 200) -> int:
+        """Removes messages that ended before that time and have nothing left to deliver, at most ``most`` of them.
+
+        Returns their number.
+        """
         ...
 
-
-class InboxLedger(Protocol):
-    """What channels remember before a message is accepted."""
+    # What channels remember before a message is accepted
 
     async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
         """Tells whether a channel message with this key was seen within ``ttl_ms``, also before a restart.
@@ -593,9 +615,7 @@ class InboxLedger(Protocol):
 
     async def let_go(self, keys: Sequence[str]) -> None: ...
 
-
-class Outbox(Protocol):
-    """The parts of replies that wait for their delivery."""
+    # The parts of replies that wait for their delivery
 
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
         """Returns the pending parts whose time has come, in the order in which they are due."""
@@ -620,10 +640,6 @@ class Outbox(Protocol):
     ) -> None:
         """Replaces the state of a part and all that is given with it. ``sending`` counts one attempt more."""
         ...
-
-
-class Ledger(MessageLedger, InboxLedger, Outbox, Protocol):
-    """Every call is one transaction, which is on disk when the call returns. Concurrent calls share a commit."""
 
     async def close(self) -> None: ...
 

@@ -90,7 +90,10 @@ def _check(schema: Any, value: Any, path: str, problems: list[str], depth: int) 
         problems.append(f"{where}: matches none of the allowed forms")
         return value
     if types := _types(schema):
-        value = _coerce_to_any(types, value)
+        if any(_has_type(name, value) for name in types):
+            value = int(value) if "integer" in types and isinstance(value, float) else value
+        else:
+            value = next((made for name in types if (made := _coerce(name, value)) is not _INVALID), _INVALID)
         if value is _INVALID:
             problems.append(f"{where}: must be {' or '.join(types)}")
             return value
@@ -158,15 +161,6 @@ def _types(schema: Any) -> list[str]:
     if isinstance(declared, str):
         return [declared]
     return [str(item) for item in cast("list[Any]", declared)] if isinstance(declared, list) else []
-
-
-def _coerce_to_any(types: list[str], value: Any) -> Any:
-    if any(_has_type(name, value) for name in types):
-        return int(value) if "integer" in types and isinstance(value, float) else value
-    for name in types:
-        if (coerced := _coerce(name, value)) is not _INVALID:
-            return coerced
-    return _INVALID
 
 
 def _has_type(name: str, value: Any) -> bool:

@@ -358,7 +358,11 @@ class _View(msgspec.Struct, frozen=True):
     shifts: list[int]
     """What to add to offsets of that run to get the offset in the original."""
 
-    def original(self, offset: int) -> int:
+    def original_span(self, span: TextSpan) -> TextSpan:
+        # The end is taken from the last character inside, so that characters left out after it are not included.
+        return TextSpan(self._original(span.start), self._original(span.end - 1) + 1)
+
+    def _original(self, offset: int) -> int:
         return offset + self.shifts[bisect_right(self.starts, offset) - 1]
 
 
@@ -370,12 +374,8 @@ def locate(text: str, old: str) -> TextSpan | NotFound | Ambiguous:
     if isinstance(found, NotFound):
         found = _locate_fuzzily(lines, old)
     elif isinstance(found, TextSpan):
-        found = _span(lines, found)
-    if (
-        isinstance(found, TextSpan)
-        and text.startswith("\n", found.start)
-        and text[found.start - 1 : found.start] == "\r"
-    ):
+        found = lines.original_span(found)
+    if isinstance(found, TextSpan) and text.startswith("\r\n", max(0, found.start - 1)):
         # The passage begins with the end of a line, so it includes the whole line end.
         return TextSpan(found.start - 1, found.end)
     return found
@@ -401,10 +401,10 @@ def _locate_fuzzily(lines: _View, old: str) -> TextSpan | NotFound | Ambiguous:
         found = _find(trimmed.text, needle)
     if not isinstance(found, TextSpan):
         return found
-    start, end = _inner(trimmed, found)
-    if old != old.rstrip(" \t") and (blanks := _TRAILING_SPACE.match(straight, end)):
-        end = blanks.end()
-    return _span(lines, TextSpan(start, end))
+    span = trimmed.original_span(found)
+    if old != old.rstrip(" \t") and (blanks := _TRAILING_SPACE.match(straight, span.end)):
+        span = TextSpan(span.start, blanks.end())
+    return lines.original_span(span)
 
 
 def _find(text: str, needle: str) -> TextSpan | NotFound | Ambiguous:
@@ -414,15 +414,6 @@ def _find(text: str, needle: str) -> TextSpan | NotFound | Ambiguous:
     if text.find(needle, start + 1) >= 0:
         return Ambiguous(max(2, text.count(needle)))
     return TextSpan(start, start + len(needle))
-
-
-def _span(view: _View, span: TextSpan) -> TextSpan:
-    return TextSpan(*_inner(view, span))
-
-
-def _inner(view: _View, span: TextSpan) -> tuple[int, int]:
-    # The end is taken from the last character inside, so that characters left out after it are not included.
-    return view.original(span.start), view.original(span.end - 1) + 1
 
 
 def _without(text: str, gaps: list[tuple[int, int]]) -> _View:

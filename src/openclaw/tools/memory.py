@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from openclaw.config.schema import MemorySearch
-from openclaw.memory.files import is_curated, is_memory, is_plain, shown_name
+from openclaw.config.schema.agents import MemorySearch
+from openclaw.memory.files import CURATED, is_memory, is_plain, shown_name
 from openclaw.memory.index import Hit, folded, words
 from openclaw.memory.search import AgentMemory, MemoryResults
 from openclaw.messages import ToolSpec
@@ -85,7 +85,7 @@ class MemorySearchTool:
         try:
             # The index holds all notes. A group gets other notes in place of the curated ones.
             found = await self._notes.search(query, limit if private else MOST_RESULTS, least)
-            hits = [hit for hit in found.hits if private or not is_curated(hit.name)][:limit]
+            hits = [hit for hit in found.hits if private or hit.name not in CURATED][:limit]
             said: list[dict[str, Any]] = []
             if private and self._transcripts is not None and limit > len(hits):
                 said = await asyncio.to_thread(self._transcripts, query, limit - len(hits))
@@ -134,7 +134,7 @@ class MemoryGetTool:
         opener = PathOpener(self._workspace, confine=False)
         resolved = Path(opener.resolve(path))
         name = shown_name(resolved, self._workspace)
-        if not is_memory(resolved, self._workspace, self._extra) or (is_curated(name) and not private):
+        if not is_memory(resolved, self._workspace, self._extra) or (name in CURATED and not private):
             raise ToolError(f"{path} is not a memory file that can be read here; use MEMORY.md or memory/….md")
         if not resolved.is_symlink() and not resolved.exists():
             raise ToolError(f"There is no memory file {name} yet")
@@ -150,20 +150,22 @@ class MemoryGetTool:
 
 def result_of(hit: Hit, query: str, cite: bool) -> dict[str, Any]:
     where = f"{hit.name}#L{hit.first}" if hit.first == hit.last else f"{hit.name}#L{hit.first}-L{hit.last}"
-    snippet = snippet_of(hit.text, query)
-    found: dict[str, Any] = {"path": hit.name, "startLine": hit.first, "endLine": hit.last, "score": hit.score}
-    found |= {"snippet": f"{snippet}\n\nSource: {where}" if cite else snippet, "source": "memory"}
-    return {**found, "citation": where} if cite else found
+    found = {"path": hit.name, "startLine": hit.first, "endLine": hit.last, "score": hit.score}
+    return {**found, **_quoted(snippet_of(hit.text, query), "memory", where if cite else "")}
 
 
 def _said_result(found: dict[str, Any], cite: bool) -> dict[str, Any]:
     """A result from a transcript. Its place is an entry id, since line numbers mean nothing there."""
     path = f"sessions/{found['sessionId']}.jsonl"
-    where = f"{path}#{found['entryId']}"
-    snippet = str(found["snippet"])
+    where = f"{path}#{found['entryId']}" if cite else ""
     shown = {"path": path, "entryId": found["entryId"], "role": found.get("role"), "timestamp": found.get("timestamp")}
-    shown |= {"snippet": f"{snippet}\n\nSource: {where}" if cite else snippet, "source": "sessions"}
-    return {**shown, "citation": where} if cite else shown
+    return {**shown, **_quoted(str(found["snippet"]), "sessions", where)}
+
+
+def _quoted(snippet: str, source: str, citation: str) -> dict[str, Any]:
+    if not citation:
+        return {"snippet": snippet, "source": source}
+    return {"snippet": f"{snippet}\n\nSource: {citation}", "source": source, "citation": citation}
 
 
 def snippet_of(text: str, query: str) -> str:

@@ -64,7 +64,7 @@ class PathOpener:
         return os.path.normpath(self.workspace / wanted)
 
     def open_read(self, path: str) -> BinaryIO:
-        """Opens a regular file for reading."""
+        """Opens a regular file for reading. Tries the path, then the spellings that macOS gives to names."""
 
         def open_at(parent: int, name: str, shown: str) -> BinaryIO:
             _refuse_special(os.stat(name, dir_fd=parent, follow_symlinks=False), shown)
@@ -76,23 +76,12 @@ class PathOpener:
                 os.close(fd)
                 raise
 
-        return self._read_at(path, open_at)
-
-    def stat(self, path: str) -> os.stat_result:
-        def stat_at(parent: int, name: str, _shown: str) -> os.stat_result:
-            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-            if stat_modes.S_ISLNK(found.st_mode):
-                raise _Changed
-            return found
-
-        return self._read_at(path, stat_at)
-
-    def exists(self, path: str) -> bool:
-        try:
-            self.stat(path)
-        except FileMissing:
-            return False
-        return True
+        resolved = self.resolve(path)
+        with _explained(resolved):
+            for spelling in _spellings(resolved):
+                with contextlib.suppress(FileNotFoundError):
+                    return self._at(spelling, open_at, writing=False, shown=resolved)
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), resolved)
 
     @contextlib.contextmanager
     def open_write_atomic(self, path: str) -> Generator[BinaryIO]:
@@ -125,15 +114,6 @@ class PathOpener:
         """Lets one caller of this process at a time read, change and write the file."""
         with _EDIT_LOCKS[hash(os.path.realpath(self.resolve(path))) % len(_EDIT_LOCKS)]:
             yield
-
-    def _read_at(self, path: str, action: Callable[[int, str, str], T]) -> T:
-        """Tries the path, then the spellings that macOS gives to names."""
-        resolved = self.resolve(path)
-        with _explained(resolved):
-            for spelling in _spellings(resolved):
-                with contextlib.suppress(FileNotFoundError):
-                    return self._at(spelling, action, writing=False, shown=resolved)
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), resolved)
 
     def _at(self, path: str, action: Callable[[int, str, str], T], *, writing: bool, shown: str = "") -> T:
         """Runs ``action(parent, name, path)`` on the open parent directory. Tries again if a link was swapped in."""

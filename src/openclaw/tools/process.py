@@ -11,7 +11,7 @@ from openclaw.messages import ToolSpec
 from openclaw.text import clipped, short_duration
 from openclaw.tools.base import ToolContext, ToolResult, text_result
 from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
-from openclaw.tools.shell import TAIL_CHARS
+from openclaw.tools.shell_process import TAIL_CHARS
 
 DEFAULT_LOG_LINES = 200
 MAX_POLL_WAIT_MS = 120_000
@@ -199,7 +199,7 @@ def _facts(session: ProcessSession) -> dict[str, Any]:
         "sessionId": session.id,
         "pid": session.pid,
         "startedAt": session.started_at,
-        "cwd": session.cwd,
+        "cwd": session.command.cwd,
         "name": _name(session),
     }
     if session.ended.is_set():
@@ -213,49 +213,26 @@ def _facts(session: ProcessSession) -> dict[str, Any]:
 
 def _ending(session: ProcessSession) -> str:
     if session.timed_out:
-        return f"Process timed out after {session.timeout:g} seconds."
+        return f"Process timed out after {session.command.timeout:g} seconds."
     return f"Process exited with {session.how_it_ended()}."
 
 
 def _name(session: ProcessSession) -> str:
-    return clipped(" ".join(session.command.split()), _NAME_CHARS)
+    return clipped(" ".join(session.command.text.split()), _NAME_CHARS)
 
 
 # The bytes that a terminal sends for a key
 
 _NAMED = {
-    "enter": b"\r",
-    "return": b"\r",
-    "tab": b"\t",
-    "btab": b"\x1b[Z",
-    "escape": b"\x1b",
-    "esc": b"\x1b",
-    "space": b" ",
-    "backspace": b"\x7f",
-    "bspace": b"\x7f",
-    "up": b"\x1b[A",
-    "down": b"\x1b[B",
-    "right": b"\x1b[C",
-    "left": b"\x1b[D",
-    "home": b"\x1b[1~",
-    "end": b"\x1b[4~",
-    "insert": b"\x1b[2~",
-    "ic": b"\x1b[2~",
-    "delete": b"\x1b[3~",
-    "del": b"\x1b[3~",
-    "dc": b"\x1b[3~",
-    "pageup": b"\x1b[5~",
-    "pgup": b"\x1b[5~",
-    "ppage": b"\x1b[5~",
-    "pagedown": b"\x1b[6~",
-    "pgdn": b"\x1b[6~",
-    "npage": b"\x1b[6~",
-    "f1": b"\x1bOP",
-    "f2": b"\x1bOQ",
-    "f3": b"\x1bOR",
-    "f4": b"\x1bOS",
+    "enter": b"\r", "return": b"\r", "tab": b"\t", "btab": b"\x1b[Z", "escape": b"\x1b", "esc": b"\x1b",
+    "space": b" ", "backspace": b"\x7f", "bspace": b"\x7f",
+    "up": b"\x1b[A", "down": b"\x1b[B", "right": b"\x1b[C", "left": b"\x1b[D", "home": b"\x1b[1~", "end": b"\x1b[4~",
+    "insert": b"\x1b[2~", "ic": b"\x1b[2~", "delete": b"\x1b[3~", "del": b"\x1b[3~", "dc": b"\x1b[3~",
+    "pageup": b"\x1b[5~", "pgup": b"\x1b[5~", "ppage": b"\x1b[5~",
+    "pagedown": b"\x1b[6~", "pgdn": b"\x1b[6~", "npage": b"\x1b[6~",
+    "f1": b"\x1bOP", "f2": b"\x1bOQ", "f3": b"\x1bOR", "f4": b"\x1bOS",
     **{f"f{n}": b"\x1b[%d~" % code for n, code in zip(range(5, 13), (15, 17, 18, 19, 20, 21, 23, 24), strict=True)},
-}
+}  # fmt: skip
 _MODIFIED = re.compile(r"((?:[CMS]-)+)(.+)", re.IGNORECASE | re.DOTALL)
 _CURSOR = re.compile(rb"\x1b\[([A-D])")
 _NUMBERED = re.compile(rb"\x1b\[(\d+)~")

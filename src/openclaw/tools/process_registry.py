@@ -6,11 +6,11 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 
 from openclaw.clock import Clock, SystemClock
 from openclaw.tools.base import ToolError
-from openclaw.tools.shell import CommandOutput, ShellProcess
+from openclaw.tools.shell_process import CommandOutput, ShellCommand, ShellProcess
 
 log = logging.getLogger("openclaw.tools.processes")
 
@@ -22,22 +22,10 @@ NOTIFY_TAIL_CHARS = 400
 class ProcessSession:
     """One command, from its start until it is forgotten."""
 
-    def __init__(
-        self,
-        slug: str,
-        *,
-        scope: str,
-        command: str,
-        cwd: str,
-        timeout: float | None,
-        process: ShellProcess,
-        now_ms: int,
-    ) -> None:
+    def __init__(self, slug: str, scope: str, command: ShellCommand, process: ShellProcess, now_ms: int) -> None:
         self.id = slug
         self.scope = scope
         self.command = command
-        self.cwd = cwd
-        self.timeout = timeout
         self.process = process
         self.started_at = now_ms
         self.ended_at: int | None = None
@@ -90,17 +78,7 @@ class ProcessRegistry:
         self._starting = 0
         self._closed = False
 
-    async def start(
-        self,
-        command: str,
-        *,
-        scope: str,
-        cwd: str,
-        env: Mapping[str, str],
-        use_pty: bool = False,
-        timeout: float | None = None,
-        max_output_chars: int = 200_000,
-    ) -> ProcessSession:
+    async def start(self, command: ShellCommand, *, scope: str, max_output_chars: int = 200_000) -> ProcessSession:
         """Starts a command. Raises ``ToolError`` if too many are running and ``OSError`` if it cannot be started."""
         self._sweep()
         if self._closed:
@@ -109,19 +87,15 @@ class ProcessRegistry:
             raise ToolError(f"{MAX_RUNNING} commands are running already; end some with process kill first")
         self._starting += 1
         try:
-            output = CommandOutput(max_output_chars)
-            process = await ShellProcess.start(
-                command, cwd=cwd, env=env, use_pty=use_pty, output=output, clock=self.clock
-            )
+            process = await ShellProcess.start(command, CommandOutput(max_output_chars), self.clock)
         finally:
             self._starting -= 1
         slug = new_slug(self._running.keys() | self._finished.keys())
-        now = self.clock.now_ms()
-        session = ProcessSession(
-            slug, scope=scope, command=command, cwd=cwd, timeout=timeout, process=process, now_ms=now
-        )
+        session = ProcessSession(slug, scope, command, process, self.clock.now_ms())
         self._running[slug] = session
-        self._keep(asyncio.create_task(self._supervise(session)))
+        task = asyncio.create_task(self._supervise(session))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         if self._closed:
             await self.stop(session)
             raise ToolError("The Gateway is shutting down; the command was ended")
@@ -162,7 +136,8 @@ class ProcessRegistry:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _supervise(self, session: ProcessSession) -> None:
-        timer = asyncio.create_task(self._expire(session, session.timeout)) if session.timeout else None
+        timeout = session.command.timeout
+        timer = asyncio.create_task(self._expire(session, timeout)) if timeout else None
         try:
             await session.process.finished.wait()
         finally:
@@ -183,9 +158,8 @@ class ProcessRegistry:
     def _announce(self, session: ProcessSession) -> None:
         if session.notify is None or session.killed:
             return
-        outcome = "completed" if session.status == "completed" else "failed"
         tail = " ".join(session.output.tail(NOTIFY_TAIL_CHARS).split())
-        text = f"Exec {outcome} ({session.id[:8]}, {session.how_it_ended()})"
+        text = f"Exec {session.status} ({session.id[:8]}, {session.how_it_ended()})"
         try:
             session.notify(f"{text} :: {tail}" if tail else text)
         except Exception:
@@ -201,10 +175,6 @@ class ProcessRegistry:
         for slug, session in [*self._finished.items()]:
             if (session.ended_at or 0) < horizon:
                 del self._finished[slug]
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 _FIRST_WORDS = (

@@ -9,7 +9,7 @@ import pytest
 
 from openclaw.agent.compaction.memory_flush import AddingWrite, due, settled, texts, usable_tools, workspace_closed
 from openclaw.config.load import build
-from openclaw.config.schema import MemoryFlush
+from openclaw.config.schema.agents import MemoryFlush
 from openclaw.messages import AssistantMessage, TextBlock, UserMessage
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import ToolContext

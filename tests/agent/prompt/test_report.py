@@ -19,7 +19,7 @@ from openclaw.agent.prompt.report import (
     tokens_line,
 )
 from openclaw.sessions.entry import SessionEntry
-from openclaw.storage.files.blobs import FileBlobStore
+from openclaw.storage.files.disk import FileBlobStore
 
 FILES = [
     ("AGENTS.md", False, 1742, 1742, False),

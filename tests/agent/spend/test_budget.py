@@ -20,7 +20,7 @@ from openclaw.agent.spend.budget import (
 )
 from openclaw.agent.spend.spend import Totals
 from openclaw.config.load import build
-from openclaw.config.schema import Budget
+from openclaw.config.schema.agents import Budget
 from openclaw.messages import Cost, Usage
 from openclaw.sessions.entry import SessionEntry
 

@@ -22,7 +22,7 @@ from openclaw.agent.window.tokens import (
 )
 from openclaw.agent.window.window import PromptWindow
 from openclaw.clock import SystemClock
-from openclaw.config.schema import ContextPruning
+from openclaw.config.schema.agents import ContextPruning
 from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolResultMessage, Usage, UserMessage
 from tests.agent.scripted import MODEL, call, says
 

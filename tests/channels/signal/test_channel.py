@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from openclaw.channels.base import MessageRef
 from openclaw.channels.manager import ChannelManager, channel_kinds
+from openclaw.channels.signal.channel import OFFERS, SignalChannel
 from openclaw.channels.signal.kind import SignalKind
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
-from openclaw.inbound.message import Inbound, Route
+from openclaw.inbound.message import Inbound
 from openclaw.outbound.reply import MediaRef, OutgoingMessage, SendFailed
-from openclaw.storage.files.blobs import FileBlobStore
+from openclaw.storage.files.disk import FileBlobStore
 from tests.support.signal_daemon import SignalDaemon
 
 ME, ANN = "+15550000001", "+15550000042"
@@ -254,18 +254,6 @@ async def test_reactions_are_heard_as_configured(tmp_path: Path, settings: Any, 
         assert len(setup.receiver.notices) == heard
 
 
-async def test_the_agent_can_react(tmp_path: Path) -> None:
-    async with running(tmp_path) as setup:
-        (account,) = setup.channels.accounts()
-        assert account.channel is not None
-        route = Route(channel="signal", to="group:grp1==")
-        await account.channel.react(route, MessageRef(id=f"5:{ANN}"), "👍")
-        await account.channel.react(Route(channel="signal", to=ANN), MessageRef(id="6"), "👍", remove=True)
-        first, second = setup.daemon.of("sendReaction")
-        assert first == {"emoji": "👍", "targetAuthor": ANN, "targetTimestamp": 5, "groupId": "grp1==", "account": ME}
-        assert second["remove"] is True and second["targetTimestamp"] == 6
-
-
 @pytest.mark.parametrize(("answer", "receipts"), [(None, 1), (True, 1), (False, 0)])
 async def test_reading_is_confirmed_only_to_those_who_may_write(
     tmp_path: Path, answer: bool | None, receipts: int
@@ -279,21 +267,51 @@ async def test_reading_is_confirmed_only_to_those_who_may_write(
         assert setup.daemon.of("sendReceipt") == [expected] * receipts
 
 
-async def test_a_message_that_could_not_be_written_down_is_offered_again(tmp_path: Path) -> None:
+async def test_while_the_disk_fails_a_message_is_offered_again_for_as_long_as_it_lasts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     receiver = Receiver()
-    receiver.failures = [OSError("disk full") for _ in range(8)]
+    receiver.failures = [OSError("disk full") for _ in range(4 * OFFERS)]
     async with running(tmp_path, receiver=receiver) as setup:
         await setup.daemon.say("keep me")
         assert await receiver.got(1) == ["keep me"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_a_message_nobody_can_handle_does_not_keep_the_others_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("problem", [ValueError, TypeError, KeyError])
+async def test_a_message_nobody_can_handle_is_given_up_and_confirmed(
+    tmp_path: Path, problem: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
     receiver = Receiver()
-    receiver.failures = [ValueError("poison") for _ in range(5)]
+    receiver.failures = [problem("poison") for _ in range(OFFERS)]
     async with running(tmp_path, receiver=receiver) as setup:
         await setup.daemon.say("poison")
         await setup.daemon.say("fine")
         assert await receiver.got(1) == ["fine"]
+        setup.daemon.disconnect()
+        await setup.daemon.deserted()
+        await setup.daemon.connected()
+        assert setup.daemon.last_event_ids[-1] == "1700-2", "the daemon does not send the poison again"
+    (given_up,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "given up" in given_up
+
+
+async def test_next_to_a_daemon_that_runs_elsewhere_no_own_one_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def listen(*_: Any) -> None:
+        return
+
+    monkeypatch.setattr(SignalChannel, "_listen", listen)
+    monkeypatch.setattr("openclaw.channels.signal.channel.Daemon", None)
+    channels = manager(tmp_path, config({"account": ME, "httpUrl": "http://127.0.0.1:1"}), Receiver())
+    await channels.start()
+    (account,) = channels.accounts()
+    async with asyncio.timeout(10):
+        while not account.status.restarts:
+            await asyncio.sleep(0.01)
+    await channels.stop()
+    assert account.status.last_error == "it ended by itself"
 
 
 async def test_odd_events_are_passed_over(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ async def test_a_histogram_counts_upwards() -> None:
 
 async def test_labels_are_escaped() -> None:
     page = MetricsPage()
-    page.gauge("x", "Help.", 1, {"name": 'a"b\\c\nd'})
+    page.values("x", "Help.", "gauge", "name", {'a"b\\c\nd': 1})
     assert page.text().splitlines()[-1] == 'x{name="a\\"b\\\\c\\nd"} 1'
 
 

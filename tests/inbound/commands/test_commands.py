@@ -12,9 +12,11 @@ from openclaw.inbound.command_text import Listening
 from openclaw.inbound.commands.handle import HANDLERS
 from openclaw.inbound.commands.management import read_value
 from openclaw.inbound.commands.registry import COMMANDS, listed
-from openclaw.inbound.incoming import Continue, Handled, Hints
-from openclaw.outbound.usage_text import ago, money, percent, token_count
+from openclaw.inbound.incoming import Continue, Handled
+from openclaw.outbound.usage_text import money, percent, token_count
 from openclaw.sessions.keys import SessionRef
+from openclaw.storage.base import MessageBody
+from openclaw.text import age
 from tests.inbound.commands.desk import Desk, MakeDesk
 
 GROUP = {"chat_type": "group", "channel": "signal"}
@@ -111,7 +113,7 @@ def test_token_counts(count: int | None, shown: str) -> None:
 def test_money_percent_and_ages() -> None:
     assert (money(0.0099), money(12.345), percent(1, 8), percent(10**6, 1)) == ("$0.0099", "$12.35", "13%", "999%")
     day = 24 * 60 * 60_000
-    assert [ago(0, ms) for ms in (59_999, 60_000, day, 2 * day)] == ["just now", "1m ago", "24h ago", "2d ago"]
+    assert [age(ms) for ms in (59_999, 60_000, day, 2 * day)] == ["just now", "1m ago", "24h ago", "2d ago"]
 
 
 async def test_models_lists_providers_then_models(desk: Desk) -> None:
@@ -323,7 +325,9 @@ async def test_a_default_model_that_does_not_exist_is_named_in_the_answer(make_d
     desk = await make_desk({"agents": {"defaults": {"model": "nobody/nothing"}}})
     assert (await desk.reply("/new hello") or "").startswith("Unknown model 'nobody/nothing'.")
     assert desk.done == []
-    assert await desk.say("hello /think high there") == Continue(text="hello there", hints=Hints(thinking="high"))
+    assert await desk.say("hello /think high there") == Continue(
+        text="hello there", settings=MessageBody(thinking="high")
+    )
 
 
 # What is not a command

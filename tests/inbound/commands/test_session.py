@@ -56,16 +56,14 @@ def test_another_bots_command_is_not_ours() -> None:
 async def test_alone_it_makes_the_agent_greet(desk: Desk, text: str, reason: str) -> None:
     outcome = await desk.say(text)
     assert isinstance(outcome, Continue)
-    assert outcome.greeting and outcome.new_session
+    assert outcome.greeting
     assert outcome.text.startswith("A new session was started via /new or /reset")
     assert outcome.side_replies == [STARTED]
     assert desk.done == [reason]
 
 
 async def test_with_text_the_text_is_the_first_message(desk: Desk) -> None:
-    assert await desk.say("/new What is\n\n  [this]?") == Continue(
-        text="What is\n\n  [this]?", side_replies=[STARTED], new_session=True
-    )
+    assert await desk.say("/new What is\n\n  [this]?") == Continue(text="What is\n\n  [this]?", side_replies=[STARTED])
 
 
 async def test_a_configured_trigger_comes_beside_the_built_in_ones(make_desk: MakeDesk) -> None:
@@ -78,8 +76,8 @@ async def test_a_configured_trigger_comes_beside_the_built_in_ones(make_desk: Ma
 async def test_settings_in_the_first_message_are_read_too(desk: Desk) -> None:
     outcome = await desk.say("/new /think high tell me")
     assert isinstance(outcome, Continue)
-    assert outcome.new_session and outcome.text == "tell me"
-    assert outcome.hints.thinking == "high"
+    assert outcome.text == "tell me"
+    assert outcome.settings.thinking == "high"
 
 
 async def test_settings_alone_are_stored_with_the_new_session_and_the_agent_greets(desk: Desk) -> None:
@@ -91,7 +89,7 @@ async def test_settings_alone_are_stored_with_the_new_session_and_the_agent_gree
 
 async def test_a_picture_is_a_first_message_too(desk: Desk) -> None:
     outcome = await desk.say("/new", has_media=True)
-    assert outcome == Continue(text="", side_replies=[STARTED], new_session=True)
+    assert outcome == Continue(text="", side_replies=[STARTED])
 
 
 async def test_a_model_can_be_named(desk: Desk) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from openclaw.inbound.command_text import Listening
-from openclaw.inbound.incoming import Continue, Handled, Hints
+from openclaw.inbound.incoming import Continue, Handled
 from openclaw.runs.queue import QueueWish
+from openclaw.storage.base import MessageBody
 from tests.inbound.commands.desk import SESSION, Desk, MakeDesk
 
 DEEP = {"providerOverride": "acme", "modelOverride": "deep-thinker-2"}
@@ -239,23 +240,19 @@ async def test_in_a_group_loosening_needs_a_mention_and_tightening_does_not(make
 # Inside other text
 
 
-async def test_inline_settings_are_hints_and_nothing_is_stored(desk: Desk) -> None:
+async def test_inline_settings_count_for_one_run_and_nothing_is_stored(desk: Desk) -> None:
     text = "/think high first line /verbose full\n\n  second /deep line\n/queue followup cap:3"
     assert await desk.say(text) == Continue(
         text="first line\n\n  second line",
-        hints=Hints(
-            thinking="high",
-            verbose="full",
-            model="acme/deep-thinker-2",
-            queue=QueueWish(mode="followup", cap=3),
-        ),
+        settings=MessageBody(thinking="high", verbose="full", model="acme/deep-thinker-2"),
+        queue=QueueWish(mode="followup", cap=3),
     )
     assert await desk.entry() is None
     assert desk.runtime.notes.peek(SESSION.key) == []
 
 
-async def test_a_picture_with_only_settings_goes_to_the_model_with_hints(desk: Desk) -> None:
-    assert await desk.say("/think high", has_media=True) == Continue(text="", hints=Hints(thinking="high"))
+async def test_a_picture_with_only_settings_goes_to_the_model_with_them(desk: Desk) -> None:
+    assert await desk.say("/think high", has_media=True) == Continue(text="", settings=MessageBody(thinking="high"))
 
 
 async def test_words_that_are_no_settings_stay(desk: Desk) -> None:
@@ -267,14 +264,14 @@ async def test_an_inline_model_that_does_not_exist_is_reported_and_stays_text(de
     outcome = await desk.say("is /model nosuch any good?")
     assert isinstance(outcome, Continue)
     assert outcome.text == "is nosuch any good?"
-    assert outcome.hints == Hints()
+    assert outcome.settings == MessageBody()
     assert len(outcome.side_replies) == 1 and outcome.side_replies[0].startswith("Unknown model 'nosuch'.")
 
 
 async def test_an_inline_elevated_wish_that_is_not_allowed_is_dropped_and_reported(desk: Desk) -> None:
     outcome = await desk.say("please /elevated full run it")
     assert isinstance(outcome, Continue)
-    assert outcome.text == "please run it" and outcome.hints == Hints()
+    assert outcome.text == "please run it" and outcome.settings == MessageBody()
     assert outcome.side_replies[0].startswith("elevated is not available right now")
 
 

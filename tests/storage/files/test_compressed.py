@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ async def test_an_old_transcript_is_compressed_and_its_end_is_still_read(tmp_pat
     path, _ = await old_transcript(tmp_path)
     store = store_at(tmp_path)
     before = await store.tail(REF, 3)
-    done = await store.compress("main", SOON)
+    done = await store.compress(["main"], SOON)
     packed = compressed.packed_name(path)
     assert (done.files, done.problems) == (1, []) and done.bytes_after * 5 < done.bytes_before
     assert not path.exists() and packed.stat().st_mode & 0o777 == 0o600
@@ -57,7 +58,7 @@ async def test_an_old_transcript_is_compressed_and_its_end_is_still_read(tmp_pat
 async def test_a_compressed_transcript_goes_on_where_it_ended(tmp_path: Path) -> None:
     path, content = await old_transcript(tmp_path)
     store = store_at(tmp_path)
-    await store.compress("main", SOON)
+    await store.compress(["main"], SOON)
     opened = await asyncio.gather(*(store.open(REF, create=False) for _ in range(5)))
     assert opened[0] is not None and all(one is opened[0] for one in opened)
     assert path.read_bytes() == content and not compressed.packed_name(path).exists()
@@ -71,11 +72,11 @@ async def test_what_is_in_use_or_young_stays_as_it_is(tmp_path: Path) -> None:
     path, _ = await old_transcript(tmp_path)
     store = store_at(tmp_path)
     held = await store.open(REF)
-    assert (await store.compress("main", SOON)).files == 0
+    assert (await store.compress(["main"], SOON)).files == 0
     assert held is not None
     del held
-    assert (await store.compress("main", (LONG_AGO - 1) * 1000)).files == 0
-    assert (await store.compress("main", SOON)).files == 1, "once nobody holds it"
+    assert (await store.compress(["main"], (LONG_AGO - 1) * 1000)).files == 0
+    assert (await store.compress(["main"], SOON)).files == 1, "once nobody holds it"
     assert not path.exists()
     await store.close()
 
@@ -83,7 +84,7 @@ async def test_what_is_in_use_or_young_stays_as_it_is(tmp_path: Path) -> None:
 async def test_opening_while_it_is_being_compressed_waits_and_finds_everything(tmp_path: Path) -> None:
     _, content = await old_transcript(tmp_path)
     store = store_at(tmp_path)
-    packing = asyncio.create_task(store.compress("main", SOON))
+    packing = asyncio.create_task(store.compress(["main"], SOON))
     opened, _ = await asyncio.gather(store.open(REF), packing)
     assert opened is not None and len(opened.context().messages) == 50
     assert Path(opened.path).read_bytes() == content
@@ -98,21 +99,21 @@ async def test_where_a_crash_left_both_forms_the_plain_one_counts(tmp_path: Path
     os.utime(path, (LONG_AGO, LONG_AGO))
     longer = path.read_bytes()
     store = store_at(tmp_path)
-    assert (await store.compress("main", SOON)).files == 1
+    assert (await store.compress(["main"], SOON)).files == 1
     assert compressed.unpack(packed).read_bytes() == longer
     await store.close()
 
 
 async def test_a_file_written_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, content = await old_transcript(tmp_path)
-    digest = compressed._digest  # type: ignore[reportPrivateUsage]
+    unpacked_blocks = compressed.unpacked_blocks
 
-    def slow(blocks: object) -> bytes:
+    def written_meanwhile(packed: Path) -> Iterator[bytes]:
         with path.open("ab") as file:
             file.write(b"{}\n")
-        return digest(blocks)  # type: ignore[arg-type]
+        return unpacked_blocks(packed)
 
-    monkeypatch.setattr(compressed, "_digest", slow)
+    monkeypatch.setattr(compressed, "unpacked_blocks", written_meanwhile)
     with pytest.raises(compressed.Changed):
         compressed.pack(path)
     assert path.read_bytes().startswith(content)

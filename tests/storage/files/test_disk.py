@@ -6,8 +6,7 @@ import threading
 import pytest
 
 from openclaw.storage.files import disk
-from openclaw.storage.files.blobs import FileBlobStore
-from openclaw.storage.files.disk import AppendFile, Disk, atomic_replace
+from openclaw.storage.files.disk import AppendFile, Disk, FileBlobStore, atomic_replace
 
 
 async def test_waiters_that_come_together_share_one_sync(tmp_path, monkeypatch):

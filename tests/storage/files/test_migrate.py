@@ -131,7 +131,7 @@ async def test_interrupted_migration_is_taken_up_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(migrate, "write_beside", dies)
     with pytest.raises(KeyboardInterrupt):
-        migrate._migrate(tmp_path, tmp_path / "sessions", "main", migrate._Naming("main", "per-sender"), StillClock())
+        migrate._migrate(tmp_path, tmp_path / "sessions", "main", {}, StillClock())
     monkeypatch.undo()
     assert (tmp_path / "sessions" / "main" / "s3.jsonl").exists()
     report = await migrate_sessions(str(tmp_path), clock=StillClock())

@@ -146,7 +146,7 @@ async def test_file_emptied_in_use_is_begun_anew(tmp_path, store):
     file_of(tmp_path).write_bytes(b"")
     await transcript.append(user("two"))
     again = await reopened(tmp_path)
-    assert again.header is not None and texts(again) == ["two"] == texts(transcript)
+    assert again._index.header is not None and texts(again) == ["two"] == texts(transcript)
 
 
 @pytest.mark.parametrize("fields", [{}, {"type": ""}, {"type": "session"}, {"type": 5}])
@@ -259,7 +259,7 @@ async def test_cut_at_every_byte_keeps_every_whole_entry_and_all_bytes(tmp_path,
             again = await reopened(cut_state)
             assert [ident for ident, _, _ in again.tree()] == [*ids[:complete], added]
             assert again.tree()[-1][1] == (ids[complete - 1] if complete else None)
-            assert again.header is not None
+            assert again._index.header is not None
             assert texts(again) == texts(opened)
 
 
@@ -416,7 +416,7 @@ async def test_file_removed_in_use_is_begun_anew(tmp_path, store):
     file_of(tmp_path).unlink()
     await transcript.append(user("two"))
     again = await reopened(tmp_path)
-    assert again.header is not None and texts(again) == ["two"] == texts(transcript)
+    assert again._index.header is not None and texts(again) == ["two"] == texts(transcript)
 
 
 async def test_another_programs_torn_line_does_not_swallow_ours(tmp_path, store):
@@ -472,7 +472,7 @@ async def test_transcript_of_a_new_session_is_not_looked_for(tmp_path, store, mo
     transcript = await store.open(REF)
     await transcript.append(user("one"), durable=True)
     again = await reopened(tmp_path)
-    assert again.header["cwd"] == "/home/me/work" and texts(again) == ["one"]
+    assert again._index.header["cwd"] == "/home/me/work" and texts(again) == ["one"]
     store.begin(REF)
     assert await store.open(REF) is transcript
 
@@ -483,7 +483,7 @@ async def test_new_session_that_nobody_wrote_to_is_empty_after_a_restart(tmp_pat
     again = await reopened(tmp_path)
     assert len(again) == 0
     await again.append(user("one"))
-    assert (await reopened(tmp_path)).header is not None
+    assert (await reopened(tmp_path))._index.header is not None
 
 
 async def test_held_transcript_stays_itself_when_the_cache_is_full(tmp_path):
@@ -536,7 +536,7 @@ async def test_fork_begins_with_the_branch_and_names_its_origin(tmp_path, store)
     assert texts(again) == ["one", "two", "three", "own"] == texts(child)
     assert again.context().entry_ids[:2] == [one, two]
     assert again.labels() == {two: "here"}
-    assert again.header["parentSession"] == parent.path
+    assert again._index.header["parentSession"] == parent.path
     with pytest.raises(FileExistsError):
         await store.fork(parent, ref)
 

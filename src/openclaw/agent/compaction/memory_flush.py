@@ -25,7 +25,8 @@ from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.billed_calls import NO_BILL, BilledCalls, RunBill
 from openclaw.clock import named_zone
 from openclaw.config.agents import sandbox_config, wants_sandbox
-from openclaw.config.schema import Config, MemoryFlush
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import MemoryFlush
 from openclaw.events import AssistantEnded, Event, ToolEnded
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import ModelError

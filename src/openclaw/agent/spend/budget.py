@@ -13,7 +13,8 @@ from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.report import DAY_MS, last_days, prices, transcript_path
 from openclaw.agent.spend.spend import FileSpend, Totals, total_of
 from openclaw.config.agents import agent_config, user_zone
-from openclaw.config.schema import Budget, Config
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import Budget
 from openclaw.messages import Usage
 from openclaw.models.base import ModelError
 from openclaw.outbound.usage_text import money, token_count

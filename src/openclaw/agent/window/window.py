@@ -26,8 +26,7 @@ from openclaw.agent.window.tokens import (
     reported_prompt,
     u16len,
 )
-from openclaw.clock import Clock
-from openclaw.config.durations import duration_ms
+from openclaw.clock import Clock, duration_ms
 from openclaw.config.schema.agents import ContextPruning, PruningTools
 from openclaw.config.schema.channels import Channels
 from openclaw.messages import (

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from openclaw.channels.base import ChannelContext, MessageRef
+from openclaw.channels.base import ChannelContext
 from openclaw.channels.signal.connection import (
     Bookmark,
     Daemon,
@@ -69,6 +69,7 @@ class SignalChannel:
             auto_start = self._settings.auto_start
             if not (auto_start if auto_start is not None else not self._settings.http_url):
                 await self._listen(http, url)
+                return
             daemon = Daemon(self._settings, self._rpc, self._context.clock, self._context.log)
             await daemon.start()
             try:
@@ -149,16 +150,19 @@ class SignalChannel:
         While the disk fails it tries for ever, so that no message is lost. After any other failure it gives the message
         up after some attempts, because it would keep back all later ones.
         """
-        attempt = 0
+        log, attempt = self._context.log, 0
         while True:
             attempt += 1
             try:
                 taken = await self._context.receive(inbound)
                 break
+            except OSError as error:
+                log.warning("message %s cannot be kept for now (try %d): %s", inbound.message_id, attempt, error)
             except Exception as error:
-                self._context.log.exception("message %s could not be taken (try %d)", inbound.message_id, attempt)
-                if attempt >= OFFERS and not isinstance(error, OSError):
+                if attempt >= OFFERS:
+                    log.exception("message %s cannot be taken in and is given up", inbound.message_id)
                     return
+                log.warning("message %s could not be taken in (try %d): %r", inbound.message_id, attempt, error)
             await self._context.clock.sleep(OFFER_AGAIN.delay_s(attempt, random.random))
         if taken is not False and self._settings.send_read_receipts and inbound.peer.kind == "direct":
             read = {"recipient": _address_of_sender(inbound), "targetTimestamp": inbound.timestamp_ms, "type": "read"}
@@ -206,15 +210,6 @@ class SignalChannel:
         target = recipient_params(route.to or "")
         if "username" not in target:
             await self._ask("sendTyping", {**target, **self._account(), **({} if on else {"stop": True})})
-
-    async def react(self, route: Route, to: MessageRef, emoji: str, *, remove: bool = False) -> None:
-        target = recipient_params(route.to or "")
-        timestamp, _, sender = to.id.partition(":")
-        author = recipient_params(sender or to.sender or route.to or "").get("recipient")
-        if not author or not timestamp.isdigit():
-            raise SendFailed("a Signal reaction needs the message's timestamp and its author", permanent=True)
-        params: dict[str, Any] = {"emoji": emoji, "targetAuthor": author[0], "targetTimestamp": int(timestamp)}
-        await self._ask("sendReaction", {**params, **target, **self._account(), **({"remove": True} if remove else {})})
 
     async def probe(self) -> dict[str, Any]:
         try:

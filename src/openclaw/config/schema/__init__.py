@@ -6,46 +6,13 @@ Reading, validation and the JSON Schema are made from it. Keys that nothing acts
 
 from msgspec import field
 
-from openclaw.config.schema.agents import (
-    AgentConfig,
-    Agents,
-    Binding,
-    Budget,
-    ContextPruning,
-    MemoryFlush,
-    MemorySearch,
-    ModelChoice,
-    ModelSetting,
-)
-from openclaw.config.schema.base import OpenMap, Record, SecretRef
+from openclaw.config.schema import system
+from openclaw.config.schema.agents import Agents, Binding
+from openclaw.config.schema.base import OpenMap, Record
 from openclaw.config.schema.channels import Channels
 from openclaw.config.schema.gateway import Gateway
 from openclaw.config.schema.messages import Messages, Session
-from openclaw.config.schema.models import Auth, ModelConfig, Models, ProviderConfig
-from openclaw.config.schema.system import (
-    BranchSummary,
-    Broadcast,
-    Browser,
-    CanvasHost,
-    Commands,
-    Compaction,
-    Cron,
-    Diagnostics,
-    Discovery,
-    Env,
-    FileMeta,
-    Hooks,
-    Logging,
-    Memory,
-    Plugins,
-    Retry,
-    Skills,
-    Talk,
-    Ui,
-    Update,
-    Web,
-    Wizard,
-)
+from openclaw.config.schema.models import Auth, Models
 from openclaw.config.schema.tools import Tools
 
 
@@ -54,21 +21,21 @@ class Config(Record):
 
     schema_url: str | None = field(default=None, name="$schema")
     """Address of a schema for editors; ignored by the Gateway."""
-    meta: FileMeta = FileMeta()
+    meta: system.FileMeta = system.FileMeta()
     """Who wrote the file last."""
-    env: Env = Env()
+    env: system.Env = system.Env()
     """Environment variables."""
-    wizard: Wizard = Wizard()
+    wizard: system.Wizard = system.Wizard()
     """What the setup did."""
-    diagnostics: Diagnostics = Diagnostics()
+    diagnostics: system.Diagnostics = system.Diagnostics()
     """Finding out what is going on."""
-    logging: Logging = Logging()
+    logging: system.Logging = system.Logging()
     """Logs."""
-    update: Update = Update()
+    update: system.Update = system.Update()
     """New releases."""
-    browser: Browser = Browser()
+    browser: system.Browser = system.Browser()
     """The browser tool."""
-    ui: Ui = Ui()
+    ui: system.Ui = system.Ui()
     """Look of the interfaces."""
     auth: Auth = Auth()
     """Credentials for model providers."""
@@ -82,7 +49,7 @@ class Config(Record):
     """Tools of the agents."""
     bindings: list[Binding] = []
     """Which agent gets which messages."""
-    broadcast: Broadcast = Broadcast()
+    broadcast: system.Broadcast = system.Broadcast()
     """Chats in which several agents answer."""
     audio: OpenMap = {}
     """Transcription of voice messages."""
@@ -90,39 +57,39 @@ class Config(Record):
     """Stored media: preserveFilenames."""
     messages: Messages = Messages()
     """Messages in and out."""
-    commands: Commands = Commands()
+    commands: system.Commands = system.Commands()
     """Commands in chats."""
     approvals: OpenMap = {}
     """Where requests for approval are shown."""
     session: Session = Session()
     """Conversations."""
-    cron: Cron = Cron()
+    cron: system.Cron = system.Cron()
     """Scheduled jobs."""
-    hooks: Hooks = Hooks()
+    hooks: system.Hooks = system.Hooks()
     """Webhooks and internal hooks."""
-    web: Web = Web()
+    web: system.Web = system.Web()
     """The WhatsApp Web connection."""
     channels: Channels = Channels()
     """Chat services."""
-    discovery: Discovery = Discovery()
+    discovery: system.Discovery = system.Discovery()
     """Being found on the network."""
-    canvas_host: CanvasHost = CanvasHost()
+    canvas_host: system.CanvasHost = system.CanvasHost()
     """The canvas."""
-    talk: Talk = Talk()
+    talk: system.Talk = system.Talk()
     """Talking aloud."""
     gateway: Gateway = Gateway()
     """The server."""
-    memory: Memory = Memory()
+    memory: system.Memory = system.Memory()
     """Remembering."""
-    skills: Skills = Skills()
+    skills: system.Skills = system.Skills()
     """Skills."""
-    plugins: Plugins = Plugins()
+    plugins: system.Plugins = system.Plugins()
     """Plugins."""
-    retry: Retry = Retry()
+    retry: system.Retry = system.Retry()
     """Repeating failed model calls."""
-    compaction: Compaction = Compaction()
+    compaction: system.Compaction = system.Compaction()
     """Summarising old history."""
-    branch_summary: BranchSummary = BranchSummary()
+    branch_summary: system.BranchSummary = system.BranchSummary()
     """Summarising a branch that is left."""
     secrets: OpenMap = {}
     """Secret stores of other versions; kept, not used."""
@@ -132,19 +99,3 @@ class Config(Record):
     """Settings of the command line."""
     mcp: OpenMap = {}
     """MCP servers."""
-
-
-__all__ = [
-    "AgentConfig",
-    "Budget",
-    "Config",
-    "ContextPruning",
-    "Logging",
-    "MemoryFlush",
-    "MemorySearch",
-    "ModelChoice",
-    "ModelConfig",
-    "ModelSetting",
-    "ProviderConfig",
-    "SecretRef",
-]

@@ -6,13 +6,7 @@ from msgspec import field
 
 from openclaw.config.schema.base import Count, OpenMap, Port, Positive, Record, Sensitive
 
-
-def _file_mimes() -> list[str]:
-    return ["text/plain", "text/markdown", "text/html", "text/csv", "application/json", "application/pdf"]
-
-
-def _image_mimes() -> list[str]:
-    return ["image/jpeg", "image/png", "image/gif", "image/webp"]
+_FILE_TYPES = ("text/plain", "text/markdown", "text/html", "text/csv", "application/json", "application/pdf")
 
 
 class GatewayAuth(Record):
@@ -105,7 +99,7 @@ class ResponseFiles(Record):
     """Fetch files named by URL (never from private addresses)."""
     url_allowlist: list[str] | None = None
     """Hosts that files may come from; unset means any public one."""
-    allowed_mimes: list[str] = field(default_factory=_file_mimes)
+    allowed_mimes: list[str] = field(default_factory=lambda: list(_FILE_TYPES))
     """Accepted media types."""
     max_bytes: Positive = 5 * 1024 * 1024
     """Size of one file at most."""
@@ -124,7 +118,7 @@ class ResponseImages(Record):
     """Fetch images named by URL (never from private addresses)."""
     url_allowlist: list[str] | None = None
     """Hosts that images may come from; unset means any public one."""
-    allowed_mimes: list[str] = field(default_factory=_image_mimes)
+    allowed_mimes: list[str] = field(default_factory=lambda: ["image/jpeg", "image/png", "image/gif", "image/webp"])
     """Accepted media types."""
     max_bytes: Positive = 10 * 1024 * 1024
     """Size of one image at most."""

@@ -6,16 +6,18 @@ from msgspec import Meta, field
 
 from openclaw.config.schema.base import Count, OpenMap, Positive, Record
 
-QueueMode: TypeAlias = Literal["steer", "followup", "collect", "steer-backlog", "steer+backlog", "queue", "interrupt"]
+QueueMode: TypeAlias = Literal["steer", "followup", "collect", "steer-backlog", "interrupt"]
+QueueWord: TypeAlias = Literal["steer", "followup", "collect", "steer-backlog", "steer+backlog", "queue", "interrupt"]
+"""What the file may say: a mode, or an older word for one."""
 QueueDrop: TypeAlias = Literal["old", "new", "summarize"]
 TypingMode: TypeAlias = Literal["never", "instant", "thinking", "message"]
 Decision: TypeAlias = Literal["allow", "deny"]
 
 
 class Queue(Record):
-    mode: QueueMode = "collect"
+    mode: QueueWord = "collect"
     """What happens to a message that arrives during a run."""
-    by_channel: dict[str, QueueMode] = {}
+    by_channel: dict[str, QueueWord] = {}
     """The same per channel."""
     debounce_ms: Count = 1000
     """Silence after which queued messages start the next run."""
@@ -132,10 +134,6 @@ class SessionArchive(Record):
     """Compress transcripts that were not written to for so many days; 0 is never. They open as before."""
 
 
-def _triggers() -> list[str]:
-    return ["/new", "/reset"]
-
-
 class Session(Record):
     scope: Literal["per-sender", "global"] = "per-sender"
     """One conversation per agent and chat, or one for everything."""
@@ -153,7 +151,7 @@ class Session(Record):
     """The same per channel; replaces the two above."""
     idle_minutes: Positive | None = None
     """Old form of reset.idleMinutes."""
-    reset_triggers: list[str] = field(default_factory=_triggers)
+    reset_triggers: list[str] = field(default_factory=lambda: ["/new", "/reset"])
     """Messages that start a new session, besides /new and /reset."""
     store: str | None = None
     """Path of the session store; {agentId} is replaced."""

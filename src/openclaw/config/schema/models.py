@@ -22,10 +22,6 @@ ModelApi: TypeAlias = Literal[
 Modality: TypeAlias = Literal["text", "image"]
 
 
-def _text_only() -> list[Modality]:
-    return ["text"]
-
-
 class ModelCost(Record):
     """US dollars per million tokens."""
 
@@ -48,7 +44,7 @@ class ModelConfig(Record):
     """Wire protocol, when it is not the provider's."""
     reasoning: bool = False
     """The model can think before it answers."""
-    input: list[Modality] = field(default_factory=_text_only)
+    input: list[Modality] = field(default_factory=lambda: ["text"])
     """What the model accepts."""
     cost: ModelCost | None = None
     """Prices; unset means unknown, not free."""

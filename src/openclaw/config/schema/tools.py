@@ -21,6 +21,11 @@ class ProviderToolPolicy(ToolPolicy):
     """A ready-made set to start from."""
 
 
+class LayeredToolPolicy(ProviderToolPolicy):
+    by_provider: dict[str, ProviderToolPolicy] = {}
+    """Policies for a provider or provider/model."""
+
+
 class ApplyPatch(Record):
     enabled: bool = False
     """Offer the apply_patch tool."""
@@ -106,13 +111,9 @@ class SessionsTools(Record):
     """Which sessions the session tools can see."""
 
 
-class AgentTools(ToolPolicy):
+class AgentTools(LayeredToolPolicy):
     """Per agent; narrows what the top level allows."""
 
-    profile: ToolProfile | None = None
-    """A ready-made set to start from."""
-    by_provider: dict[str, ProviderToolPolicy] = {}
-    """Policies for a provider or provider/model."""
     elevated: Elevated | None = None
     """Elevated commands; unset means as at the top level."""
     exec: ExecConfig | None = None
@@ -125,11 +126,7 @@ class AgentTools(ToolPolicy):
     """Detection of repeated calls."""
 
 
-class Tools(ToolPolicy):
-    profile: ToolProfile | None = None
-    """A ready-made set to start from."""
-    by_provider: dict[str, ProviderToolPolicy] = {}
-    """Policies for a provider or provider/model."""
+class Tools(LayeredToolPolicy):
     exec: ExecConfig = ExecConfig()
     """Running commands."""
     fs: FsConfig = FsConfig()

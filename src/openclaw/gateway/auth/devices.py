@@ -13,15 +13,15 @@ import hashlib
 import hmac
 import json
 import logging
-import os
 import secrets
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from openclaw.clock import Clock
-from openclaw.paths import make_private_dir
+from openclaw.config.store import write_private
 
 PENDING_TTL_MS = 5 * 60_000
 MAX_PENDING = 100
@@ -43,15 +43,17 @@ class Devices:
 
     async def load(self) -> None:
         """Reads both files once. Every change reads first, because a write without it would lose the old records."""
-        async with self._changing:
-            await self._load()
+        async with self._change():
+            pass
 
-    async def _load(self) -> None:
-        if self._loaded:
-            return
-        self._paired = await asyncio.to_thread(_read_map, self._dir / "paired.json")
-        self._pending = await asyncio.to_thread(_read_map, self._dir / "pending.json")
-        self._loaded = True
+    @asynccontextmanager
+    async def _change(self) -> AsyncGenerator[None]:
+        async with self._changing:
+            if not self._loaded:
+                self._paired = await asyncio.to_thread(_read_map, self._dir / "paired.json")
+                self._pending = await asyncio.to_thread(_read_map, self._dir / "pending.json")
+                self._loaded = True
+            yield
 
     def paired(self, device_id: str) -> Record | None:
         return self._paired.get(device_id)
@@ -67,12 +69,11 @@ class Devices:
         record = self._paired.get(device_id)
         if record is None or record.get("publicKey") != public_key:
             return False
-        return role in _roles(record) and set(scopes) <= set(record.get("scopes") or [])
+        return role in _roles(record) and _covers(record, scopes)
 
     async def request_pairing(self, device_id: str, public_key: str, facts: Record) -> tuple[Record, bool]:
         """The device's pending request and whether it is new. ``facts`` is what the client says about itself."""
-        async with self._changing:
-            await self._load()
+        async with self._change():
             self._forget_expired()
             for record in self._pending.values():
                 same = record.get("deviceId") == device_id and record.get("publicKey") == public_key
@@ -90,8 +91,7 @@ class Devices:
 
     async def approve(self, request_id: str) -> Record | None:
         """Pairs the device and returns it. Roles and scopes are added to the earlier ones; the token is new."""
-        async with self._changing:
-            await self._load()
+        async with self._change():
             self._forget_expired()
             request = self._pending.get(request_id)
             if request is None:
@@ -115,8 +115,7 @@ class Devices:
             return device
 
     async def reject(self, request_id: str) -> Record | None:
-        async with self._changing:
-            await self._load()
+        async with self._change():
             self._forget_expired()
             request = self._pending.pop(request_id, None)
             if request is not None:
@@ -125,8 +124,7 @@ class Devices:
 
     async def refresh(self, device_id: str, facts: Record) -> None:
         """Updates what a known device says about itself, and writes only when it changed."""
-        async with self._changing:
-            await self._load()
+        async with self._change():
             record = self._paired.get(device_id)
             changed = {key: value for key, value in facts.items() if value is not None}
             if record is not None and any(record.get(key) != value for key, value in changed.items()):
@@ -143,8 +141,7 @@ class Devices:
 
     async def ensure_token(self, device_id: str, role: str, scopes: Sequence[str]) -> Record | None:
         """The token for this role, newly made when none covers the scopes. None when the device is not paired."""
-        async with self._changing:
-            await self._load()
+        async with self._change():
             record = self._paired.get(device_id)
             if record is None:
                 return None
@@ -155,8 +152,7 @@ class Devices:
 
     async def rotate_token(self, device_id: str, role: str, scopes: Sequence[str] | None) -> Record | None:
         """Makes a new token. Its scopes default to the old ones and never exceed what the device was approved for."""
-        async with self._changing:
-            await self._load()
+        async with self._change():
             record = self._paired.get(device_id)
             if record is None or role not in _roles(record):
                 return None
@@ -167,8 +163,7 @@ class Devices:
             return await self._save_token(record, role, self._new_token(record, role, wanted))
 
     async def revoke_token(self, device_id: str, role: str) -> Record | None:
-        async with self._changing:
-            await self._load()
+        async with self._change():
             record = self._paired.get(device_id)
             if record is None or role not in _tokens(record):
                 return None
@@ -248,15 +243,7 @@ def _read_map(path: Path) -> dict[str, Record]:
 
 def write_private_json(path: Path, value: Any) -> None:
     """Replaces the file atomically. Only its owner can read it."""
-    make_private_dir(str(path.parent))
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_private(str(path), json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 MAX_SKEW_MS = 600_000

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from openclaw.gateway.auth.origin import PeerAddress, host_refusal, origin_refusal
 from openclaw.gateway.auth.shared_auth import check
+from openclaw.gateway.server import params
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+
+T = TypeVar("T")
 
 
 class HttpRefusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,18 +24,16 @@ class HttpRefusal(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_ms: int | None = None
 
 
-def page_refusal(gateway: Gateway, peer: PeerAddress) -> HttpRefusal | None:
-    """Refuses names that are not ours (DNS rebinding) and pages of other origins."""
+def caller_refusal(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress) -> HttpRefusal | None:
+    """Refuses names that are not ours (DNS rebinding), pages of other origins and callers without the secret.
+
+    Wrong secrets in ``Authorization: Bearer`` are counted against the caller's address.
+    """
     allowed = gateway.runtime.config.current.gateway.control_ui.allowed_origins
     if refused := host_refusal(peer, allowed):
         return HttpRefusal(status=403, message=refused)
     if peer.origin is not None and (refused := origin_refusal(peer, allowed)):
         return HttpRefusal(status=403, message=f"{refused}: this endpoint serves no pages of other sites")
-    return None
-
-
-def bearer_refusal(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress) -> HttpRefusal | None:
-    """Checks ``Authorization: Bearer``, counting wrong ones against the caller's address."""
     wait_ms = gateway.auth_limiter.wait_ms(peer.ip)
     limited = HttpRefusal(status=429, message="too many failed attempts; try again later", retry_after_ms=wait_ms)
     if wait_ms and not peer.is_local:
@@ -54,6 +56,50 @@ def bearer_refusal(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress
     return HttpRefusal(status=401, message=f"unauthorized: {texts[verdict.reason]}")
 
 
+class Refused(Exception):
+    """Says that a request is not served, and holds the answer that it gets."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.headers = headers or {}
+
+    def response(self) -> web.Response:
+        return json_response({"error": error_shape(str(self), self.kind)}, status=self.status, headers=self.headers)
+
+
+def error_shape(message: str, kind: str = "api_error") -> dict[str, Any]:
+    return {"message": message, "type": kind}
+
+
+def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=params.encode(body), content_type="application/json", headers=headers or {})
+
+
+def admit(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress) -> None:
+    """Raises ``Refused`` for pages of other sites and for callers without the secret."""
+    refused = caller_refusal(gateway, request, peer)
+    if refused is None:
+        return
+    if refused.status == 403:
+        raise Refused(refused.message, status=403, kind="forbidden")
+    if refused.status == 429:
+        headers = {"Retry-After": str((refused.retry_after_ms or 0) // 1000 + 1)}
+        raise Refused(refused.message, status=429, kind="rate_limit_error", headers=headers)
+    # Clients of this interface compare the body, so the header says why.
+    why = refused.message.encode("ascii", "ignore").decode().replace('"', "'")
+    challenge = f'Bearer error_description="{why}"'
+    raise Refused("Unauthorized", status=401, kind="unauthorized", headers={"WWW-Authenticate": challenge})
+
+
 class BodyTooLarge(Exception):
     """The body of a request exceeds the endpoint's limit."""
 
@@ -70,3 +116,33 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
             raise BodyTooLarge
         parts.append(chunk)
     return b"".join(parts)
+
+
+async def read_json(request: web.BaseRequest, limit: int, shape: type[T]) -> T:
+    """Reads the body as a record. Raises ``Refused`` with the path of the first mistake."""
+    try:
+        raw = await read_body(request, limit)
+    except BodyTooLarge:
+        raise Refused(f"the body is larger than {limit} bytes", headers={"Connection": "close"}) from None
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except msgspec.ValidationError as error:
+        raise Refused(_located(str(error))) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        # JavaScript may send half surrogate pairs. The second decoder repairs them.
+        return msgspec.convert(params.decode_any(raw), type=shape)
+    except msgspec.ValidationError as error:
+        raise Refused(_located(str(error))) from None
+    except (params.NotJson, RecursionError):
+        raise Refused("the body must be valid JSON") from None
+
+
+def _located(problem: str) -> str:
+    """``path: message``, as clients of this interface expect it."""
+    match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", problem)
+    if match is not None:
+        return f"{match[2]}: {match[1]}"
+    missing = re.fullmatch(r"Object missing required field `(\w+)`", problem)
+    return f"{missing[1]}: required" if missing else problem

@@ -14,15 +14,14 @@ from aiohttp import web
 
 from openclaw import __version__
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.openai_shared import Refused, admit
-from openclaw.gateway.metrics import Histogram
+from openclaw.gateway.http.common import Refused, admit
+from openclaw.gateway.metrics import TOKEN_KINDS, Histogram
 from openclaw.storage.base import END_STATES
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
 
 
 async def metrics(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
@@ -37,28 +36,31 @@ async def metrics(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress)
 async def render(gateway: Gateway) -> str:
     counted, lag, dispatcher = gateway.metrics, gateway.loop_lag, gateway.dispatcher
     page = MetricsPage()
-    page.gauge("openclaw_info", "The version that runs.", 1, {"version": __version__})
+    page.values("openclaw_info", "The version that runs.", "gauge", "version", {__version__: 1})
     uptime = max(0, gateway.runtime.clock.now_ms() - gateway.started_at) / 1000
     page.gauge("openclaw_uptime_seconds", "Since the Gateway started.", uptime)
     ready = gateway.ready and not await gateway.disk.problem()
     page.gauge("openclaw_ready", "1 when traffic may be sent here.", int(ready))
     ended = {state: counted.messages[state] for state in sorted(END_STATES)}
-    page.counters("openclaw_messages_total", "Messages that ended, by how.", "state", ended)
+    page.values("openclaw_messages_total", "Messages that ended, by how.", "counter", "state", ended)
     page.gauge("openclaw_runs_active", "Runs under way.", dispatcher.busy())
     page.gauge("openclaw_runs_queued", "Messages waiting behind a run of their session.", dispatcher.queued())
     page.histogram("openclaw_turn_duration_seconds", "From a run's start to its end.", counted.turns)
     tokens = {kind: counted.tokens[kind] for kind in TOKEN_KINDS}
-    page.counters("openclaw_tokens_total", "Tokens of model calls, by kind.", "kind", tokens)
-    page.counters("openclaw_model_errors_total", "Model calls that failed, by kind.", "kind", counted.model_errors)
+    page.values("openclaw_tokens_total", "Tokens of model calls, by kind.", "counter", "kind", tokens)
+    errors = "openclaw_model_errors_total"
+    page.values(errors, "Model calls that failed, by kind.", "counter", "kind", counted.model_errors)
     page.gauge("openclaw_clients", "Connected clients.", len(gateway.broadcaster.clients))
     waiting = await gateway.runtime.ledger.outbox_depth()
     page.gauge("openclaw_outbox_depth", "Parts of answers not delivered yet.", waiting)
     page.histogram("openclaw_event_loop_lag_seconds", "How late the event loop woke.", lag.histogram)
     shares = {"0.5": lag.percentile(0.5), "0.99": lag.percentile(0.99)}
-    page.gauges("openclaw_event_loop_lag_recent_seconds", "The same over the last minute.", "quantile", shares)
+    recent = "openclaw_event_loop_lag_recent_seconds"
+    page.values(recent, "The same over the last minute.", "gauge", "quantile", shares)
     page.gauge("openclaw_event_loop_lag_worst_seconds", "The worst since the start.", lag.worst)
     page.gauge("process_resident_memory_bytes", "Memory in use.", resident_bytes())
-    page.counter("process_cpu_seconds_total", "Processor time used.", time.process_time())
+    cpu = {"": time.process_time()}
+    page.values("process_cpu_seconds_total", "Processor time used.", "counter", "", cpu)
     return page.text()
 
 
@@ -68,23 +70,14 @@ class MetricsPage:
     def __init__(self) -> None:
         self._lines: list[str] = []
 
-    def gauge(self, name: str, help: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        self._head(name, help, "gauge")
-        self._sample(name, labels or {}, value)
+    def gauge(self, name: str, help: str, value: float) -> None:
+        self.values(name, help, "gauge", "", {"": value})
 
-    def gauges(self, name: str, help: str, label: str, values: Mapping[str, float]) -> None:
-        self._head(name, help, "gauge")
+    def values(self, name: str, help: str, kind: str, label: str, values: Mapping[str, float]) -> None:
+        """Adds one sample for each value of the label."""
+        self._head(name, help, kind)
         for key, value in values.items():
-            self._sample(name, {label: key}, value)
-
-    def counter(self, name: str, help: str, value: float) -> None:
-        self._head(name, help, "counter")
-        self._sample(name, {}, value)
-
-    def counters(self, name: str, help: str, label: str, values: Mapping[str, float]) -> None:
-        self._head(name, help, "counter")
-        for key, value in values.items():
-            self._sample(name, {label: key}, value)
+            self._sample(name, {label: key} if label else {}, value)
 
     def histogram(self, name: str, help: str, histogram: Histogram) -> None:
         self._head(name, help, "histogram")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,29 +9,23 @@ from aiohttp import web
 
 from openclaw.config.agents import agent_ids
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http import openai_run
-from openclaw.gateway.http.openai_run import NOTHING_SAID, Ask, Ending, Following, Said, SlowReader
-from openclaw.gateway.http.openai_shared import (
-    KEEP_ALIVE,
-    KEEP_ALIVE_S,
-    NO_RETRY,
-    Refused,
-    SseResponse,
-    admit,
-    checked_tools,
+from openclaw.gateway.http.common import Refused, admit, error_shape, json_response
+from openclaw.gateway.http.openai_run import (
+    NOTHING_SAID,
+    Ask,
+    Ending,
+    Said,
+    answer,
     chosen_tools,
-    error_shape,
-    explicit_target,
-    json_response,
     named_agent,
-    read_json,
-    read_pictures,
+    read_request,
     run_id_for,
     sse_event,
-    thinking_of,
+    start,
     tool_spec,
 )
 from openclaw.messages import Usage
+from openclaw.models.thinking import parse_level
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -93,37 +86,23 @@ class ChatBody(msgspec.Struct):
 async def create(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
     endpoint = gateway.runtime.config.current.gateway.http.endpoints.chat_completions
     try:
-        if not endpoint.enabled:
-            hint = "enable it with gateway.http.endpoints.chatCompletions.enabled"
-            raise Refused(f"no such endpoint: {request.path} ({hint})", status=404)
-        admit(gateway, request, peer)
-        body = await read_json(request, endpoint.max_body_bytes, ChatBody)
+        body = await read_request(request, gateway, peer, endpoint, "chatCompletions", ChatBody)
         ask = _ask(gateway, request, body)
-        target = await explicit_target(gateway, request, agent_id=ask.agent_id, prefix=SOURCE, user=body.user)
-        seat = await openai_run.find_seat(gateway, ask, target)
-        images = await read_pictures(seat.prompt.images, endpoint.images)
-        following = await openai_run.start(gateway, ask, seat, images)
+        following = await start(gateway, request, ask, endpoint.images)
     except Refused as refused:
         return refused.response()
-    answer = _Answer(f"chatcmpl_{ask.run_id}", gateway.runtime.clock.now_ms() // 1000, body)
-    try:
-        if body.stream:
-            return await _stream(request, following, answer)
-        ending = await following.ending()
-        if ending.error is not None:
-            return json_response({"error": error_shape(ending.error)}, status=ending.status, headers=NO_RETRY)
-        return json_response(answer.whole(ending))
-    finally:
-        following.leave()
+    form = Completion(f"chatcmpl_{ask.run_id}", gateway.runtime.clock.now_ms() // 1000, body)
+    return await answer(request, following, form, bool(body.stream))
 
 
 def _ask(gateway: Gateway, request: web.BaseRequest, body: ChatBody) -> Ask:
     if body.n not in (None, 1):
         raise Refused("n: only one answer per request is given")
     tools = [
-        tool_spec(f"tools.{index}", tool.type, *_fields(tool.function)) for index, tool in enumerate(body.tools or [])
+        tool_spec(f"tools.{index}", tool.type, tool.function.name, tool.function.description, tool.function.parameters)
+        for index, tool in enumerate(body.tools or [])
     ]
-    offered, choice = chosen_tools(body.tool_choice, checked_tools(tools))
+    offered, choice = chosen_tools(body.tool_choice, tools)
     limit = body.max_completion_tokens or body.max_tokens
     if limit is not None and limit < 1:
         raise Refused("max_completion_tokens: must be at least 1")
@@ -138,12 +117,9 @@ def _ask(gateway: Gateway, request: web.BaseRequest, body: ChatBody) -> Ask:
         tools=offered,
         tool_choice=choice,
         max_tokens=limit,
-        thinking=thinking_of(body.reasoning_effort),
+        thinking=parse_level(body.reasoning_effort or ""),
+        user=body.user,
     )
-
-
-def _fields(function: ChatFunction) -> tuple[str | None, str | None, Any]:
-    return function.name, function.description, function.parameters
 
 
 def conversation(messages: list[ChatMessage]) -> tuple[str, list[Said]]:
@@ -194,30 +170,13 @@ def _content(content: str | list[dict[str, Any]] | None) -> tuple[str, list[str]
     return "\n".join(texts), images
 
 
-async def _stream(request: web.BaseRequest, following: Following, answer: _Answer) -> web.StreamResponse:
-    response = SseResponse()
-    try:
-        await response.open(request)
-        await response.write(answer.chunk({"role": "assistant"}))
-        async with aclosing(following.text(KEEP_ALIVE_S)) as pieces:
-            async for piece in pieces:
-                await response.write(answer.chunk({"content": piece}) if piece else KEEP_ALIVE)
-        ending = await following.ending()
-        if ending.error is not None:
-            await response.write(sse_event({"error": error_shape(ending.error)}))
-        else:
-            await response.write(*answer.last_chunks(ending, following.spoke))
-        return await response.close()
-    except (SlowReader, ConnectionError):
-        return response.cut(request)
-
-
-class _Answer:
+class Completion:
     """Makes the JSON of one completion, whole or in chunks."""
 
     def __init__(self, id: str, created: int, body: ChatBody) -> None:
         self._head = {"id": id, "created": created, "model": body.model}
         self._usage_wanted = body.stream_options is not None and body.stream_options.include_usage
+        self._spoke = False
 
     def whole(self, ending: Ending) -> dict[str, Any]:
         text = ending.text or (None if ending.calls else NOTHING_SAID)
@@ -227,21 +186,33 @@ class _Answer:
         choice = {"index": 0, "message": message, "finish_reason": _finish(ending)}
         return {**self._head, "object": "chat.completion", "choices": [choice], **_usage_field(ending.usage)}
 
-    def chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return sse_event({**self._head, "object": "chat.completion.chunk", "choices": [choice]})
+    def failed(self, ending: Ending) -> dict[str, Any]:
+        return {"error": error_shape(ending.error or "")}
 
-    def last_chunks(self, ending: Ending, spoke: bool) -> list[bytes]:
+    def begin(self) -> list[bytes]:
+        return [self._chunk({"role": "assistant"})]
+
+    def text(self, piece: str) -> list[bytes]:
+        self._spoke = True
+        return [self._chunk({"content": piece})]
+
+    def end(self, ending: Ending) -> list[bytes]:
+        if ending.error is not None:
+            return [sse_event(self.failed(ending))]
         chunks: list[bytes] = []
-        if not spoke and (text := ending.text or ("" if ending.calls else NOTHING_SAID)):
-            chunks.append(self.chunk({"content": text}))
+        if not self._spoke and (text := ending.text or ("" if ending.calls else NOTHING_SAID)):
+            chunks += self.text(text)
         if ending.calls:
-            chunks.append(self.chunk({"tool_calls": _tool_calls(ending, indexed=True)}))
-        chunks.append(self.chunk({}, _finish(ending)))
+            chunks.append(self._chunk({"tool_calls": _tool_calls(ending, indexed=True)}))
+        chunks.append(self._chunk({}, _finish(ending)))
         if self._usage_wanted:
             last = {**self._head, "object": "chat.completion.chunk", "choices": [], **_usage_field(ending.usage)}
             chunks.append(sse_event(last))
         return chunks
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return sse_event({**self._head, "object": "chat.completion.chunk", "choices": [choice]})
 
 
 def _finish(ending: Ending) -> str:

@@ -9,17 +9,23 @@ import hashlib
 import re
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
+from aiohttp import web
 
 from openclaw.agent.loop import replies
 from openclaw.agent.run import entry_id
+from openclaw.config.agents import default_agent_id
+from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseImages, ResponsesEndpoint
 from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
-from openclaw.gateway.http.openai_shared import Refused, stateless_target
+from openclaw.gateway.auth.origin import PeerAddress
+from openclaw.gateway.http.common import Refused, admit, json_response, read_json
+from openclaw.gateway.http.openai_files import read_pictures
+from openclaw.gateway.server import params
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
-from openclaw.gateway.server.registry import entry_of, transcript_ref
-from openclaw.inbound.attachments import Image
+from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
 from openclaw.inbound.incoming import Facts, Incoming, current_session
 from openclaw.inbound.pipeline import Accepted
 from openclaw.inbound.prompt_text import with_history
@@ -35,21 +41,35 @@ from openclaw.messages import (
     decode_message,
 )
 from openclaw.outbound.visible import visible_text
+from openclaw.paths import normalize_agent_id
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.queue import QueueWish, RunRecord
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import LedgerRow, MessageBody, TranscriptRef
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
+T = TypeVar("T")
 KNOWN_ENTRIES = 64
 """The number of newest entries that are read to see what of a conversation the session already holds."""
 MAX_NAMED_RUNS = 8
 MAX_WAITING = 100
 """The number of requests that may wait for one session. More are refused."""
 WAIT_LIMIT_S = 24 * 3600
+MAX_USER_CHARS = 256
+MAX_TOOLS = 128
+MAX_URL_PARTS = 8
+NO_RETRY = {"x-should-retry": "false"}
+"""The header of a failed answer to an accepted message. Without it OpenAI's clients send the message again."""
+KEEP_ALIVE = b": keep-alive\n\n"
+KEEP_ALIVE_S = 15.0
+"""A comment line is sent this often, so that proxies do not cut a stream while a tool runs."""
+DONE = b"data: [DONE]\n\n"
+_MODEL_AGENT = re.compile(r"(?:openclaw[:/]|agent:)([a-z0-9][a-z0-9_-]{0,63})", re.IGNORECASE)
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 NOTHING_SAID = "No response from OpenClaw."
 STOPPING = (
     "The Gateway is stopping. The message is kept and will be answered when it runs again: ask again with the same "
@@ -72,19 +92,17 @@ class Ask(msgspec.Struct, kw_only=True):
     tool_choice: Any = None
     max_tokens: int | None = None
     thinking: str | None = None
+    user: str | None = None
+    """The name of the caller's own session."""
     previous_run: str | None = None
     """The run of the conversation that the request says it continues."""
 
 
-class Seat(msgspec.Struct, kw_only=True):
-    """The session of a request and the prompt that it gets."""
+async def find_session(gateway: Gateway, ask: Ask, explicit: SessionRef | None) -> tuple[SessionRef, Prompt]:
+    """Finds the session: the named one, else the one that this conversation continues, else a new one.
 
-    target: SessionRef
-    prompt: Prompt
-
-
-async def find_seat(gateway: Gateway, ask: Ask, explicit: SessionRef | None) -> Seat:
-    """Finds the session: the named one, else the one that this conversation continues, else a new one."""
+    Returns it together with the prompt that it gets.
+    """
     now = gateway.runtime.clock.now_ms()
     try:
         if explicit is not None:
@@ -93,7 +111,7 @@ async def find_seat(gateway: Gateway, ask: Ask, explicit: SessionRef | None) -> 
                 gateway.notices.announce(explicit, rotation)
             # Words of a user alone need no context, so the transcript is read only for anything else.
             known = await _newest(gateway, explicit) if any(one.role != "user" for one in ask.said) else []
-            return Seat(target=explicit, prompt=compose(ask.said, known, now))
+            return explicit, compose(ask.said, known, now)
         runs = [*([ask.previous_run] if ask.previous_run else []), *runs_named(ask.said)]
         for run_id in runs[:MAX_NAMED_RUNS]:
             row = await gateway.runtime.ledger.by_run(run_id)
@@ -103,9 +121,9 @@ async def find_seat(gateway: Gateway, ask: Ask, explicit: SessionRef | None) -> 
             known = await _newest(gateway, target)
             prompt = compose(ask.said, known, now)
             if prompt.continues and known:
-                return Seat(target=target, prompt=prompt)
-        target = stateless_target(gateway, agent_id=ask.agent_id, prefix=ask.source, run_id=ask.run_id)
-        return Seat(target=target, prompt=compose(ask.said, [], now))
+                return target, prompt
+        target = target_of(gateway, f"agent:{ask.agent_id}:{ask.source}:{ask.run_id}", ask.agent_id)
+        return target, compose(ask.said, [], now)
     except NoMessage:
         raise Refused(ask.no_message) from None
 
@@ -121,28 +139,35 @@ async def _newest(gateway: Gateway, target: SessionRef) -> list[Message]:
     entry = await entry_of(gateway, target)
     if entry is None:
         return []
-    entries = await gateway.runtime.transcripts.tail(transcript_ref(target, entry), KNOWN_ENTRIES)
+    entries = await gateway.runtime.transcripts.tail(transcript_ref(target.agent_id, entry), KNOWN_ENTRIES)
     raws = [_line.decode(entry.raw).message for entry in entries if entry.type == "message"]
     return [message for raw in raws if (message := decode_message(raw)) is not None]
 
 
-async def start(gateway: Gateway, ask: Ask, seat: Seat, images: list[Image]) -> Following:
-    """Hands the message in and returns once it is on disk. A caller that hangs up meanwhile does not stop it."""
-    entry = await entry_of(gateway, seat.target)
+async def start(
+    gateway: Gateway, request: web.BaseRequest, ask: Ask, limits: ResponseImages, max_url_parts: int = MAX_URL_PARTS
+) -> Following:
+    """Hands the message in and returns once it is on disk. A caller that hangs up meanwhile does not stop it.
+
+    Raises ``Refused``, for example for a picture that cannot be used.
+    """
+    target, prompt = await find_session(gateway, ask, named_session(gateway, request, ask))
+    images = await read_pictures(prompt.images, limits, max_url_parts)
+    entry = await entry_of(gateway, target)
     origin = {"provider": ask.source, "surface": "http", "chatType": "direct"}
     message = Incoming(
-        facts=Facts(session=seat.target),
-        text=seat.prompt.text,
+        facts=Facts(session=target),
+        text=prompt.text,
         door="program",
         run_id=ask.run_id,
         source=ask.source,
-        route={"channel": "internal", "sessionKey": seat.target.key},
+        route={"channel": "internal", "sessionKey": target.key},
         reads_commands=False,
         body=MessageBody(
             thinking=ask.thinking,
             extra_system_prompt=ask.system,
             client_tools=ask.tools,
-            tool_outputs=seat.prompt.tool_outputs,
+            tool_outputs=prompt.tool_outputs,
             tool_choice=ask.tool_choice,
             max_tokens=ask.max_tokens,
         ),
@@ -258,11 +283,6 @@ class Following:
         finally:
             ended.cancel()
 
-    @property
-    def spoke(self) -> bool:
-        """Whether any text has been streamed."""
-        return self._spoke
-
     async def _ended(self) -> bool:
         """Waits for the end of the run. Returns False when the Gateway stops before."""
         run_id = self._row.run_id if self._row is not None else ""
@@ -348,6 +368,67 @@ def _sum(total: Usage | None, more: Usage) -> Usage:
         total_tokens=total.total_tokens + more.total_tokens,
     )
 
+
+class AnswerForm(Protocol):
+    """The JSON in which an endpoint answers: whole, or as the events of a stream."""
+
+    def whole(self, ending: Ending) -> Any: ...
+
+    def failed(self, ending: Ending) -> Any:
+        """The whole answer of a run that failed."""
+        ...
+
+    def begin(self) -> list[bytes]: ...
+
+    def text(self, piece: str) -> list[bytes]: ...
+
+    def end(self, ending: Ending) -> list[bytes]:
+        """The last events, also of a run that failed."""
+        ...
+
+
+async def answer(request: web.BaseRequest, following: Following, form: AnswerForm, stream: bool) -> web.StreamResponse:
+    """Answers with what the run says. A caller that hangs up does not end the run."""
+    try:
+        if stream:
+            return await _stream(request, following, form)
+        ending = await following.ending()
+        if ending.error is not None:
+            return json_response(form.failed(ending), status=ending.status, headers=NO_RETRY)
+        return json_response(form.whole(ending))
+    finally:
+        following.leave()
+
+
+async def _stream(request: web.BaseRequest, following: Following, form: AnswerForm) -> web.StreamResponse:
+    """Sends the answer as it grows. Each write waits until the caller reads."""
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8", **headers})
+    response.enable_chunked_encoding()
+    try:
+        writer = await response.prepare(request)
+        assert writer is not None
+        writer.send_headers()
+        await response.write(b"".join(form.begin()))
+        async with aclosing(following.text(KEEP_ALIVE_S)) as pieces:
+            async for piece in pieces:
+                await response.write(b"".join(form.text(piece)) if piece else KEEP_ALIVE)
+        await response.write(b"".join(form.end(await following.ending())))
+        await response.write(DONE)
+        await response.write_eof()
+    except (SlowReader, ConnectionError):
+        # The connection is broken, so that the caller does not take the part it has for the whole.
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+def sse_event(data: Any, name: str | None = None) -> bytes:
+    head = b"event: " + name.encode() + b"\n" if name else b""
+    return head + b"data: " + params.encode(data) + b"\n\n"
+
+
+# What the conversation of a request means for a session
 
 _CALL_ID = re.compile(r"call_([A-Za-z0-9_-]{22})([0-9a-f]{8})")
 
@@ -497,3 +578,94 @@ def _is_last_answer(text: str, known: Sequence[Message]) -> bool:
             texts.insert(0, message.text)
     said = text.split()
     return bool(said) and said in (" ".join(texts).split(), texts[-1].split() if texts else [])
+
+
+# What a request asks for
+
+
+async def read_request(
+    request: web.BaseRequest,
+    gateway: Gateway,
+    peer: PeerAddress,
+    endpoint: ChatCompletionsEndpoint | ResponsesEndpoint,
+    name: str,
+    shape: type[T],
+) -> T:
+    """Checks the caller and reads the body. Raises ``Refused``, also when the endpoint is switched off."""
+    if not endpoint.enabled:
+        hint = f"enable it with gateway.http.endpoints.{name}.enabled"
+        raise Refused(f"no such endpoint: {request.path} ({hint})", status=404)
+    admit(gateway, request, peer)
+    return await read_json(request, endpoint.max_body_bytes, shape)
+
+
+def named_agent(gateway: Gateway, request: web.BaseRequest, model: str) -> str:
+    """Returns the agent that the header names, else the one that the model names, else the default agent."""
+    headers = request.headers
+    named = headers.get("x-openclaw-agent-id", "").strip() or headers.get("x-openclaw-agent", "").strip()
+    if named:
+        return normalize_agent_id(named)
+    match = _MODEL_AGENT.fullmatch(model.strip())
+    return normalize_agent_id(match[1]) if match else default_agent_id(gateway.runtime.config.current)
+
+
+def named_session(gateway: Gateway, request: web.BaseRequest, ask: Ask) -> SessionRef | None:
+    """Returns the session that the header or ``user`` names, or None. Raises ``Refused`` for unknown agents."""
+    try:
+        require_agent(gateway, ask.agent_id)
+        key, user = request.headers.get("x-openclaw-session-key", "").strip(), (ask.user or "").strip().lower()
+        if not key and user:
+            if len(user) > MAX_USER_CHARS or not user.isprintable():
+                raise Refused(f"user: must be printable text of at most {MAX_USER_CHARS} characters")
+            key = f"agent:{ask.agent_id}:{ask.source}-user:{user}"
+        if not key:
+            return None
+        try:
+            target = target_of(gateway, key, ask.agent_id)
+        except MethodError as error:
+            raise Refused(str(error)) from None
+        require_agent(gateway, target.agent_id)
+    except MethodError as error:
+        raise Refused(str(error), status=404) from None
+    return target
+
+
+def run_id_for(request: web.BaseRequest, prefix: str) -> str:
+    """Returns a new id. The same ``Idempotency-Key`` always gives the same id."""
+    key = request.headers.get("idempotency-key", "").strip()
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"openclaw {prefix} {key}") if key else uuid.uuid4())
+
+
+def tool_spec(path: str, kind: str, name: str | None, description: str | None, parameters: Any) -> ToolSpec:
+    if kind != "function":
+        raise Refused(f'{path}.type: only "function" tools can be passed to the agent, not {kind!r}')
+    if not name or not _TOOL_NAME.fullmatch(name):
+        raise Refused(f"{path}.name: must be 1 to 64 letters, digits, underscores or hyphens")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise Refused(f"{path}.parameters: must be a JSON Schema object")
+    schema: dict[str, Any] = parameters or {"type": "object", "properties": {}}
+    return ToolSpec(name=name, description=description or "", parameters=schema)
+
+
+def chosen_tools(choice: Any, tools: list[ToolSpec]) -> tuple[list[ToolSpec], Any]:
+    """Returns the tools to offer and the neutral form of ``tool_choice``. Raises ``Refused``."""
+    names = [tool.name for tool in tools]
+    if len(names) > MAX_TOOLS:
+        raise Refused(f"tools: at most {MAX_TOOLS} may be passed")
+    if len(set(names)) < len(names):
+        raise Refused(f"tools: the name {next(name for name in names if names.count(name) > 1)!r} is used twice")
+    match choice:
+        case None | "auto":
+            return tools, None
+        case "none":
+            return [], None
+        case "required":
+            if not tools:
+                raise Refused("Error: tool_choice=required but no tools were provided")
+            return tools, "required"
+        case {"type": "function", "function": {"name": str(name)}} | {"type": "function", "name": str(name)}:
+            if name not in names:
+                raise Refused(f"Error: tool_choice names {name!r}, which is not among the tools")
+            return tools, {"name": name}
+        case _:
+            raise Refused('tool_choice: must be "auto", "none", "required" or name one function')

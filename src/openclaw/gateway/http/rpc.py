@@ -16,15 +16,15 @@ from aiohttp import web
 from openclaw import __version__
 from openclaw.gateway.auth.authorise import ADMIN
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, bearer_refusal, page_refusal, read_body
+from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, caller_refusal, read_body
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.events import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, field_of
 from openclaw.gateway.server.params import (
     ErrorShape,
     InvalidParams,
+    NonEmpty,
     NotJson,
     Params,
-    Text,
     decode_any,
     decode_params,
     encode,
@@ -40,14 +40,14 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
 class RpcBody(Params):
-    method: Text
+    method: NonEmpty
     params: msgspec.Raw = msgspec.Raw()
     stream: bool = False
     caps: list[str] | None = None
 
 
 async def call(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    if refused := page_refusal(gateway, peer) or bearer_refusal(gateway, request, peer):
+    if refused := caller_refusal(gateway, request, peer):
         return refusal_response(refused)
     try:
         body = decode_params("rpc", await read_body(request, MAX_BODY_BYTES), RpcBody)
@@ -58,7 +58,7 @@ async def call(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) ->
         return refusal_response(HttpRefusal(status=400, message=str(error)))
     if body.stream:
         return await _stream(request, gateway, peer, body)
-    client = Client(NullSink(), **_identity(peer, body.caps))
+    client = Client(NdjsonSink(), **_identity(peer, body.caps))  # Only the last answer counts; nobody reads the sink.
     # The call goes on when the caller hangs up.
     answering = gateway.spawn(registry.answer(gateway, client, CALL_ID, body.method, body.params))
     answer = await asyncio.shield(answering)
@@ -69,7 +69,13 @@ async def call(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) ->
 async def _stream(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress, body: RpcBody) -> web.StreamResponse:
     sink = NdjsonSink()
     client = CallStream(sink, **_identity(peer, body.caps))
-    client.follow_named(body.params)
+    try:
+        # The id of the run that the call starts is its idempotency key, so no event is missed.
+        named = decode_any(bytes(body.params)) if bytes(body.params).strip() else None
+    except NotJson:
+        named = None
+    if isinstance(run_id := field_of(named, "idempotencyKey"), str):
+        client.follow_run(run_id)
     gateway.broadcaster.add(client)
 
     async def answer_call() -> None:
@@ -91,7 +97,7 @@ async def events(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) 
     With ``afterSeq`` and its ``epoch`` the caller first gets the events after that number. The headers of the answer
     name the current epoch and number, and why missed events cannot be sent.
     """
-    if refused := page_refusal(gateway, peer) or bearer_refusal(gateway, request, peer):
+    if refused := caller_refusal(gateway, request, peer):
         return refusal_response(refused)
     broadcaster, after = gateway.broadcaster, request.query.get("afterSeq")
     if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
@@ -163,31 +169,6 @@ ROUTES = [("POST", "/__openclaw__/rpc", call), ("GET", "/__openclaw__/events", e
 
 _ENDS = frozenset({"final", "error", "aborted"})
 MAX_FOLLOWED = 64
-
-
-class NullSink:
-    """Drops everything, for a call that needs only its last answer."""
-
-    buffered = 0
-
-    @staticmethod
-    def pack(frame: bytes) -> bytes:
-        return frame
-
-    def write(self, packed: bytes) -> None:
-        pass
-
-    def write_now(self, packed: bytes) -> None:
-        pass
-
-    async def room(self) -> None:
-        pass
-
-    def close(self, code: int, reason: str) -> None:
-        pass
-
-    async def closed(self, code: int, reason: str) -> None:
-        pass
 
 
 class NdjsonSink:
@@ -266,15 +247,6 @@ class CallStream(Client):
         self._ended: set[str] = set()
         self._finish_run: str | None = None
         self._answered = False
-
-    def follow_named(self, raw: msgspec.Raw) -> None:
-        """Follows the run that the call starts. Its id is the idempotency key, so no event is missed."""
-        try:
-            params = decode_any(bytes(raw)) if bytes(raw).strip() else None
-        except NotJson:
-            return
-        if isinstance(params, dict) and isinstance(run_id := params.get("idempotencyKey"), str):
-            self.follow_run(run_id)
 
     def follow_run(self, run_id: str) -> None:
         if len(self._followed) < MAX_FOLLOWED:

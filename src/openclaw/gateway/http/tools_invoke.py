@@ -13,7 +13,7 @@ from aiohttp import web
 from openclaw.agent.prepare import choose_model, exec_overrides, tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.openai_shared import Refused, admit, json_response, read_json
+from openclaw.gateway.http.common import Refused, admit, json_response, read_json
 from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.incoming import Facts

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from openclaw.agent.recorder import RunResult
 from openclaw.config.agents import main_session_key
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, require_agent, target_of
@@ -17,7 +16,6 @@ from openclaw.inbound.pipeline import Accepted
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.paths import normalize_agent_id
-from openclaw.runs.dispatcher import Submission
 from openclaw.runs.queue import RunRecord
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
@@ -61,7 +59,9 @@ class AgentParams(Params):
 async def agent(call: MethodCall) -> Any:
     params: AgentParams = call.params
     gateway = call.gateway
-    _check_channel(params)
+    for channel in (params.channel, params.reply_channel):
+        if channel and channel.strip().lower() not in KNOWN_CHANNELS:
+            raise MethodError(f"unknown channel: {channel}")
     session = await _session(call, params)
     try:
         images, _ = read_images(params.attachments or [])
@@ -78,7 +78,7 @@ async def agent(call: MethodCall) -> Any:
         reads_commands=_written_by_hand(params),
         policy_channel=params.channel,
         body=MessageBody(
-            thinking=_thinking(params),
+            thinking=thinking_level(params.thinking),
             timeout_seconds=params.timeout,
             extra_system_prompt=params.extra_system_prompt or "",
         ),
@@ -91,9 +91,14 @@ async def agent(call: MethodCall) -> Any:
         return await _obeyed(call, message, result)
     if not isinstance(result, Accepted):
         raise MethodError("send blocked by session policy")
-    accepted_at = result.submission.row.accepted_at
-    call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": accepted_at})
-    answer = await _final(call, result.submission)
+    record, row = result.submission.record, result.submission.row
+    call.respond({"runId": params.idempotency_key, "status": "accepted", "acceptedAt": row.accepted_at})
+    if record is not None:
+        await record.wait()
+        answer = _result(record)
+    else:
+        await gateway.dispatcher.wait(row.run_id, 24 * 3600)
+        answer = _stored_result(await gateway.runtime.ledger.by_run(row.run_id) or row)
     if result.side_replies:
         said = [{"text": text, "mediaUrl": None} for text in result.side_replies]
         answer["result"]["payloads"] = [*said, *answer["result"]["payloads"]]
@@ -118,15 +123,7 @@ async def _obeyed(call: MethodCall, message: Incoming, handled: Handled) -> dict
         "agentMeta": {"sessionId": entry["sessionId"] if entry else None},
         "aborted": False,
     }
-    payloads = [{"text": reply, "mediaUrl": None}] if reply else []
-    result = {"payloads": payloads, "meta": meta}
-    return {"runId": run_id, "status": "ok", "summary": "completed", "result": result}
-
-
-def _check_channel(params: AgentParams) -> None:
-    for channel in (params.channel, params.reply_channel):
-        if channel and channel.strip().lower() not in KNOWN_CHANNELS:
-            raise MethodError(f"unknown channel: {channel}")
+    return _answer(run_id, [reply] if reply else [], meta)
 
 
 async def _session(call: MethodCall, params: AgentParams) -> SessionRef:
@@ -149,10 +146,10 @@ async def _session(call: MethodCall, params: AgentParams) -> SessionRef:
     return target_of(gateway, "main")
 
 
-def _thinking(params: AgentParams) -> str | None:
-    if not params.thinking:
+def thinking_level(text: str | None) -> str | None:
+    if not text:
         return None
-    level = parse_level(params.thinking)
+    level = parse_level(text)
     if level is None:
         raise MethodError("invalid thinking level (use off|minimal|low|medium|high|xhigh)")
     return level
@@ -175,29 +172,14 @@ def _route(params: AgentParams, entry: SessionEntry | None, target: SessionRef) 
 
 
 def _entry_fields(params: AgentParams, target: SessionRef) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if params.label:
-        fields["label"] = params.label
-    if params.spawned_by and is_subagent(target.key):
-        fields["spawnedBy"] = params.spawned_by
-    for name, value in (
-        ("groupId", params.group_id),
-        ("groupChannel", params.group_channel),
-        ("space", params.group_space),
-    ):
-        if value:
-            fields[name] = value
-    return fields
-
-
-async def _final(call: MethodCall, submission: Submission) -> Any:
-    record = submission.record
-    if record is not None:
-        await record.wait()
-        return _result(record)
-    row = submission.row
-    await call.gateway.dispatcher.wait(row.run_id, 24 * 3600)
-    return _stored_result(await call.gateway.runtime.ledger.by_run(row.run_id) or row)
+    fields = {
+        "label": params.label,
+        "spawnedBy": params.spawned_by if is_subagent(target.key) else None,
+        "groupId": params.group_id,
+        "groupChannel": params.group_channel,
+        "space": params.group_space,
+    }
+    return {name: value for name, value in fields.items() if value}
 
 
 def _result(record: RunRecord) -> dict[str, Any]:
@@ -206,7 +188,7 @@ def _result(record: RunRecord) -> dict[str, Any]:
         _fail(record.run_id, record.error or "the run failed")
     assert result is not None
     usage = result.usage
-    meta: dict[str, Any] = {
+    meta = {
         "durationMs": result.duration_ms,
         "agentMeta": {
             "sessionId": result.session_id,
@@ -217,20 +199,18 @@ def _result(record: RunRecord) -> dict[str, Any]:
         "aborted": record.state == "aborted",
         "systemPromptReport": result.report.whole() if result.report else {},
     }
-    payloads = [{"text": text, "mediaUrl": None} for text in _texts(result)]
-    summary = "aborted" if record.state == "aborted" else "completed"
-    return {
-        "runId": record.run_id,
-        "status": "ok",
-        "summary": summary,
-        "result": {"payloads": payloads, "meta": meta},
-    }
-
-
-def _texts(result: RunResult) -> list[str]:
     reasoning = reasoning_message(result.reasoning)
     said = result.shown_texts or ([result.notice] if result.notice else [])
-    return [reasoning, *said] if reasoning else said
+    return _answer(record.run_id, [reasoning, *said] if reasoning else said, meta)
+
+
+def _answer(run_id: str, texts: list[str], meta: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "runId": run_id,
+        "status": "ok",
+        "summary": "aborted" if meta["aborted"] else "completed",
+        "result": {"payloads": [{"text": text, "mediaUrl": None} for text in texts], "meta": meta},
+    }
 
 
 def _usage(usage: Any) -> dict[str, int]:
@@ -249,12 +229,7 @@ def _stored_result(row: LedgerRow) -> dict[str, Any]:
     stored = row.result or {}
     text = stored.get("text")
     meta = {"agentMeta": {"sessionId": stored.get("sessionId")}, "aborted": row.state == "superseded"}
-    return {
-        "runId": row.run_id,
-        "status": "ok",
-        "summary": "aborted" if row.state == "superseded" else "completed",
-        "result": {"payloads": [{"text": text, "mediaUrl": None}] if text else [], "meta": meta},
-    }
+    return _answer(row.run_id, [text] if text else [], meta)
 
 
 def _fail(run_id: str, error: str) -> None:
@@ -271,12 +246,6 @@ class AgentWait(Params):
 async def wait(call: MethodCall) -> Any:
     params: AgentWait = call.params
     outcome = await call.gateway.dispatcher.wait(params.run_id, params.timeout_ms / 1000)
-    answer: dict[str, Any] = {"runId": params.run_id, "status": outcome.status}
-    for name, value in (
-        ("startedAt", outcome.started_at),
-        ("endedAt", outcome.ended_at),
-        ("error", outcome.error),
-    ):
-        if value is not None:
-            answer[name] = value
-    return answer
+    known = {"startedAt": outcome.started_at, "endedAt": outcome.ended_at, "error": outcome.error}
+    told = {name: value for name, value in known.items() if value is not None}
+    return {"runId": params.run_id, "status": outcome.status, **told}

@@ -161,16 +161,11 @@ async def create(call: MethodCall) -> Any:
     if agent_id in agent_ids(config):
         raise MethodError(f'agent "{agent_id}" already exists')
     fields: dict[str, Any] = {"id": agent_id, "name": params.name.strip()}
-    if params.workspace:
-        fields["workspace"] = params.workspace
-    if params.model:
-        fields["model"] = params.model
     identity = {name: value for name, value in (("emoji", params.emoji), ("avatar", params.avatar)) if value}
-    if identity:
-        fields["identity"] = identity
-    listed = _listed(gateway)
+    given = {"workspace": params.workspace, "model": params.model, "identity": identity}
+    fields |= {name: value for name, value in given.items() if value}
     # The first entry of the list is the default agent, so the present default agent must stay first.
-    listed = listed or [{"id": default_agent_id(config)}]
+    listed = _listed(gateway) or [{"id": default_agent_id(config)}]
     await patch_config(gateway, {"agents": {"list": [*listed, fields]}})
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
     await asyncio.to_thread(_introduce, workspace, params)
@@ -203,11 +198,8 @@ async def update(call: MethodCall) -> Any:
     gateway = call.gateway
     agent_id = _known(gateway, params.agent_id)
     listed = _listed(gateway) or [{"id": agent_id}]
-    changes = {
-        name: value
-        for name, value in (("name", params.name), ("workspace", params.workspace), ("model", params.model))
-        if value
-    }
+    given = {"name": params.name, "workspace": params.workspace, "model": params.model}
+    changes = {name: value for name, value in given.items() if value}
     for entry in listed:
         if normalize_agent_id(str(entry.get("id"))) == agent_id:
             entry.update(changes)
@@ -275,10 +267,10 @@ async def bind(call: MethodCall) -> Any:
         match["peer"] = {"kind": params.peer_kind or "direct", "id": params.peer_id}
     binding = {"agentId": agent_id, "match": match}
     bindings: list[Any] = list(gateway.runtime.config.snapshot.parsed.get("bindings") or [])
-    if binding in bindings:
-        return {"ok": True, "agentId": agent_id, "binding": binding, "added": False}
-    await patch_config(gateway, {"bindings": [*bindings, binding]})
-    return {"ok": True, "agentId": agent_id, "binding": binding, "added": True}
+    added = binding not in bindings
+    if added:
+        await patch_config(gateway, {"bindings": [*bindings, binding]})
+    return {"ok": True, "agentId": agent_id, "binding": binding, "added": added}
 
 
 def _known(gateway: Gateway, name: str) -> str:

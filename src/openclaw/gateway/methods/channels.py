@@ -22,23 +22,18 @@ class ChannelsStatus(Params):
     timeout_ms: Annotated[int, msgspec.Meta(ge=1000)] = 10_000
 
 
-class ChannelsLogout(Params):
-    channel: NonEmpty
-    account_id: str | None = None
-
-
 @methods.add("channels.status", ChannelsStatus)
 async def channels_status(call: MethodCall) -> Any:
     """The configured channels and their accounts; the Gateway's own web chat is not one."""
     params: ChannelsStatus = call.params
     gateway = call.gateway
-    channels = gateway.channel_services.channels if gateway.channel_services else None
+    channels = gateway.channel_services.channels
     grouped = by_channel(channels)
     labels = {name: running[0].kind.label for name, running in grouped.items()}
 
     async def account_view(one: RunningAccount) -> dict[str, Any]:
         view = one.status.view()
-        if not params.probe or channels is None or not one.account.enabled:
+        if not params.probe or not one.account.enabled:
             return view
         probed = await channels.probe(one, params.timeout_ms / 1000)
         return {**view, "probe": probed, "lastProbeAt": gateway.runtime.clock.now_ms()}
@@ -59,11 +54,15 @@ async def channels_status(call: MethodCall) -> Any:
     }
 
 
+class ChannelsLogout(Params):
+    channel: NonEmpty
+    account_id: str | None = None
+
+
 @methods.add("channels.logout", ChannelsLogout)
 async def channels_logout(call: MethodCall) -> Any:
     params: ChannelsLogout = call.params
-    services = call.gateway.channel_services
-    if services is None or params.channel not in by_channel(services.channels):
+    if params.channel not in by_channel(call.gateway.channel_services.channels):
         raise MethodError(f"unsupported channel: {params.channel}")
     raise MethodError(
         f"channel {params.channel} does not support logout; set channels.{params.channel}.enabled to false"

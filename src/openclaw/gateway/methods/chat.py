@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from openclaw.gateway.auth.authorise import ADMIN, APPROVALS
+from openclaw.gateway.methods.agent import thinking_level
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import (
     MethodCall,
@@ -15,18 +16,17 @@ from openclaw.gateway.server.registry import (
     entry_of,
     require_configured,
     target_of,
-    transcript_ref,
 )
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
 from openclaw.inbound.incoming import Handled, Incoming, operator_facts
 from openclaw.inbound.notices import injected_message
 from openclaw.inbound.pipeline import Accepted
-from openclaw.models.thinking import parse_level
 from openclaw.runs.dispatcher import Submission
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import group_of, shown_key
+from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import END_STATES, AbortReason, MessageBody
 
 methods = MethodTable()
@@ -86,7 +86,7 @@ async def send(call: MethodCall) -> Any:
         policy_channel="webchat" if entry is None else None,
         message_id=run_id,
         body=MessageBody(
-            thinking=_thinking(params),
+            thinking=None if params.message.lstrip().startswith("/") else thinking_level(params.thinking),
             timeout_seconds=None if params.timeout_ms is None else params.timeout_ms / 1000,
         ),
         images=images,
@@ -111,15 +111,6 @@ async def _answer(call: MethodCall, message: Incoming) -> dict[str, Any]:
         gateway.spawn(gateway.pipeline.answer(message, result))
         return {"runId": run_id, "status": "started"}
     raise MethodError("send blocked by session policy")
-
-
-def _thinking(params: ChatSend) -> str | None:
-    if not params.thinking or params.message.lstrip().startswith("/"):
-        return None
-    level = parse_level(params.thinking)
-    if level is None:
-        raise MethodError("invalid thinking level (use off|minimal|low|medium|high|xhigh)")
-    return level
 
 
 def _ended(submission: Submission) -> bool:
@@ -156,17 +147,17 @@ async def abort(call: MethodCall) -> Any:
         record = call.gateway.dispatcher.find(params.run_id)
         if record is not None and record.session_key != target.key:
             raise MethodError("runId does not match sessionKey")
+
+    def note_aborted(entry: SessionEntry | None) -> SessionEntry | None:
+        if entry is not None:
+            entry["abortedLastRun"] = True
+        return entry
+
     stopped = call.gateway.dispatcher.abort(target.key, params.run_id, AbortReason.RPC)
     if stopped:
         # The flag is set at once, because the next message may come before the run has unwound.
-        await call.gateway.runtime.sessions.update(target.agent_id, target.key, _noted_as_aborted, durable=False)
+        await call.gateway.runtime.sessions.update(target.agent_id, target.key, note_aborted, durable=False)
     return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
-
-
-def _noted_as_aborted(entry: SessionEntry | None) -> SessionEntry | None:
-    if entry is not None:
-        entry["abortedLastRun"] = True
-    return entry
 
 
 class ChatHistory(Params):
@@ -185,7 +176,7 @@ async def history(call: MethodCall) -> Any:
     if entry is None:
         return {**answer, "messages": []}
     answer["sessionId"] = entry["sessionId"]
-    entries = await call.gateway.runtime.transcripts.tail(transcript_ref(target, entry), params.limit)
+    entries = await call.gateway.runtime.transcripts.tail(transcript_ref(target.agent_id, entry), params.limit)
     reasoning = entry.get("reasoningLevel") in ("on", "stream")
     answer["messages"] = read_history(entries, public=params.format == "messages", with_reasoning=reasoning)
     levels = {name: entry.get(name) for name in ("thinkingLevel", "verboseLevel") if entry.get(name)}

@@ -14,7 +14,7 @@ from openclaw.config.json5text import Json5Error, parse_source
 from openclaw.config.load import Snapshot
 from openclaw.config.secrets import redact_raw, redacted
 from openclaw.config.store import changed_paths, reload_action
-from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid
+from openclaw.config.validate import ConfigError, ConfigInvalid
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.restart import DEFAULT_DELAY_MS, Restart
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
@@ -130,18 +130,14 @@ async def _write(write: Callable[[], Snapshot]) -> Snapshot:
         return await asyncio.to_thread(write)
     except ConfigInvalid as error:
         raise MethodError("invalid config", details={"issues": [_issue(issue) for issue in error.issues]}) from None
-    except (ConfigConflict, ConfigError) as error:
+    except ConfigError as error:
         raise MethodError(str(error)) from None
     except OSError as error:
         raise MethodError(f"the configuration cannot be written: {error}", code="UNAVAILABLE") from None
 
 
 async def patch_config(gateway: Gateway, patch: dict[str, Any]) -> None:
-    """Merges a change into the configuration file and applies it. Raises ``MethodError`` when the result is invalid."""
+    """Merges a change into the configuration file and applies it. Raises ``MethodError`` when that cannot be done."""
     store = gateway.runtime.config
-    try:
-        await asyncio.to_thread(store.merge_patch, patch, store.snapshot.hash)
-    except ConfigInvalid as invalid:
-        issues = [{"path": issue.path, "message": issue.message} for issue in invalid.issues]
-        raise MethodError("invalid config", details={"issues": issues}) from None
+    await _write(lambda: store.merge_patch(patch, store.snapshot.hash))
     await store.reload()

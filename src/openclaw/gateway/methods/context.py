@@ -63,7 +63,14 @@ async def get(call: MethodCall) -> Any:
         request = rebuilt.request()
         body = await asyncio.to_thread(wire_body, request) if request else None
         view["wire"] = body.decode() if body is not None else None
-    return {**view, "request": _request(rebuilt)} if params.full else view
+    if params.full:
+        view["request"] = {
+            "system": rebuilt.system,
+            "systemSuffix": rebuilt.record.suffix,
+            "messages": [sent.message for sent in rebuilt.messages],
+            "tools": rebuilt.tools,
+        }
+    return view
 
 
 async def _since(gateway: Gateway, run: NotedRun, rebuilt: RebuiltRequest) -> dict[str, Any] | None:
@@ -120,6 +127,7 @@ def _view(rebuilt: RebuiltRequest) -> dict[str, Any]:
     }
 
 
+<<<<<<< HEAD
 def _request(rebuilt: RebuiltRequest) -> dict[str, Any]:
     return {
         "system": rebuilt.system,
@@ -130,6 +138,8 @@ def _request(rebuilt: RebuiltRequest) -> dict[str, Any]:
     }
 
 
+=======
+>>>>>>> main
 class ContextDiff(Params):
     key: NonEmpty = "main"
     a: NonEmpty | None = None
@@ -151,13 +161,9 @@ async def diff(call: MethodCall) -> Any:
             raise MethodError("There is only one run so far; nothing to compare it with")
         before, after = runs[1], runs[0]
     old, new = [await rebuild(run.record, run.transcript, gateway.runtime.blobs) for run in (before, after)]
-    sizes = [
-        {"runId": run.run_id, "at": run.at, "messages": len(each.messages)}
-        for run, each in ((before, old), (after, new))
-    ]
     return {
-        "a": sizes[0],
-        "b": sizes[1],
+        "a": {"runId": before.run_id, "at": before.at, "messages": len(old.messages)},
+        "b": {"runId": after.run_id, "at": after.at, "messages": len(new.messages)},
         "exact": not old.missing and not new.missing,
         "changes": differences(old, new),
     }

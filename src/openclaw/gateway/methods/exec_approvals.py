@@ -14,8 +14,6 @@ from openclaw.tools.exec.approvals import (
     TIMEOUT_MS,
     Approval,
     ApprovalRequest,
-    ApprovalRules,
-    Approvals,
     BadRules,
     Decision,
     PendingApproval,
@@ -52,13 +50,14 @@ async def request(call: MethodCall) -> Any:
     """Answers once a person has decided. ``decision`` is null when nobody decided in time."""
     fields = msgspec.structs.asdict(call.params)
     id, timeout_ms = fields.pop("id"), fields.pop("timeout_ms") or TIMEOUT_MS
+    approvals = call.gateway.runtime.approvals
     try:
-        approval = _approvals(call).ask(ApprovalRequest(**fields), id=id, timeout_ms=timeout_ms)
+        approval = approvals.ask(ApprovalRequest(**fields), id=id, timeout_ms=timeout_ms)
     except ValueError as error:
         raise MethodError(str(error)) from None
-    await _approvals(call).keep(approval)
+    await approvals.keep(approval)
     decision = await approval.wait()
-    await _approvals(call).settled(approval)
+    await approvals.settled(approval)
     return {
         "id": approval.id,
         "decision": decision,
@@ -81,7 +80,7 @@ async def resolve(call: MethodCall) -> Any:
         raise MethodError("invalid decision") from None
     info = call.client.client_info
     try:
-        _approvals(call).resolve(params.id, decision, info.display_name or info.id)
+        call.gateway.runtime.approvals.resolve(params.id, decision, info.display_name or info.id)
     except UnknownApproval as unknown:
         raise MethodError(str(unknown)) from None
     return {"ok": True}
@@ -90,7 +89,7 @@ async def resolve(call: MethodCall) -> Any:
 @methods.add("exec.approvals.get", NoParams)
 async def get(call: MethodCall) -> Any:
     try:
-        return (await _rules(call).snapshot()).view()
+        return (await call.gateway.runtime.approval_rules.snapshot()).view()
     except BadRules as bad:
         raise MethodError(str(bad), code="UNAVAILABLE") from None
 
@@ -104,27 +103,15 @@ class SetParams(Params):
 async def set_rules(call: MethodCall) -> Any:
     params: SetParams = call.params
     try:
-        return (await _rules(call).replace(params.file, params.base_hash)).view()
+        return (await call.gateway.runtime.approval_rules.replace(params.file, params.base_hash)).view()
     except BadRules as bad:
         raise MethodError(str(bad)) from None
-
-
-def _approvals(call: MethodCall) -> Approvals:
-    approvals = call.gateway.runtime.approvals
-    assert approvals is not None
-    return approvals
-
-
-def _rules(call: MethodCall) -> ApprovalRules:
-    rules = call.gateway.runtime.approval_rules
-    assert rules is not None
-    return rules
 
 
 # Telling people about questions
 
 
-def watch_approvals(gateway: Gateway, approvals: Approvals) -> None:
+def watch_approvals(gateway: Gateway) -> None:
     """Tells the clients that may answer, and the chat a question arose in, what becomes of every question."""
 
     def requested(approval: Approval) -> None:
@@ -150,6 +137,7 @@ def watch_approvals(gateway: Gateway, approvals: Approvals) -> None:
         if not approval.withdrawn:
             _tell_chat(gateway, approval, "expired", f"⏱️ Nobody answered approval {approval.slug} in time.")
 
+    approvals = gateway.runtime.approvals
     approvals.on_requested, approvals.on_decided, approvals.on_expired = requested, decided, expired
 
 
@@ -174,10 +162,9 @@ def _tell_chat(gateway: Gateway, approval: Approval, what: str, text: str) -> No
 
 async def tell_lost(gateway: Gateway) -> None:
     """Tells each session once which of its questions were open when the last Gateway stopped. They are closed now."""
-    approvals = gateway.runtime.approvals
-    if approvals is None or approvals.journal is None:
+    journal = gateway.runtime.approvals.journal
+    if journal is None:
         return
-    journal = approvals.journal
     try:
         while journal.left_over:
             lost = journal.left_over[0]

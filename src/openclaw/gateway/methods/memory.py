@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
-from openclaw.config.schema import MemorySearch
+from openclaw.config.schema.agents import MemorySearch
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, require_agent
 from openclaw.memory.embedders import EmbeddingFailed
@@ -53,7 +53,7 @@ async def status(call: MethodCall) -> Any:
     notes = notes_of(call.gateway, params.agent_id)
     settings, search = notes.settings, notes.search
     files = await asyncio.to_thread(memory_files, notes.workspace, settings.extra_paths)
-    embedders, problem = search.embedders()
+    embedders, fallback = search.embedders()
     chosen = embedders[0] if embedders else None
     counts = await asyncio.to_thread(search.index.update, files, model=chosen.identity if chosen else "")
     answer: dict[str, Any] = {"agentId": notes.agent_id, "enabled": settings.enabled}
@@ -61,7 +61,6 @@ async def status(call: MethodCall) -> Any:
     answer |= {"model": chosen.model if chosen else None, "workspace": str(notes.workspace)}
     answer |= {"index": str(search.index.path), "files": len(files), "bytes": sum(file.size for file in files)}
     answer |= {"chunks": counts.chunks, "embedded": counts.vectors, "sources": list(settings.sources or ["memory"])}
-    fallback = Fallback(str(settings.provider), problem) if problem is not None else None
     if params.deep and chosen is not None:
         try:
             await vectors_of(chosen, ["ping"], "query")

@@ -11,7 +11,6 @@ import msgspec
 
 from openclaw.agent.run import entry_id
 from openclaw.channels.manager import RunningAccount
-from openclaw.gateway.channel_services import ChannelServices
 from openclaw.gateway.http.remote_file import FetchLimits, FetchRefused, fetch
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import (
@@ -60,8 +59,8 @@ async def send(call: MethodCall) -> Any:
     gateway = call.gateway
     known = await gateway.runtime.ledger.by_run(params.idempotency_key)
     if known is not None and known.source == "send":
-        return await _outcome(gateway, _services(gateway, known.route.get("channel")), known)
-    services, running = _account(gateway, params)
+        return await _outcome(gateway, known)
+    running = _account(gateway, params)
     route = Route(channel=running.kind.id, to=params.to.strip(), account_id=running.account.id)
     target = _session(gateway, running, params)
     check_send_policy(gateway, target, await entry_of(gateway, target), channel=running.kind.id)
@@ -80,29 +79,23 @@ async def send(call: MethodCall) -> Any:
         body=MessageBody(text=params.message),
     )
     row, new = await gateway.notices.post(accept, [params.message], media)
-    answer = await _outcome(gateway, services, row)
+    answer = await _outcome(gateway, row)
     if new:
         await _mirror(gateway, target, params.message or f"[{len(media)} file(s)]", params.idempotency_key)
     return answer
 
 
-def _services(gateway: Gateway, channel: Any) -> ChannelServices:
-    if gateway.channel_services is None:
-        raise MethodError(f"unsupported channel: {channel}")
-    return gateway.channel_services
-
-
-def _account(gateway: Gateway, params: SendParams) -> tuple[ChannelServices, RunningAccount]:
-    services = gateway.channel_services
-    configured = list(dict.fromkeys(one.kind.id for one in services.channels.accounts())) if services else []
+def _account(gateway: Gateway, params: SendParams) -> RunningAccount:
+    channels = gateway.channel_services.channels
+    configured = list(dict.fromkeys(one.kind.id for one in channels.accounts()))
     channel = normalize_channel(params.channel) or (configured[0] if len(configured) == 1 else "whatsapp")
-    if services is None or channel not in configured:
+    if channel not in configured:
         raise MethodError(f"unsupported channel: {channel}")
-    running = services.channels.find(channel, params.account_id)
+    running = channels.find(channel, params.account_id)
     if running is None:
-        accounts = ", ".join(one.account.id for one in services.channels.accounts(channel))
+        accounts = ", ".join(one.account.id for one in channels.accounts(channel))
         raise MethodError(f'unknown account "{params.account_id}" of channel {channel}; known: {accounts}')
-    return services, running
+    return running
 
 
 def _session(gateway: Gateway, running: RunningAccount, params: SendParams) -> SessionRef:
@@ -141,9 +134,9 @@ async def _media(gateway: Gateway, params: SendParams) -> list[MediaRef]:
     return media
 
 
-async def _outcome(gateway: Gateway, services: ChannelServices, row: LedgerRow) -> dict[str, Any]:
+async def _outcome(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
     """Waits for the delivery and reports it. The answer says ``queued`` while the channel is not connected."""
-    parts = await services.delivery.wait(row.id, WAIT_S)
+    parts = await gateway.channel_services.delivery.wait(row.id, WAIT_S)
     message_id = next((part.message_id for part in reversed(parts) if part.message_id), row.run_id)
     answer = {"runId": row.run_id, "channel": row.route["channel"], "messageId": message_id}
     if dead := next((part for part in parts if part.state == "dead"), None):

@@ -9,6 +9,7 @@ import msgspec
 
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodError
+from openclaw.gateway.views.session_rows import model_defaults
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.thinking import level_unless_set, parse_level, supported_levels
@@ -52,17 +53,6 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "sendPolicy": ("allow", "deny"),
     "groupActivation": ("mention", "always"),
 }
-_ATTRIBUTES = {
-    "verboseLevel": "verbose_level",
-    "reasoningLevel": "reasoning_level",
-    "responseUsage": "response_usage",
-    "elevatedLevel": "elevated_level",
-    "execHost": "exec_host",
-    "execSecurity": "exec_security",
-    "execAsk": "exec_ask",
-    "sendPolicy": "send_policy",
-    "groupActivation": "group_activation",
-}
 _OFF_IS_ABSENT = frozenset({"reasoningLevel", "responseUsage"})
 
 
@@ -71,73 +61,66 @@ def apply_patch(
 ) -> SessionEntry:
     """Returns the changed entry, or a new one. Raises ``MethodError`` for an invalid value."""
     changed: dict[str, Any] = dict(entry or {"sessionId": str(uuid.uuid4())})
-    if entry is None or _is_setting(patch):
+    given: dict[str, str | None] = msgspec.to_builtins(patch)  # It leaves out what is not set.
+    # A new name does not count as activity, only what changes how the conversation goes on.
+    if entry is None or given.keys() - {"key", "label", "spawnedBy"}:
         changed["updatedAt"] = max(now_ms, int(changed.get("updatedAt", 0)))
-    for name, attribute in _ATTRIBUTES.items():
-        _set_choice(changed, name, getattr(patch, attribute))
-    _set_label(changed, patch.label)
-    _set_text(changed, "execNode", patch.exec_node)
-    _set_spawned_by(changed, patch.spawned_by, target)
-    _set_model(changed, patch.model, target, gateway)
-    _set_thinking(changed, patch.thinking_level, target, gateway)
+    for name in _CHOICES:
+        if name in given:
+            _set(changed, name, _choice(name, given[name]))
+    if "label" in given:
+        _set(changed, "label", _label(given["label"]))
+    if "execNode" in given:
+        _set(changed, "execNode", (given["execNode"] or "").strip() or None)
+    if "spawnedBy" in given:
+        _set_spawned_by(changed, given["spawnedBy"], target)
+    if "model" in given:
+        _set_model(changed, given["model"], target, gateway)
+    if "thinkingLevel" in given:
+        _set(changed, "thinkingLevel", _thinking(given["thinkingLevel"], _model_of(changed, target, gateway), gateway))
     return SessionEntry(**changed)  # type: ignore[typeddict-item]
 
 
-def _is_setting(patch: SessionsPatch) -> bool:
-    """Whether the patch changes how the conversation goes on. A new name does not count as activity."""
-    named = {"key", "label", "spawned_by"}
-    return any(value is not msgspec.UNSET for name, value in msgspec.structs.asdict(patch).items() if name not in named)
-
-
-def _set_choice(entry: dict[str, Any], name: str, value: Setting) -> None:
-    if value is msgspec.UNSET:
-        return
+def _set(entry: dict[str, Any], name: str, value: str | None) -> None:
     if value is None:
         entry.pop(name, None)
-        return
-    chosen = str(value).strip().lower()
+    else:
+        entry[name] = value
+
+
+def _choice(name: str, value: str | None) -> str | None:
+    if value is None:
+        return None
+    chosen = value.strip().lower()
     if name == "responseUsage" and chosen == "on":
         chosen = "tokens"
     if chosen not in _CHOICES[name]:
         raise MethodError(f"invalid {name} (use {'|'.join(_CHOICES[name])})")
-    if chosen == "off" and name in _OFF_IS_ABSENT:
-        entry.pop(name, None)
-    else:
-        entry[name] = chosen
+    return None if chosen == "off" and name in _OFF_IS_ABSENT else chosen
 
 
-def _set_label(entry: dict[str, Any], value: Setting) -> None:
-    if value is msgspec.UNSET:
-        return
+def _label(value: str | None) -> str | None:
     if value is None:
-        entry.pop("label", None)
-        return
-    label = str(value).strip()
+        return None
+    label = value.strip()
     if not label:
         raise MethodError("invalid label: empty")
     if len(label) > 64:
         raise MethodError("invalid label: too long (max 64)")
-    entry["label"] = label
+    return label
 
 
-def _set_thinking(entry: dict[str, Any], value: Setting, target: SessionRef, gateway: Gateway) -> None:
-    """Sets the thinking level. "off" removes it, unless the session's model would then think."""
-    if value is msgspec.UNSET:
-        return
+def _thinking(value: str | None, model: Model | None, gateway: Gateway) -> str | None:
+    """Returns the thinking level to store. "off" is stored only if the session's model would otherwise think."""
     if value is None:
-        entry.pop("thinkingLevel", None)
-        return
-    level = parse_level(str(value))
+        return None
+    level = parse_level(value)
     if level is None:
         raise MethodError("invalid thinkingLevel (use off|minimal|low|medium|high)")
-    model = _model_of(entry, target, gateway)
     if level == "xhigh" and model is not None and level not in supported_levels(model):
         raise MethodError(f'thinkingLevel "xhigh" is not available with {model.ref} (use off|minimal|low|medium|high)')
     default = gateway.runtime.config.current.agents.defaults.thinking_default
-    if level == "off" and (model is None or level_unless_set(model, default) == "off"):
-        entry.pop("thinkingLevel", None)
-    else:
-        entry["thinkingLevel"] = level
+    return None if level == "off" and (model is None or level_unless_set(model, default) == "off") else level
 
 
 def _model_of(entry: dict[str, Any], target: SessionRef, gateway: Gateway) -> Model | None:
@@ -151,19 +134,7 @@ def _model_of(entry: dict[str, Any], target: SessionRef, gateway: Gateway) -> Mo
         return None
 
 
-def _set_text(entry: dict[str, Any], name: str, value: Setting) -> None:
-    if value is msgspec.UNSET:
-        return
-    text = str(value or "").strip()
-    if text:
-        entry[name] = text
-    else:
-        entry.pop(name, None)
-
-
-def _set_spawned_by(entry: dict[str, Any], value: Setting, target: SessionRef) -> None:
-    if value is msgspec.UNSET:
-        return
+def _set_spawned_by(entry: dict[str, Any], value: str | None, target: SessionRef) -> None:
     known = entry.get("spawnedBy")
     if value is None:
         if known:
@@ -171,7 +142,7 @@ def _set_spawned_by(entry: dict[str, Any], value: Setting, target: SessionRef) -
         return
     if not is_subagent(target.key):
         raise MethodError("spawnedBy is only supported for subagent:* sessions")
-    parent = str(value).strip()
+    parent = value.strip()
     if not parent:
         raise MethodError("invalid spawnedBy: empty")
     if known and known != parent:
@@ -179,15 +150,13 @@ def _set_spawned_by(entry: dict[str, Any], value: Setting, target: SessionRef) -
     entry["spawnedBy"] = parent
 
 
-def _set_model(entry: dict[str, Any], value: Setting, target: SessionRef, gateway: Gateway) -> None:
+def _set_model(entry: dict[str, Any], value: str | None, target: SessionRef, gateway: Gateway) -> None:
     """Sets the model. The default model is stored as no choice, so that it follows the configuration."""
-    if value is msgspec.UNSET:
-        return
     for name in ("providerOverride", "modelOverride", "authProfileOverride", "authProfileOverrideSource"):
         entry.pop(name, None)
     if value is None:
         return
-    text = str(value).strip()
+    text = value.strip()
     if not text:
         raise MethodError("invalid model: empty")
     try:
@@ -202,8 +171,5 @@ def _set_model(entry: dict[str, Any], value: Setting, target: SessionRef, gatewa
 def resolved_model(entry: SessionEntry, agent_id: str, gateway: Gateway) -> dict[str, Any]:
     if entry.get("modelOverride"):
         return {"modelProvider": entry.get("providerOverride"), "model": entry.get("modelOverride")}
-    try:
-        model = gateway.runtime.catalogue().default_for(gateway.runtime.config.current, agent_id)
-    except UnknownModel:
-        return {"modelProvider": None, "model": None}
-    return {"modelProvider": model.provider, "model": model.id}
+    chosen = model_defaults(gateway, agent_id)
+    return {"modelProvider": chosen["modelProvider"], "model": chosen["model"]}

@@ -9,7 +9,7 @@ import msgspec
 
 from openclaw.gateway.methods.session_patch import SessionsPatch, apply_patch, resolved_model
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, target_of, transcript_ref
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, target_of
 from openclaw.gateway.views import session_rows
 from openclaw.outbound.preview import (
     derived_title,
@@ -31,6 +31,7 @@ from openclaw.runs.session_change import (
 )
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, shown_key
+from openclaw.sessions.reset import transcript_ref
 from openclaw.sessions.resume import NotResumable
 from openclaw.storage.base import AbortReason, SessionRow, Transcript
 
@@ -150,6 +151,9 @@ class SessionsResolve(Params):
     include_unknown: bool | None = None
 
 
+_NOT_FOUND = {"code": "SESSION_NOT_FOUND"}
+
+
 @methods.add("sessions.resolve", SessionsResolve)
 async def resolve(call: MethodCall) -> Any:
     params: SessionsResolve = call.params
@@ -161,27 +165,23 @@ async def resolve(call: MethodCall) -> Any:
     name = given[0]
     if params.key:
         target = target_of(call.gateway, name, params.agent_id)
-        if await entry_of(call.gateway, target) is None:
-            raise MethodError(f"No session found: {name}")
-        return {"ok": True, "key": shown_key(target.key)}
-    agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
-    rows = [
-        row
-        for row in await call.gateway.runtime.sessions.rows(agent_id)
-        if not params.spawned_by or row.entry.get("spawnedBy") == params.spawned_by
-    ]
-    if params.session_id:
-        found = [row for row in rows if row.entry.get("sessionId") == name]
-        if not found:
-            raise MethodError(f"No session found: {name}")
-        return {"ok": True, "key": shown_key(found[0].key)}
-    labelled = [row for row in rows if row.entry.get("label") == name]
-    if not labelled:
-        raise MethodError(f"No session found with label: {name}")
-    if len(labelled) > 1:
-        keys = ", ".join(shown_key(row.key) for row in labelled)
+        found = [target.key] if await entry_of(call.gateway, target) is not None else []
+    else:
+        field = "sessionId" if params.session_id else "label"
+        agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
+        found = [
+            row.key
+            for row in await call.gateway.runtime.sessions.rows(agent_id)
+            if row.entry.get(field) == name
+            and (not params.spawned_by or row.entry.get("spawnedBy") == params.spawned_by)
+        ]
+    by_label = " with label" if params.label else ""
+    if not found:
+        raise MethodError(f"No session found{by_label}: {name}", details=_NOT_FOUND)
+    if len(found) > 1 and by_label:
+        keys = ", ".join(map(shown_key, found))
         raise MethodError(f"Multiple sessions found with label: {name} ({keys})")
-    return {"ok": True, "key": shown_key(labelled[0].key)}
+    return {"ok": True, "key": shown_key(found[0])}
 
 
 @methods.add("sessions.patch", SessionsPatch)
@@ -251,7 +251,7 @@ async def delete(call: MethodCall) -> Any:
         if entry is None:
             return None
         await gateway.runtime.sessions.update(target.agent_id, target.key, lambda _: None)
-        refs = [transcript_ref(target, entry), *earlier_transcripts(target, entry)]
+        refs = [transcript_ref(target.agent_id, entry), *earlier_transcripts(target, entry)]
         if params.delete_transcript:
             return [path for ref in refs for path in await gateway.runtime.transcripts.archive(ref, "deleted")]
         for ref in refs:
@@ -277,7 +277,7 @@ async def compact(call: MethodCall) -> Any:
     answer = {"ok": True, "key": shown_key(target.key), "compacted": False}
     if entry is None:
         return {**answer, "reason": "no sessionId"}
-    ref = transcript_ref(target, entry)
+    ref = transcript_ref(target.agent_id, entry)
     if gateway.runtime.transcripts.locate(ref) is None:
         return {**answer, "reason": "no transcript"}
     shortened = await gateway.dispatcher.exclusively(
@@ -328,13 +328,8 @@ async def resume(call: MethodCall) -> Any:
     except NotResumable as refused:
         raise MethodError(str(refused)) from None
     previous = rotation.old["sessionId"] if rotation.old else None
-    answer = {
-        "ok": True,
-        "key": shown_key(target.key),
-        "sessionId": rotation.new["sessionId"],
-        "previousSessionId": previous,
-    }
-    return {**answer, "marker": rotation.marker_text, "entry": rotation.new}
+    answer = {"ok": True, "key": shown_key(target.key), "sessionId": rotation.new["sessionId"]}
+    return {**answer, "previousSessionId": previous, "marker": rotation.marker_text, "entry": rotation.new}
 
 
 @methods.add("sessions.tree", SessionKey, access="read")
@@ -397,14 +392,18 @@ async def label(call: MethodCall) -> Any:
             raise MethodError(f"No entry found: {params.entry_id}")
         return await transcript.label(params.entry_id, (params.label or "").strip() or None)
 
-    return {"ok": True, "key": target.key, "entryId": await call.gateway.dispatcher.exclusively(target.key, name)}
+    return {
+        "ok": True,
+        "key": shown_key(target.key),
+        "entryId": await call.gateway.dispatcher.exclusively(target.key, name),
+    }
 
 
 async def _transcript(call: MethodCall, target: SessionRef) -> Transcript:
     entry = await entry_of(call.gateway, target)
     transcript = None
     if entry is not None:
-        transcript = await call.gateway.runtime.transcripts.open(transcript_ref(target, entry), create=False)
+        transcript = await call.gateway.runtime.transcripts.open(transcript_ref(target.agent_id, entry), create=False)
     if transcript is None:
         raise MethodError(f"No session found: {target.key}")
     return transcript

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw.agent.skills.library import BUNDLED, SkillVerdict, find_skills, judged_skills, managed_dir, skill_folders
-from openclaw.agent.skills.skill_file import SkillNeeds
+from openclaw.agent.skills.skill_file import Skill, SkillNeeds
 from openclaw.config.agents import agent_ids, default_agent_id, workspace_dir
 from openclaw.config.secrets import redacted
 from openclaw.gateway.gateway import Gateway
@@ -91,8 +91,8 @@ class SkillsUpdate(Params):
 async def update(call: MethodCall) -> Any:
     params: SkillsUpdate = call.params
     key = params.skill_key.strip()
-    known = await asyncio.to_thread(_keys, call.gateway)
-    if key not in known:
+    entries = call.gateway.runtime.config.current.skills.entries
+    if key not in entries and all(skill.key != key for skill in await asyncio.to_thread(_every_skill, call.gateway)):
         raise MethodError(f'unknown skill "{key}"; skills.status lists the skills there are, by their skillKey')
     change: dict[str, Any] = {}
     if params.enabled is not None:
@@ -110,22 +110,15 @@ async def update(call: MethodCall) -> Any:
     return {"ok": True, "skillKey": key, "config": shown}
 
 
-def _keys(gateway: Gateway) -> set[str]:
-    config = gateway.runtime.config.current
-    every = [
-        find_skills(skill_folders(config, str(gateway.runtime.state_dir), agent)).skills for agent in agent_ids(config)
-    ]
-    return {skill.key for skills in every for skill in skills} | set(config.skills.entries)
+def _every_skill(gateway: Gateway) -> list[Skill]:
+    """The skills in the folders of all agents."""
+    config, state_dir = gateway.runtime.config.current, str(gateway.runtime.state_dir)
+    folders = [skill_folders(config, state_dir, agent_id) for agent_id in agent_ids(config)]
+    return [skill for each in folders for skill in find_skills(each).skills]
 
 
 @methods.add("skills.bins", NoParams)
 async def skills_bins(call: MethodCall) -> Any:
     """The programs that the agents' skills need, whether they are installed or not."""
-    gateway = call.gateway
-    config = gateway.runtime.config.current
-    bins: set[str] = set()
-    for agent_id in agent_ids(config):
-        library = await asyncio.to_thread(find_skills, skill_folders(config, str(gateway.runtime.state_dir), agent_id))
-        for skill in library.skills:
-            bins.update(skill.needs.bins, skill.needs.any_bins)
-    return {"bins": sorted(bins)}
+    needs = [skill.needs for skill in await asyncio.to_thread(_every_skill, call.gateway)]
+    return {"bins": sorted({name for need in needs for name in (*need.bins, *need.any_bins)})}

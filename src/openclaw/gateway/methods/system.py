@@ -12,12 +12,12 @@ import msgspec
 from openclaw import __version__
 from openclaw.config.agents import default_agent_id
 from openclaw.gateway.health import heartbeat_summary
+from openclaw.gateway.logs import DAILY_NAME, log_path
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.server.replay import LET_GO, Resumption, catch_up, resume
 from openclaw.gateway.views.channels import summary_lines
 from openclaw.gateway.views.session_rows import list_kind, model_defaults, most_recent, row_view
-from openclaw.logs import DAILY_NAME, log_path
 from openclaw.models.catalogue import public_row
 from openclaw.sessions.keys import shown_key
 from openclaw.storage.base import SessionRow
@@ -50,14 +50,8 @@ async def status(call: MethodCall) -> Any:
         listed = await most_recent(gateway, agent_id, RECENT_ROWS)
         defaults = model_defaults(gateway, agent_id)
         recent = [status_row(row, defaults, gateway.runtime.clock.now_ms()) for row in listed.rows]
-        by_agent.append(
-            {
-                "agentId": agent_id,
-                "path": gateway.runtime.sessions.path(agent_id),
-                "count": listed.total,
-                "recent": recent,
-            }
-        )
+        path = gateway.runtime.sessions.path(agent_id)
+        by_agent.append({"agentId": agent_id, "path": path, "count": listed.total, "recent": recent})
         everything += recent
         count += listed.total
     everything.sort(key=lambda row: -(row["updatedAt"] or 0))
@@ -65,7 +59,7 @@ async def status(call: MethodCall) -> Any:
     return {
         "runtimeVersion": __version__,
         "heartbeat": {"defaultAgentId": default_agent_id(config), "agents": agents},
-        "channelSummary": summary_lines(gateway.channel_services.channels if gateway.channel_services else None),
+        "channelSummary": summary_lines(gateway.channel_services.channels),
         "queuedSystemEvents": gateway.runtime.notes.peek(gateway.main_session_key()),
         "sessions": {
             "paths": [agent["path"] for agent in by_agent],
@@ -208,14 +202,11 @@ def read_tail(path: Path, cursor: int | None, limit: int, max_bytes: int) -> dic
 
 
 def _range(cursor: int | None, size: int, max_bytes: int) -> tuple[int, bool, bool]:
+    """Where reading starts, whether the cursor no longer fits, and whether earlier lines are left out."""
     earliest = max(0, size - max_bytes)
-    if cursor is None:
-        return earliest, False, earliest > 0
-    if cursor > size:
-        return earliest, True, earliest > 0
-    if cursor < earliest:
-        return earliest, True, True
-    return cursor, False, False
+    if cursor is not None and earliest <= cursor <= size:
+        return cursor, False, False
+    return earliest, cursor is not None, earliest > 0
 
 
 class EventsReplay(Params):

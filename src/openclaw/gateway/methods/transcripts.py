@@ -14,7 +14,6 @@ from openclaw.clock import iso_utc
 from openclaw.gateway.server.params import NonEmpty, Params, Positive
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, require_agent, target_of
 from openclaw.gateway.views.history import as_people_see_it, joined_parts
-from openclaw.sessions.archive import compress_old
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.export import (
     CannotImport,
@@ -175,9 +174,6 @@ class SessionsArchive(Params):
 @methods.add("sessions.archive", SessionsArchive, access="admin")
 async def archive(call: MethodCall) -> Any:
     """Compresses old transcripts now rather than in the next hour."""
-    runtime, days = call.gateway.runtime, call.params.after_days
-    done = await compress_old(
-        runtime.transcripts, call.gateway.agent_ids(), runtime.config.current, runtime.clock.now_ms(), days
-    )
+    done = await call.gateway.compress_old(call.params.after_days)
     answer: dict[str, Any] = {"ok": not done.problems, "compressed": done.files, "problems": done.problems[:50]}
     return {**answer, "bytesBefore": done.bytes_before, "bytesAfter": done.bytes_after}

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
 from openclaw.agent.prompt.report import stored_report
 from openclaw.agent.spend import report as spend_report
-from openclaw.agent.spend.spend import Days, FileSpend, PriceOf, Totals, read_points, total_of
+from openclaw.agent.spend.spend import (
+    Activity,
+    Days,
+    FileSpend,
+    Latency,
+    PriceOf,
+    Totals,
+    daily_totals,
+    read_points,
+    together,
+    total_of,
+)
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params, Positive
-from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row, transcript_ref
-from openclaw.gateway.views import spend as spend_view
+from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row
 from openclaw.gateway.views.session_rows import model_defaults, row_view
 from openclaw.messages import AssistantMessage
 from openclaw.models.cost import cost_of
 from openclaw.outbound.preview import message_of, preview_role, preview_text, shortened
 from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.reset import transcript_ref
 from openclaw.storage.base import SessionRow
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 methods = MethodTable()
+G = TypeVar("G")
 
 MOST_POINTS = 200
 LOG_CHARS = 2000
@@ -92,8 +105,8 @@ def _usage_view(
     spends: dict[Path, FileSpend], owners: dict[Path, Owner], price_of: PriceOf, days: Days, limit: int
 ) -> dict[str, Any]:
     everything = list(spends.values())
-    models = spend_view.by_model(everything, price_of, days)
-    active = spend_view.activity_by_day(everything, days)
+    models = by_model(everything, price_of, days)
+    active = activity_by_day(everything, days)
     newest = sorted(spends, key=lambda path: -max(spends[path].activity, default=0))
     return {
         "sessions": [
@@ -101,25 +114,25 @@ def _usage_view(
                 "key": owners[path].key,
                 "sessionId": owners[path].session_id,
                 "agentId": owners[path].agent_id,
-                "usage": spend_view.session_usage(spends[path], price_of, days),
+                "usage": session_usage(spends[path], price_of, days),
             }
             for path in newest[:limit]
         ],
-        "totals": spend_view.plain(total_of(everything, price_of, days)),
+        "totals": plain(total_of(everything, price_of, days)),
         "aggregates": {
-            "messages": spend_view.message_counts(active.values()),
-            "tools": spend_view.tool_usage(everything, days),
+            "messages": message_counts(active.values()),
+            "tools": tool_usage(everything, days),
             "byModel": models,
-            "byProvider": spend_view.by_provider(models),
+            "byProvider": by_provider(models),
             "byAgent": _grouped(
                 "agentId", spends, {path: owner.agent_id for path, owner in owners.items()}, price_of, days
             ),
             "byChannel": _grouped(
                 "channel", spends, {p: c for p, o in owners.items() if (c := _channel(o))}, price_of, days
             ),
-            **spend_view.latency_view(everything, days),
-            "modelDaily": spend_view.model_daily(everything, price_of, days),
-            "daily": spend_view.daily_aggregate(everything, price_of, days),
+            **latency_view(everything, days),
+            "modelDaily": model_daily(everything, price_of, days),
+            "daily": daily_aggregate(everything, price_of, days),
         },
     }
 
@@ -136,8 +149,8 @@ def _grouped(
     for path, group in group_of.items():
         groups.setdefault(group, []).append(spends[path])
     totals = {group: total_of(members, price_of, days) for group, members in groups.items()}
-    ranked: Iterable[tuple[str, Totals]] = sorted(totals.items(), key=lambda item: (-item[1].total_cost, item[0]))
-    return [{name: group, "totals": spend_view.plain(total)} for group, total in ranked]
+    ranked = sorted(totals.items(), key=lambda item: (-item[1].total_cost, item[0]))
+    return [{name: group, "totals": plain(total)} for group, total in ranked]
 
 
 async def _complete(
@@ -200,7 +213,7 @@ class UsageLogs(Params):
 async def logs(call: MethodCall) -> Any:
     gateway = call.gateway
     row = await _row(gateway, call.params.key)
-    ref = transcript_ref(SessionRef(row.agent_id, row.key), row.entry)
+    ref = transcript_ref(row.agent_id, row.entry)
     price_of = spend_report.prices(gateway.runtime.catalogue())
     views: list[dict[str, Any]] = []
     for entry in await gateway.runtime.transcripts.tail(ref, call.params.limit):
@@ -235,8 +248,8 @@ async def usage_cost(call: MethodCall) -> Any:
     def view(found: dict[Path, FileSpend]) -> dict[str, Any]:
         spends = list(found.values())
         return {
-            "daily": spend_view.daily_view(spends, price_of, days),
-            "totals": spend_view.plain(total_of(spends, price_of, days)),
+            "daily": [{"date": day, **plain(sums)} for day, sums in daily_totals(spends, price_of, days).items()],
+            "totals": plain(total_of(spends, price_of, days)),
         }
 
     answer = await gateway.runtime.spending.compute(
@@ -250,3 +263,120 @@ async def usage_cost(call: MethodCall) -> Any:
 async def usage_status(call: MethodCall) -> Any:
     """The quotas that providers report. None of the supported providers reports any."""
     return {"updatedAt": call.gateway.runtime.clock.now_ms(), "providers": []}
+
+
+def plain(record: Any) -> dict[str, Any]:
+    return msgspec.to_builtins(record)
+
+
+def session_usage(spend: FileSpend, price_of: PriceOf, days: Days) -> dict[str, Any]:
+    daily = daily_totals([spend], price_of, days)
+    active = activity_by_day([spend], days)
+    return {
+        **plain(total_of([spend], price_of, days)),
+        "activityDates": sorted(active),
+        "dailyBreakdown": [
+            {"date": day, "tokens": totals.total_tokens, "cost": totals.total_cost} for day, totals in daily.items()
+        ],
+        "messageCounts": message_counts(active.values()),
+        "toolUsage": tool_usage([spend], days),
+        "modelUsage": by_model([spend], price_of, days),
+        **latency_view([spend], days),
+    }
+
+
+def latency_view(spends: Iterable[FileSpend], days: Days) -> dict[str, Any]:
+    """Returns ``dailyLatency``, and ``latency`` if anything was measured."""
+    daily: dict[str, Latency] = {}
+    for spend in spends:
+        for quarter, seen in spend.latency.items():
+            if day := days.has(quarter):
+                daily.setdefault(day, Latency()).join(seen)
+    whole = together(daily.values())
+    rows = [{"date": day, **seen.view()} for day, seen in sorted(daily.items()) if seen.count]
+    return {**({"latency": whole.view()} if whole else {}), "dailyLatency": rows}
+
+
+def activity_by_day(spends: Iterable[FileSpend], days: Days) -> dict[str, Activity]:
+    found: dict[str, Activity] = {}
+    for spend in spends:
+        for quarter, seen in spend.activity.items():
+            if day := days.has(quarter):
+                total = found.setdefault(day, Activity())
+                for name in Activity.__struct_fields__:
+                    setattr(total, name, getattr(total, name) + getattr(seen, name))
+    return found
+
+
+def message_counts(active: Collection[Activity]) -> dict[str, int]:
+    return {
+        "total": sum(seen.total for seen in active),
+        "user": sum(seen.user for seen in active),
+        "assistant": sum(seen.assistant for seen in active),
+        "toolCalls": sum(seen.tool_calls for seen in active),
+        "toolResults": sum(seen.tool_results for seen in active),
+        "errors": sum(seen.errors for seen in active),
+    }
+
+
+def tool_usage(spends: Iterable[FileSpend], days: Days) -> dict[str, Any]:
+    used: Counter[str] = Counter()
+    for spend in spends:
+        for (quarter, name), count in spend.tools.items():
+            if days.has(quarter):
+                used[name] += count
+    tools = [{"name": name, "count": count} for name, count in used.most_common()]
+    return {"totalCalls": used.total(), "uniqueTools": len(used), "tools": tools}
+
+
+def calls_by(
+    group_of: Callable[[str, str, str], G], spends: Iterable[FileSpend], price_of: PriceOf, days: Days
+) -> dict[G, tuple[int, Totals]]:
+    """Counts and sums up the calls of each group. ``group_of`` gets their day, provider and model."""
+    groups: dict[G, tuple[int, Totals]] = {}
+    for spend in spends:
+        for (quarter, provider, model), calls in spend.calls.items():
+            if day := days.has(quarter):
+                group = group_of(day, provider, model)
+                count, totals = groups.get(group) or (0, Totals())
+                totals.add(calls, price_of(provider, model))
+                groups[group] = (count + calls.count, totals)
+    return groups
+
+
+def by_model(spends: Iterable[FileSpend], price_of: PriceOf, days: Days) -> list[dict[str, Any]]:
+    groups = calls_by(lambda _, provider, model: (provider, model), spends, price_of, days)
+    ranked = sorted(groups.items(), key=lambda item: (-item[1][1].total_cost, -item[1][1].total_tokens, item[0]))
+    return [
+        {"provider": provider, "model": model, "count": count, "totals": plain(totals)}
+        for (provider, model), (count, totals) in ranked
+    ]
+
+
+def by_provider(models: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    groups: dict[str, dict[str, Any]] = {}
+    for row in models:
+        group = groups.setdefault(row["provider"], {"provider": row["provider"], "count": 0, "totals": plain(Totals())})
+        group["count"] += row["count"]
+        for name, value in row["totals"].items():
+            group["totals"][name] += value
+    return list(groups.values())
+
+
+def model_daily(spends: Iterable[FileSpend], price_of: PriceOf, days: Days) -> list[dict[str, Any]]:
+    groups = calls_by(lambda *group: group, spends, price_of, days)
+    return [
+        {"date": day, "provider": provider, "model": model, "tokens": totals.total_tokens, "cost": totals.total_cost,
+         "count": count}
+        for (day, provider, model), (count, totals) in sorted(groups.items())
+    ]  # fmt: skip
+
+
+def daily_aggregate(spends: list[FileSpend], price_of: PriceOf, days: Days) -> list[dict[str, Any]]:
+    sums, active = daily_totals(spends, price_of, days), activity_by_day(spends, days)
+    rows: list[dict[str, Any]] = []
+    for day in sorted({*sums, *active}):
+        totals, seen = sums.get(day, Totals()), active.get(day, Activity())
+        row = {"date": day, "tokens": totals.total_tokens, "cost": totals.total_cost, "messages": seen.total}
+        rows.append({**row, "toolCalls": seen.tool_calls, "errors": seen.errors})
+    return rows

@@ -19,7 +19,7 @@ from openclaw.gateway.auth.devices import (
 from openclaw.gateway.auth.origin import PeerAddress, origin_refusal
 from openclaw.gateway.auth.shared_auth import SharedSecret, check, is_control_ui, is_webchat, refusal_text
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, ClientInfo
-from openclaw.gateway.server.params import MAX_FRAME_BYTES, PROTOCOL_VERSION, Params, Text
+from openclaw.gateway.server.params import MAX_FRAME_BYTES, PROTOCOL_VERSION, NonEmpty, Params
 from openclaw.gateway.server.registry import EVENTS
 from openclaw.gateway.server.replay import Resumption
 
@@ -30,11 +30,11 @@ Version = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class ConnectDevice(Params):
-    id: Text
-    public_key: Text
-    signature: Text
+    id: NonEmpty
+    public_key: NonEmpty
+    signature: NonEmpty
     signed_at: Annotated[int, msgspec.Meta(ge=0)]
-    nonce: Text | None = None
+    nonce: NonEmpty | None = None
 
 
 class ConnectAuth(Params):
@@ -46,19 +46,19 @@ class ConnectParams(Params):
     min_protocol: Version
     max_protocol: Version
     client: ClientInfo
-    caps: list[Text] = []
-    commands: list[Text] = []
+    caps: list[NonEmpty] = []
+    commands: list[NonEmpty] = []
     permissions: dict[str, bool] = {}
     path_env: str | None = None
-    role: Text | None = None
-    scopes: list[Text] | None = None
+    role: NonEmpty | None = None
+    scopes: list[NonEmpty] | None = None
     device: ConnectDevice | None = None
     auth: ConnectAuth | None = None
     locale: str | None = None
     user_agent: str | None = None
     last_seq: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """The last broadcast that the client handled on an earlier connection. It gets the later ones."""
-    epoch: Text | None = None
+    epoch: NonEmpty | None = None
     """The epoch that the ``hello-ok`` of that connection named."""
 
 

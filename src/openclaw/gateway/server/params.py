@@ -10,6 +10,8 @@ from typing import Annotated, Any, TypeVar, cast
 import msgspec
 from msgspec import inspect
 
+from openclaw.text import clipped
+
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -114,7 +116,7 @@ def _check(value: Any, kind: inspect.Type, path: str, found: list[str]) -> None:
                 _report(found, path, "must be object")
                 return
             for name, item in value.items():
-                _check(item, kind.value_type, f"{path}/{_shown(str(name))}", found)
+                _check(item, kind.value_type, f"{path}/{clipped(str(name), 81)}", found)
         case _:
             pass
 
@@ -130,14 +132,10 @@ def _check_struct(value: Any, kind: inspect.StructType, path: str, found: list[s
     if kind.forbid_unknown_fields:
         for name in value:
             if name not in fields and name != kind.tag_field:
-                found.append(f"at {path or 'root'}: unexpected property '{_shown(name)}'")
+                found.append(f"at {path or 'root'}: unexpected property '{clipped(name, 81)}'")
     for name, field in fields.items():
         if name in value:
             _check(value[name], field.type, f"{path}/{name}", found)
-
-
-def _shown(name: str) -> str:
-    return name if len(name) <= 80 else name[:80] + "…"
 
 
 def _check_string(value: Any, kind: inspect.StrType, path: str, found: list[str]) -> None:
@@ -202,12 +200,10 @@ MAX_FRAME_BYTES = 512 * 1024
 """The largest inbound frame. A larger one closes the connection with code 1009."""
 CLOSE_REASON_BYTES = 120
 
-Text = Annotated[str, msgspec.Meta(min_length=1)]
-
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="req"):
-    id: Text
-    method: Text
+    id: NonEmpty
+    method: NonEmpty
     params: msgspec.Raw = msgspec.Raw()
 
 
@@ -263,8 +259,6 @@ def decode_request(raw: bytes) -> Request:
         return _request_decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
-    from openclaw.gateway.server.params import problems
-
     value = decode_any(text)
     if isinstance(value, dict):
         fields = cast("dict[str, Any]", value)

@@ -24,8 +24,9 @@ from openclaw.runs.session_change import StillActive
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import LONGEST_KEY, REMEMBERED_KEYS, SessionRef, agent_of, canonical_key, key_problem
 from openclaw.sessions.send_policy import is_blocked
-from openclaw.storage.base import SessionRow, TranscriptRef
+from openclaw.storage.base import SessionRow
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
+from openclaw.text import clipped
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -149,7 +150,7 @@ class MethodTable:
             raise MethodError(refused)
         if found:
             return found
-        shown = name if len(name) <= 80 else name[:80] + "…"
+        shown = clipped(name, 81)
         if name in ADVERTISED:
             raise MethodError(f"{shown} is not available in this version", code="UNAVAILABLE")
         raise MethodError(f"unknown method: {shown}")
@@ -231,10 +232,6 @@ def require_configured(gateway: Gateway, target: SessionRef) -> None:
 
 async def entry_of(gateway: Gateway, target: SessionRef) -> SessionEntry | None:
     return await gateway.runtime.sessions.get(target.agent_id, target.key)
-
-
-def transcript_ref(target: SessionRef, entry: SessionEntry) -> TranscriptRef:
-    return TranscriptRef(agent_id=target.agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
 
 
 def require_agent(gateway: Gateway, agent_id: str) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 from openclaw.channels.manager import ChannelManager, RunningAccount
 
 
-def by_channel(channels: ChannelManager | None) -> dict[str, list[RunningAccount]]:
+def by_channel(channels: ChannelManager) -> dict[str, list[RunningAccount]]:
     """Groups the accounts by the id of their channel."""
     grouped: dict[str, list[RunningAccount]] = {}
-    for running in channels.accounts() if channels else ():
+    for running in channels.accounts():
         grouped.setdefault(running.kind.id, []).append(running)
     return grouped
 
@@ -23,7 +23,7 @@ def summary_of(accounts: list[RunningAccount]) -> dict[str, Any]:
     return {**flags, "lastError": best["lastError"]} if best.get("lastError") else flags
 
 
-def summary_lines(channels: ChannelManager | None) -> list[str]:
+def summary_lines(channels: ChannelManager) -> list[str]:
     """One line for each channel, such as ``Signal: connected``."""
     lines: list[str] = []
     for accounts in by_channel(channels).values():

@@ -13,7 +13,7 @@ from openclaw.agent.loop import join
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message
 from openclaw.outbound.visible import visible_message
 from openclaw.sessions.export import public_messages
-from openclaw.sessions.typed_text import without_wrappers
+from openclaw.sessions.prompt_prefix import without_wrappers
 from openclaw.storage.base import Entry
 
 MAX_BYTES = 6 * 1024 * 1024

@@ -11,9 +11,10 @@ from openclaw.agent.prompt.report import context_detail, context_help, context_j
 from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.models.base import ModelError
 from openclaw.models.catalogue import UnknownModel
-from openclaw.outbound.usage_text import percent, shortened, token_count
+from openclaw.outbound.usage_text import percent, token_count
 from openclaw.runs.session_change import set_entry_fields
 from openclaw.sessions.entry import SessionEntry
+from openclaw.text import shortened
 
 _VIEWS = {
     "list": context_list,

@@ -20,7 +20,7 @@ from openclaw.inbound.commands import context_command, management, models, queue
 from openclaw.inbound.commands.queue import edits_queue
 from openclaw.inbound.commands.registry import usable_aliases
 from openclaw.inbound.commands.session import begin_session, find_reset
-from openclaw.inbound.commands.settings import elevated_allowed, hints_of, honoured, store_directives
+from openclaw.inbound.commands.settings import honoured, settings_for_run, store_directives
 from openclaw.inbound.directives import Directives, parse_directives
 from openclaw.inbound.incoming import CommandContext, Continue, Facts, Handled, Handler, Outcome
 from openclaw.models.catalogue import UnknownModel
@@ -57,11 +57,7 @@ async def handle_commands(facts: Facts, text: str, context: CommandContext) -> O
     ``text`` is what the person typed and not the prompt made from it.
     """
     try:
-        outcome = await _handle(facts, text, context)
-        if isinstance(outcome, Continue) and elevated_allowed(context.config, facts):
-            hints = msgspec.structs.replace(outcome.hints, elevated_allowed=True)
-            return msgspec.structs.replace(outcome, hints=hints)
-        return outcome
+        return await _handle(facts, text, context)
     except UnknownModel as unknown:
         # The configured default names no model. Nothing that needs a model can work, and the text says what to change.
         return Handled(reply=str(unknown))
@@ -113,7 +109,7 @@ async def _start_over(trigger: str, rest: str, facts: Facts, context: CommandCon
     if isinstance(first, Handled):
         replies = [first.reply] if first.reply else []
         first = Continue(text=started.greeting, side_replies=replies, greeting=True)
-    return msgspec.structs.replace(first, new_session=True, side_replies=[started.announcement, *first.side_replies])
+    return msgspec.structs.replace(first, side_replies=[started.announcement, *first.side_replies])
 
 
 async def _stand_alone(called: Called, facts: Facts, context: CommandContext) -> Outcome | None:
@@ -142,5 +138,10 @@ async def _with_directives(text: str, facts: Facts, context: CommandContext) -> 
         return Handled(reply="\n".join(replies))
     if directives.spans and not facts.has_media and not _words(directives, facts):
         return Handled(reply="\n\n".join(replies) or None)
-    hints, complaints, model_known = await hints_of(directives, facts, context)
-    return Continue(text=directives.prompt(model_known=model_known), hints=hints, side_replies=[*replies, *complaints])
+    settings, complaints = await settings_for_run(directives, facts, context)
+    return Continue(
+        text=directives.prompt(model_known=directives.model is None or settings.model is not None),
+        settings=settings,
+        queue=directives.queue.wish if directives.queue and directives.queue.says_something else None,
+        side_replies=[*replies, *complaints],
+    )

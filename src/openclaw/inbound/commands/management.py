@@ -114,12 +114,9 @@ async def approve(context: CommandContext, facts: Facts, args: str) -> str:
     if read is None:
         return APPROVE_USAGE
     ref, decision = read
-    approvals = context.runtime.approvals
     by = facts.sender_name or f"{facts.channel}:{facts.sender_ids[0] if facts.sender_ids else 'owner'}"
     try:
-        if approvals is None:
-            raise UnknownApproval("nothing is asked here")
-        approval = approvals.resolve(ref, decision, by)
+        approval = context.runtime.approvals.resolve(ref, decision, by)
     except UnknownApproval as unknown:
         return f'❌ "{ref}": {unknown}.{unknown.perhaps}'
     outcome = {"allow-once": "allowed once", "allow-always": "allowed from now on", "deny": "denied"}[decision]

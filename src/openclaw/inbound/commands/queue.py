@@ -7,11 +7,11 @@ from typing import Any
 from openclaw.inbound.command_text import Called
 from openclaw.inbound.directives import QueueDirective, parse_directives
 from openclaw.inbound.incoming import CommandContext, Facts
-from openclaw.outbound.usage_text import duration, shortened
 from openclaw.runs.queue import RunRecord, queue_settings
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.typed_text import without_wrappers
+from openclaw.sessions.prompt_prefix import without_wrappers
 from openclaw.storage.base import AbortReason
+from openclaw.text import shortened
 
 OPTIONS = (
     "Options: modes steer, followup, collect, steer-backlog, interrupt; "
@@ -74,7 +74,9 @@ def _listing(context: CommandContext, facts: Facts) -> str:
     now = context.runtime.clock.now_ms()
 
     def line(record: RunRecord) -> str:
-        return f"{_typed(record)} ({duration(now - record.row.accepted_at)})"
+        seconds = max(0, now - record.row.accepted_at) // 1000
+        minutes = f"{seconds // 60} min" if seconds < 3600 else f"{seconds // 3600} h"
+        return f"{_typed(record)} ({minutes if seconds >= 60 else f'{seconds} s'})"
 
     lines = [f"Running: {line(running)}"] if running else []
     if not waiting:

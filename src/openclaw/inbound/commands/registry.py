@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -34,10 +34,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """It is a setting that may stand anywhere in a message. ``directives.py`` reads it."""
     switch: Literal["config", "restart"] | None = None
     """The setting under ``commands`` that must be true for it to work; None: it always works."""
-
-    @property
-    def takes_arguments(self) -> bool:
-        return bool(self.usage)
 
     def enabled(self, config: Config) -> bool:
         match self.switch:
@@ -144,10 +140,3 @@ def listed(config: Config, *, group: bool = True) -> list[Command]:
 def usable_aliases(aliases: Iterable[str]) -> tuple[str, ...]:
     """The model aliases that may be written as ``/alias``: those that are no name of a command."""
     return tuple(alias for alias in aliases if alias.lower() not in _BY_WORD)
-
-
-Enabled: TypeAlias = Callable[[Command], bool]
-
-
-def always(_: Command) -> bool:
-    return True

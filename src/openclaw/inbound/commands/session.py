@@ -14,12 +14,12 @@ from openclaw.inbound.commands.models import leading_model
 from openclaw.inbound.commands.settings import model_fields, store_settings
 from openclaw.inbound.directives import read_send_policy, read_usage
 from openclaw.inbound.incoming import CommandContext, Facts, Handled
-from openclaw.outbound.usage_text import ago, shortened
 from openclaw.runs.session_change import earlier_sessions, set_entry_fields, start_over, take_up
 from openclaw.runs.why_text import life_of, story_of
+from openclaw.sessions.prompt_prefix import GREETING_MARK
 from openclaw.sessions.resume import NotResumable
-from openclaw.sessions.typed_text import GREETING_MARK
 from openclaw.storage.base import AbortReason
+from openclaw.text import age, shortened
 
 _SEND_STORED = {"on": "allow", "off": "deny", "inherit": None}
 _NEXT_USAGE = {"off": "tokens", "tokens": "full", "full": "off"}
@@ -86,7 +86,7 @@ def _listing(earlier: list[dict[str, Any]], now_ms: int) -> str:
     lines = ["Earlier sessions:"]
     for number, session in enumerate(earlier[:LISTED], 1):
         reason = f", {session['reason']}" if session["reason"] else ""
-        lines.append(f"{number}. {shortened(session['title'], 60)} (ended {ago(session['endedAt'], now_ms)}{reason})")
+        lines.append(f"{number}. {shortened(session['title'], 60)} (ended {age(now_ms - session['endedAt'])}{reason})")
     return "\n".join([*lines, "/resume N goes back to one; nothing is lost."])
 
 

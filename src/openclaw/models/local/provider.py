@@ -7,6 +7,7 @@ minutes without one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -25,11 +26,14 @@ from openclaw.messages import (
     StopReason,
     TextBlock,
     ToolResultMessage,
-    Usage,
     UserMessage,
 )
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text
+<<<<<<< HEAD
 from openclaw.models.convert import with_turn_facts
+=======
+from openclaw.models.cost import priced_usage
+>>>>>>> main
 from openclaw.models.local.install import INSTALL_COMMAND, weights_path
 
 IDLE_S = 600.0
@@ -45,25 +49,14 @@ DEFAULT_MAX_TOKENS = 512
 CHARS_PER_TOKEN = 3.5
 FIT_ATTEMPTS = 4
 _LINE_LIMIT = 1 << 20
-_PASSED_ON = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "TMPDIR",
-    "TEMP",
-    "SYSTEMROOT",
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "LD_LIBRARY_PATH",
-)
+_PASSED_ON = ["PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TEMP", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH"]
 
 
 class LocalProvider:
     """Answers one request at a time; others wait. Keep one instance and ``close()`` it at the end."""
 
     def __init__(self, state_dir: str | None = None, *, clock: Clock | None = None, idle_s: float = IDLE_S) -> None:
-        self._state_dir = state_dir
+        self._state_dir = state_dir or paths.state_dir()
         self._clock = clock or SystemClock()
         self._idle_s = idle_s
         self._worker: Worker | None = None
@@ -137,7 +130,9 @@ class LocalProvider:
             await worker.stop()
 
     async def _ready_worker(self, model: Model) -> Worker:
-        weights = _weights(model, self._state_dir)
+        # A configured model may name a GGUF file as ``baseUrl``.
+        configured = model.base_url.removeprefix("file://")
+        weights = str(Path(configured).expanduser()) if configured else weights_path(self._state_dir)
         context = min(model.context_window, MAX_CONTEXT)
         current = self._worker
         if current is not None and current.alive and (current.weights, current.context) == (weights, context):
@@ -146,7 +141,12 @@ class LocalProvider:
             self._worker = None
             await current.stop()
         if not await asyncio.to_thread(Path(weights).is_file):
-            raise ModelError(_not_installed(model, weights))
+            if configured:
+                raise ModelError(f"There is no model file at {weights}, which is configured for {model.ref}.")
+            raise ModelError(
+                f"The embedded local model is not installed. Run `{INSTALL_COMMAND}` (about 100 MB), "
+                "or set a provider's key such as ANTHROPIC_API_KEY."
+            )
         self._worker = await Worker.start(weights, context)
         return self._worker
 
@@ -158,7 +158,8 @@ class LocalProvider:
         parts: list[str] = []
         try:
             for _ in range(FIT_ATTEMPTS):
-                await worker.ask(fit(system, turns or [ChatTurn("user", "Hello")], budget), limit, request.temperature)
+                messages = fit(system, turns or [ChatTurn("user", "Hello")], budget)
+                await worker.ask({"messages": messages, "max_tokens": limit, "temperature": request.temperature})
                 overflow = 0
                 async for line in worker.lines():
                     if "text" in line:
@@ -182,24 +183,21 @@ class LocalProvider:
 
     def _message(self, model: Model, parts: list[str], line: dict[str, Any], error: str = "") -> AssistantMessage:
         reasons: dict[str, StopReason] = {"length": "length", "cancelled": "aborted", "error": "error"}
-        counts = {name: int(line.get(name, 0)) for name in ("input", "cached", "output")}
-        message = AssistantMessage(
+        return AssistantMessage(
             content=[TextBlock(text="".join(parts))] if parts else [],
             api=model.api,
             provider=model.provider,
             model=model.id,
-            usage=Usage(
-                input=counts["input"],
-                cache_read=counts["cached"],
-                output=counts["output"],
-                total_tokens=sum(counts.values()),
+            usage=priced_usage(
+                None,
+                input=line.get("input", 0),
+                output=line.get("output", 0),
+                cache_read=line.get("cached", 0),
             ),
             stop_reason=reasons.get(line["done"], "stop"),
+            error_message=error or msgspec.UNSET,
             timestamp=self._clock.now_ms(),
         )
-        if error:
-            message.error_message = error
-        return message
 
 
 class Worker:
@@ -245,18 +243,15 @@ class Worker:
     def alive(self) -> bool:
         return self.process.returncode is None
 
-    async def ask(self, messages: list[dict[str, str]], max_tokens: int, temperature: float | None) -> None:
+    async def ask(self, request: dict[str, Any]) -> None:
+        """Sends a request under a new id. ``worker.py`` lists the fields."""
         self._last_id += 1
         self.busy_with = self._last_id
-        await self._send(
-            {"id": self._last_id, "messages": messages, "max_tokens": max_tokens, "temperature": temperature}
-        )
+        await self._send({"id": self._last_id, **request})
 
     async def vectors(self, texts: list[str]) -> list[list[float]]:
         """The vectors of the texts. The process must have been started for embeddings."""
-        self._last_id += 1
-        self.busy_with = self._last_id
-        await self._send({"id": self._last_id, "texts": texts})
+        await self.ask({"texts": texts})
         async for line in self.lines():
             return line["vectors"]
         return []
@@ -301,10 +296,8 @@ class Worker:
 
     def kill(self) -> None:
         if self.alive:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
-            except ProcessLookupError:
-                pass
 
     async def _send(self, message: dict[str, Any]) -> None:
         assert self.process.stdin is not None
@@ -330,7 +323,14 @@ class Worker:
             raise await self._death()
         line: dict[str, Any] = json.loads(raw)
         if "fatal" in line:
-            raise _fatal(line, self.weights)
+            if line["fatal"] == "missing":
+                raise ModelError(
+                    f"The library that runs the local model (xllamacpp) is not installed. Run `{INSTALL_COMMAND}`."
+                )
+            raise ModelError(
+                f"The local model at {self.weights} could not be loaded ({line.get('detail') or 'no reason given'}). "
+                f"Run `{INSTALL_COMMAND}` to check and repair it."
+            )
         return line
 
     async def _death(self) -> ModelError:
@@ -341,33 +341,6 @@ class Worker:
             "if this repeats, the machine may be short of memory.",
             retryable=True,
         )
-
-
-def _weights(model: Model, state_dir: str | None) -> str:
-    """The path of the weights. A configured model may name a GGUF file as ``baseUrl``."""
-    if model.base_url:
-        return str(Path(model.base_url.removeprefix("file://")).expanduser())
-    return weights_path(state_dir or paths.state_dir())
-
-
-def _not_installed(model: Model, weights: str) -> str:
-    if model.base_url:
-        return f"There is no model file at {weights}, which is configured for {model.ref}."
-    return (
-        f"The embedded local model is not installed. Run `{INSTALL_COMMAND}` (about 100 MB), "
-        "or set a provider's key such as ANTHROPIC_API_KEY."
-    )
-
-
-def _fatal(line: dict[str, Any], weights: str) -> ModelError:
-    if line["fatal"] == "missing":
-        return ModelError(
-            f"The library that runs the local model (xllamacpp) is not installed. Run `{INSTALL_COMMAND}`."
-        )
-    return ModelError(
-        f"The local model at {weights} could not be loaded ({line.get('detail') or 'no reason given'}). "
-        f"Run `{INSTALL_COMMAND}` to check and repair it."
-    )
 
 
 TURN_OVERHEAD = 16

@@ -8,15 +8,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import zstandard
 
-from openclaw.storage import faults
-from openclaw.storage.files.disk import put_in_place, sync_dir
+from openclaw.storage.files.disk import put_in_place, sync_dir, write_beside
 
 SUFFIX = ".zst"
 LEVEL = 10
@@ -39,16 +36,15 @@ def plain_name(packed: Path) -> Path:
 def pack(path: Path) -> tuple[int, int]:
     """Compresses a file and returns its sizes before and after. The original goes when the copy is proven equal."""
     before = path.stat()
-    faults.write(path)
-    prepared = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+    with path.open("rb") as source:
+        prepared = write_beside(path, compressor.read_to_iter(source, size=before.st_size))
     try:
-        with path.open("rb") as source, _create(prepared) as target:
-            compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
-            compressor.copy_stream(source, target, size=before.st_size)
-            target.flush()
-            os.fsync(target.fileno())
+        copied = hashlib.blake2b()
+        for block in unpacked_blocks(prepared):
+            copied.update(block)
         with path.open("rb") as source:
-            same = _digest(_blocks(source)) == _digest(unpacked_blocks(prepared))
+            same = hashlib.file_digest(source, hashlib.blake2b).digest() == copied.digest()
         now = path.stat()
         if not same or (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             raise Changed(str(path))
@@ -66,14 +62,8 @@ def unpack(packed: Path) -> Path:
     """Restores the plain file with its modification time. A damaged file raises ``OSError`` and stays."""
     path = plain_name(packed)
     before = packed.stat()
-    faults.write(path)
-    prepared = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    prepared = write_beside(path, unpacked_blocks(packed))
     try:
-        with _create(prepared) as target:
-            for block in unpacked_blocks(packed):
-                target.write(block)
-            target.flush()
-            os.fsync(target.fileno())
         os.utime(prepared, ns=(before.st_atime_ns, before.st_mtime_ns))
         put_in_place(prepared, path)
     finally:
@@ -120,19 +110,3 @@ def old_files(folder: Path, before_ms: int, most: int) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [path for _, path in sorted(found)[:most]]
-
-
-def _create(path: Path) -> BinaryIO:
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
-
-
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    while block := file.read(_BLOCK):
-        yield block
-
-
-def _digest(blocks: Iterator[bytes]) -> bytes:
-    digest = hashlib.blake2b()
-    for block in blocks:
-        digest.update(block)
-    return digest.digest()

@@ -1,20 +1,25 @@
-"""Durable writes: append-only files that share their fdatasync calls, and atomic replacement of files."""
+"""Durable writes: append-only files that share their fdatasync calls, atomic replacement of files, and blobs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import logging
 import os
 import queue
+import re
 import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from openclaw.paths import make_private_dir
 from openclaw.storage import faults
+
+log = logging.getLogger(__name__)
 
 # Darwin has no fdatasync. fsync does the same and more.
 _sync_data = getattr(os, "fdatasync", os.fsync)
@@ -88,18 +93,25 @@ class Disk:
             work()
 
 
-def _tell(future: asyncio.Future[Any], error: OSError | None) -> None:
-    def settle() -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
+Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"
+"""A future with its result or its error."""
 
-    # After the loop has closed, nobody waits for the future.
+
+def settle(*outcomes: Outcome) -> None:
+    """Tells the event loop the outcomes, from another thread."""
+
+    def tell() -> None:
+        for future, result, error in outcomes:
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+    # After the loop has closed, nobody waits for the futures.
     with contextlib.suppress(RuntimeError):
-        future.get_loop().call_soon_threadsafe(settle)
+        outcomes[0][0].get_loop().call_soon_threadsafe(tell)
 
 
 class AppendFile:
@@ -114,10 +126,6 @@ class AppendFile:
         self._fd = -1
         self._size = 0
         self._torn = False
-        self._end = 0
-        """Where the last append ended, if no other program wrote just before it."""
-        self.end_is_sure = True
-        """False after an append, until ``look`` or ``drift`` has compared ``_end`` with the file."""
         self._written = 0
         self._synced = 0
         self._named_on_disk = False
@@ -137,42 +145,30 @@ class AppendFile:
         if status is None or status.st_nlink == 0:
             status = self._open()
         size = status.st_size
-        if size == self._size:
-            self.end_is_sure = True
-        else:
+        if size != self._size:
             self._size = size
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
         return size
 
     def append(self, data: bytes, *, looked: bool = False) -> int:
-        """Writes ``data`` at the end and returns its offset, which ``drift`` may correct.
+        """Writes ``data`` at the end and returns its offset.
 
         ``looked`` says that the caller has called ``look`` in this step of the event loop.
         """
         faults.write(self.path)
         if not looked:
             self.look()
-        if self._torn:
+        torn = self._torn
+        if torn:
             data = b"\n" + data
         written = os.write(self._fd, data)
         while written < len(data):
             # A short write is continued, or the error that caused it is raised. Then the next append sees a torn line.
             written += os.write(self._fd, memoryview(data)[written:])
-        start, self._torn = self._size + self._torn, not data.endswith(b"\n")
-        self._size = self._end = self._size + len(data)
-        self.end_is_sure = False
+        self._torn = not data.endswith(b"\n")
+        self._size = os.lseek(self._fd, 0, os.SEEK_CUR)  # Another program may have written just before.
         self._written += 1
-        return start
-
-    def drift(self) -> int:
-        """Returns how far after its offset the last append really is, because another program wrote just before it.
-
-        It is not part of ``append``, because a system call costs 20 µs when other threads wait for the interpreter.
-        """
-        if self.end_is_sure or self._fd < 0:
-            return 0
-        self.end_is_sure = True
-        return os.lseek(self._fd, 0, os.SEEK_CUR) - self._end
+        return self._size - len(data) + torn
 
     @property
     def is_durable(self) -> bool:
@@ -182,13 +178,13 @@ class AppendFile:
     async def sync(self) -> None:
         if not self.is_durable:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            await self.sync_into(done, lambda: _tell(done, None))
+            await self.sync_into(done, lambda: settle((done, None, None)))
 
     async def sync_into(self, done: asyncio.Future[T], then: Callable[[], None]) -> T:
         """Makes the file durable, then calls ``then`` in a disk thread, and waits for ``done``, which it leads to."""
         self._syncing += 1
         try:
-            self._disk.sync(self, self._written, lambda error: then() if error is None else _tell(done, error))
+            self._disk.sync(self, self._written, lambda error: then() if error is None else settle((done, None, error)))
             return await done
         finally:
             self._syncing -= 1
@@ -249,7 +245,7 @@ class AppendFile:
             before, self._fd = self._fd, fd
         if before >= 0:
             os.close(before)
-        self._size, self.end_is_sure = -1, True
+        self._size = -1
         status = os.fstat(self._fd)
         self._named_on_disk = self._named_on_disk and status.st_size > 0
         return status
@@ -266,7 +262,7 @@ def _open_or_make(path: Path) -> int:
 
 def atomic_replace(path: Path, data: bytes) -> None:
     """Replaces a file. Readers see the old one or the new one, never a part. It is on disk when this returns."""
-    prepared = write_beside(path, data)
+    prepared = write_beside(path, [data])
     try:
         put_in_place(prepared, path)
     except OSError:
@@ -274,22 +270,20 @@ def atomic_replace(path: Path, data: bytes) -> None:
         raise
 
 
-def write_beside(path: Path, data: bytes) -> Path:
-    """Writes ``data`` to a new private file next to ``path`` and makes it durable."""
+def write_beside(path: Path, blocks: Iterable[bytes]) -> Path:
+    """Writes a new private file next to ``path`` and makes it durable. An error leaves nothing behind."""
     faults.write(path)
     make_private_dir(str(path.parent))
     prepared = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    fd = os.open(prepared, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
-    except OSError:
+        with os.fdopen(os.open(prepared, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            for block in blocks:
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
         prepared.unlink(missing_ok=True)
         raise
-    finally:
-        os.close(fd)
     return prepared
 
 
@@ -326,3 +320,46 @@ class Batch(Generic[T]):
         if self._items:
             items, self._items = self._items, []
             self._hand_on(items)
+
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class FileBlobStore:
+    """``BlobStore`` on files: each content is one file, named by its SHA-256."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._folder = Path(state_dir) / "blobs"
+
+    async def put(self, data: bytes) -> str:
+        """Stores the bytes, unless they are stored already, and returns their digest."""
+        return await asyncio.to_thread(self._put, data)
+
+    async def get(self, digest: str) -> bytes | None:
+        return await asyncio.to_thread(self._get, digest)
+
+    def path(self, digest: str) -> Path | None:
+        """Returns where a blob is, for callers that read only a part of it. None for a text that is no digest."""
+        return self._folder / digest if _DIGEST.fullmatch(digest) else None
+
+    def _put(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        path = self._folder / digest
+        try:
+            kept = path.stat().st_size == len(data)
+        except FileNotFoundError:
+            kept = False
+        if not kept:
+            atomic_replace(path, data)
+        return digest
+
+    def _get(self, digest: str) -> bytes | None:
+        path = self.path(digest)
+        try:
+            data = path.read_bytes() if path else None
+        except FileNotFoundError:
+            return None
+        if data is not None and hashlib.sha256(data).hexdigest() != digest:
+            log.error("blob %s does not hold what its name says; it is not used", path)
+            return None
+        return data

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import errno
+import queue
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -26,15 +32,193 @@ from openclaw.storage.base import (
     OutboxPart,
     OutboxRow,
     Reason,
-    ReasonCode,
     StateChange,
     ToolCallRow,
     Transcript,
     Writing,
 )
-from openclaw.storage.files.disk import AppendFile
-from openclaw.storage.files.ledger_db import BatchableOperation, LedgerThread, NotBatchable
+from openclaw.storage.files.disk import AppendFile, Batch, Outcome, settle
+from openclaw.storage.files.ledger_db import (
+    ACCEPT_COLUMNS,
+    SELECT_MESSAGES,
+    SELECT_PARTS,
+    SELECT_TOOL_CALLS,
+    LedgerError,
+    accept_fields,
+    accept_values,
+    message_of,
+    open_ledger,
+    part_of,
+    reason_of,
+    tool_call_of,
+)
 from openclaw.storage.files.transcript import FileTranscript
+
+Result = TypeVar("Result")
+
+
+class NotBatchable(Exception):
+    """The operations cannot share a statement and must be done one by one."""
+
+
+class BatchableOperation(msgspec.Struct):
+    """An operation that can share one statement with others of its kind, and does not depend on their order.
+
+    This saves time, because the interpreter lock changes hands around every statement.
+    """
+
+    def __call__(self, db: sqlite3.Connection) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def together(db: sqlite3.Connection, operations: Sequence[Any]) -> list[Any]:
+        """Does the operations and returns the result of each. Raises ``NotBatchable`` when one has another outcome."""
+        raise NotImplementedError
+
+
+Operation: TypeAlias = Callable[[sqlite3.Connection], Any]
+_Job: TypeAlias = tuple[Operation, "asyncio.Future[Any]"]
+_MOST_TOGETHER = 16
+"""The most operations in one commit. Their callers go on together, and more would stall the event loop."""
+_ERRNO = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_CANTOPEN: errno.EIO,
+}
+
+
+class LedgerThread:
+    """The one thread that uses the database. It commits together what is asked together."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
+        self._asked: Batch[_Job] = Batch(self._jobs.put)
+        self._thread: threading.Thread | None = None
+
+    async def start(self, now_ms: int) -> None:
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._thread = threading.Thread(target=self._work, args=(now_ms, opened), name="openclaw-ledger", daemon=True)
+        self._thread.start()
+        await opened
+
+    async def run(
+        self, operation: Callable[[sqlite3.Connection], Result], *, after: AppendFile | None = None
+    ) -> Result:
+        """Does the operation and returns its result when what it wrote is on disk.
+
+        ``after`` is a file that must be on disk before. The disk's thread hands the operation to this one directly.
+        """
+        if self._thread is None:
+            raise LedgerError(f"the ledger {self._path} is closed")
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        if after is not None and not after.is_durable:
+            return await after.sync_into(done, lambda: self._jobs.put([(operation, done)]))
+        self._asked.add((operation, done))
+        return await done
+
+    async def close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._asked.now()
+            self._jobs.put(None)
+            await asyncio.to_thread(thread.join)
+
+    # In the thread
+
+    def _work(self, now_ms: int, opened: asyncio.Future[None]) -> None:
+        try:
+            connection = open_ledger(self._path, now_ms)
+        except (OSError, sqlite3.Error) as error:
+            settle((opened, None, error))
+            return
+        settle((opened, None, None))
+        with contextlib.closing(connection):
+            for jobs in self._batches():
+                settle(*self._commit_together(connection, jobs))
+
+    def _batches(self) -> Iterator[list[_Job]]:
+        """Yields the operations to commit together, in the order they were asked for, until the ledger is closed."""
+        waiting: list[_Job] = []
+        while (asked := self._jobs.get()) is not None:
+            waiting += asked
+            while len(waiting) >= _MOST_TOGETHER or (waiting and self._jobs.empty()):
+                yield waiting[:_MOST_TOGETHER]
+                del waiting[:_MOST_TOGETHER]
+        if waiting:
+            yield waiting
+
+    def _commit_together(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[Outcome]:
+        """Does all in one transaction. If that fails, each gets a transaction of its own."""
+        try:
+            try:
+                return self._transact(connection, jobs, _jointly)
+            except NotBatchable:
+                return self._transact(connection, jobs, _one_by_one)
+        except sqlite3.Error as error:
+            if len(jobs) == 1:
+                explained = LedgerError(f"the ledger {self._path} could not be written or read: {error}")
+                # With the number, the caller can recognise a full disk.
+                explained.errno = _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+                return [(jobs[0][1], None, explained)]
+        except Exception as error:
+            # The caller gets the error. The thread goes on.
+            if len(jobs) == 1:
+                return [(jobs[0][1], None, error)]
+        return [outcome for job in jobs for outcome in self._commit_together(connection, [job])]
+
+    def _transact(self, connection: sqlite3.Connection, jobs: list[_Job], perform: _Perform) -> list[Outcome]:
+        changes = connection.total_changes
+        try:
+            connection.execute("BEGIN")
+            outcomes = perform(connection, jobs)
+            written = connection.total_changes != changes
+            if written:
+                faults.point("commit.before")
+                faults.write(self._path)
+            connection.execute("COMMIT")
+            if written:
+                faults.point("commit.after")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                connection.rollback()
+            raise
+        return outcomes
+
+
+_Perform: TypeAlias = Callable[[sqlite3.Connection, list[_Job]], list[Outcome]]
+
+
+def _jointly(connection: sqlite3.Connection, jobs: list[_Job]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for joint, neighbours in groupby(jobs, lambda job: isinstance(job[0], BatchableOperation)):
+        run = list(neighbours)
+        outcomes += _in_few_statements(connection, run) if joint and len(run) > 1 else _one_by_one(connection, run)
+    return outcomes
+
+
+def _in_few_statements(connection: sqlite3.Connection, jobs: list[_Job]) -> list[Outcome]:
+    kinds: dict[type[Any], list[Any]] = {}
+    for operation, _ in jobs:
+        kinds.setdefault(type(operation), []).append(operation)
+    results = {kind: iter(kind.together(connection, operations)) for kind, operations in kinds.items()}
+    return [(done, next(results[type(operation)]), None) for operation, done in jobs]
+
+
+def _one_by_one(connection: sqlite3.Connection, jobs: list[_Job]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for operation, done in jobs:
+        before = connection.total_changes
+        try:
+            outcomes.append((done, operation(connection), None))
+        except (ValueError, LookupError) as refusal:
+            # An operation that wrote something before it refused makes the whole transaction fail.
+            if connection.total_changes != before:
+                raise
+            outcomes.append((done, None, refusal))
+    return outcomes
+
 
 PRUNE_EVERY = 64
 """One in so many look-ups of an unknown key removes keys that are too old. The others write nothing."""
@@ -60,19 +244,15 @@ class MaybeSeen:
         if len(self._keys) > MOST_KEYS:
             self._keys, self._complete = set(), False
 
-    async def complete(self, stored: Callable[[], Awaitable[Iterable[str]]]) -> None:
+    async def complete(self, stored: Callable[[], Awaitable[Iterable[tuple[str]]]]) -> None:
         """Loads the keys of the table once. Keys that come meanwhile are added by ``note``."""
         learning = self._keys
         if not self._complete:
-            learning.update(await stored())
+            learning.update(key for (key,) in await stored())
             self._complete = self._complete or learning is self._keys
 
     def rules_out(self, key: str) -> bool:
         return self._complete and key not in self._keys
-
-
-def stored_keys(db: sqlite3.Connection) -> list[str]:
-    return [row[0] for row in db.execute("SELECT key FROM seen")]
 
 
 def seen(db: sqlite3.Connection, key: str, ttl_ms: int, keep: int, now: int, *, remember: bool) -> bool:
@@ -92,121 +272,49 @@ def remember_seen(db: sqlite3.Connection, keys: Iterable[str], now: int) -> None
     db.executemany("INSERT OR REPLACE INTO seen (key, at) VALUES (?, ?)", [(key, now) for key in keys if key])
 
 
-MESSAGE = (
-    "SELECT id, run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, state, code, detail,"
-    " attempts, accepted_at, started_at, ended_at, result FROM messages"
-)
-
-
 class AcceptOperation(BatchableOperation):
     """Stores a message, with its first step if that is known already."""
 
     message: Accept
-    route: bytes
-    body: bytes
     now: int
     step: FirstStep | None = None
     reason: Reason = NO_REASON
 
     def __call__(self, db: sqlite3.Connection) -> tuple[LedgerRow, bool]:
         message = self.message
-        inserted = db.execute(_insert(1), self._values())
-        if message.dedupe_keys:
+        try:
+            return self.together(db, [self])[0]
+        except NotBatchable:
             remember_seen(db, message.dedupe_keys, self.now)
-        if not inserted.rowcount:
-            return _known(db, message), False
-        return self._row(inserted.lastrowid or 0), True
+        # The index covers only keys that are not empty. The condition says so, and SQLite can use the index.
+        by_key = f"{SELECT_MESSAGES} WHERE dedupe_key = ? AND dedupe_key <> ''"
+        known = db.execute(f"{SELECT_MESSAGES} WHERE run_id = ?", (message.run_id,)).fetchone()
+        return message_of(known or db.execute(by_key, (message.dedupe_key,)).fetchone()), False
 
     @staticmethod
     def together(db: sqlite3.Connection, operations: Sequence[AcceptOperation]) -> list[tuple[LedgerRow, bool]]:
-        values = [value for one in operations for value in one._values()]
+        values: list[Any] = []
+        for one in operations:
+            begun, reason = one.step == "running", one.reason
+            values += (*accept_values(one.message), one.now, one.step or "accepted", reason.code, reason.detail)
+            values += (begun, one.now if begun else None)
         inserted = db.execute(_insert(len(operations)), values)
         if inserted.rowcount != len(operations):
             raise NotBatchable
-        for one in operations:
+        rows: list[tuple[LedgerRow, bool]] = []
+        for ledger_id, one in enumerate(operations, start=(inserted.lastrowid or 0) - len(operations) + 1):
             if one.message.dedupe_keys:
                 remember_seen(db, one.message.dedupe_keys, one.now)
-        first = (inserted.lastrowid or 0) - len(operations) + 1
-        return [(one._row(ledger_id), True) for ledger_id, one in enumerate(operations, start=first)]
-
-    def _values(self) -> tuple[Any, ...]:
-        begun = self.step == "running"
-        state = (self.step or "accepted", self.reason.code, self.reason.detail, begun, self.now if begun else None)
-        return (*self._told(), self.now, *state)
-
-    def _told(self) -> tuple[Any, ...]:
-        told = self.message
-        names = (told.run_id, told.dedupe_key, told.agent_id, told.session_key, told.session_id)
-        return (*names, told.source, self.route, self.body)
-
-    def _row(self, ledger_id: int) -> LedgerRow:
-        return message_of((ledger_id, *self._told(), "accepted", "", "", 0, self.now, None, None, None))
+            fields = dict(zip(ACCEPT_COLUMNS, accept_fields(one.message), strict=True))
+            rows.append((LedgerRow(id=ledger_id, accepted_at=one.now, **fields), True))
+        return rows
 
 
 @lru_cache(maxsize=64)
 def _insert(count: int) -> str:
-    rows = ", ".join([f"({', '.join('?' * 14)})"] * count)
-    return (
-        "INSERT INTO messages (run_id, dedupe_key, agent_id, session_key, session_id, source, route, body, accepted_at,"
-        f" state, code, detail, attempts, started_at) VALUES {rows} ON CONFLICT DO NOTHING"
-    )
-
-
-def _known(db: sqlite3.Connection, message: Accept) -> LedgerRow:
-    # The index covers only keys that are not empty. The condition says so, and SQLite can use the index.
-    by_key = f"{MESSAGE} WHERE dedupe_key = ? AND dedupe_key <> ''"
-    return message_of(
-        db.execute(f"{MESSAGE} WHERE run_id = ?", (message.run_id,)).fetchone()
-        or db.execute(by_key, (message.dedupe_key,)).fetchone()
-    )
-
-
-def message_of(row: tuple[Any, ...]) -> LedgerRow:
-    return LedgerRow(
-        id=row[0],
-        run_id=row[1],
-        dedupe_key=row[2],
-        agent_id=row[3],
-        session_key=row[4],
-        session_id=row[5],
-        source=row[6],
-        route=_object(row[7]) or {},
-        body=_body(row[8]),
-        state=row[9],
-        reason=_reason(row[10], row[11]),
-        attempts=row[12],
-        accepted_at=row[13],
-        started_at=row[14],
-        ended_at=row[15],
-        result=None if row[16] is None else _object(row[16]),
-    )
-
-
-_decode_body = msgspec.json.Decoder(MessageBody).decode
-
-
-def _body(raw: bytes) -> MessageBody:
-    """Decodes a body. A damaged one is read as an empty body, so that the other messages can be read."""
-    try:
-        return _decode_body(raw)
-    except (msgspec.MsgspecError, UnicodeError):
-        return MessageBody()
-
-
-def _reason(code: str, detail: str) -> Reason:
-    """A code written by a newer version is read as ``other``."""
-    try:
-        return Reason(ReasonCode(code), detail)
-    except ValueError:
-        return Reason(ReasonCode.OTHER, detail or code)
-
-
-def _object(raw: bytes) -> dict[str, Any] | None:
-    """Decodes an object. A damaged one is read as None, so that the other messages can be read."""
-    try:
-        return msgspec.json.decode(raw, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
+    columns = (*ACCEPT_COLUMNS, "accepted_at", "state", "code", "detail", "attempts", "started_at")
+    rows = ", ".join([f"({', '.join('?' * len(columns))})"] * count)
+    return f"INSERT INTO messages ({', '.join(columns)}) VALUES {rows} ON CONFLICT DO NOTHING"
 
 
 class FinishOperation(BatchableOperation):
@@ -215,54 +323,41 @@ class FinishOperation(BatchableOperation):
     ledger_id: int
     state: MessageState
     reason: Reason
-    result: bytes | None
-    parts: list[tuple[int, str, bytes]]
-    """The number, channel and payload of each part to deliver."""
+    result: dict[str, Any] | None
+    parts: Sequence[OutboxPart]
     now: int
     follows: bool = False
     """The transcript was made durable before. It is not kept here, as the thread holds its last operation."""
 
     def __call__(self, db: sqlite3.Connection) -> bool:
         """Returns False when the message had ended before."""
-        self._check()
-        ended = db.execute(_update(1), [*self._values(), self.ledger_id])
-        if not ended.rowcount:
+        try:
+            return self.together(db, [self])[0]
+        except NotBatchable:
             end_of(db, self.ledger_id)  # Raises when there is no such message.
             return False
-        self._post(db)
-        return True
 
     @staticmethod
     def together(db: sqlite3.Connection, operations: Sequence[FinishOperation]) -> list[bool]:
-        try:
-            for one in operations:
-                one._check()
-        except ValueError:
-            raise NotBatchable from None
-        values = [value for one in operations for value in one._values()]
+        values: list[Any] = []
+        for one in operations:
+            if one.follows:
+                faults.point("sync.after")
+            if len({part.part for part in one.parts}) < len(one.parts):
+                raise ValueError(f"message {one.ledger_id}: two parts to deliver have the same number")
+            result = None if one.result is None else encode(one.result)
+            values += (one.ledger_id, one.state, one.reason.code, one.reason.detail, one.now, result)
         ended = db.execute(_update(len(operations)), [*values, *(one.ledger_id for one in operations)])
         if ended.rowcount != len(operations):
             raise NotBatchable
         for one in operations:
-            one._post(db)
+            if one.parts:
+                db.executemany(
+                    "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
+                    " SELECT id, run_id, ?, ?, route, ?, 'pending', ? FROM messages WHERE id = ?",
+                    [(part.part, part.channel, encode(part.payload), one.now, one.ledger_id) for part in one.parts],
+                )
         return [True] * len(operations)
-
-    def _check(self) -> None:
-        if self.follows:
-            faults.point("sync.after")
-        if len({part for part, _, _ in self.parts}) < len(self.parts):
-            raise ValueError(f"message {self.ledger_id}: two parts to deliver have the same number")
-
-    def _values(self) -> tuple[Any, ...]:
-        return self.ledger_id, self.state, self.reason.code, self.reason.detail, self.now, self.result
-
-    def _post(self, db: sqlite3.Connection) -> None:
-        if self.parts:
-            db.executemany(
-                "INSERT INTO outbox (ledger_id, run_id, part, channel, route, payload, state, created_at)"
-                " SELECT id, run_id, ?, ?, route, ?, 'pending', ? FROM messages WHERE id = ?",
-                [(part, channel, payload, self.now, self.ledger_id) for part, channel, payload in self.parts],
-            )
 
 
 @lru_cache(maxsize=64)
@@ -282,13 +377,8 @@ def end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
     return row[0] if row[1] is not None else None
 
 
-_STEPS = frozenset({"accepted", "queued", "running"})
 _LOOKED_THROUGH = 20_000
 """How many of the latest messages a search by state may read."""
-_OUTBOX = (
-    "SELECT id, ledger_id, run_id, part, channel, route, payload, state, attempts, next_at, created_at, error,"
-    " doubts, code, message_id FROM outbox"
-)
 
 
 class FileLedger:
@@ -314,14 +404,13 @@ class FileLedger:
         after: Writing | None = None,
     ) -> tuple[LedgerRow, bool]:
         self._maybe_seen.note(message.dedupe_keys)
-        now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
-        acceptance = AcceptOperation(message, route, body, now, step, reason)
+        acceptance = AcceptOperation(message, self._clock.now_ms(), step, reason)
         return await self._thread.run(acceptance, after=await _file_of(after))
 
     async def advance(
         self, ledger_id: int, state: MessageState, reason: Reason = NO_REASON, *, session_id: str | None = None
     ) -> None:
-        if state not in _STEPS:
+        if state in END_STATES:
             raise ValueError(f"'{state}' ends a message: use finish")
         now = self._clock.now_ms()
         await self._thread.run(lambda db: _advance(db, ledger_id, state, reason, session_id, now))
@@ -338,9 +427,8 @@ class FileLedger:
     ) -> bool:
         if state not in END_STATES:
             raise ValueError(f"'{state}' does not end a message: use advance")
-        now, encoded = self._clock.now_ms(), None if result is None else encode(result)
-        parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
-        ending = FinishOperation(ledger_id, state, reason, encoded, parts, now, follows=written is not None)
+        now, follows = self._clock.now_ms(), written is not None
+        ending = FinishOperation(ledger_id, state, reason, result, outbox, now, follows=follows)
         return await self._thread.run(ending, after=await _file_of(written))
 
     async def post(
@@ -353,14 +441,20 @@ class FileLedger:
         result: dict[str, Any] | None = None,
     ) -> tuple[LedgerRow, bool]:
         self._maybe_seen.note(message.dedupe_keys)
-        now, route, body = self._clock.now_ms(), encode(message.route), encode(message.body)
-        parts = [(part.part, part.channel, encode(part.payload)) for part in outbox]
-        end = (state, reason, None if result is None else encode(result))
-        return await self._thread.run(lambda db: _post(db, message, route, body, parts, end, now))
+        now = self._clock.now_ms()
+
+        def accept_and_finish(db: sqlite3.Connection) -> tuple[LedgerRow, bool]:
+            row, new = AcceptOperation(message, now)(db)
+            if new:
+                FinishOperation(row.id, state, reason, result, outbox, now)(db)
+                row = message_of(db.execute(f"{SELECT_MESSAGES} WHERE id = ?", (row.id,)).fetchone())
+            return row, new
+
+        return await self._thread.run(accept_and_finish)
 
     async def absorb(self, into: int, others: Sequence[int], *, body: MessageBody, reason: Reason) -> None:
-        now, encoded = self._clock.now_ms(), encode(body)
-        await self._thread.run(lambda db: _absorb(db, into, others, encoded, reason, now))
+        now = self._clock.now_ms()
+        await self._thread.run(lambda db: _absorb(db, into, others, body, reason, now))
 
     async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
         if not key:
@@ -369,67 +463,49 @@ class FileLedger:
             return False
         if remember:
             self._maybe_seen.note([key])
-        await self._maybe_seen.complete(lambda: self._thread.run(stored_keys))
+        await self._maybe_seen.complete(lambda: self._rows("SELECT key FROM seen"))
         now = self._clock.now_ms()
         return await self._thread.run(lambda db: seen(db, key, ttl_ms, keep, now, remember=remember))
 
     async def hold(self, key: str, message: bytes) -> None:
-        statement = "INSERT OR IGNORE INTO held (key, message) VALUES (?, ?)"
-        await self._thread.run(lambda db: db.execute(statement, (key, message)).rowcount)
+        await self._write("INSERT OR IGNORE INTO held (key, message) VALUES (?, ?)", key, message)
 
     async def held(self) -> list[tuple[str, bytes]]:
-        statement = "SELECT key, message FROM held ORDER BY step"
-        return await self._thread.run(lambda db: db.execute(statement).fetchall())
+        return await self._rows("SELECT key, message FROM held ORDER BY step")
 
     async def let_go(self, keys: Sequence[str]) -> None:
         statement, values = "DELETE FROM held WHERE key = ?", [(key,) for key in keys]
         await self._thread.run(lambda db: db.executemany(statement, values).rowcount)
 
     async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None:
-        values = (ledger_id, call_id, name, arguments, self._clock.now_ms())
         statement = (
             "INSERT INTO tool_calls (ledger_id, call_id, name, arguments, started_at) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT DO NOTHING"
         )
-        await self._thread.run(lambda db: db.execute(statement, values).rowcount)
+        await self._write(statement, ledger_id, call_id, name, arguments, self._clock.now_ms())
 
     async def tool_finished(self, ledger_id: int, call_id: str, ok: bool) -> None:
-        values = (self._clock.now_ms(), ok, ledger_id, call_id)
         statement = "UPDATE tool_calls SET finished_at = ?, ok = ? WHERE ledger_id = ? AND call_id = ?"
-        await self._thread.run(lambda db: db.execute(statement, values).rowcount)
+        await self._write(statement, self._clock.now_ms(), ok, ledger_id, call_id)
 
     async def tool_calls(self, ledger_id: int) -> list[ToolCallRow]:
-        statement = (
-            "SELECT ledger_id, call_id, name, arguments, started_at, finished_at, ok FROM tool_calls"
-            " WHERE ledger_id = ? ORDER BY rowid"
-        )
-        rows = await self._thread.run(lambda db: db.execute(statement, (ledger_id,)).fetchall())
-        return [
-            ToolCallRow(
-                ledger_id=row[0],
-                call_id=row[1],
-                name=row[2],
-                arguments=row[3],
-                started_at=row[4],
-                finished_at=row[5],
-                ok=None if row[6] is None else bool(row[6]),
-            )
-            for row in rows
-        ]
+        rows = await self._rows(f"{SELECT_TOOL_CALLS} WHERE ledger_id = ? ORDER BY rowid", ledger_id)
+        return [tool_call_of(row) for row in rows]
 
     async def by_run(self, run_id: str) -> LedgerRow | None:
-        return await self._one(f"{MESSAGE} WHERE run_id = ?", run_id)
+        return next(iter(await self._messages("WHERE run_id = ?", run_id)), None)
 
     async def get(self, ledger_id: int) -> LedgerRow | None:
-        return await self._one(f"{MESSAGE} WHERE id = ?", ledger_id)
+        return next(iter(await self._messages("WHERE id = ?", ledger_id)), None)
 
     async def story(self, ledger_id: int) -> list[StateChange]:
-        statement = "SELECT at, state, code, detail FROM story WHERE ledger_id = ? ORDER BY step"
-        rows = await self._thread.run(lambda db: db.execute(statement, (ledger_id,)).fetchall())
-        return [StateChange(at=at, state=state, reason=_reason(code, detail)) for at, state, code, detail in rows]
+        rows = await self._rows(
+            "SELECT at, state, code, detail FROM story WHERE ledger_id = ? ORDER BY step", ledger_id
+        )
+        return [StateChange(at=at, state=state, reason=reason_of(code, detail)) for at, state, code, detail in rows]
 
     async def unfinished(self) -> list[LedgerRow]:
-        return await self._many(f"{MESSAGE} WHERE ended_at IS NULL ORDER BY id")
+        return await self._messages("WHERE ended_at IS NULL ORDER BY id")
 
     async def recent(
         self, *, session_key: str | None = None, state: MessageState | None = None, limit: int = 50
@@ -443,24 +519,26 @@ class FileLedger:
             # Without a bound, the search for a rare state would read every message.
             conditions += ["state = ?", "id > (SELECT coalesce(max(id), 0) FROM messages) - ?"]
             values += [state, _LOOKED_THROUGH]
-        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        return await self._many(f"{MESSAGE}{where} ORDER BY id DESC LIMIT ?", *values, max(0, limit))
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        return await self._messages(f"{where} ORDER BY id DESC LIMIT ?", *values, max(0, limit))
 
     async def runs_beginning(self, prefix: str, limit: int = 10) -> list[LedgerRow]:
         # LIKE would neither use the index nor distinguish capitals.
-        statement = f"{MESSAGE} WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?"
-        return await self._many(statement, prefix, f"{prefix}\U0010ffff", max(0, limit))
+        condition = "WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?"
+        return await self._messages(condition, prefix, f"{prefix}\U0010ffff", max(0, limit))
 
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
-        statement = f"{_OUTBOX} WHERE state = 'pending' AND next_at <= ? ORDER BY next_at, id LIMIT ?"
-        return await self._parts(statement, now_ms, max(0, limit))
+        due = "WHERE state = 'pending' AND next_at <= ? ORDER BY next_at, id LIMIT ?"
+        return [part_of(row) for row in await self._rows(f"{SELECT_PARTS} {due}", now_ms, max(0, limit))]
 
     async def outbox_depth(self) -> int:
-        statement = "SELECT count(*) FROM outbox WHERE state = 'pending'"
-        return await self._thread.run(lambda db: db.execute(statement).fetchone()[0])
+        ((depth,),) = await self._rows("SELECT count(*) FROM outbox WHERE state = 'pending'")
+        return depth
 
     async def outbox_of(self, ledger_id: int) -> list[OutboxRow]:
-        return await self._parts(f"{_OUTBOX} WHERE ledger_id = ? ORDER BY part", ledger_id)
+        return [
+            part_of(row) for row in await self._rows(f"{SELECT_PARTS} WHERE ledger_id = ? ORDER BY part", ledger_id)
+        ]
 
     async def outbox_mark(
         self,
@@ -473,31 +551,30 @@ class FileLedger:
         code: DeliveryCode = DeliveryCode.NONE,
         message_id: str = "",
     ) -> None:
-        values = (state, state == "sending", next_at, error, doubts, code, message_id, outbox_id)
         statement = (
             "UPDATE outbox SET state = ?, attempts = attempts + ?, next_at = ?, error = ?, doubts = ?, code = ?,"
             " message_id = ? WHERE id = ?"
         )
-        changed = await self._thread.run(lambda db: db.execute(statement, values).rowcount)
-        if not changed:
+        values = (state, state == "sending", next_at, error, doubts, code, message_id, outbox_id)
+        if not await self._write(statement, *values):
             raise KeyError(f"the outbox has no part {outbox_id}")
         faults.point(f"outbox.{state}")
 
-    async def prune(self, before_ms: int) -> int:
-        return await self._thread.run(lambda db: _prune(db, before_ms))
+    async def prune(self, before_ms: int, *, most: int = 200) -> int:
+        return await self._thread.run(lambda db: _prune(db, before_ms, most))
 
     async def close(self) -> None:
         await self._thread.close()
 
-    async def _one(self, statement: str, *values: Any) -> LedgerRow | None:
-        row = await self._thread.run(lambda db: db.execute(statement, values).fetchone())
-        return message_of(row) if row else None
+    async def _messages(self, condition: str, *values: Any) -> list[LedgerRow]:
+        return [message_of(row) for row in await self._rows(f"{SELECT_MESSAGES} {condition}", *values)]
 
-    async def _many(self, statement: str, *values: Any) -> list[LedgerRow]:
-        return [message_of(row) for row in await self._thread.run(lambda db: db.execute(statement, values).fetchall())]
+    async def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return await self._thread.run(lambda db: db.execute(statement, values).fetchall())
 
-    async def _parts(self, statement: str, *values: Any) -> list[OutboxRow]:
-        return [_part(row) for row in await self._thread.run(lambda db: db.execute(statement, values).fetchall())]
+    async def _write(self, statement: str, *values: Any) -> int:
+        """Returns how many rows the statement changed."""
+        return await self._thread.run(lambda db: db.execute(statement, values).rowcount)
 
 
 async def _file_of(written: Writing | None) -> AppendFile | None:
@@ -512,24 +589,6 @@ async def _file_of(written: Writing | None) -> AppendFile | None:
 
 # Operations in the ledger's thread. They check before they write, because a refused operation that has written
 # something rolls back the whole batch.
-
-
-def _post(
-    db: sqlite3.Connection,
-    message: Accept,
-    route: bytes,
-    body: bytes,
-    parts: list[tuple[int, str, bytes]],
-    end: tuple[MessageState, Reason, bytes | None],
-    now: int,
-) -> tuple[LedgerRow, bool]:
-    if len({part for part, _, _ in parts}) < len(parts):
-        raise ValueError(f"message {message.run_id}: two parts to deliver have the same number")
-    row, new = AcceptOperation(message, route, body, now)(db)
-    if new:
-        FinishOperation(row.id, *end, parts, now)(db)
-        row = message_of(db.execute(f"{MESSAGE} WHERE id = ?", (row.id,)).fetchone())
-    return row, new
 
 
 def _advance(
@@ -551,41 +610,24 @@ def _advance(
     )
 
 
-def _absorb(db: sqlite3.Connection, into: int, others: Sequence[int], body: bytes, reason: Reason, now: int) -> None:
+def _absorb(
+    db: sqlite3.Connection, into: int, others: Sequence[int], body: MessageBody, reason: Reason, now: int
+) -> None:
     if ended := end_of(db, into):
         raise ValueError(f"message {into} has ended ({ended}) and can take no other in")
     (run_id,) = db.execute("SELECT run_id FROM messages WHERE id = ?", (into,)).fetchone()
-    db.execute("UPDATE messages SET body = ? WHERE id = ?", (body, into))
+    db.execute("UPDATE messages SET body = ? WHERE id = ?", (encode(body), into))
     for other in others:
-        FinishOperation(other, "superseded", reason, encode({"answeredBy": run_id}), [], now)(db)
+        FinishOperation(other, "superseded", reason, {"answeredBy": run_id}, (), now)(db)
 
 
-def _prune(db: sqlite3.Connection, before: int) -> int:
-    waiting = "SELECT ledger_id FROM outbox WHERE state IN ('pending', 'sending')"
+def _prune(db: sqlite3.Connection, before: int, most: int) -> int:
+    undelivered = "SELECT 1 FROM outbox WHERE ledger_id = messages.id AND state IN ('pending', 'sending')"
     rows = db.execute(
-        f"SELECT id FROM messages WHERE ended_at IS NOT NULL AND ended_at < ? AND id NOT IN ({waiting})", (before,)
+        f"SELECT id FROM messages WHERE ended_at IS NOT NULL AND ended_at < ? AND NOT EXISTS ({undelivered}) LIMIT ?",
+        (before, most),
     ).fetchall()
     for table in ("story", "tool_calls", "outbox"):
         db.executemany(f"DELETE FROM {table} WHERE ledger_id = ?", rows)
     db.executemany("DELETE FROM messages WHERE id = ?", rows)
     return len(rows)
-
-
-def _part(row: tuple[Any, ...]) -> OutboxRow:
-    return OutboxRow(
-        id=row[0],
-        ledger_id=row[1],
-        run_id=row[2],
-        part=row[3],
-        channel=row[4],
-        route=msgspec.json.decode(row[5]),
-        payload=msgspec.json.decode(row[6]),
-        state=row[7],
-        attempts=row[8],
-        next_at=row[9],
-        created_at=row[10],
-        error=row[11],
-        doubts=row[12],
-        code=DeliveryCode(row[13]),
-        message_id=row[14],
-    )

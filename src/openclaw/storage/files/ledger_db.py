@@ -1,28 +1,31 @@
-"""The database of the ledger: its tables, its migrations, and the one thread that uses it."""
+"""The database of the ledger: its tables, its migrations, and how rows become records."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import errno
 import logging
 import os
-import queue
 import re
 import shutil
 import sqlite3
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 import msgspec
 
+from openclaw.json_text import encode
 from openclaw.paths import make_private_dir
-from openclaw.storage import faults
-from openclaw.storage.base import DeliveryCode, Reason, ReasonCode
-from openclaw.storage.files.disk import AppendFile, Batch
+from openclaw.storage.base import (
+    Accept,
+    DeliveryCode,
+    LedgerRow,
+    MessageBody,
+    OutboxRow,
+    Reason,
+    ReasonCode,
+    ToolCallRow,
+)
 
 log = logging.getLogger(__name__)
 
@@ -170,8 +173,11 @@ def open_ledger(path: Path, now_ms: int) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         raise LedgerError(f"the ledger {path} cannot be opened: {error}") from error
     except sqlite3.DatabaseError as error:
-        aside = _set_aside(path, now_ms)
-        log.error("the ledger %s is damaged (%s); it was kept as %s and a new one was begun", path, error, aside)
+        aside = path.with_name(f"{path.name}.corrupt-{now_ms}")
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        log.error("the ledger %s is damaged (%s); it was kept as %s and a new one was begun", path, error, aside.name)
         return _connect(path)
 
 
@@ -184,7 +190,10 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA busy_timeout = 5000")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        _check(connection, path)
+        if path.stat().st_size <= _CHECKED_UP_TO:
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
         _migrate(connection, path)
         connection.executescript(_TELL_STORY)
         _lengthen_log(path)
@@ -205,13 +214,6 @@ def _lengthen_log(path: Path) -> None:
             log.write(bytes(missing))
             log.flush()
             os.fsync(log.fileno())
-
-
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    if path.stat().st_size <= _CHECKED_UP_TO:
-        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
@@ -253,196 +255,66 @@ def delivery_from_sentence(sentence: str) -> tuple[int, DeliveryCode, str]:
     return 0, DeliveryCode.NONE, sentence
 
 
-def _set_aside(path: Path, now_ms: int) -> str:
-    aside = path.with_name(f"{path.name}.corrupt-{now_ms}")
-    for suffix in ("", "-wal", "-shm"):
-        with contextlib.suppress(FileNotFoundError):
-            path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
-    return aside.name
+# Rows and records. A column has the name of its field; only a ``Reason`` takes two columns, ``code`` and ``detail``.
+
+ACCEPT_COLUMNS = tuple(name for name in Accept.__struct_fields__ if name != "dedupe_keys")
+accept_fields = attrgetter(*ACCEPT_COLUMNS)
+"""Returns the fields of a message in the order of ``ACCEPT_COLUMNS``."""
+_JSON_COLUMNS = frozenset({"route", "body"})
+_MESSAGE_COLUMNS = (
+    *(name for name in LedgerRow.__struct_fields__ if name not in ("dedupe_keys", "reason")),
+    "code",
+    "detail",
+)
+SELECT_MESSAGES = f"SELECT {', '.join(_MESSAGE_COLUMNS)} FROM messages"
+SELECT_TOOL_CALLS = f"SELECT {', '.join(ToolCallRow.__struct_fields__)} FROM tool_calls"
+SELECT_PARTS = f"SELECT {', '.join(OutboxRow.__struct_fields__)} FROM outbox"
+_decode_body = msgspec.json.Decoder(MessageBody).decode
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-Result = TypeVar("Result")
+def accept_values(message: Accept) -> list[Any]:
+    """Returns the values of ``ACCEPT_COLUMNS``."""
+    values = zip(ACCEPT_COLUMNS, accept_fields(message), strict=True)
+    return [encode(value) if name in _JSON_COLUMNS else value for name, value in values]
 
 
-class NotBatchable(Exception):
-    """The operations cannot share a statement and must be done one by one."""
+def message_of(row: tuple[Any, ...]) -> LedgerRow:
+    """Makes a message of a row. What is damaged is read as empty, so that other messages can be read."""
+    fields = dict(zip(_MESSAGE_COLUMNS, row, strict=True))
+    reason, result = reason_of(fields.pop("code"), fields.pop("detail")), fields["result"]
+    fields["route"] = _object(fields["route"]) or {}
+    fields["result"] = None if result is None else _object(result)
+    try:
+        fields["body"] = _decode_body(fields["body"])
+    except (msgspec.MsgspecError, UnicodeError):
+        fields["body"] = MessageBody()
+    return LedgerRow(reason=reason, **fields)
 
 
-class BatchableOperation(msgspec.Struct):
-    """An operation that can share one statement with others of its kind, and does not depend on their order.
-
-    This saves time, because the interpreter lock changes hands around every statement.
-    """
-
-    def __call__(self, db: sqlite3.Connection) -> Any:
-        raise NotImplementedError
-
-    @staticmethod
-    def together(db: sqlite3.Connection, operations: Sequence[Any]) -> list[Any]:
-        """Does the operations and returns the result of each. Raises ``NotBatchable`` when one has another outcome."""
-        raise NotImplementedError
+def _object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        return _decode_object(raw)
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
 
 
-Operation: TypeAlias = Callable[[sqlite3.Connection], Any]
-_Job: TypeAlias = tuple[Operation, "asyncio.Future[Any]"]
-_MOST_TOGETHER = 16
-"""The most operations in one commit. Their callers go on together, and more would stall the event loop."""
-_ERRNO = {
-    sqlite3.SQLITE_FULL: errno.ENOSPC,
-    sqlite3.SQLITE_IOERR: errno.EIO,
-    sqlite3.SQLITE_READONLY: errno.EROFS,
-    sqlite3.SQLITE_CANTOPEN: errno.EIO,
-}
+def reason_of(code: str, detail: str) -> Reason:
+    """A code written by a newer version is read as ``other``."""
+    try:
+        return Reason(ReasonCode(code), detail)
+    except ValueError:
+        return Reason(ReasonCode.OTHER, detail or code)
 
 
-class LedgerThread:
-    """The one thread that uses the database. It commits together what is asked together."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
-        self._asked: Batch[_Job] = Batch(self._jobs.put)
-        self._thread: threading.Thread | None = None
-
-    async def start(self, now_ms: int) -> None:
-        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._thread = threading.Thread(target=self._work, args=(now_ms, opened), name="openclaw-ledger", daemon=True)
-        self._thread.start()
-        await opened
-
-    async def run(
-        self, operation: Callable[[sqlite3.Connection], Result], *, after: AppendFile | None = None
-    ) -> Result:
-        """Does the operation and returns its result when what it wrote is on disk.
-
-        ``after`` is a file that must be on disk before. The disk's thread hands the operation to this one directly.
-        """
-        if self._thread is None:
-            raise LedgerError(f"the ledger {self._path} is closed")
-        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        if after is not None and not after.is_durable:
-            return await after.sync_into(done, lambda: self._jobs.put([(operation, done)]))
-        self._asked.add((operation, done))
-        return await done
-
-    async def close(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._asked.now()
-            self._jobs.put(None)
-            await asyncio.to_thread(thread.join)
-
-    # In the thread
-
-    def _work(self, now_ms: int, opened: asyncio.Future[None]) -> None:
-        try:
-            connection = open_ledger(self._path, now_ms)
-        except (OSError, sqlite3.Error) as error:
-            _settle([(opened, None, error)])
-            return
-        _settle([(opened, None, None)])
-        with contextlib.closing(connection):
-            for jobs in self._batches():
-                _settle(self._commit_together(connection, jobs))
-
-    def _batches(self) -> Iterator[list[_Job]]:
-        """Yields the operations to commit together, in the order they were asked for, until the ledger is closed."""
-        waiting: list[_Job] = []
-        while (asked := self._jobs.get()) is not None:
-            waiting += asked
-            while len(waiting) >= _MOST_TOGETHER or (waiting and self._jobs.empty()):
-                yield waiting[:_MOST_TOGETHER]
-                del waiting[:_MOST_TOGETHER]
-        if waiting:
-            yield waiting
-
-    def _commit_together(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
-        """Does all in one transaction. If that fails, each gets a transaction of its own."""
-        try:
-            try:
-                return self._transact(connection, jobs, _jointly)
-            except NotBatchable:
-                return self._transact(connection, jobs, _one_by_one)
-        except sqlite3.Error as error:
-            if len(jobs) == 1:
-                return [(jobs[0][1], None, self._explain(error))]
-        except Exception as error:
-            # The caller gets the error. The thread goes on.
-            if len(jobs) == 1:
-                return [(jobs[0][1], None, error)]
-        return [outcome for job in jobs for outcome in self._commit_together(connection, [job])]
-
-    def _transact(self, connection: sqlite3.Connection, jobs: list[_Job], perform: _Perform) -> list[_Outcome]:
-        changes = connection.total_changes
-        try:
-            connection.execute("BEGIN")
-            outcomes = perform(connection, jobs)
-            self._commit(connection, written=connection.total_changes != changes)
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                connection.rollback()
-            raise
-        return outcomes
-
-    def _commit(self, connection: sqlite3.Connection, *, written: bool) -> None:
-        if written:
-            faults.point("commit.before")
-            faults.write(self._path)
-        connection.execute("COMMIT")
-        if written:
-            faults.point("commit.after")
-
-    def _explain(self, error: sqlite3.Error) -> LedgerError:
-        explained = LedgerError(f"the ledger {self._path} could not be written or read: {error}")
-        # With the number, the caller can recognise a full disk.
-        explained.errno = _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-        return explained
+def tool_call_of(row: tuple[Any, ...]) -> ToolCallRow:
+    call = ToolCallRow(**dict(zip(ToolCallRow.__struct_fields__, row, strict=True)))
+    call.ok = None if call.ok is None else bool(call.ok)
+    return call
 
 
-_Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"
-_Perform: TypeAlias = Callable[[sqlite3.Connection, list[_Job]], list[_Outcome]]
-
-
-def _jointly(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
-    outcomes: list[_Outcome] = []
-    for joint, neighbours in groupby(jobs, lambda job: isinstance(job[0], BatchableOperation)):
-        run = list(neighbours)
-        outcomes += _in_few_statements(connection, run) if joint and len(run) > 1 else _one_by_one(connection, run)
-    return outcomes
-
-
-def _in_few_statements(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
-    kinds: dict[type[Any], list[Any]] = {}
-    for operation, _ in jobs:
-        kinds.setdefault(type(operation), []).append(operation)
-    results = {kind: iter(kind.together(connection, operations)) for kind, operations in kinds.items()}
-    return [(done, next(results[type(operation)]), None) for operation, done in jobs]
-
-
-def _one_by_one(connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
-    outcomes: list[_Outcome] = []
-    for operation, done in jobs:
-        before = connection.total_changes
-        try:
-            outcomes.append((done, operation(connection), None))
-        except (ValueError, LookupError) as refusal:
-            # An operation that wrote something before it refused makes the whole transaction fail.
-            if connection.total_changes != before:
-                raise
-            outcomes.append((done, None, refusal))
-    return outcomes
-
-
-def _settle(outcomes: list[_Outcome]) -> None:
-    def tell() -> None:
-        for future, result, error in outcomes:
-            if future.done():
-                continue
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-
-    # After the loop has closed, nobody waits for the futures.
-    with contextlib.suppress(RuntimeError):
-        outcomes[0][0].get_loop().call_soon_threadsafe(tell)
+def part_of(row: tuple[Any, ...]) -> OutboxRow:
+    fields = dict(zip(OutboxRow.__struct_fields__, row, strict=True))
+    fields["route"], fields["payload"] = _decode_object(fields["route"]), _decode_object(fields["payload"])
+    fields["code"] = DeliveryCode(fields["code"])
+    return OutboxRow(**fields)

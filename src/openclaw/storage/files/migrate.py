@@ -45,19 +45,8 @@ async def migrate_sessions(
     old = Path(state_dir) / "sessions"
     if not old.is_dir():
         return None
-    naming = _Naming(main_key, scope)
+    naming = {"main_key": main_key, "scope": scope}
     return await asyncio.to_thread(_migrate, Path(state_dir), old, normalize_agent_id(default_agent), naming, clock)
-
-
-class _Naming(msgspec.Struct, frozen=True):
-    main_key: str
-    scope: str
-
-    def main(self, agent: str) -> str:
-        return main_session_key(agent, main_key=self.main_key, scope=self.scope)
-
-    def canonical(self, agent: str, key: str) -> str:
-        return legacy_store_key(agent, key, main_key=self.main_key, scope=self.scope)
 
 
 def legacy_store_key(agent: str, key: str, *, main_key: str = "main", scope: str = "per-sender") -> str:
@@ -76,7 +65,7 @@ def legacy_store_key(agent: str, key: str, *, main_key: str = "main", scope: str
     return f"agent:{agent}:{lowered}"
 
 
-def _migrate(state: Path, old: Path, default_agent: str, naming: _Naming, clock: Clock) -> MigrationReport:
+def _migrate(state: Path, old: Path, default_agent: str, naming: Mapping[str, str], clock: Clock) -> MigrationReport:
     report = MigrationReport()
     folders = [(old, default_agent)]
     folders += [(folder, normalize_agent_id(folder.name)) for folder in sorted(old.iterdir()) if folder.is_dir()]
@@ -125,7 +114,7 @@ def _copy_verified(source: Path, target: Path, report: MigrationReport) -> bool:
         report.problems.append(f"{source}: {target} exists and holds something else")
         return False
     make_private_dir(str(target.parent))
-    prepared = write_beside(target, data)
+    prepared = write_beside(target, [data])
     try:
         if hashlib.sha256(prepared.read_bytes()).digest() != digest:
             report.problems.append(f"{source}: the copy differs from the original")
@@ -140,7 +129,7 @@ def _copy_verified(source: Path, target: Path, report: MigrationReport) -> bool:
     return True
 
 
-def _merge_store(folder: Path, home: Path, agent: str, naming: _Naming, report: MigrationReport) -> bool:
+def _merge_store(folder: Path, home: Path, agent: str, naming: Mapping[str, str], report: MigrationReport) -> bool:
     """Adds the entries of the old store. False when a store cannot be read; then its folder is left alone."""
     old, current = _read_store(folder / _STORE, report), _read_store(home / _STORE, report)
     if old is None or current is None:
@@ -154,14 +143,24 @@ def _merge_store(folder: Path, home: Path, agent: str, naming: _Naming, report: 
     return True
 
 
-def _list_the_rest(home: Path, agent: str, transcripts: list[Path], naming: _Naming, report: MigrationReport) -> None:
+def _list_the_rest(
+    home: Path, agent: str, transcripts: list[Path], naming: Mapping[str, str], report: MigrationReport
+) -> None:
     current = _read_store(home / _STORE, report)
     if current is None:
         return
     merged = dict(current)
-    for key, entry in _unlisted(transcripts, merged, agent).items():
-        merged.setdefault(key, entry)
-    _choose_main(merged, naming.main(agent))
+    # The oldest layout had no store.
+    listed = {entry.get("sessionId") for entry in merged.values() if isinstance(entry, dict)}
+    for path in transcripts:
+        if path.stem not in listed and "-topic-" not in path.stem:
+            entry = {
+                "sessionId": path.stem,
+                "updatedAt": path.stat().st_mtime_ns // 1_000_000,
+                "sessionFile": str(path),
+            }
+            merged.setdefault(f"agent:{agent}:imported:{path.stem.lower()}", entry)
+    _choose_main(merged, main_session_key(agent, **naming))
     _save(home, current, merged, report)
 
 
@@ -182,34 +181,20 @@ def _read_store(path: Path, report: MigrationReport) -> dict[str, Any] | None:
 
 
 def _canonical_entries(
-    old: Mapping[str, Any], agent: str, folder: Path, home: Path, naming: _Naming
+    old: Mapping[str, Any], agent: str, folder: Path, home: Path, naming: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
     """Returns the old entries under current keys. Of two with one key the newer stays. A session id is required."""
     entries: dict[str, dict[str, Any]] = {}
     for key, value in old.items():
         if not isinstance(value, dict) or not isinstance(value.get("sessionId"), str) or not value["sessionId"].strip():
             continue
-        entry, name = normalize_entry(value), naming.canonical(agent, key)
+        entry, name = normalize_entry(value), legacy_store_key(agent, key, **naming)
         file = entry.get("sessionFile")
         if isinstance(file, str) and Path(file).parent == folder:
             entry["sessionFile"] = str(home / Path(file).name)
         if name not in entries or updated_at(entry) > updated_at(entries[name]):
             entries[name] = entry
     return entries
-
-
-def _unlisted(transcripts: list[Path], merged: Mapping[str, Any], agent: str) -> dict[str, dict[str, Any]]:
-    """Makes entries for transcripts that no store lists. The oldest layout had no store."""
-    listed = {entry.get("sessionId") for entry in merged.values() if isinstance(entry, dict)}
-    return {
-        f"agent:{agent}:imported:{path.stem.lower()}": {
-            "sessionId": path.stem,
-            "updatedAt": path.stat().st_mtime_ns // 1_000_000,
-            "sessionFile": str(path),
-        }
-        for path in transcripts
-        if path.stem not in listed and "-topic-" not in path.stem
-    }
 
 
 def _choose_main(merged: dict[str, Any], main: str) -> None:

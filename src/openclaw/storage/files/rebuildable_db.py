@@ -34,17 +34,15 @@ class RebuildableDatabase:
             if anew:
                 self._throw_away()
             try:
-                return self._once(work)
+                with contextlib.closing(self._open()) as db:
+                    return work(db)
             except sqlite3.DatabaseError as error:
                 if "locked" in str(error) or "busy" in str(error):  # Another process writes to it.
                     raise
                 log.warning("%s is damaged and is made anew: %s", self.path, error)
-                self._throw_away()
-                return self._once(work)
-
-    def _once(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with contextlib.closing(self._open()) as db:
-            return work(db)
+            self._throw_away()
+            with contextlib.closing(self._open()) as db:
+                return work(db)
 
     def _open(self) -> sqlite3.Connection:
         make_private_dir(str(self.path.parent))

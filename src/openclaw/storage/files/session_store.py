@@ -8,6 +8,7 @@ import logging
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -52,16 +53,13 @@ class RowIndex:
     def get(self, name: Name) -> SessionRow | None:
         return self._rows.get(name)
 
-    def put(self, name: Name, row: SessionRow) -> None:
-        self._rows[name] = row
-        self._moved.add(name)
-
-    def remove(self, name: Name) -> None:
-        self._rows.pop(name, None)
-        if name in self._placed:
-            self._moved.add(name)
+    def put(self, name: Name, row: SessionRow | None) -> None:
+        """Sets a row, or removes it."""
+        if row is not None:
+            self._rows[name] = row
         else:
-            self._moved.discard(name)
+            self._rows.pop(name, None)
+        self._moved.add(name)
 
     def rows(self) -> list[SessionRow]:
         if self._moved:
@@ -112,15 +110,13 @@ def store_path(state_dir: str, agent_id: str, template: str | None = None) -> Pa
 
 class FileSessionStore:
     def __init__(self, state_dir: str, *, clock: Clock, store_template: str | None, default_agent: str) -> None:
-        self._state_dir = state_dir
         self._clock = clock
         self._template = store_template
         self._default_agent = default_agent
         self._disk = Disk()
         self._files: dict[str, StoreFile] = {}
         """The files by path. Several agents may share one."""
-        self._of_agent: dict[str, StoreFile] = {}
-        """The same files by agent id, as callers spell it. It saves making the path."""
+        self._path_of = lru_cache(maxsize=MOST_AGENTS)(lambda agent: str(store_path(state_dir, agent, store_template)))
         self._all_rows = RowIndex()
         self._agent_rows: defaultdict[str, RowIndex] = defaultdict(RowIndex)
         self._by_session: dict[str, dict[Name, SessionRow]] = {}
@@ -143,29 +139,28 @@ class FileSessionStore:
             store_template=store_template,
             default_agent=configured[0] if configured else DEFAULT_AGENT,
         )
-        for agent in dict.fromkeys([*configured, *_agents_on_disk(state_dir)]):
+        folders = sorted((Path(state_dir) / "agents").glob("*/sessions"))
+        on_disk = [normalize_agent_id(folder.parent.name) for folder in folders if folder.is_dir()]
+        for agent in dict.fromkeys([*configured, *on_disk]):
             await store._file(agent)
         store._tender = asyncio.create_task(store._tend(), name="session-store")
         return store
 
     async def get(self, agent_id: str, key: str) -> SessionEntry | None:
-        file = self._of_agent.get(agent_id) or self._files.get(self.path(agent_id))
+        file = self._files.get(self.path(agent_id))
         entry = file.values.get(key) if file else None
         return cast("SessionEntry", entry.copy()) if isinstance(entry, dict) else None
 
     async def update(self, agent_id: str, key: str, change: Change, *, durable: bool = True) -> SessionEntry | None:
-        entry, written = await self._write(agent_id, key, change, at_once=durable)
+        entry, written = await self.write(agent_id, key, change, at_once=durable)
         if durable:
             await written.sync()
         return entry
 
-    async def write(self, agent_id: str, key: str, change: Change) -> tuple[SessionEntry | None, AppendFile]:
-        return await self._write(agent_id, key, change, at_once=True)
-
-    async def _write(
-        self, agent_id: str, key: str, change: Change, *, at_once: bool
+    async def write(
+        self, agent_id: str, key: str, change: Change, *, at_once: bool = True
     ) -> tuple[SessionEntry | None, AppendFile]:
-        file = self._of_agent.get(agent_id) or await self._file(agent_id)
+        file = self._files.get(self.path(agent_id)) or await self._file(agent_id)
         if not file.dirty and file.edited:
             # Edits are merged before the first own change, because a key that both changed would keep only ours.
             await self._settled(file)
@@ -200,7 +195,7 @@ class FileSessionStore:
         return len(index) if index else 0
 
     def path(self, agent_id: str) -> str:
-        return str(store_path(self._state_dir, agent_id, self._template))
+        return self._path_of(agent_id)
 
     @property
     def agent_ids(self) -> list[str]:
@@ -236,10 +231,7 @@ class FileSessionStore:
             file = self._files.get(path)
             if file is None:
                 file = self._files[path] = await self._open_file(path, normalize_agent_id(agent_id))
-        if len(self._of_agent) >= MOST_AGENTS:
-            self._of_agent.clear()
-        self._of_agent[agent_id] = file
-        return file
+            return file
 
     async def _open_file(self, path: str, agent: str) -> StoreFile:
         shared = bool(self._template) and "{agentId}" not in (self._template or "")
@@ -302,29 +294,17 @@ class FileSessionStore:
         """Brings the indexes up to date. Call it before you use them."""
         changes, self._unlisted = self._unlisted, {}
         for name, value in changes.items():
-            self._observe(name, value)
-
-    def _observe(self, name: Name, value: Any) -> None:
-        agent, key = name
-        before = self._all_rows.get(name)
-        if isinstance(value, dict):  # Any other value stays in the file and is not listed.
-            row = SessionRow(agent, key, cast("SessionEntry", value))
-            self._all_rows.put(name, row)
-            self._agent_rows[agent].put(name, row)
-        else:
-            row = None
-            self._all_rows.remove(name)
-            self._agent_rows[agent].remove(name)
-        self._link(name, before, row)
-
-    def _link(self, name: Name, before: SessionRow | None, row: SessionRow | None) -> None:
-        old, new = _session_id(before), _session_id(row)
-        if old is not None and old != new:
-            del self._by_session[old][name]
-            if not self._by_session[old]:
-                del self._by_session[old]
-        if new is not None and row is not None:
-            self._by_session.setdefault(new, {})[name] = row
+            # A value that is no entry stays in the file and is not listed.
+            row = SessionRow(*name, cast("SessionEntry", value)) if isinstance(value, dict) else None
+            old, new = _session_id(self._all_rows.get(name)), _session_id(row)
+            for index in (self._all_rows, self._agent_rows[name[0]]):
+                index.put(name, row)
+            if old is not None and old != new:
+                del self._by_session[old][name]
+                if not self._by_session[old]:
+                    del self._by_session[old]
+            if new is not None and row is not None:
+                self._by_session.setdefault(new, {})[name] = row
 
 
 def _session_id(row: SessionRow | None) -> str | None:
@@ -335,11 +315,3 @@ def _session_id(row: SessionRow | None) -> str | None:
 def _rest(file: StoreFile) -> float:
     """Returns the pause between two folds of a file."""
     return min(LONGEST_WAIT_S, max(QUIET_SECONDS, FOLD_SHARE * file.fold_seconds))
-
-
-def _agents_on_disk(state_dir: str) -> list[str]:
-    return sorted(
-        normalize_agent_id(found.parent.name)
-        for found in (Path(state_dir) / "agents").glob("*/sessions")
-        if found.is_dir()
-    )

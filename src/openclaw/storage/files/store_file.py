@@ -386,7 +386,11 @@ class StoreFile:
             await self._journal.note_fold(seq, prepared)
             self._seen = await asyncio.to_thread(self._commit, prepared)
         except OSError:
-            await self._abandon(prepared)
+            # The note is taken back before the file goes, as a fold without a prepared file counts as done.
+            with contextlib.suppress(OSError):
+                if prepared.exists():
+                    await self._journal.note_unfold(prepared)
+                    prepared.unlink(missing_ok=True)
             raise
         await asyncio.to_thread(self._journal.forget_folded)
         self._changed = {key: changed for key, changed in self._changed.items() if changed > seq}
@@ -394,16 +398,9 @@ class StoreFile:
         self._rewrite, self._unsettled = False, None
         return True
 
-    async def _abandon(self, prepared: Path) -> None:
-        """Removes the prepared file. The note is taken back first, as a fold without a prepared file counts as done."""
-        with contextlib.suppress(OSError):
-            if prepared.exists():
-                await self._journal.note_unfold(prepared)
-                prepared.unlink(missing_ok=True)
-
     def _prepare(self, values: dict[str, Any]) -> Path:
         began = time.thread_time()
-        prepared = write_beside(self.path, self._encode(values))
+        prepared = write_beside(self.path, [self._encode(values)])
         self.fold_seconds = time.thread_time() - began
         return prepared
 
@@ -429,45 +426,36 @@ class StoreFile:
 
     async def _take_in_outside_edits(self) -> bool:
         """Merges by key, and by field where both sides changed a key. False when the file is being saved right now."""
-        now = _signature(self.path)
+        now, theirs = _signature(self.path), None
         if now == self._seen:
             return True
-        if now is None:
-            return self._settled_missing()
-        try:
-            raw = await asyncio.to_thread(self.path.read_bytes)
-        except FileNotFoundError:
-            return False
-        if _signature(self.path) != now:
-            return False
-        theirs = parse_store(raw)
+        if now is not None:
+            try:
+                raw = await asyncio.to_thread(self.path.read_bytes)
+            except FileNotFoundError:
+                return False
+            if _signature(self.path) != now:
+                return False
+            theirs = parse_store(raw)
         if theirs is None:
-            return self._settled_unreadable(now)
+            return self._settled_without_edits(now)
         self._merge(theirs)
         self._seen, self._unsettled = now, None
         return True
 
-    def _settled_missing(self) -> bool:
-        """Waits for editors that save by renaming. A file that stays missing is written again."""
-        if not self._lasts(None):
-            return False
-        self._seen, self._rewrite = None, True
-        return True
-
-    def _settled_unreadable(self, now: Signature) -> bool:
-        """Waits for a file that is half saved. A file that stays unreadable is renamed and written again."""
-        if not self._lasts(now):
-            return False
-        aside = set_aside(self.path, self._clock)
-        log.warning("%s was edited into something that is not a JSON object; kept as %s", self.path, aside.name)
-        self._seen, self._unsettled, self._rewrite = None, None, True
-        return True
-
-    def _lasts(self, now: Signature) -> bool:
+    def _settled_without_edits(self, now: Signature) -> bool:
+        """Waits for editors that are saving. A file that stays missing or unreadable is written again."""
         at = self._clock.monotonic()
         if self._unsettled is None or self._unsettled[0] != now:
             self._unsettled = now, at
-        return at - self._unsettled[1] >= _PATIENCE_S
+        if at - self._unsettled[1] < _PATIENCE_S:
+            return False
+        if now is not None:
+            aside = set_aside(self.path, self._clock)
+            log.warning("%s was edited into something that is not a JSON object; kept as %s", self.path, aside.name)
+            self._unsettled = None
+        self._seen, self._rewrite = None, True
+        return True
 
     def _merge(self, theirs: dict[str, Any]) -> None:
         self._unwritten.now()

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from openclaw import json_text
 from openclaw.clock import Clock, iso_utc
 from openclaw.messages import AssistantMessage, ToolResultMessage, UserMessage
@@ -52,8 +50,6 @@ class FileTranscript:
         self._file = AppendFile(path, disk)
         self._index = TranscriptIndex()
         self._leaf = -1
-        self._newest = 0
-        """The place of the first entry of the last append."""
         self._branch: BranchContext | None = BranchContext()
         self._decoded_bytes = 0
 
@@ -75,10 +71,6 @@ class FileTranscript:
     @property
     def leaf_id(self) -> str | None:
         return self._index.ids[self._leaf] if self._leaf >= 0 else None
-
-    @property
-    def header(self) -> dict[str, Any] | None:
-        return self._index.header
 
     @property
     def warnings(self) -> list[str]:
@@ -129,15 +121,13 @@ class FileTranscript:
 
     def _add(self, entries: Mapping[str, dict[str, Any]]) -> None:
         """Appends the entries that are new, each as the child of the one before, in one write."""
-        read_back = False
         for fields in entries.values():
             if not isinstance(kind := fields.get("type"), str) or kind in ("", "session"):
                 raise ValueError(f"a transcript entry needs a type other than 'session', got {kind!r}")
-            read_back = read_back or kind == "compaction"
-        if self._file.look() == 0:
-            self._notice_removal()
-        if not self._file.end_is_sure:
-            self._find_newest()
+        if self._file.look() == 0 and (self._index.header is not None or self._index.ids):
+            self._index = TranscriptIndex()
+            self._index.warn("the file was removed while it was in use; it was begun anew")
+            self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
         index = self._index
         new = {own: fields for own, fields in entries.items() if own not in index.by_id}
         if not new:
@@ -145,11 +135,8 @@ class FileTranscript:
         lines = self._lines(new)
         header = self._header_line() if index.header is None and not index.ids else b""
         offset = self._file.append(header + b"\n".join(lines) + b"\n", looked=True) + len(header)
-        if read_back:
-            offset += self._file.drift()
         if header:
             index.header = fields_of(header)
-        self._newest = len(index.ids)
         for (own, fields), line in zip(new.items(), lines, strict=True):
             self._take_in(own, fields, line, offset)
             offset += len(line) + 1
@@ -180,11 +167,6 @@ class FileTranscript:
             branch.add(own, kind, line, message if isinstance(message, _MESSAGES) else None)
             self._decoded_bytes += len(line)
 
-    def _find_newest(self) -> None:
-        """Corrects the offsets of the last append, if another program wrote just before it."""
-        if drift := self._file.drift():
-            self._index.shift(self._newest, drift)
-
     def _header_line(self) -> bytes:
         header: dict[str, Any] = {
             "type": "session",
@@ -203,13 +185,6 @@ class FileTranscript:
                 return drawn
         return str(uuid.uuid4())
 
-    def _notice_removal(self) -> None:
-        """Starts the transcript anew when its file has become empty."""
-        if self._index.header is not None or self._index.ids:
-            self._index = TranscriptIndex()
-            self._index.warn("the file was removed while it was in use; it was begun anew")
-            self._leaf, self._branch, self._decoded_bytes = -1, BranchContext(), 0
-
     def begin_with(self, entries: Sequence[Entry]) -> None:
         """Fills a new transcript with a branch of another one. The lines are copied in one write."""
         header = self._header_line()
@@ -226,7 +201,6 @@ class FileTranscript:
 
     def context(self) -> Context:
         if self._branch is None:
-            self._find_newest()
             self._branch = self._rebuild()
         return self._branch.context()
 
@@ -258,7 +232,6 @@ class FileTranscript:
         return [entry for entry in entries if entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)][-limit:]
 
     async def _entries(self, places: Sequence[int]) -> list[Entry]:
-        self._find_newest()
         index = self._index
         named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
         raws = await asyncio.to_thread(list, read_spans(self._file.path, index.spans(places)))
@@ -325,7 +298,6 @@ class FileTranscript:
     def rest(self) -> None:
         """Closes the file unless it is being synced. The next append opens it again."""
         if not self._file.busy:
-            self._find_newest()
             self._file.close()
 
 
@@ -353,52 +325,37 @@ class Locations:
         self._real = lru_cache(maxsize=MOST_AGENTS)(os.path.realpath)
         self._warned: set[str] = set()
 
-    def default(self, ref: TranscriptRef) -> Path:
-        """Returns the path of a new transcript: the entry's ``sessionFile`` if allowed, else in the agent's folder."""
-        pointed = self._pointed_at(ref)
-        return pointed or Path(self._home(ref), session_file_name(ref.session_id, ref.thread_id))
+    def default(self, ref: TranscriptRef) -> tuple[Path, str]:
+        """Returns the path of a new transcript, and the same path with links followed.
 
-    def real_default(self, ref: TranscriptRef) -> tuple[Path, str]:
-        """Returns the default path, and the same path with links followed. A new file is no link itself."""
-        if ref.file:
-            path = self.default(ref)
-            return path, os.path.realpath(path)
+        It is the entry's ``sessionFile`` if that is allowed, and otherwise in the agent's folder.
+        """
+        if (pointed := self._pointed_at(ref)) is not None:
+            return pointed, os.path.realpath(pointed)
         home, name = self._home(ref), session_file_name(ref.session_id, ref.thread_id)
-        return Path(home, name), f"{self._real(home)}{os.sep}{name}"
-
-    def find(self, ref: TranscriptRef) -> Path | None:
-        return next(self._plain(ref, self._candidates(ref)), None)
-
-    def find_packed(self, ref: TranscriptRef) -> Path | None:
-        """Returns the compressed file."""
-        return next(self._packed(ref, self._candidates(ref)), None)
+        return Path(home, name), f"{self._real(home)}{os.sep}{name}"  # A new file is no link itself.
 
     def find_either(self, ref: TranscriptRef) -> tuple[Path | None, Path | None]:
         """Returns the plain file, or else the compressed one."""
-        candidates = self._candidates(ref)
-        plain = next(self._plain(ref, candidates), None)
-        packed = next(self._packed(ref, candidates), None) if plain is None else None
+        plain = next(self.plain(ref), None)
+        packed = next(self.packed(ref), None) if plain is None else None
         if plain is None and packed is None:
             # The file may have been decompressed between the two searches.
-            plain = next(self._plain(ref, candidates), None)
+            plain = next(self.plain(ref), None)
         return plain, packed
-
-    def all_found(self, ref: TranscriptRef) -> list[Path]:
-        return _distinct(self._plain(ref, self._candidates(ref)))
-
-    def all_packed(self, ref: TranscriptRef) -> list[Path]:
-        return _distinct(self._packed(ref, self._candidates(ref)))
 
     def folders(self, agent_id: str) -> list[Path]:
         """Returns the folders of this agent's transcripts, also those of older versions."""
         *own, _ = self._places(agent_id)
         return _distinct(Path(folder) for folder in own)
 
-    def _plain(self, ref: TranscriptRef, candidates: list[str]) -> Iterator[Path]:
-        return (Path(path) for path in candidates if os.path.isfile(path) and self._is_inside(path, ref))
+    def plain(self, ref: TranscriptRef) -> Iterator[Path]:
+        """Yields the plain files that may hold the transcript, the right one first."""
+        return (Path(path) for path in self._candidates(ref) if os.path.isfile(path) and self._is_inside(path, ref))
 
-    def _packed(self, ref: TranscriptRef, candidates: list[str]) -> Iterator[Path]:
-        for path in candidates:
+    def packed(self, ref: TranscriptRef) -> Iterator[Path]:
+        """Yields the compressed files that may hold the transcript, the right one first."""
+        for path in self._candidates(ref):
             packed = path + SUFFIX
             if os.path.isfile(packed) and not os.path.islink(packed) and self._is_inside(path, ref):
                 yield Path(packed)
@@ -468,7 +425,7 @@ def shorten_file(path: Path, max_lines: int, archive: Path) -> Shortened:
     The archive is made first, and the new file replaces the old one in one step. So a crash loses nothing.
     """
     lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
-    header = lines[:1] if lines and _decoded(lines[0]).get("type") == "session" else []
+    header = lines[:1] if lines and fields_of(lines[0]).get("type") == "session" else []
     entries = lines[len(header) :]
     if len(entries) <= max_lines:
         return Shortened(archived=None, kept=len(entries))
@@ -484,23 +441,15 @@ def _rerooted(lines: list[bytes]) -> list[bytes]:
     last: str | None = None
     rooted: list[bytes] = []
     for line in lines:
-        entry = _decoded(line)
+        entry = fields_of(line)
         if isinstance(entry.get("id"), str):
             if entry.get("parentId") not in known:
                 entry["parentId"] = last
-                line = msgspec.json.encode(entry)
+                line = json_text.encode(entry)
             last = entry["id"]
             known.add(entry["id"])
         rooted.append(line)
     return rooted
-
-
-def _decoded(line: bytes) -> dict[str, Any]:
-    try:
-        entry = msgspec.json.decode(line)
-    except msgspec.MsgspecError:
-        return {}
-    return entry if isinstance(entry, dict) else {}
 
 
 T = TypeVar("T")
@@ -544,7 +493,7 @@ class FileTranscriptStore:
         if (known := self._known(ref)) is not None:
             return known
         found = await self._plain(ref)
-        path, place = (found, os.path.realpath(found)) if found else self._locations.real_default(ref)
+        path, place = (found, os.path.realpath(found)) if found else self._locations.default(ref)
         live = self._live.get(place)
         if live is None and found is None and not create:
             return None
@@ -562,7 +511,7 @@ class FileTranscriptStore:
         return await asyncio.shield(task)
 
     def begin(self, ref: TranscriptRef, *, cwd: str = "") -> None:
-        path, place = self._locations.real_default(ref)
+        path, place = self._locations.default(ref)
         if ref.file is None and place not in self._live:
             self._note_place(ref, place)
             self._disk.make(self._keep(place, self._make(path, ref.session_id, cwd)).file)
@@ -581,13 +530,13 @@ class FileTranscriptStore:
         self._places[ref] = place
 
     async def fork(self, source: Transcript, ref: TranscriptRef, *, cwd: str = "") -> FileTranscript:
-        path = self._locations.default(ref)
+        path, place = self._locations.default(ref)
         if path.exists():
             raise FileExistsError(f"{path} exists already; a fork needs a new session id")
         entries = await source.path_entries()
         forked = self._make(path, ref.session_id, cwd, parent=source.path)
         forked.begin_with(entries)
-        self._keep(os.path.realpath(path), forked)
+        self._keep(place, forked)
         # Labels that were given while another branch was active are not part of this one.
         for entry_id, text in source.labels().items():
             if entry_id in forked and forked.labels().get(entry_id) != text:
@@ -597,8 +546,10 @@ class FileTranscriptStore:
 
     async def tail(self, ref: TranscriptRef, limit: int) -> list[Entry]:
         limit = min(limit, LONGEST_TAIL)
-        path = self._locations.find(ref) if limit > 0 else None
-        if path is None and limit > 0 and (packed := self._locations.find_packed(ref)) is not None:
+        if limit <= 0:
+            return []
+        path = next(self._locations.plain(ref), None)
+        if path is None and (packed := next(self._locations.packed(ref), None)) is not None:
             if (size := await asyncio.to_thread(unpacked_size, packed)) is not None and size <= LARGEST_IN_MEMORY:
                 return await asyncio.to_thread(read_packed_tail, packed, limit)
             path = await self._plain(ref)
@@ -613,16 +564,17 @@ class FileTranscriptStore:
             return []
 
     def locate(self, ref: TranscriptRef) -> str | None:
-        path = self._locations.find(ref) or self._locations.find_packed(ref)
+        plain, packed = self._locations.find_either(ref)
+        path = plain or packed
         return str(path) if path is not None else None
 
     def default_path(self, ref: TranscriptRef) -> str:
-        return str(self._locations.default(ref))
+        return str(self._locations.default(ref)[0])
 
     async def archive(self, ref: TranscriptRef, reason: str) -> list[str]:
         stamp = f"{safe_file_name(reason)}.{iso_utc(self._clock.now_ms()).replace(':', '-')}"
         archived: list[str] = []
-        for path in self._locations.all_found(ref):
+        for path in _distinct(self._locations.plain(ref)):
             place = os.path.realpath(path)
             target = await asyncio.to_thread(_rename_free, path, stamp)
             live = self._live.pop(place, None)
@@ -630,7 +582,7 @@ class FileTranscriptStore:
             if live is not None:
                 live.moved_to(target)
             archived.append(str(target))
-        for packed in self._locations.all_packed(ref):
+        for packed in _distinct(self._locations.packed(ref)):
             archived.append(str(await asyncio.to_thread(_rename_free, packed, stamp)))
         return archived
 
@@ -650,11 +602,16 @@ class FileTranscriptStore:
                 live.rest()
         return shortened
 
-    async def compress(self, agent_id: str, before_ms: int, *, most: int = 200) -> Compressed:
+    async def compress(self, agent_ids: Iterable[str], before_ms: int, *, most: int = 200) -> Compressed:
         done = Compressed()
-        for folder in self._locations.folders(agent_id):
-            for path in await asyncio.to_thread(old_files, folder, before_ms, most - done.files):
-                await self._pack(path, done)
+        for folder in [folder for agent_id in agent_ids for folder in self._locations.folders(agent_id)]:
+            if done.files < most:
+                for path in await asyncio.to_thread(old_files, folder, before_ms, most - done.files):
+                    await self._pack(path, done)
+        if done.files:
+            log.info("%d old transcripts compressed: %d bytes, now %d", done.files, done.bytes_before, done.bytes_after)
+        for problem in done.problems:
+            log.warning("an old transcript was left as it is: %s", problem)
         return done
 
     async def _pack(self, path: Path, done: Compressed) -> None:
@@ -668,11 +625,9 @@ class FileTranscriptStore:
         except OSError as error:
             done.problems.append(f"{path}: {error}")
             return
-        done.files, done.bytes_before, done.bytes_after = (
-            done.files + 1,
-            done.bytes_before + before,
-            done.bytes_after + after,
-        )
+        done.files += 1
+        done.bytes_before += before
+        done.bytes_after += after
 
     def _let_go(self, place: str) -> bool:
         """Drops the transcript from memory. False when somebody else uses it."""

@@ -108,11 +108,6 @@ class TranscriptIndex:
         self.by_id[own] = place
         return place
 
-    def shift(self, first: int, distance: int) -> None:
-        """Moves the offsets of the entries from place ``first`` on."""
-        for place in range(first, len(self.ids)):
-            self.offsets[place] += distance
-
     def take_line(self, number: int, raw: bytes, offset: int) -> None:
         line, shift = trim(raw)
         if not line:

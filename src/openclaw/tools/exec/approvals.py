@@ -242,12 +242,7 @@ class ApprovalJournal:
 
     async def _write(self) -> None:
         async with self._writing:
-            data = msgspec.json.encode(list(self._pending.values()))
-            await asyncio.to_thread(self._replace, data)
-
-    def _replace(self, data: bytes) -> None:
-        make_private_dir(str(self._path.parent))
-        atomic_replace(self._path, data)
+            await asyncio.to_thread(_replace, self._path, msgspec.json.encode(list(self._pending.values())))
 
     def _read(self) -> list[PendingApproval]:
         try:
@@ -324,13 +319,11 @@ class ApprovalRules:
             raise ToolError(f"exec is denied: {bad}") from None
         own, everyone = file.agents.get(agent_id, Rules()), file.agents.get("*", Rules())
         layers = (own, everyone, file.defaults)
-        fallback: Fallback = "deny"
-        for layer in reversed(layers):
-            fallback = layer.ask_fallback or fallback
+        fallbacks: list[Fallback] = [layer.ask_fallback for layer in layers if layer.ask_fallback]
         return HostRules(
             security=next((layer.security for layer in layers if layer.security), None),
             ask=next((layer.ask for layer in layers if layer.ask), None),
-            ask_fallback=fallback,
+            ask_fallback=fallbacks[0] if fallbacks else "deny",
             allowlist=tuple(entry.pattern for layer in (everyone, own) for entry in layer.allowlist),
         )
 
@@ -348,7 +341,7 @@ class ApprovalRules:
                     rules.allowlist = [*rules.allowlist, entry][-MAX_PATTERNS:]
                 entry.last_used_at, entry.last_used_command = now, command[:500]
                 entry.last_resolved_path = program
-            await asyncio.to_thread(self._write, file)
+            await self._write(file)
 
     async def replace(self, file: Any, base_hash: str | None) -> RulesSnapshot:
         """Replaces the whole file if ``base_hash`` is that of the present one. Raises ``BadRules``."""
@@ -361,7 +354,7 @@ class ApprovalRules:
             new = _decoded(file)
             if new.socket is msgspec.UNSET or "token" not in new.socket:
                 new.socket = before.file.socket
-            await asyncio.to_thread(self._write, new)
+            await self._write(new)
             return await self.snapshot()
 
     def _read(self) -> RulesSnapshot:
@@ -386,9 +379,14 @@ class ApprovalRules:
         self._known = (mark, snapshot)
         return msgspec.structs.replace(snapshot, file=_copy(file))
 
-    def _write(self, file: RulesFile) -> None:
-        make_private_dir(str(self._path.parent))
-        atomic_replace(self._path, msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n")
+    async def _write(self, file: RulesFile) -> None:
+        data = msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n"
+        await asyncio.to_thread(_replace, self._path, data)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    make_private_dir(str(path.parent))
+    atomic_replace(path, data)
 
 
 def _copy(file: RulesFile) -> RulesFile:

@@ -6,11 +6,8 @@ file of this machine, and the arguments of the call. The arguments can only make
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -26,17 +23,9 @@ Fallback: TypeAlias = Security
 
 SECURITY_LEVELS: tuple[Security, ...] = ("deny", "allowlist", "full")
 """The security levels. The strictest comes first."""
-ASK_LEVELS: tuple[Ask, ...] = ("off", "on-miss", "always")
-"""When a person is asked. The level that asks most often comes last."""
-
-_DANGEROUS = re.compile(
-    r"LD_.*|DYLD_.*|BASH_FUNC_.*|PATH|NODE_OPTIONS|NODE_PATH|PYTHON(PATH|HOME|STARTUP)|PERL5(LIB|OPT)|RUBY(LIB|OPT)"
-    r"|BASH_ENV|ENV|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|IFS|GCONV_PATH|SSLKEYLOGFILE|GIT_(SSH|SSH_COMMAND|EXTERNAL_DIFF)",
-    re.IGNORECASE,
-)
-"""Variables that can make the loader, an interpreter or the shell run other code than the command names."""
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OWN_SECRETS = ("OPENCLAW_GATEWAY_TOKEN", "OPENCLAW_GATEWAY_PASSWORD")
+ASK_LEVELS: tuple[Ask, ...] = ("always", "on-miss", "off")
+"""When a person is asked. The level that asks most often comes first."""
+Level = TypeVar("Level", bound=str)
 
 
 class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
@@ -80,49 +69,9 @@ class ExecSettings(msgspec.Struct, kw_only=True, rename="camel"):
         return msgspec.structs.replace(self, **changes)
 
 
-def command_environment(
-    base: Mapping[str, str], wanted: Mapping[str, Any], path_prepend: Sequence[str]
-) -> dict[str, str]:
-    """The Gateway's environment without its secrets, plus the model's additions and the configured search path."""
-    for name, value in wanted.items():
-        if not _ENV_NAME.fullmatch(name) or "\0" in str(value):
-            raise ToolError(f'env: "{name}" is not a valid variable name or value')
-        if _DANGEROUS.fullmatch(name):
-            raise ToolError(
-                f"env: {name} may not be set, since it can change which program runs; put it in the command if needed"
-            )
-    environment = {name: value for name, value in base.items() if name not in _OWN_SECRETS}
-    environment |= {name: str(value) for name, value in wanted.items()}
-    if path_prepend:
-        entries = [*path_prepend, *environment.get("PATH", os.defpath).split(os.pathsep)]
-        environment["PATH"] = os.pathsep.join(dict.fromkeys(entry for entry in entries if entry))
-    return environment
-
-
-def working_directory(workspace: Path, wanted: str | None) -> tuple[str, str]:
-    """The directory to run in, and a warning if the wanted one is not available."""
-    fallback = next((str(place) for place in (workspace, Path.home()) if place.is_dir()), "/")
-    if not wanted or not wanted.strip():
-        return fallback, ""
-    try:
-        place = workspace / Path(wanted.strip()).expanduser()
-        if place.is_dir() and os.access(place, os.X_OK):
-            return str(place), ""
-    except (OSError, ValueError, RuntimeError):
-        pass
-    return fallback, f'Warning: workdir "{wanted}" is unavailable; using "{fallback}".\n\n'
-
-
-def effective_security(configured: Security, *others: Security | None) -> Security:
-    """The strictest of the levels."""
-    levels = [configured, *(level for level in others if level)]
-    return SECURITY_LEVELS[min(SECURITY_LEVELS.index(level) for level in levels)]
-
-
-def effective_ask(configured: Ask, *others: Ask | None) -> Ask:
-    """The level that asks most often."""
-    levels = [configured, *(level for level in others if level)]
-    return ASK_LEVELS[max(ASK_LEVELS.index(level) for level in levels)]
+def strictest(levels: tuple[Level, ...], *given: Level | None) -> Level:
+    """The strictest of the given levels, or of all levels when none is given. ``levels`` begins with the strictest."""
+    return next((level for level in levels if level in given), levels[0])
 
 
 def _clamp(value: int, low: int, high: int) -> int:
@@ -174,10 +123,10 @@ def command_policy(
     if mode == "full":
         return CommandPolicy(host=host, security="full", ask="off")
     configured = overrides.security or settings.security or ("allowlist" if host == "gateway" else "full")
-    security = effective_security(configured, arguments.get("security"), rules.security)
+    security: Security = strictest(SECURITY_LEVELS, configured, arguments.get("security"), rules.security)
     if security == "deny":
         raise ToolError("exec is denied (security=deny)")
-    ask = effective_ask(overrides.ask or settings.ask, arguments.get("ask"), rules.ask)
+    ask: Ask = strictest(ASK_LEVELS, overrides.ask or settings.ask, arguments.get("ask"), rules.ask)
     return CommandPolicy(host=host, security=security, ask=ask)
 
 

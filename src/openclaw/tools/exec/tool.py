@@ -19,17 +19,17 @@ from openclaw.tools.arguments import required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.exec.allowlist import RefusedCommand, evaluate, parse, resolve_program
 from openclaw.tools.exec.approvals import Approval, ApprovalRequest, ApprovalRules, Approvals, Decision
+from openclaw.tools.exec.environment import command_environment, working_directory
 from openclaw.tools.exec.settings import (
     CommandPolicy,
     ExecOverrides,
     ExecSettings,
     Fallback,
     HostRules,
-    command_environment,
     command_policy,
-    working_directory,
 )
 from openclaw.tools.process_registry import ProcessRegistry, ProcessSession
+from openclaw.tools.shell_process import ShellCommand
 
 UPDATE_INTERVAL_S = 0.25
 LINGER_S = 0.5
@@ -40,16 +40,6 @@ OUTCOME_CHARS = 2000
 """Characters from the end of the output that the session is told; ``process log`` shows the rest."""
 COMMAND_CHARS = 300
 """Characters of the command in notes to the session."""
-
-
-class ShellCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command with everything that is needed to start it."""
-
-    command: str
-    cwd: str
-    env: Mapping[str, str]
-    use_pty: bool
-    timeout: float | None
 
 
 class NeedsApproval(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,11 +118,9 @@ class ExecTool:
         if timeout is None or timeout <= 0:
             timeout = self._settings.timeout_sec
         wanted = ShellCommand(
-            command=text,
+            text=text,
             cwd=cwd,
-            env=command_environment(
-                {**context.env, **os.environ}, arguments.get("env") or {}, self._settings.path_prepend
-            ),
+            env=command_environment(os.environ, context.env, arguments.get("env") or {}, self._settings.path_prepend),
             use_pty=bool(arguments.get("pty")),
             timeout=min(timeout, MAX_TIMEOUT_S) or None,
         )
@@ -144,10 +132,9 @@ class ExecTool:
         try:
             await self._watch(session, self._window(arguments), context)
         except asyncio.CancelledError:
-            if not session.backgrounded:
-                await self._processes.stop(session)
+            await self._processes.stop(session)
             raise
-        if session.ended.is_set() and not session.backgrounded:
+        if session.ended.is_set():
             # A long output takes a while to clean up, so that happens in a thread.
             return completed(session, warning, await asyncio.to_thread(printed, session))
         notify = context.notify if self._settings.notify_on_exit else None
@@ -164,7 +151,7 @@ class ExecTool:
         if policy.security == "full" and policy.ask != "always":
             return command
         verdict = evaluate(
-            command.command,
+            command.text,
             allowlist=[*self._settings.allowlist, *rules.allowlist],
             safe_bins=self._settings.safe_bins,
             search_path=command.env.get("PATH", os.defpath),
@@ -181,7 +168,7 @@ class ExecTool:
             )
         if isinstance(verdict, RefusedCommand):
             raise ToolError(f"exec is denied (security=allowlist): {verdict.reason}")
-        return msgspec.structs.replace(command, command=verdict.command)
+        return msgspec.structs.replace(command, text=verdict.command)
 
     async def _ask(self, asked: NeedsApproval, context: ToolContext, warning: str) -> ToolResult:
         """Asks a person and returns at once: an answer may take minutes, and the conversation goes on meanwhile."""
@@ -190,7 +177,7 @@ class ExecTool:
             why = f": {asked.refused}" if asked.refused else ""
             raise ToolError(f"exec needs an approval (ask={policy.ask}), but nobody can be asked here{why}")
         request = ApprovalRequest(
-            command=command.command,
+            command=command.text,
             cwd=command.cwd,
             host=policy.host,
             security=policy.security,
@@ -216,7 +203,7 @@ class ExecTool:
             "approvalSlug": approval.slug,
             "expiresAtMs": approval.expires_at_ms,
             "host": policy.host,
-            "command": command.command,
+            "command": command.text,
             "cwd": command.cwd,
         }
         return text_result(text, details)
@@ -242,7 +229,7 @@ class ExecTool:
         context: ToolContext,
     ) -> None:
         """A refusal is noted for the session's next turn; the end of the command begins a turn."""
-        shown = " ".join(asked.command.command.split())[:COMMAND_CHARS]
+        shown = " ".join(asked.command.text.split())[:COMMAND_CHARS]
 
         def note(text: str) -> None:
             if context.notify is not None:
@@ -252,7 +239,7 @@ class ExecTool:
             note(f"Exec denied (gateway id={approval.id}, {reason}): {shown}")
             return
         if decision == "allow-always" and self._rules is not None and asked.programs:
-            await self._rules.allow_always(context.agent_id, list(asked.programs), asked.command.command)
+            await self._rules.allow_always(context.agent_id, list(asked.programs), asked.command.text)
         # Written before the command begins, so that a restart reports it as interrupted and not as never run.
         await approvals.keep(approval, "running")
         try:
@@ -275,16 +262,9 @@ class ExecTool:
         warning = ""
         for attempt_pty in (True, False) if command.use_pty else (False,):
             try:
-                session = await self._processes.start(
-                    command.command,
-                    scope=agent_id,
-                    cwd=command.cwd,
-                    env=command.env,
-                    use_pty=attempt_pty,
-                    timeout=command.timeout,
-                    max_output_chars=self._settings.max_output_chars,
-                )
-                return session, warning
+                attempt = msgspec.structs.replace(command, use_pty=attempt_pty)
+                limit = self._settings.max_output_chars
+                return await self._processes.start(attempt, scope=agent_id, max_output_chars=limit), warning
             except OSError as error:
                 if not attempt_pty:
                     raise ToolError(f"The command could not be started: {error}") from None
@@ -325,7 +305,7 @@ class ExecTool:
 
 def _programs(command: ShellCommand) -> tuple[str, ...]:
     """The files behind all programs of a plain command. Empty if only a shell can understand the command."""
-    segments = parse(command.command)
+    segments = parse(command.text)
     if isinstance(segments, RefusedCommand):
         return ()
     path = command.env.get("PATH", os.defpath)
@@ -341,7 +321,7 @@ def completed(session: ProcessSession, warning: str, output: str) -> ToolResult:
         "status": "completed",
         "exitCode": session.process.exit_code,
         "durationMs": (session.ended_at or session.started_at) - session.started_at,
-        "cwd": session.cwd,
+        "cwd": session.command.cwd,
     }
     if session.output.truncated:
         details |= {"truncated": True, "totalBytes": session.output.total_bytes}
@@ -360,7 +340,7 @@ def printed(session: ProcessSession) -> str:
 def failure(session: ProcessSession) -> str | None:
     """A sentence that says why the command failed, or None if it did not."""
     if session.timed_out:
-        return f"Command timed out after {session.timeout:g} seconds"
+        return f"Command timed out after {session.command.timeout:g} seconds"
     if session.exit_signal:
         return f"Command aborted by signal {session.exit_signal}"
     if session.process.exit_code is None:
@@ -385,5 +365,5 @@ def _running_details(session: ProcessSession) -> dict[str, Any]:
         "sessionId": session.id,
         "pid": session.pid,
         "startedAt": session.started_at,
-        "cwd": session.cwd,
+        "cwd": session.command.cwd,
     }

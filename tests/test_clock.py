@@ -1,6 +1,6 @@
 import pytest
 
-from openclaw.config.durations import duration_ms
+from openclaw.clock import duration_ms
 
 
 @pytest.mark.parametrize(

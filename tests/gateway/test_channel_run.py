@@ -4,33 +4,56 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from openclaw.agent.recorder import RunResult
+from openclaw.config.schema import Config
+from openclaw.config.schema.messages import Session, TypingMode
 from openclaw.events import AssistantEnded, AssistantStarted, Event, Silent, TextDelta, ThinkingDelta, ToolStarted
+from openclaw.gateway.channel_run import TTL_S, ChannelRun
+from openclaw.gateway.channel_services import ChannelServices
 from openclaw.messages import AssistantMessage
-from openclaw.outbound.typing import TTL_S, Typing, TypingMode
+from openclaw.runs.queue import RunRecord
+from openclaw.storage.base import LedgerRow
 from tests.support.clock import HeldClock
 
 
 class Sign:
+    """A run on a channel, and what the channel is told to show."""
+
     def __init__(self, mode: TypingMode) -> None:
         self.clock = HeldClock()
         self.shown: list[bool] = []
-        self.typing = Typing(self.clock, self.show, mode=mode, interval_s=6)
+        self.woken = 0
+        key, route = "agent:main:main", {"channel": "signal"}
+        row = SimpleNamespace(run_id="r1", agent_id="main", session_key=key, route=route)
+        self.record = RunRecord(cast(LedgerRow, row))
+        config = Config(session=Session(typing_mode=mode, typing_interval_seconds=6))
+        channels, delivery = SimpleNamespace(typing=self.show), SimpleNamespace(wake=self.wake)
+        services = SimpleNamespace(clock=self.clock, channels=channels, delivery=delivery)
+        self.run = ChannelRun(self.record, cast(ChannelServices, services), config)
 
-    async def show(self, on: bool) -> None:
+    async def show(self, channel: str, route: Any, on: bool) -> None:
         self.shown.append(on)
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def finish(self, *, said: str = "Hello") -> None:
+        self.record.end("ok", 0, result=RunResult(outcome="ok", texts=[said] if said else []))
+        self.run.finished()
 
     async def settle(self) -> None:
         for _ in range(5):
             await asyncio.sleep(0)
 
     async def after(self, *events: Event) -> list[bool]:
-        self.typing.started()
+        self.run.started()
         for event in events:
-            self.typing.event(event)
+            self.run.event(event)
         await self.settle()
         return self.shown
 
@@ -57,7 +80,7 @@ TOOL = ToolStarted("c1", "read", {})
 async def test_the_sign_starts_as_the_mode_says(mode: TypingMode, events: list[Any], shows: bool) -> None:
     sign = Sign(mode)
     assert bool(await sign.after(*events)) is shows
-    sign.typing.ended(reply_follows=True)
+    sign.finish()
 
 
 async def test_the_sign_is_refreshed_and_goes_out_when_the_run_gives_no_sign_of_life() -> None:
@@ -68,18 +91,26 @@ async def test_the_sign_is_refreshed_and_goes_out_when_the_run_gives_no_sign_of_
         await sign.settle()
     assert sign.shown.count(True) == TTL_S // 6
     assert sign.shown[-1] is False
-    sign.typing.event(TOOL)
+    sign.run.event(TOOL)
     await sign.settle()
     assert sign.shown[-1] is True
-    sign.typing.ended(reply_follows=True)
+    sign.finish()
 
 
-@pytest.mark.parametrize(("reply_follows", "taken_down"), [(True, False), (False, True)])
-async def test_the_end_of_the_run_is_the_end_of_the_sign(reply_follows: bool, taken_down: bool) -> None:
+@pytest.mark.parametrize(
+    ("end", "taken_down"),
+    [
+        (lambda sign: sign.finish(), False),
+        (lambda sign: sign.finish(said=""), True),
+        (lambda sign: sign.run.absorbed("r2"), False),
+        (lambda sign: sign.run.aborted("stop"), True),
+    ],
+)
+async def test_the_end_of_the_run_is_the_end_of_the_sign(end: Callable[[Sign], None], taken_down: bool) -> None:
     sign = Sign("instant")
     await sign.after()
-    sign.typing.ended(reply_follows=reply_follows)
-    late: list[Callable[[], None]] = [sign.typing.started, lambda: sign.typing.event(TOOL)]
+    end(sign)
+    late: list[Callable[[], None]] = [sign.run.started, lambda: sign.run.event(TOOL)]
     for call in late:
         call()
     sign.clock.advance(60)
@@ -90,6 +121,14 @@ async def test_the_end_of_the_run_is_the_end_of_the_sign(reply_follows: bool, ta
 async def test_a_sign_that_was_never_shown_is_not_taken_down() -> None:
     sign = Sign("message")
     await sign.after(START, THOUGHT)
-    sign.typing.ended(reply_follows=False)
+    sign.finish(said="")
     await sign.settle()
     assert sign.shown == []
+
+
+async def test_the_end_of_the_run_wakes_the_delivery() -> None:
+    sign = Sign("never")
+    await sign.after(START, TEXT)
+    assert sign.woken == 0
+    sign.finish()
+    assert sign.woken == 1

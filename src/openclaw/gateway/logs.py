@@ -16,9 +16,10 @@ import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from openclaw import redact
+from openclaw.config.schema.system import Logging
 from openclaw.paths import make_private_dir
 
 KEEP_DAYS = 7
@@ -38,23 +39,6 @@ LEVELS = {
 _NAMES = {logging.CRITICAL: "fatal", logging.WARNING: "warn", TRACE: "trace"}
 DAILY_NAME = re.compile(r"openclaw-(\d{4}-\d{2}-\d{2})\.log(\.1)?")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-class LogSettings(Protocol):
-    """The part of the configuration that concerns logs."""
-
-    @property
-    def level(self) -> str: ...
-    @property
-    def file(self) -> str | None: ...
-    @property
-    def console_level(self) -> str | None: ...
-    @property
-    def console_style(self) -> str: ...
-    @property
-    def redact_sensitive(self) -> str: ...
-    @property
-    def redact_patterns(self) -> list[str] | None: ...
 
 
 def log_path(state_dir: str | Path, file: str | None, at: float | None = None) -> Path:
@@ -114,8 +98,13 @@ class DailyFile(logging.Handler):
             path = log_path(self._state_dir, self._file, record.created)
             if self._fd < 0 or path != self._path or self._size > MAX_FILE_BYTES:
                 self._open(path)
-            lines = [as_json(_lost_lines(self._lost, record))] if self._lost else []
-            data = "\n".join([*lines, as_json(record), ""]).encode("utf-8", "backslashreplace")
+            lines = [as_json(record), ""]
+            if self._lost:
+                text = f"{self._lost} lines could not be written to this file"
+                lost = logging.LogRecord("openclaw.logs", logging.WARNING, __file__, 0, text, None, None)
+                lost.created = record.created
+                lines.insert(0, as_json(lost))
+            data = "\n".join(lines).encode("utf-8", "backslashreplace")
             data = b"\n" + data if self._torn else data
             written = os.write(self._fd, data)
         except (OSError, ValueError):
@@ -143,13 +132,6 @@ class DailyFile(logging.Handler):
     def close(self) -> None:
         self.close_file()
         super().close()
-
-
-def _lost_lines(count: int, before: logging.LogRecord) -> logging.LogRecord:
-    text = f"{count} lines could not be written to this file"
-    lost = logging.LogRecord("openclaw.logs", logging.WARNING, __file__, 0, text, None, None)
-    lost.created, lost.msecs = before.created, before.msecs
-    return lost
 
 
 def prune(folder: Path, *, today: str) -> None:
@@ -232,7 +214,7 @@ class Logs:
 
     @classmethod
     def start(
-        cls, state_dir: str, settings: LogSettings, *, console: TextIO | None = sys.stderr, verbose: bool = False
+        cls, state_dir: str, settings: Logging, *, console: TextIO | None = sys.stderr, verbose: bool = False
     ) -> Logs:
         """Begins to log. ``verbose`` shows more on the console and changes nothing in the file."""
         redact.configure(settings.redact_patterns, enabled=settings.redact_sensitive != "off")

@@ -1,4 +1,4 @@
-"""The time stamp in front of a message, and how views take wrappers off again."""
+"""What the Gateway puts before a person's words in a prompt, and how views take it off again."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from openclaw import logs as module
 from openclaw import redact
-from openclaw.config.schema import Logging
-from openclaw.logs import BoundedQueue, DailyFile, Logs, log_path, prune
+from openclaw.config.schema.system import Logging
+from openclaw.gateway import logs as module
+from openclaw.gateway.logs import BoundedQueue, DailyFile, Logs, log_path, prune
 
 
 @pytest.fixture(autouse=True)

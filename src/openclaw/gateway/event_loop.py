@@ -1,9 +1,12 @@
-"""Spreads work that arrives together over several passes of the event loop."""
+"""The event loop: work that arrives together is spread over several passes of it, and its lag is measured."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+
+from openclaw.clock import Clock
+from openclaw.gateway.metrics import Histogram
 
 MOST_PER_PASS = 8
 
@@ -45,3 +48,38 @@ class LoopFairness:
         if self._in_line:
             # The next pass begins after the tasks of this one have run.
             self._loop.call_soon(self._next_pass)
+
+
+INTERVAL_S = 0.05
+WINDOW = 1200
+"""The number of samples for the percentiles: one minute."""
+LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+class LoopLag:
+    """Measures how late the event loop wakes a task that sleeps."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._recent: deque[float] = deque(maxlen=WINDOW)
+        self.histogram = Histogram(LAG_SECONDS)
+        """All samples since the start, in seconds."""
+        self.worst = 0.0
+
+    async def watch(self) -> None:
+        while True:
+            due = self._clock.monotonic() + INTERVAL_S
+            await self._clock.sleep(INTERVAL_S)
+            self.note(max(0.0, self._clock.monotonic() - due))
+
+    def note(self, lag_s: float) -> None:
+        self._recent.append(lag_s)
+        self.histogram.add(lag_s)
+        self.worst = max(self.worst, lag_s)
+
+    def percentile(self, share: float) -> float:
+        """The percentile of the last minute in seconds; 0 without samples."""
+        if not self._recent:
+            return 0.0
+        ordered = sorted(self._recent)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.tools.shell import CommandOutput, clean
+from openclaw.tools.shell_process import CommandOutput, clean
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from openclaw.clock import Clock
 
 PTY_COLUMNS, PTY_ROWS = 120, 30
@@ -40,6 +42,16 @@ _JUNK = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufff9-\ufffb\ufffe\ufff
 
 Members = dict[int, int]
 """Start times by pid. They tell a process from a later one with the same pid."""
+
+
+class ShellCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """A command with everything that is needed to start it."""
+
+    text: str
+    cwd: str
+    env: Mapping[str, str]
+    use_pty: bool
+    timeout: float | None
 
 
 class Spawned(NamedTuple):
@@ -77,10 +89,8 @@ class ShellProcess:
         self._loop.add_reader(spawned.output_fd, self._on_output)
 
     @classmethod
-    async def start(
-        cls, command: str, *, cwd: str, env: Mapping[str, str], use_pty: bool, output: CommandOutput, clock: Clock
-    ) -> ShellProcess:
-        spawning = asyncio.ensure_future(asyncio.to_thread(spawn, command, cwd, env, use_pty))
+    async def start(cls, command: ShellCommand, output: CommandOutput, clock: Clock) -> ShellProcess:
+        spawning = asyncio.ensure_future(asyncio.to_thread(spawn, command))
         try:
             return cls(await asyncio.shield(spawning), output, clock)
         except (asyncio.CancelledError, OSError):
@@ -176,10 +186,14 @@ class ShellProcess:
         self._output_fd = None
 
 
-def spawn(command: str, cwd: str, env: Mapping[str, str], use_pty: bool) -> Spawned:
+def spawn(command: ShellCommand) -> Spawned:
     """Starts the command. Blocks. Output and errors share one pipe, so that they keep their order."""
-    argv = [find_shell(os.environ.get("SHELL", "")), "-c", command]
-    return _spawn_on_terminal(argv, cwd, env) if use_pty else _spawn_on_pipes(argv, cwd, env)
+    # The user's shell if it understands POSIX syntax, otherwise bash, otherwise sh.
+    shell = os.environ.get("SHELL", "")
+    if not shell or Path(shell).name in ("fish", "nologin", "false") or not os.access(shell, os.X_OK):
+        shell = shutil.which("bash") or "/bin/sh"
+    start = _spawn_on_terminal if command.use_pty else _spawn_on_pipes
+    return start([shell, "-c", command.text], command.cwd, command.env)
 
 
 def _spawn_on_pipes(argv: list[str], cwd: str, env: Mapping[str, str]) -> Spawned:
@@ -219,13 +233,6 @@ def _spawn_on_terminal(argv: list[str], cwd: str, env: Mapping[str, str]) -> Spa
         )
         on_error.pop_all()
         return Spawned(child, master, input_fd, is_pty=True)
-
-
-def find_shell(preferred: str) -> str:
-    """The user's shell if it understands POSIX syntax, otherwise bash, otherwise sh."""
-    if preferred and Path(preferred).name not in ("fish", "nologin", "false") and os.access(preferred, os.X_OK):
-        return preferred
-    return shutil.which("bash") or "/bin/sh"
 
 
 def watch_exit(loop: asyncio.AbstractEventLoop, child: subprocess.Popen[bytes], exited: Callable[[int], None]) -> None:
