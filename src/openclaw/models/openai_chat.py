@@ -184,26 +184,11 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-<<<<<<< HEAD
-def _reasoning_detail(call: ToolCall) -> Any:
-    """Encrypted reasoning that some routers attach to a call and want back."""
-    if call.thought_signature is None:
-        return None
-    try:
-        return msgspec.json.decode(call.thought_signature)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-
-
 def _mark_for_cache(messages: list[dict[str, Any]], turn_facts: str) -> None:
     """Sets Anthropic's cache markers on text parts, for Anthropic's models behind OpenRouter.
 
     The turn facts are not cached, so they get a part of their own behind the marker.
     """
-=======
-def _mark_for_cache(messages: list[dict[str, Any]]) -> None:
-    """Sets Anthropic's cache markers on text parts, for Anthropic's models behind OpenRouter."""
->>>>>>> main
     last = next((message for message in reversed(messages) if message["role"] == "user"), None)
     for message in (messages[0], last):
         if message is None or message["role"] not in ("system", "developer", "user"):

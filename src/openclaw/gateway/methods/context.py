@@ -67,6 +67,7 @@ async def get(call: MethodCall) -> Any:
         view["request"] = {
             "system": rebuilt.system,
             "systemSuffix": rebuilt.record.suffix,
+            "turnFacts": rebuilt.record.facts,
             "messages": [sent.message for sent in rebuilt.messages],
             "tools": rebuilt.tools,
         }
@@ -127,19 +128,6 @@ def _view(rebuilt: RebuiltRequest) -> dict[str, Any]:
     }
 
 
-<<<<<<< HEAD
-def _request(rebuilt: RebuiltRequest) -> dict[str, Any]:
-    return {
-        "system": rebuilt.system,
-        "systemSuffix": rebuilt.record.suffix,
-        "turnFacts": rebuilt.record.facts,
-        "messages": [sent.message for sent in rebuilt.messages],
-        "tools": rebuilt.tools,
-    }
-
-
-=======
->>>>>>> main
 class ContextDiff(Params):
     key: NonEmpty = "main"
     a: NonEmpty | None = None

@@ -29,11 +29,8 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text
-<<<<<<< HEAD
 from openclaw.models.convert import with_turn_facts
-=======
 from openclaw.models.cost import priced_usage
->>>>>>> main
 from openclaw.models.local.install import INSTALL_COMMAND, weights_path
 
 IDLE_S = 600.0
