@@ -21,7 +21,7 @@ US, ANN = "+15550000001", "+15550000042"
 TURNS = 20
 LEVELS = ("high", "off", "low", "medium")
 BOUND = "claude-opus-5-5"
-FACTS = r"<openclaw-facts>\nOpenClaw adds"
+FACTS = r"<openclaw-facts>\nAdded by"
 """How the facts of a turn begin in JSON text."""
 
 

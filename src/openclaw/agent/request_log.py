@@ -30,7 +30,7 @@ from openclaw.messages import (
 from openclaw.models.base import Model, ModelRequest
 from openclaw.models.convert import facts_place
 from openclaw.models.thinking import binds_thinking
-from openclaw.sessions.tree import message_of
+from openclaw.sessions.tree import is_notice, message_of
 from openclaw.storage.base import BlobStore, Context, Transcript
 from openclaw.text import clipped
 
@@ -322,12 +322,15 @@ async def _blob(digest: str, blobs: BlobStore, what: str, missing: list[str]) ->
 async def _entries(
     span: EntrySpan, transcript: Transcript | None, parents: dict[str, tuple[str | None, str]], missing: list[str]
 ) -> list[SentMessage]:
-    found: list[SentMessage] = []
+    held: list[SentMessage] = []
     for entry_id in reversed(span_ids(span, parents)):
         entry = await transcript.entry(entry_id) if transcript else None
         message = message_of(entry.type, entry.raw) if entry else None
         if message is not None:
-            found.append(SentMessage(message=message, entry_id=entry_id))
+            held.append(SentMessage(message=message, entry_id=entry_id))
+    # Earlier versions sent the Gateway's own notices too.
+    said = [sent for sent in held if not is_notice(sent.entry_id, sent.message)]
+    found = held if len(held) == span.count else said
     if len(found) != span.count:
         missing.append(f"{span.count - len(found)} messages" if len(found) < span.count else "the exact messages")
     return found
@@ -522,6 +525,7 @@ class PhraseSearch:
         if entry_id not in self._seen:
             entry = await transcript.entry(entry_id)
             message = message_of(entry.type, entry.raw) if entry else None
+            message = None if message is not None and is_notice(entry_id, message) else message
             holds = message is not None and self._phrase in words_of(message).casefold()
             self._seen[entry_id] = role_of(message) if message is not None and holds else None
         return self._seen[entry_id]

@@ -207,7 +207,7 @@ def test_time_is_given_in_utc_and_in_the_persons_zone(zone: str | None, style: s
             {"entry": {"lastChannel": "telegram"}, "source": "webchat"},
             "Runtime: model=mock/m-1 | channel=webchat | capabilities=none | thinking=low",
         ),
-        ({"entry": {"reasoningLevel": "on"}}, "Reasoning: on (shown only when on or stream; /reasoning changes it)"),
+        ({"entry": {"reasoningLevel": "on"}}, "Reasoning: on (/reasoning changes it)"),
     ],
 )
 def test_the_turn_facts_name_model_channel_and_levels(more: dict[str, Any], line: str) -> None:

@@ -175,10 +175,10 @@ def turn_facts(
     reasoning = body.reasoning or entry.get("reasoningLevel") or "off"
     lines = [
         FACTS_BEGIN,
-        "OpenClaw adds this to the request; nobody wrote it in the chat.",
+        "Added by OpenClaw; nobody wrote this in the chat.",
         *_time(config.agents.defaults.user_timezone, config.agents.defaults.time_format, now_ms),
         f"Runtime: {' | '.join(runtime)}",
-        f"Reasoning: {reasoning} (shown only when on or stream; /reasoning changes it)",
+        f"Reasoning: {reasoning} (/reasoning changes it)",
         FACTS_END,
     ]
     return "\n".join(lines)
