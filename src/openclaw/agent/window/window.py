@@ -106,6 +106,8 @@ class PromptWindow:
         """The estimated tokens of the messages in the last prompt."""
         self._pruning = pruning
         self.pruner: Pruner | None = None
+        self._pruned: dict[str, tuple[Message, ToolResultMessage]] = {}
+        """What was pruned on this branch so far. See ``Pruner``."""
         self._all, self._shown = GrowingSum(), GrowingSum()
         """The sums of all messages, and of the messages that are left after pruning."""
         self.shortened = 0
@@ -124,6 +126,7 @@ class PromptWindow:
     def use_cache(self, branch_cache: dict[Any, Any]) -> None:
         """Goes on with the sums of an earlier run of the same branch."""
         self._all, self._shown = branch_cache.setdefault("tokens", (self._all, self._shown))
+        self._pruned = branch_cache.setdefault(("pruned", self._model.ref, self._model.context_window), self._pruned)
 
     def recall(self, messages: Sequence[Message], since_ms: int) -> None:
         """Learns from the provider's last count after ``since_ms`` in messages that an earlier process had sent."""
@@ -134,7 +137,7 @@ class PromptWindow:
         """Decides from the messages before the run whether the provider's cache can expire, and so what is pruned."""
         if is_pruned(self._pruning, self._model):
             settings = effective(self._pruning, self._model)
-            self.pruner = Pruner(settings, self._model, cache_filled_at(messages, self._model))
+            self.pruner = Pruner(settings, self._model, cache_filled_at(messages, self._model), self._pruned)
 
     def fits(self, messages: list[Message]) -> bool:
         """Whether these messages can be sent as they are."""
