@@ -37,6 +37,7 @@ from openclaw.events import (
     Unsaid,
 )
 from openclaw.messages import (
+    INTERNAL,
     AssistantMessage,
     ImageBlock,
     Message,
@@ -49,6 +50,7 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.cost import added
+from openclaw.models.fallback import ModelFailure
 from openclaw.outbound.usage_text import with_footer
 from openclaw.outbound.visible import speech_of
 from openclaw.storage import faults
@@ -198,7 +200,8 @@ class Recorder:
             notes = self._runtime.notes.drain(row.session_key)
             text = "\n".join([*notes, "", prompt]) if notes else prompt
             blocks = [TextBlock(text=text), *self._images]
-            message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms())
+            source = INTERNAL if row.body.internal else None
+            message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms(), provenance=source)
             message = await with_pictures(message, prepared, row.source)
             faults.point("user.before")
             await self.append(message, after=entries)
@@ -222,8 +225,16 @@ class Recorder:
         asked = await self._close_open_calls(context.messages)
         return None if asked is None else result_of(asked)
 
-    def _model_notes(self, prepared: Prepared) -> dict[str, dict[str, Any]]:
-        """The entries that name a new model or thinking level. Other readers of these files expect them."""
+    async def note_model(self, prepared: Prepared) -> None:
+        """Stores that another model goes on in the middle of the run."""
+        if notes := self._model_notes(prepared, f" {self.step}"):
+            await self._add(notes)
+
+    def _model_notes(self, prepared: Prepared, number: str = "") -> dict[str, dict[str, Any]]:
+        """The entries that name a new model or thinking level. Other readers of these files expect them.
+
+        ``number`` tells the entries of several models in one run apart.
+        """
         context, model, run_id = self.transcript.context(), prepared.model, self._row.run_id
         notes: dict[str, dict[str, Any]] = {}
         if context.model != (model.provider, model.id):
@@ -234,11 +245,15 @@ class Recorder:
                 "modelId": model.id,
             }
             change = {"type": "model_change", "provider": model.provider, "modelId": model.id}
-            notes[entry_id(run_id, "model")] = change
-            notes[entry_id(run_id, "snapshot")] = {"type": "custom", "customType": "model-snapshot", "data": data}
+            notes[entry_id(run_id, f"model{number}")] = change
+            notes[entry_id(run_id, f"snapshot{number}")] = {
+                "type": "custom",
+                "customType": "model-snapshot",
+                "data": data,
+            }
         if len(self.transcript) + len(notes) <= 2 or context.thinking_level != prepared.thinking:
             level = {"type": "thinking_level_change", "thinkingLevel": prepared.thinking}
-            notes[entry_id(run_id, "thinking")] = level
+            notes[entry_id(run_id, f"thinking{number}")] = level
         return notes
 
     async def _note_missed_ends(self, messages: list[Message]) -> None:
@@ -344,13 +359,7 @@ class Recorder:
 
     async def _store_continuation(self, message: UserMessage) -> None:
         """Stores a request to go on. The model reads it in later turns too; nobody else sees it."""
-        fields = {
-            "type": "custom_message",
-            "customType": "continuation",
-            "content": user_text(message),
-            "display": False,
-        }
-        await self._add({entry_id(self._row.run_id, f"continue {self.step}"): fields})
+        await self._add({entry_id(self._row.run_id, f"continue {self.step}"): _hidden("continuation", message)})
         self.log.skip()
 
     async def _store_result(self, event: ToolEnded) -> ToolEnded:
@@ -389,7 +398,10 @@ class Recorder:
         ``own_id``: the run id under which a steered message was accepted. Its entry gets an id of that run.
         """
         name = entry_id(self._row.run_id, self.step) if own_id is None else entry_id(own_id, 0)
-        await self._add({**(after or {}), name: {"type": "message", "message": message}})
+        entry: dict[str, Any] = {"type": "message", "message": message}
+        if isinstance(message, UserMessage) and message.internal:
+            entry = _hidden("internal", message)
+        await self._add({**(after or {}), name: entry})
         self.log.name(message, name)
         if own_id is None:
             self.step += 1
@@ -409,6 +421,11 @@ class Recorder:
     async def _pause(self, seconds: float) -> None:
         with self._abort.waiting():
             await self._runtime.clock.sleep(seconds)
+
+
+def _hidden(kind: str, message: UserMessage) -> dict[str, Any]:
+    """The entry of a text that the model reads and no client shows."""
+    return {"type": "custom_message", "customType": kind, "content": user_text(message), "display": False}
 
 
 NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."
@@ -445,6 +462,10 @@ class RunResult(msgspec.Struct, kw_only=True):
     request: Any = None
     """The record of what the model was sent, as ``request_log`` makes it."""
     duration_ms: int = 0
+    failure: Any = None
+    """The ``ModelError`` that ended the run. None: it ended otherwise, or ``error`` has its own words."""
+    failures: list[ModelFailure] = []
+    """The failures of models and keys after which the run went on, oldest first."""
     taken_in: bool = False
     """Another run had taken the message in before a restart, and answered it."""
 
@@ -455,6 +476,8 @@ class RunResult(msgspec.Struct, kw_only=True):
             kept["text"] = self.texts[-1]
         if self.model:
             kept["model"] = f"{self.provider}/{self.model}"
+        if self.failures:
+            kept["failures"] = self.failures
         if self.request:
             kept["request"] = self.request
         return kept
