@@ -118,9 +118,18 @@ async def _answer(call: MethodCall, message: Incoming) -> dict[str, Any]:
         if result.stopped is not None:
             return {"ok": True, "aborted": bool(result.stopped), "runIds": result.stopped}
         call.client.finish_after(run_id)
-        gateway.spawn(gateway.pipeline.answer(message, result))
+        gateway.spawn(_answer_after_acknowledgement(call, message, result))
         return {"runId": run_id, "status": "started"}
     raise MethodError("send blocked by session policy")
+
+
+async def _answer_after_acknowledgement(call: MethodCall, message: Incoming, result: Handled) -> None:
+    """Says what a command has to say once the client has read that it was accepted.
+
+    A client that gets both in one piece takes up the answer first, and then waits for an answer for ever.
+    """
+    await call.client.sink.read()
+    await call.gateway.pipeline.answer(message, result)
 
 
 def _ended(submission: Submission) -> bool:
