@@ -172,9 +172,10 @@ async def abort(call: MethodCall) -> Any:
             entry["abortedLastRun"] = True
         return entry
 
-    meant = _meant_runs(call, target.key, params.run_id) if params.run_id is not None else [None]
-    dispatcher = call.gateway.dispatcher
-    stopped = [run_id for one in meant for run_id in dispatcher.abort(target.key, one, AbortReason.RPC)]
+    meant = [params.run_id] if params.run_id is None else _meant_runs(call, target.key, params.run_id)
+    stopped: list[str] = []
+    for run_id in meant:
+        stopped += await call.gateway.dispatcher.abort(target.key, run_id, AbortReason.RPC)
     if stopped:
         # The flag is set at once, because the next message may come before the run has unwound.
         await call.gateway.runtime.sessions.update(target.agent_id, target.key, note_aborted, durable=False)
@@ -193,7 +194,8 @@ def _meant_runs(call: MethodCall, session_key: str, run_id: str) -> list[str]:
         return [run_id]
     client = call.client.client_info
     terminal = client.id == "gateway-client" and client.mode == "ui"
-    return [running.run_id] if terminal else [running.run_id, run_id]
+    # The waiting one goes first. Otherwise it would begin when the other one has stopped.
+    return [running.run_id] if terminal else [run_id, running.run_id]
 
 
 class ChatHistory(Params):
