@@ -17,7 +17,8 @@ from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.budget import check_budget
 from openclaw.agent.spend.spend import BILL
 from openclaw.messages import AssistantMessage, Usage
-from openclaw.models.base import ModelRequest, OnEvent
+from openclaw.models.base import ModelError, ModelRequest, OnEvent
+from openclaw.models.fallback import for_model
 from openclaw.storage.base import Transcript
 
 log = logging.getLogger("openclaw.agents.spend")
@@ -63,7 +64,21 @@ class BilledCalls:
         self._unwritten: list[AssistantMessage] = []
 
     async def ask(self, request: ModelRequest, on_event: OnEvent = lambda event: None) -> AssistantMessage:
-        """Calls the model. Raises ``ModelError`` if the budget is used up."""
+        """Calls the model, or another one if it fails.
+
+        Raises ``ModelError`` if none answers or the budget is used up.
+        """
+        candidates = self._runtime.failover.candidates(self._agent_id, request.model)
+        await candidates.begin()
+        while True:
+            try:
+                return await self._ask(for_model(request, candidates.current), on_event)
+            except ModelError as error:
+                if await candidates.next_step(error) is None:
+                    raise
+                log.warning("a %s of %s goes on with another key or model: %s", self._purpose, self._session_key, error)
+
+    async def _ask(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
         runtime, agent_id = self._runtime, self._agent_id
         if agent_settings(agent_id, runtime).limited:
             path = Path(self._transcript.path)

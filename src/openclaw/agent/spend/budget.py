@@ -157,4 +157,4 @@ async def check_budget(runtime: Runtime, agent_id: str, session_key: str, transc
     if not any(overridden(row.entry, runtime.clock.now_ms()) for row in family):
         problem = refusal(limits(budget, await spent_so_far(runtime, transcript, family, run)))
         if problem is not None:
-            raise ModelError(problem, kind="billing")
+            raise ModelError(problem, kind="budget")
