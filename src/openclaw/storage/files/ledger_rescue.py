@@ -120,13 +120,7 @@ def _take_over(damaged: Path, new: sqlite3.Connection) -> Rescued:
             try:
                 reader = _Reader(old, table, key)
                 columns = {row[1] for row in new.execute(f"PRAGMA table_info({table})")}
-                for row in reader.rows():
-                    kept = {name: value for name, value in row.items() if name in columns}
-                    marks = ", ".join("?" * len(kept))
-                    statement = f"INSERT OR IGNORE INTO {table} ({', '.join(kept)}) VALUES ({marks})"
-                    rescued.taken[table] = (
-                        rescued.taken.get(table, 0) + new.execute(statement, [*kept.values()]).rowcount
-                    )
+                rescued.taken[table] = sum(_insert(new, table, columns, row) for row in reader.rows())
                 rescued.lost[table] = reader.lost
             finally:
                 new.execute("COMMIT")

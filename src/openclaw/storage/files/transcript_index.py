@@ -244,6 +244,7 @@ def _take_block(index: TranscriptIndex, block: memoryview, start: int, number: i
             index.take_line(number, bytes(block[begin:end]), start + begin)
             if not finished and len(index.warnings) > warned:
                 index.warnings[-1] = f"line {number} was cut short; the next entry starts on a new line"
+                index.damaged.discard(len(index))
         else:
             index.add(envelope, start + begin, end - begin)
         begin = end + 1
