@@ -20,7 +20,7 @@ async def test_a_used_up_budget_stops_every_call_until_an_owner_lifts_it(tmp_pat
     async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
         assert text_of(await client.chat("/budget")) == "💰 Budget\nsessionTokens: 0 of 1"
         assert text_of(await client.chat("hello [[reply:Hi.]]")) == "Hi."
-        refused = await client.chat("hello [[reply:Not said.]]")
+        refused = await client.chat("hello, are you there?")
         assert refused["state"] == "error"
         assert refused["errorMessage"].startswith("This session has used up its budget: ")
         assert len(models.requests) == 1

@@ -28,7 +28,9 @@ from openclaw.messages import (
     decode_message,
 )
 from openclaw.models.base import Model, ModelRequest
-from openclaw.sessions.tree import message_of
+from openclaw.models.convert import facts_place
+from openclaw.models.thinking import binds_thinking
+from openclaw.sessions.tree import is_notice, message_of
 from openclaw.storage.base import BlobStore, Context, Transcript
 from openclaw.text import clipped
 
@@ -39,6 +41,8 @@ LARGEST_INLINE = 4096
 SHOWN = 20
 """The most lines of one difference that are shown."""
 PREVIEW = 80
+TURN_FACTS = "turn facts"
+"""The part of a request that ``ModelRequest.turn_facts`` is."""
 
 
 class EntrySpan(msgspec.Struct, array_like=True, frozen=True):
@@ -71,7 +75,9 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     system: str
     """The digest of the system prompt; empty if it could not be stored."""
     suffix: str = ""
-    """The last lines of the system prompt. They change often and are therefore kept apart from ``system``."""
+    """The session's own lines at the end of the system prompt. Older records have the facts of the turn here."""
+    facts: str = ""
+    """The turn facts, which stand behind the newest message if that is a user's."""
     tools: str = ""
     """The digest of the tools; empty if they could not be stored."""
     model_facts: str = ""
@@ -176,6 +182,7 @@ class RequestLog:
             thinking=request.thinking,
             system=prompt.system_digest,
             suffix=request.system_suffix,
+            facts=request.turn_facts,
             tools=prompt.tools_digest,
             model_facts=prompt.model_digest,
             max_tokens=request.max_tokens,
@@ -230,6 +237,19 @@ class RebuiltRequest(msgspec.Struct, kw_only=True):
     missing: list[str]
     """The parts that no longer exist, in words. If it is empty, the request is exact."""
 
+    @property
+    def thinking(self) -> ThinkingLevel:
+        return self.call.thinking or self.record.thinking
+
+    @property
+    def facts_after(self) -> SentMessage | None:
+        """The message behind which the turn facts stand. None: this call has none."""
+        if not self.record.facts or self.model is None:
+            return None
+        bound = self.model.api == "anthropic-messages" and binds_thinking(self.model, self.thinking)
+        place = facts_place([sent.message for sent in self.messages], stay=bound)
+        return None if place is None else self.messages[place]
+
     def request(self) -> ModelRequest | None:
         """The request as the provider got it; None if a part is missing."""
         if self.model is None or self.missing:
@@ -239,9 +259,10 @@ class RebuiltRequest(msgspec.Struct, kw_only=True):
             model=self.model,
             system=self.system,
             system_suffix=record.suffix,
+            turn_facts=record.facts,
             messages=[sent.message for sent in self.messages],
             tools=self.tools,
-            thinking=self.call.thinking or record.thinking,
+            thinking=self.thinking,
             max_tokens=record.max_tokens,
             temperature=record.temperature,
             session_id=record.session_id,
@@ -301,12 +322,15 @@ async def _blob(digest: str, blobs: BlobStore, what: str, missing: list[str]) ->
 async def _entries(
     span: EntrySpan, transcript: Transcript | None, parents: dict[str, tuple[str | None, str]], missing: list[str]
 ) -> list[SentMessage]:
-    found: list[SentMessage] = []
+    held: list[SentMessage] = []
     for entry_id in reversed(span_ids(span, parents)):
         entry = await transcript.entry(entry_id) if transcript else None
         message = message_of(entry.type, entry.raw) if entry else None
         if message is not None:
-            found.append(SentMessage(message=message, entry_id=entry_id))
+            held.append(SentMessage(message=message, entry_id=entry_id))
+    # Earlier versions sent the Gateway's own notices too.
+    said = [sent for sent in held if not is_notice(sent.entry_id, sent.message)]
+    found = held if len(held) == span.count else said
     if len(found) != span.count:
         missing.append(f"{span.count - len(found)} messages" if len(found) < span.count else "the exact messages")
     return found
@@ -369,7 +393,9 @@ def differences(before: RebuiltRequest, after: RebuiltRequest) -> list[str]:
     if before.system != after.system:
         lines += ["system prompt:", *_text_diff(before.system, after.system)]
     if before.record.suffix != after.record.suffix:
-        lines += ["last lines of the prompt:", *_text_diff(before.record.suffix, after.record.suffix)]
+        lines += ["last lines of the system prompt:", *_text_diff(before.record.suffix, after.record.suffix)]
+    if before.record.facts != after.record.facts:
+        lines += [f"{TURN_FACTS}:", *_text_diff(before.record.facts, after.record.facts)]
     old_tools, new_tools = ({tool.name: tool for tool in each.tools} for each in (before, after))
     for words, names in (
         ("tools added", new_tools.keys() - old_tools.keys()),
@@ -456,7 +482,7 @@ class PhraseSearch:
             if holds and not held:
                 found.append(Sighting(run_id=run.run_id, at=run.at, change="entered", where=holds))
             elif held and not holds and before is not None:
-                why = _why_gone(before.record, run.record)
+                why = _why_gone(before.record, run.record, held)
                 found.append(Sighting(run_id=run.run_id, at=run.at, change="left", where=held, why=why))
             held, before = holds, run
         return found
@@ -471,6 +497,8 @@ class PhraseSearch:
         ]
         if self._phrase in record.suffix.casefold():
             holds.append("system prompt (last lines)")
+        if self._phrase in record.facts.casefold():
+            holds.append(TURN_FACTS)
         for part in record.calls[-1].parts if record.calls else ():
             if isinstance(part, str):
                 if await self._in_blob(part, "summary or changed message"):
@@ -497,6 +525,7 @@ class PhraseSearch:
         if entry_id not in self._seen:
             entry = await transcript.entry(entry_id)
             message = message_of(entry.type, entry.raw) if entry else None
+            message = None if message is not None and is_notice(entry_id, message) else message
             holds = message is not None and self._phrase in words_of(message).casefold()
             self._seen[entry_id] = role_of(message) if message is not None and holds else None
         return self._seen[entry_id]
@@ -517,8 +546,10 @@ def _strings(value: Any) -> list[str]:
     return [text for child in children for text in _strings(child)]
 
 
-def _why_gone(before: RequestRecord, after: RequestRecord) -> str:
-    """Why a phrase that the run before had is no longer in the request."""
+def _why_gone(before: RequestRecord, after: RequestRecord, held: list[str]) -> str:
+    """Why a phrase that the run before had in the parts ``held`` is no longer in the request."""
+    if held == [TURN_FACTS]:
+        return "the facts of the turn had changed"
     if before.session_id != after.session_id:
         return "a new session had begun"
     if after.compaction and after.compaction != before.compaction:

@@ -67,6 +67,7 @@ async def get(call: MethodCall) -> Any:
         view["request"] = {
             "system": rebuilt.system,
             "systemSuffix": rebuilt.record.suffix,
+            "turnFacts": rebuilt.record.facts,
             "messages": [sent.message for sent in rebuilt.messages],
             "tools": rebuilt.tools,
         }
@@ -105,6 +106,11 @@ def _view(rebuilt: RebuiltRequest) -> dict[str, Any]:
             "names": [tool.name for tool in rebuilt.tools],
             "chars": sum(len(msgspec.json.encode(tool.parameters)) for tool in rebuilt.tools),
             "digest": record.tools,
+        },
+        "turnFacts": {
+            "chars": len(record.facts),
+            "after": after.name if (after := rebuilt.facts_after) else None,
+            "text": record.facts,
         },
         "compaction": record.compaction or None,
         "pruned": call.pruned,
