@@ -6,6 +6,7 @@ from the transcripts. This is also done if the answer could not be used.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -69,25 +70,32 @@ class BilledCalls:
         self._unwritten: list[AssistantMessage] = []
         self._candidates: dict[str, Candidates] = {}
         """By the model that is asked for: who answers. One piece of work stays with the model that went on."""
+        self._choosing = asyncio.Lock()
 
     async def ask(self, request: ModelRequest, on_event: OnEvent = lambda event: None) -> AssistantMessage:
         """Calls the model, or another one if it fails.
 
         Raises ``ModelError`` if none answers or the budget is used up.
         """
-        candidates = self._candidates.get(request.model.ref)
-        if candidates is None:
-            candidates = self._runtime.failover.candidates(self._agent_id, request.model)
-            self._candidates[request.model.ref] = candidates
-            await candidates.begin()
+        async with self._choosing:
+            candidates = self._candidates.get(request.model.ref)
+            if candidates is None:
+                candidates = self._runtime.failover.candidates(self._agent_id, request.model)
+                self._candidates[request.model.ref] = candidates
+                await candidates.begin()
         if self._used_up:
             raise ModelError(f"a {self._purpose} may make {self._most_calls} model calls", kind="other")
         while True:
             self.made += 1
+            model = candidates.current
             try:
-                return await self._ask(for_model(request, candidates.current), on_event)
+                return await self._ask(for_model(request, model), on_event)
             except ModelError as error:
-                if await candidates.next_step(error) is None or self._used_up:
+                async with self._choosing:
+                    # Another call at the same time may have gone on to the next model already.
+                    if candidates.current is model and await candidates.next_step(error) is None:
+                        raise
+                if self._used_up:
                     raise
                 log.warning("a %s of %s goes on with another key or model: %s", self._purpose, self._session_key, error)
 
