@@ -261,7 +261,7 @@ class Gateway:
 
     async def _look_at_state(self) -> None:
         for problem in await asyncio.to_thread(self.state_watch.look):
-            log.error("%s", problem)
+            self.repairs.note(problem)
 
     async def _update_search(self) -> None:
         await asyncio.to_thread(self.search.update, self.transcript_folders())
