@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from openclaw.agent.compaction.compaction import (
     STILL_TOO_LARGE,
@@ -22,7 +22,7 @@ from openclaw.agent.compaction.compaction import (
 from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
 from openclaw.agent.hooks import CompactionReason
-from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox, run_loop
+from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox, is_failed, run_loop
 from openclaw.agent.prepare import (
     UNSEEN_SOURCES,
     Prepared,
@@ -116,10 +116,10 @@ class AgentRun:
         result.duration_ms = self._runtime.clock.now_ms() - began
         return result
 
-    async def give_up(self, why: str) -> RunResult:
+    async def give_up(self, why: str, outcome: Literal["error", "aborted"] = "error") -> RunResult:
         """Ends the message without a model call. The transcript says why, unless the answer is already there."""
         await self._open()
-        result = await self._refuse(why)
+        result = await self._refuse(why, outcome)
         await self._recorder.settle()
         result.session_id = self.transcript.session_id
         return result
@@ -187,10 +187,10 @@ class AgentRun:
             prepared = await self._prepare(self._candidates.current)
             await self._recorder.note_model(prepared)
 
-    async def _refuse(self, problem: str) -> RunResult:
+    async def _refuse(self, problem: str, outcome: Literal["error", "aborted"] = "error") -> RunResult:
         """Stores the user's message and ends the run without a model call, e.g. because the model is unknown."""
         found = await self._recorder.begin(None, self._max_continuations)
-        return found or await self._recorder.refuse(problem)
+        return found or await self._recorder.refuse(problem, outcome)
 
     @property
     def _max_continuations(self) -> int:
@@ -264,6 +264,9 @@ class AgentRun:
         prepared.use_cache(context.branch_cache)
         # The loop extends its list itself. The transcript's own list grows with each append.
         messages = list(context.messages)
+        # Attempts that failed are not part of the answer, which may go on where its last part was cut.
+        while messages and is_failed(messages[-1]):
+            messages.pop()
         await prepared.cleaner.prepare(messages)
         recorder.start_loop(prepared, messages)
         speech = partial(SpeechStream, only_final=prepared.prompt.framing)
