@@ -5,6 +5,7 @@ This happens in memory, for one run. The transcript is never changed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
@@ -19,6 +20,7 @@ from openclaw.agent.window.tokens import (
     GrowingSum,
     PromptBudget,
     TokenMeasure,
+    careful_tokens,
     prompt_budget,
     prompt_tokens,
     reported_prompt,
@@ -33,6 +35,7 @@ from openclaw.messages import (
     ToolResultMessage,
     UserBlock,
     UserMessage,
+    user_text,
 )
 from openclaw.models.base import Model
 from openclaw.models.errors import NamedCounts, named_counts
@@ -198,12 +201,16 @@ def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = N
     if (prompt_tokens(messages) if estimated is None else estimated) <= room:
         return Fitted(messages, 0)
     pinned, rest = take_pins(messages)
-    if pinned:
-        # A pin is refused if it does not fit, but then the session may have got a model with a smaller window.
-        pins: list[Message] = [shortened(pinned, room * CHARS_PER_TOKEN // 2)]
-        result = [*pins, *_fit(rest, room - prompt_tokens(pins))]
+    if pinned is None:
+        result = _fit(rest, room)
     else:
-        result = _fit(list(messages), room)
+        # The density of the messages is not that of the pins, which have a size of their own.
+        size = math.ceil(careful_tokens(user_text(pinned)) / budget.density)
+        if size > room // 2:
+            # A pin is refused if it does not fit, but the session may have got a model with a smaller window since.
+            pinned = shortened(pinned, room * CHARS_PER_TOKEN // 2)
+            size = room // 2
+        result = [pinned, *_fit(rest, room - size)]
     kept = {id(message) for message in result}
     return Fitted(result, sum(1 for message in messages if id(message) not in kept))
 
