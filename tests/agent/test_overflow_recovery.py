@@ -15,7 +15,7 @@ import pytest
 
 from openclaw.agent.compaction.pins import Pin, add_pin, pinned_block
 from openclaw.agent.compaction.summary import SYSTEM
-from openclaw.agent.loop import AbortSignal
+from openclaw.agent.loop import AbortSignal, Steered
 from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
 from openclaw.gateway.gateway import Gateway
@@ -32,7 +32,6 @@ from openclaw.models.base import ModelError, ModelRequest, OnEvent
 from openclaw.models.calls import wire_body
 from openclaw.models.convert import NO_RESULT
 from openclaw.models.errors import classify
-from openclaw.runs.queue import RunInbox
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Accept, MessageBody, Transcript, TranscriptRef
 from tests.support.gateway_in_process import gateway_parts
@@ -82,6 +81,9 @@ class Vendor:
         self.pin = "PINNED " + "rule " * chance.choice((0, 10, 400))
         self.density = chance.choice((1.0, 1.0, 1.5, 2.5))
         self.summary = chance.choice(("good", "good", "word", "empty", "long", "error"))
+        self.steered_after = chance.choice((-1, -1, 1, 2))
+        """The call after which one more thing is said; -1: none."""
+        self.steered = ""
         self.calls = 0
         self.made: list[str] = []
         """The ids of the calls of this turn."""
@@ -119,6 +121,7 @@ class Vendor:
     def _check(self, request: ModelRequest, raw: bytes) -> None:
         text = raw.decode()
         assert self.question in text, "the question is lost"
+        assert self.steered in text, "what was said in the middle is lost"
         assert self.pin.strip() in text, "a pin was cut"
         assert NO_RESULT not in text, "a call has lost its result"
         called: set[str] = set()
@@ -161,6 +164,27 @@ class Vendor:
             stop_reason="toolUse" if calls else "stop",
             usage=Usage(input=prompt, output=10, total_tokens=prompt + 10),
         )
+
+
+class Inbox:
+    """A person says one more thing in the middle of some of the turns."""
+
+    def __init__(self, vendor: Vendor) -> None:
+        self._vendor = vendor
+
+    def waiting(self) -> bool:
+        return False
+
+    def steering(self) -> list[Steered]:
+        vendor = self._vendor
+        if vendor.calls != vendor.steered_after or vendor.steered:
+            return []
+        vendor.steered = f"STEERED {vendor.question}"
+        text = TextBlock(text=vendor.steered + " and more" * vendor.chance.choice((1, 500)))
+        return [Steered(UserMessage(content=[text], timestamp=1_800_000_000_000), f"steer-{vendor.question}")]
+
+    def follow_ups(self) -> list[Steered]:
+        return []
 
 
 async def write_history(transcript: Transcript, chance: random.Random, provider: str, pin: Pin) -> None:
@@ -240,7 +264,9 @@ async def run_case(gateway: Gateway, number: int, vendor: Vendor) -> RunResult:
             body=body,
         )
     )
-    run = AgentRun(row, runtime, session_id=session_id, abort=AbortSignal(), inbox=RunInbox(), emit=lambda event: None)
+    run = AgentRun(
+        row, runtime, session_id=session_id, abort=AbortSignal(), inbox=Inbox(vendor), emit=lambda event: None
+    )
     return await run.execute()
 
 

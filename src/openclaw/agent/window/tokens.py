@@ -270,7 +270,9 @@ class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
     def output_room(self, estimated: int) -> int:
         """The tokens that such a prompt leaves for its answer. A little is kept back, because sizes are estimates."""
         left = self.window - self.size_of(estimated)
-        return max(self.output, left - min(left // 8, self.window // 100))
+        if left <= 0:
+            return self.output  # The prompt was made to fit, so that it is smaller than the density says.
+        return max(1, left - min(left // 8, self.window // 100))
 
 
 def prompt_budget(model: Model, overhead: int, measure: TokenMeasure, wanted_output: int | None = None) -> PromptBudget:

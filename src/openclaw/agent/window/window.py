@@ -5,7 +5,6 @@ This happens in memory, for one run. The transcript is never changed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
@@ -204,13 +203,11 @@ def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = N
     if pinned is None:
         result = _fit(rest, room)
     else:
-        # The density of the messages is not that of the pins, which have a size of their own.
-        size = math.ceil(careful_tokens(user_text(pinned)) / budget.density)
-        if size > room // 2:
+        # The pins may be far less dense than the messages, so they are measured by themselves.
+        if careful_tokens(user_text(pinned)) > room * budget.density / 2:
             # A pin is refused if it does not fit, but the session may have got a model with a smaller window since.
             pinned = shortened(pinned, room * CHARS_PER_TOKEN // 2)
-            size = room // 2
-        result = [pinned, *_fit(rest, room - size)]
+        result = [pinned, *_fit(rest, room - min(prompt_tokens([pinned]), room // 2))]
     kept = {id(message) for message in result}
     return Fitted(result, sum(1 for message in messages if id(message) not in kept))
 
