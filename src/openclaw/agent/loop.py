@@ -46,7 +46,7 @@ from openclaw.messages import (
     ToolResultMessage,
     UserMessage,
 )
-from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text, Thinking
+from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text, Thinking
 from openclaw.outbound.reasoning import AnswerText, Piece
 from openclaw.outbound.visible import SpeechStream
 from openclaw.storage.base import AbortReason
@@ -195,7 +195,7 @@ class _Loop:
         refused = False
         while True:
             request = options.request(self._messages)
-            streamed: list[Text | Thinking] = []
+            streamed: list[Text | Thinking | Counted] = []
             part = answer.begin()
             # A continuation goes on where the part before ended. Only a new attempt shows that part again.
             if not answer.parts or attempt or refused:
@@ -234,7 +234,9 @@ class _Loop:
                 options.show(AssistantStarted())
                 return await self._end(self._failed([], "aborted", str(stopped)), answer.speech_so_far())
 
-    async def _ask(self, request: ModelRequest, part: AnswerPart, streamed: list[Text | Thinking]) -> AssistantMessage:
+    async def _ask(
+        self, request: ModelRequest, part: AnswerPart, streamed: list[Text | Thinking | Counted]
+    ) -> AssistantMessage:
         """Returns the whole message. Shows each delta as it arrives and adds it to ``streamed``."""
         options, abort = self._options, self._options.abort
 
@@ -245,6 +247,8 @@ class _Loop:
             elif type(event) is Thinking:
                 streamed.append(event)
                 options.show(ThinkingDelta(event.delta))
+            elif type(event) is Counted:
+                streamed.append(event)
             if abort.reason is not None:
                 # Whoever was shown this event has stopped the run.
                 raise Aborted(abort.reason)
@@ -274,7 +278,7 @@ class _Loop:
 
     def _failed(
         self,
-        streamed: list[Text | Thinking],
+        streamed: list[Text | Thinking | Counted],
         stop_reason: Literal["error", "aborted"],
         why: str,
         partial: AssistantMessage | None = None,
@@ -286,10 +290,13 @@ class _Loop:
             # The calls of a failed message are never run, and calls without results must not be stored.
             content = [block for block in partial.content if not isinstance(block, ToolCall)]
         else:
-            for kind, events in groupby(streamed, type):
+            said = [event for event in streamed if not isinstance(event, Counted)]
+            for kind, events in groupby(said, type):
                 text = "".join(event.delta for event in events)
                 content.append(TextBlock(text=text) if kind is Text else ThinkingBlock(thinking=text))
         base = partial or AssistantMessage(content=[], api=model.api, provider=model.provider, model=model.id)
+        if partial is None and (counted := [event for event in streamed if isinstance(event, Counted)]):
+            base.usage = counted[-1].usage
         return msgspec.structs.replace(
             base,
             content=content,
