@@ -98,9 +98,19 @@ class ToolEnded(msgspec.Struct, frozen=True):
 
 class RetryScheduled(msgspec.Struct, frozen=True):
     attempt: int
-    max_attempts: int
     delay_ms: int
     error: str
+
+
+class ModelSwitched(msgspec.Struct, frozen=True):
+    """From here on another model answers than in the session's last turn. It comes before that model's words."""
+
+    chosen: str
+    """The model that the session or the config chose, as ``provider/model``."""
+    active: str
+    """The model that answers. It is the chosen one if that one is back."""
+    reason: str = ""
+    """Why the chosen one does not answer: the kind of its failure."""
 
 
 class CompactionStarted(msgspec.Struct, frozen=True):
@@ -131,6 +141,8 @@ class RunEnded(msgspec.Struct, frozen=True):
     error: str | None
     messages: list[Message]
     """Everything the loop added, in order."""
+    failure: Any = None
+    """The failed model call that ended the loop, unless ``error`` has its own words for it."""
 
 
 Event: TypeAlias = (
@@ -145,6 +157,7 @@ Event: TypeAlias = (
     | ToolUpdated
     | ToolEnded
     | RetryScheduled
+    | ModelSwitched
     | CompactionStarted
     | CompactionEnded
     | RunEnded

@@ -24,6 +24,8 @@ from openclaw.config.store import Derived
 from openclaw.events import Event
 from openclaw.messages import AssistantMessage, Message, TextBlock, Usage, UserMessage, user_text
 from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent
+from openclaw.models.fallback import Failover
+from openclaw.models.keys import Keys
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.storage.files.session_store import FileSessionStore
@@ -93,6 +95,9 @@ def make_runtime(state_dir: Path, clock: HeldClock, config: dict[str, Any] | Non
         "spending": Spending(),
         "deadlines": Deadlines(),
     }
+    fields["failover"] = Failover(
+        Keys({}, clock=clock), lambda: fields["config"].current, lambda: fields["catalogue"]()
+    )
     return Runtime(**{**fields, **parts})
 
 

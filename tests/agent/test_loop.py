@@ -27,6 +27,7 @@ from openclaw.events import (
 from openclaw.messages import AssistantMessage, Message, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import ModelError, ModelRequest, Text
 from openclaw.models.errors import RetrySettings, next_retry_ms
+from openclaw.models.fallback import NextStep, TryAgain
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from tests.agent.scripted import MODEL, Echo, HeldClock, Script, call, says
 
@@ -56,6 +57,11 @@ def tool_context(call: ToolCall, update: Callable[[ToolResult], None]) -> ToolCo
     )
 
 
+async def retry_only(error: ModelError, attempt: int) -> NextStep:
+    delay = next_retry_ms(error, attempt, FAST)
+    return None if delay is None else TryAgain(delay)
+
+
 def options(script: Script, **more: Any) -> LoopOptions:
     fields: dict[str, Any] = {
         "model": MODEL,
@@ -65,7 +71,7 @@ def options(script: Script, **more: Any) -> LoopOptions:
         "tool_context": tool_context,
         "clock": HeldClock(),
         "abort": AbortSignal(),
-        "retry_delay_ms": lambda attempt, error: next_retry_ms(error, attempt, FAST),
+        "after_failure": retry_only,
     }
     return LoopOptions(**(fields | more))
 

@@ -165,6 +165,7 @@ async def running_gateway(
         processes=unused,
         notes=SessionNotes(clock),
         call_model=unused,
+        failover=unused,
         snapshots=unused,
         approvals=unused,
         approval_rules=unused,

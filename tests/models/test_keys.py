@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from openclaw.config.load import build
-from openclaw.models.base import Model
+from openclaw.models.base import Model, ModelError
 from openclaw.models.keys import (
     Keys,
     KeySource,
@@ -22,6 +23,7 @@ from openclaw.models.keys import (
     is_local_url,
     read_profiles,
 )
+from tests.support.clock import HeldClock
 
 CLAUDE = Model(provider="anthropic", id="m", api="anthropic-messages", base_url="https://api.anthropic.com")
 HOUSE = Model(provider="my-house", id="m", base_url="https://house.test/v1")
@@ -275,3 +277,62 @@ def test_a_source_says_where_not_what() -> None:
 )
 def test_each_provider_has_its_variable(provider: str, names: tuple[str, ...]) -> None:
     assert env_names(provider) == names
+
+
+FIRST = {"type": "api_key", "provider": "anthropic", "key": "first"}
+SECOND = {"type": "api_key", "provider": "anthropic", "key": "second"}
+
+
+async def test_sessions_take_equal_credentials_in_turn_and_keep_theirs(tmp_path: Path) -> None:
+    store_profiles(tmp_path, {"anthropic:a": FIRST, "anthropic:b": SECOND})
+    clock = HeldClock()
+    keys = Keys({}, state_dir=str(tmp_path), clock=clock)
+    found: list[str] = []
+    for session in ("s1", "s2", "s1", "s3", "s2"):
+        clock.advance(1)
+        key = await keys.pick(CLAUDE, config(), "main", session)
+        keys.cooldowns.succeeded(key.credential, "anthropic", clock.now_ms())
+        found.append(f"{session} {key.credential.id[-1]}")
+    assert found == ["s1 a", "s2 b", "s1 a", "s3 b", "s2 b"]
+    await keys.cooldowns.close()
+
+
+async def test_a_credential_that_rests_is_passed_over_and_used_if_all_rest(tmp_path: Path) -> None:
+    store_profiles(
+        tmp_path, {"anthropic:a": FIRST, "anthropic:b": SECOND}, order={"anthropic": ["anthropic:b", "anthropic:a"]}
+    )
+    clock = HeldClock()
+    keys = Keys({}, state_dir=str(tmp_path), clock=clock)
+    for expected in ("anthropic:b", "anthropic:a", "anthropic:b"):
+        key = await keys.pick(CLAUDE, config(), "main", "s")
+        assert key.credential.id == expected
+        error = ModelError("no", kind="auth")
+        keys.cooldowns.failed(key.credential, error, "anthropic", CLAUDE.ref, config().auth.cooldowns)
+        clock.advance(1)
+    await keys.cooldowns.close()
+
+
+async def test_a_key_of_the_environment_gives_way_to_a_stored_one_while_it_rests(tmp_path: Path) -> None:
+    store_profiles(tmp_path, {"anthropic:a": FIRST})
+    environ = {"ANTHROPIC_API_KEY": "env-key"}
+    keys = Keys(environ, state_dir=str(tmp_path), clock=HeldClock())
+    key = await keys.pick(CLAUDE, config(), "main")
+    assert key.credential.id.startswith("anthropic#env-") and "env-key" not in key.credential.id
+    keys.cooldowns.failed(
+        key.credential, ModelError("no", kind="billing"), "anthropic", CLAUDE.ref, config().auth.cooldowns
+    )
+    assert await keys.resolve_key(CLAUDE, config()) == "first"
+    environ["ANTHROPIC_API_KEY"] = "a-new-key"
+    assert await keys.resolve_key(CLAUDE, config()) == "a-new-key", "another key is another credential"
+    await keys.cooldowns.close()
+
+
+async def test_a_chosen_credential_is_used_even_while_it_rests(tmp_path: Path) -> None:
+    store_profiles(tmp_path, {"anthropic:a": FIRST, "anthropic:b": SECOND})
+    keys = Keys({"ANTHROPIC_API_KEY": "env"}, state_dir=str(tmp_path), clock=HeldClock())
+    model = msgspec.structs.replace(CLAUDE, auth_profile="anthropic:b")
+    assert await keys.resolve_key(model, config()) == "second"
+    credential = (await keys.pick(model, config(), "main")).credential
+    keys.cooldowns.failed(credential, ModelError("no", kind="auth"), "anthropic", CLAUDE.ref, config().auth.cooldowns)
+    assert await keys.resolve_key(model, config()) == "second"
+    await keys.cooldowns.close()

@@ -47,6 +47,7 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text, Thinking
+from openclaw.models.fallback import HandOver, NextStep, TryAgain
 from openclaw.outbound.reasoning import AnswerText, Piece
 from openclaw.outbound.visible import SpeechStream
 from openclaw.storage.base import AbortReason
@@ -101,6 +102,11 @@ class NoInbox:
         return []
 
 
+async def _give_up(error: ModelError, attempt: int) -> NextStep:
+    """The default of ``LoopOptions.after_failure``."""
+    return None
+
+
 async def _discard(event: Event) -> None:
     """The default of ``LoopOptions.keep``: nothing is stored."""
 
@@ -123,9 +129,8 @@ class LoopOptions(msgspec.Struct, kw_only=True):
     keep: Callable[[Event], Awaitable[None]] = _discard
     """Gets the events that belong to the conversation. The loop waits until they are stored."""
     inbox: SteeringInbox = NoInbox()
-    retry_delay_ms: Callable[[int, ModelError], int | None] = lambda attempt, error: None
-    """The pause before retry number ``attempt`` (counted from 1). None ends the run."""
-    max_retries: int = 3
+    after_failure: Callable[[ModelError, int], Awaitable[NextStep]] = _give_up
+    """Decides what follows a failed call. The number counts the failures with one key, from 1."""
     on_refusal: Callable[[ModelError], bool] = lambda error: False
     """Called when a provider refuses a request as malformed. True: the next request is different, so ask again."""
     client_tools: frozenset[str] = frozenset()
@@ -148,6 +153,7 @@ class _Loop:
         self._messages = messages
         self._options = options
         self._added: list[Message] = []
+        self._failure: ModelError | None = None
 
     async def run(self) -> RunEnded:
         options, messages = self._options, self._messages
@@ -192,13 +198,13 @@ class _Loop:
         """Gets one assistant message, with retries. Each failed attempt is stored as a message of its own."""
         options = self._options
         attempt = 0
-        refused = False
+        refused = again = False
         while True:
             request = options.request(self._messages)
             streamed: list[Text | Thinking | Counted] = []
             part = answer.begin()
             # A continuation goes on where the part before ended. Only a new attempt shows that part again.
-            if not answer.parts or attempt or refused:
+            if not answer.parts or again:
                 options.show(AssistantStarted())
                 if part.said_before:
                     options.show(TextDelta(part.said_before))
@@ -213,23 +219,33 @@ class _Loop:
                 return await self._finish(message, part, answer)
             # A model that does not exist (404) is not found with a plainer request either.
             malformed = failure.kind == "format" and failure.status != 404
+            again = True
             if malformed and options.on_refusal(failure):
                 refused = True
                 failed = self._failed(streamed, "error", str(failure), failure.partial)
                 await self._end(failed, Unsaid(), continues=True)
-                options.show(RetryScheduled(1, 1, 0, str(failure)))
+                options.show(RetryScheduled(1, 0, str(failure)))
                 continue
             attempt += 1
-            why = REFUSED.format(error=failure) if malformed and refused else str(failure)
-            failed = self._failed(streamed, "error", why, failure.partial)
-            delay = options.retry_delay_ms(attempt, failure) if attempt <= options.max_retries else None
-            if delay is None:
-                return await self._end(failed, answer.speech_so_far())
-            await self._end(failed, Unsaid(), continues=True)
-            options.show(RetryScheduled(attempt, options.max_retries, delay, str(failure)))
+            in_vain = malformed and refused
+            failed = self._failed(
+                streamed, "error", REFUSED.format(error=failure) if in_vain else str(failure), failure.partial
+            )
+            match await options.after_failure(failure, attempt):
+                case None:
+                    self._failure = None if in_vain else failure
+                    return await self._end(failed, answer.speech_so_far())
+                case HandOver():
+                    return await self._end(failed, Unsaid(), continues=True)
+                case TryAgain(delay_ms, other_key):
+                    await self._end(failed, Unsaid(), continues=True)
+                    options.show(RetryScheduled(attempt, delay_ms, str(failure)))
+                    attempt = 0 if other_key else attempt
+            if not delay_ms:
+                continue
             try:
                 with options.abort.waiting():
-                    await options.clock.sleep(delay / 1000)
+                    await options.clock.sleep(delay_ms / 1000)
             except Aborted as stopped:
                 options.show(AssistantStarted())
                 return await self._end(self._failed([], "aborted", str(stopped)), answer.speech_so_far())
@@ -343,7 +359,7 @@ class _Loop:
             self._options.show(TextDelta(piece.text) if type(piece) is AnswerText else ThinkingDelta(piece.text))
 
     def _over(self, outcome: str, error: str | None = None) -> RunEnded:
-        return RunEnded(outcome, error, self._added)
+        return RunEnded(outcome, error, self._added, self._failure)
 
 
 async def call_tool(

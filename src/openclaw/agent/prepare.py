@@ -301,15 +301,17 @@ async def prepare(
     *,
     source: str = "",
     arrived_at: float | None = None,
+    chosen: Model | None = None,
 ) -> Prepared:
     """Decides what one run gives its model. Raises ``ModelError`` if there is no model to ask.
 
+    ``chosen`` is the model to ask. None: the one that the message, the session or the config chooses.
     ``arrived_at`` is the time at which the Gateway got the message, on the event loop's clock. A check of the workspace
     that was made after that time is used again. None: the workspace is checked now.
     """
     config = runtime.config.current
     entry = await runtime.sessions.get(agent_id, session_key) or SessionEntry(sessionId=session_id)
-    chosen = choose_model(entry, config, agent_id, runtime, body.model, body.auth_profile)
+    chosen = chosen or choose_model(entry, config, agent_id, runtime, body.model, body.auth_profile)
     settings = run_settings_of(agent_id, chosen, config, runtime)
     model, params, workspace = settings.model, settings.params, settings.agent.workspace
     wanted = body.thinking or entry.get("thinkingLevel")

@@ -49,6 +49,7 @@ from openclaw.messages import (
     user_text,
 )
 from openclaw.models.cost import added
+from openclaw.models.fallback import ModelFailure
 from openclaw.outbound.usage_text import with_footer
 from openclaw.outbound.visible import speech_of
 from openclaw.storage import faults
@@ -222,8 +223,16 @@ class Recorder:
         asked = await self._close_open_calls(context.messages)
         return None if asked is None else result_of(asked)
 
-    def _model_notes(self, prepared: Prepared) -> dict[str, dict[str, Any]]:
-        """The entries that name a new model or thinking level. Other readers of these files expect them."""
+    async def note_model(self, prepared: Prepared) -> None:
+        """Stores that another model goes on in the middle of the run."""
+        if notes := self._model_notes(prepared, f" {self.step}"):
+            await self._add(notes)
+
+    def _model_notes(self, prepared: Prepared, number: str = "") -> dict[str, dict[str, Any]]:
+        """The entries that name a new model or thinking level. Other readers of these files expect them.
+
+        ``number`` tells the entries of several models in one run apart.
+        """
         context, model, run_id = self.transcript.context(), prepared.model, self._row.run_id
         notes: dict[str, dict[str, Any]] = {}
         if context.model != (model.provider, model.id):
@@ -234,11 +243,15 @@ class Recorder:
                 "modelId": model.id,
             }
             change = {"type": "model_change", "provider": model.provider, "modelId": model.id}
-            notes[entry_id(run_id, "model")] = change
-            notes[entry_id(run_id, "snapshot")] = {"type": "custom", "customType": "model-snapshot", "data": data}
+            notes[entry_id(run_id, f"model{number}")] = change
+            notes[entry_id(run_id, f"snapshot{number}")] = {
+                "type": "custom",
+                "customType": "model-snapshot",
+                "data": data,
+            }
         if len(self.transcript) + len(notes) <= 2 or context.thinking_level != prepared.thinking:
             level = {"type": "thinking_level_change", "thinkingLevel": prepared.thinking}
-            notes[entry_id(run_id, "thinking")] = level
+            notes[entry_id(run_id, f"thinking{number}")] = level
         return notes
 
     async def _note_missed_ends(self, messages: list[Message]) -> None:
@@ -447,6 +460,10 @@ class RunResult(msgspec.Struct, kw_only=True):
     request: Any = None
     """The record of what the model was sent, as ``request_log`` makes it."""
     duration_ms: int = 0
+    failure: Any = None
+    """The ``ModelError`` that ended the run. None: it ended otherwise, or ``error`` has its own words."""
+    failures: list[ModelFailure] = []
+    """The failures of models and keys after which the run went on, oldest first."""
     taken_in: bool = False
     """Another run had taken the message in before a restart, and answered it."""
 
@@ -457,6 +474,8 @@ class RunResult(msgspec.Struct, kw_only=True):
             kept["text"] = self.texts[-1]
         if self.model:
             kept["model"] = f"{self.provider}/{self.model}"
+        if self.failures:
+            kept["failures"] = self.failures
         if self.request:
             kept["request"] = self.request
         return kept

@@ -23,18 +23,19 @@ from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
 from openclaw.agent.hooks import CompactionReason
 from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox, run_loop
-from openclaw.agent.prepare import Prepared, prepare, tool_context
+from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, tool_context
 from openclaw.agent.recorder import Recorder, RunResult, entry_id, open_transcript
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.billed_calls import PaidCalls, RunBill
 from openclaw.agent.spend.budget import Payer
 from openclaw.agent.window.tokens import reported_prompt
 from openclaw.agent.window.window import DoesNotFit
-from openclaw.events import AssistantEnded, Event, Spoken
+from openclaw.events import AssistantEnded, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.messages import AssistantMessage, ImageBlock, Message
-from openclaw.models.base import ModelError, ModelRequest, OnEvent
+from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent
 from openclaw.models.cost import has_price
-from openclaw.models.errors import error_text, next_retry_ms
+from openclaw.models.errors import all_failed_text, error_text
+from openclaw.models.fallback import Candidates, ModelFailure, NextStep, failed_model, models_asked
 from openclaw.outbound.usage_text import usage_footer
 from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
@@ -81,7 +82,10 @@ class AgentRun:
         self._disk = disk
         self._on_model_call = on_model_call
         self.prepared: Prepared | None = None
-        """Set when the run knows its model and prompt."""
+        """Set when the run knows its model and prompt. It is another one when another model goes on."""
+        self._candidates: Candidates
+        self._told: tuple[str, str] | None = None
+        """The chosen model and the one that answers in its place, as the person was told. None: they are the same."""
         self._failure: ModelError | None = None
         """The last error of a model call."""
         self._recorder: Recorder
@@ -132,29 +136,59 @@ class AgentRun:
         """Prepares, begins, answers and accounts."""
         row, runtime, recorder = self._row, self._runtime, self._recorder
         try:
-            prepared = self.prepared = await prepare(
-                runtime,
-                row.agent_id,
-                row.session_key,
-                self._session_id,
-                row.body,
-                source=row.source,
-                arrived_at=self._arrived_at,
-            )
+            prepared = await self._prepare(await self._choose())
         except ModelError as problem:
             return await self._refuse(str(problem))
+        self._told = told_of(prepared.entry)
         if row.attempts == 0 and is_due(runtime, prepared):
             await flush(runtime, recorder.transcript, prepared, self._abort, self._bill)
         result = await recorder.begin(prepared, self._max_continuations)
         if result is None:
-            result = await self._answer(prepared)
+            result, prepared = await self._ask_models(prepared)
         result.provider, result.model = prepared.model.provider, prepared.model.id
-        result.report = prepared.report
+        result.report, result.failures = prepared.report, self._candidates.failures
         result.request = await recorder.log.record(runtime.reports, runtime.blobs)
         await self._account(result, prepared)
-        if result.error and self._failure is not None and result.error == str(self._failure):
-            result.error = error_text(self._failure)
+        failure = result.failure
+        if isinstance(failure, ModelError) and failure.kind != "overflow":
+            asked = models_asked([*result.failures, failed_model(prepared.model, failure)])
+            result.error = all_failed_text(asked, failure) if len(asked) > 1 else error_text(failure)
         return result
+
+    async def _choose(self) -> Model:
+        """The model to begin with: the chosen one, or one in its place if it rests. Raises ``ModelError``."""
+        row, runtime, body = self._row, self._runtime, self._row.body
+        entry = await runtime.sessions.get(row.agent_id, row.session_key) or SessionEntry(sessionId=self._session_id)
+        chosen = choose_model(entry, runtime.config.current, row.agent_id, runtime, body.model, body.auth_profile)
+        self._candidates = runtime.failover.candidates(row.agent_id, chosen, pictures=bool(self._images))
+        return await self._candidates.begin()
+
+    async def _prepare(self, model: Model) -> Prepared:
+        row = self._row
+        self.prepared = await prepare(
+            self._runtime,
+            row.agent_id,
+            row.session_key,
+            self._session_id,
+            row.body,
+            source=row.source,
+            arrived_at=self._arrived_at,
+            chosen=model,
+        )
+        return self.prepared
+
+    async def _ask_models(self, prepared: Prepared) -> tuple[RunResult, Prepared]:
+        """Answers with one model after the other, until one of them answers or none is left."""
+        said: list[str] = []
+        while True:
+            model = self._candidates.current
+            result = await self._answer(prepared)
+            result.texts = [*said, *result.texts]
+            if self._candidates.current is model:
+                return result, prepared
+            said = result.texts
+            prepared = await self._prepare(self._candidates.current)
+            await self._recorder.note_model(prepared)
 
     async def _refuse(self, problem: str) -> RunResult:
         """Stores the user's message and ends the run without a model call, e.g. because the model is unknown."""
@@ -228,7 +262,7 @@ class AgentRun:
 
     async def _loop(self, prepared: Prepared, context: Context) -> RunResult:
         """Runs the loop once over the messages of ``context``."""
-        runtime, recorder, retry = self._runtime, self._recorder, prepared.retry
+        runtime, recorder = self._runtime, self._recorder
         recorder.log.know(context)
         prepared.use_cache(context.branch_cache)
         # The loop extends its list itself. The transcript's own list grows with each append.
@@ -239,9 +273,9 @@ class AgentRun:
         if prepared.source == "heartbeat":
             speech = partial(speech, ack_max_chars=runtime.config.current.agents.defaults.heartbeat.ack_max_chars)
 
-        def retry_delay_ms(attempt: int, error: ModelError) -> int | None:
+        async def after_failure(error: ModelError, attempt: int) -> NextStep:
             self._failure = error
-            return next_retry_ms(error, attempt, retry)
+            return await self._candidates.next_step(error, attempt, prepared.retry)
 
         def request(messages: list[Message]) -> ModelRequest:
             built, window = prepared.request(messages), prepared.window
@@ -257,12 +291,11 @@ class AgentRun:
             tool_context=partial(tool_context, runtime, prepared, self._row.run_id),
             clock=runtime.clock,
             abort=self._abort,
-            show=recorder.show if prepared.with_reasoning else self._emit,
+            show=self._show(prepared),
             keep=self._keep,
             inbox=self._inbox,
             client_tools=frozenset(spec.name for spec in prepared.body.client_tools),
-            retry_delay_ms=retry_delay_ms,
-            max_retries=retry.max_retries if retry.enabled else 0,
+            after_failure=after_failure,
             on_refusal=lambda error: prepared.change_after_refusal(error, runtime.clock.now_ms()),
             speech=speech,
             max_continuations=self._max_continuations,
@@ -274,7 +307,7 @@ class AgentRun:
         finally:
             runtime.deadlines.clear(self._abort)
         result, outcome = recorder.result, cast("Any", ended.outcome)
-        result.outcome, result.error = outcome, ended.error
+        result.outcome, result.error, result.failure = outcome, ended.error, ended.failure
         result.usage = result.final.usage if result.final else None
         return result
 
@@ -282,6 +315,25 @@ class AgentRun:
         await self._recorder.keep(event)
         if isinstance(event, AssistantEnded):
             self._paid.written()
+
+    def _show(self, prepared: Prepared) -> Callable[[Event], None]:
+        """Shows events. It says before the first words that another model answers, if the person does not know it."""
+        show = self._recorder.show if prepared.with_reasoning else self._emit
+        chosen, active = self._candidates.chosen, prepared.model.ref
+        now = (chosen, active) if active != chosen else None
+        if now == self._told or prepared.source in UNSEEN_SOURCES or self._candidates.for_pictures:
+            return show
+
+        def tell_first(event: Event) -> None:
+            if type(event) is TextDelta and self._told != now:
+                before, self._told = self._told, now
+                # A person who chose another model meanwhile knows that.
+                if now is not None or (before is not None and before[0] == chosen):
+                    failures = self._candidates.failures
+                    show(ModelSwitched(chosen, active, failures[0].kind if failures else ""))
+            show(event)
+
+        return tell_first
 
     async def _call_model(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
         faults.point("model.call")
@@ -302,6 +354,8 @@ class AgentRun:
             entry["systemSent"] = True
             entry["abortedLastRun"] = result.outcome == "aborted" and result.error in STOPPED_BY_HAND
             entry["modelProvider"], entry["model"] = model.provider, model.id
+            if self._told != told_of(entry):
+                remember_told(entry, self._told, result.failures)
             entry["contextTokens"] = model.context_window
             entry["systemPromptReport"] = report
             if footer := entry.get("responseUsage"):
@@ -315,3 +369,18 @@ class AgentRun:
 
         sessions = runtime.sessions
         await self._recorder.kept(lambda: sessions.update(row.agent_id, row.session_key, change, durable=False))
+
+
+def told_of(entry: SessionEntry) -> tuple[str, str] | None:
+    """The chosen model and the one that answers in its place, as the person was told. None: the chosen one answers."""
+    chosen, active = entry.get("fallbackNoticeSelectedModel"), entry.get("fallbackNoticeActiveModel")
+    return (chosen, active) if chosen and active else None
+
+
+def remember_told(entry: SessionEntry, told: tuple[str, str] | None, failures: Sequence[ModelFailure]) -> None:
+    if told is None:
+        for name in ("fallbackNoticeSelectedModel", "fallbackNoticeActiveModel", "fallbackNoticeReason"):
+            entry.pop(name, None)
+    else:
+        entry["fallbackNoticeSelectedModel"], entry["fallbackNoticeActiveModel"] = told
+        entry["fallbackNoticeReason"] = failures[0].kind if failures else ""

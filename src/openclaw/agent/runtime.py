@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from openclaw.messages import AssistantMessage
     from openclaw.models.base import ModelRequest, OnEvent
     from openclaw.models.catalogue import Catalogue
+    from openclaw.models.fallback import Failover
     from openclaw.sessions.prompt_prefix import SessionNotes
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
@@ -43,6 +44,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Returns the models that can be used now. Do not keep it, because a local server can appear or go."""
     call_model: Callable[[ModelRequest, str, OnEvent], Awaitable[AssistantMessage]]
     """Calls the model with the key of the agent named by the second argument, and returns the whole answer."""
+    failover: Failover
+    """The other keys and models that are asked when a call fails."""
     processes: ProcessRegistry
     """The running commands of the agents' ``exec`` tool."""
     approvals: Approvals

@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
+    from openclaw.config.schema import Config
+    from openclaw.models.base import Model
+
 LOCAL = "local"
 BAR_WIDTH = 30
+EXPIRES_SOON_MS = 24 * 3_600_000
+"""``--check`` warns this long before a credential expires."""
 
 
 def list_models(args: argparse.Namespace) -> int:
@@ -60,6 +65,8 @@ def _row(model: dict[str, Any], default: str) -> dict[str, Any]:
 
 def status(args: argparse.Namespace) -> int:
     report = _report(args.agent)
+    if args.check:
+        return report["auth"]["check"]
     if args.json:
         print_json(report)
     elif args.plain:
@@ -69,12 +76,65 @@ def status(args: argparse.Namespace) -> int:
             f"Default model: {report['resolvedDefault']}",
             f"Why: {report['why']}",
             f"Fallbacks: {', '.join(report['fallbacks']) or 'none'}",
+            f"Image model: {', '.join([report['imageModel'] or 'none', *report['imageFallbacks']])}",
+            *_rest_lines(report["auth"]["unusableProfiles"]),
             f"Aliases: {', '.join(f'{alias} = {name}' for alias, name in report['aliases'].items()) or 'none'}",
             f"Local model: {'installed' if report['localInstalled'] else 'not here (openclaw models install local)'}",
             f"Config: {report['configPath']}",
         ]
         sys.stdout.write(printable("\n".join(lines)) + "\n")
     return 0
+
+
+def _rest_lines(resting: list[dict[str, Any]]) -> list[str]:
+    from openclaw.models.errors import failure_words
+    from openclaw.text import duration
+
+    return [
+        f"Resting: {row['profileId']}{' for ' + row['model'] if row['model'] else ''}: "
+        f"{failure_words(row['failure'])}; used again in {duration(row['remainingMs'])}"
+        for row in resting
+    ]
+
+
+def _auth_report(config: Config, agent_id: str, model: Model) -> dict[str, Any]:
+    """The stored credentials, and the keys that rest after failed calls."""
+    from openclaw.clock import SystemClock
+    from openclaw.models.keys import canonical_provider, find_source, profiles_path, provider_config, read_profile_file
+
+    now, own = SystemClock().now_ms(), profiles_path(config, paths.state_dir(), agent_id)
+    shared = profiles_path(config, paths.state_dir(), "main")
+    file, main = read_profile_file(own), read_profile_file(shared)
+    path, file = (own, file) if file.profiles else (shared, main)
+    resting = {name: stats for name, stats in (file.stats | main.stats).items() if stats.latest_end() > now}
+    mine = [one for one in file.profiles if canonical_provider(one.provider) == canonical_provider(model.provider)]
+    given = find_source(model, provider_config(config, model.provider), os.environ)
+    ends = [one.expires_ms for one in mine if not one.expired(now)]
+    missing = given.kind == "missing" and not ends
+    expiring = given.kind == "missing" and ends and all(end is not None and end - now < EXPIRES_SOON_MS for end in ends)
+    return {
+        "storePath": path,
+        "providers": sorted({one.provider for one in file.profiles}),
+        "profiles": [
+            {"id": one.id, "provider": one.provider, "type": one.kind, "expires": one.expires_ms}
+            for one in file.profiles
+        ],
+        "order": file.order,
+        "unusableProfiles": [
+            {
+                "profileId": name,
+                "provider": name.partition(":")[0].partition("#")[0],
+                "kind": "disabled" if stats.disabled_until > now else "cooldown",
+                "reason": stats.reason(),
+                "failure": stats.kind(),
+                "model": stats.cooldown_model,
+                "until": stats.latest_end(),
+                "remainingMs": stats.latest_end() - now,
+            }
+            for name, stats in resting.items()
+        ],
+        "check": 1 if missing else 2 if expiring else 0,
+    }
 
 
 def _report(agent: str | None) -> dict[str, Any]:
@@ -94,6 +154,7 @@ def _report(agent: str | None) -> dict[str, Any]:
         choice = catalogue.choose(config, agent_id)
     except UnknownModel as error:
         raise UserError(str(error)) from error
+    images = agents.image_models(config)
     return {
         "configPath": paths.config_path(),
         "agentDir": paths.agent_dir(paths.state_dir(), agent_id),
@@ -101,6 +162,10 @@ def _report(agent: str | None) -> dict[str, Any]:
         "resolvedDefault": choice.model.ref,
         "why": choice.why,
         "fallbacks": agents.fallback_models(config, agent_id),
+        "imageModel": next(iter(images), None),
+        "imageFallbacks": images[1:],
+        "allowed": list(config.agents.defaults.models),
+        "auth": _auth_report(config, agent_id, choice.model),
         "aliases": dict(agents.model_aliases(config)),
         "localInstalled": is_installed(paths.state_dir()),
     }
@@ -108,19 +173,116 @@ def _report(agent: str | None) -> dict[str, Any]:
 
 def set_(args: argparse.Namespace) -> int:
     """Sets the default model and leaves configured fallbacks as they are."""
+    return _set_primary("model", args.model, "Default model")
+
+
+def set_image(args: argparse.Namespace) -> int:
+    return _set_primary("imageModel", args.model, "Image model")
+
+
+def _set_primary(key: str, name: str, what: str) -> int:
     from openclaw.cli.config import change_config
+
+    ref, setting = _known(name), _setting(key)
+    path = f"agents.defaults.{key}.primary" if isinstance(setting, dict) else f"agents.defaults.{key}"
+    change_config(lambda store: store.set_path(path, ref))
+    note(f"{what}: {ref}")
+    return 0
+
+
+def _known(name: str) -> str:
+    """The full name of a model. Raises ``UserError`` if there is none of this name."""
     from openclaw.config.load import read_config
     from openclaw.models.catalogue import Catalogue, UnknownModel
 
-    snapshot = read_config(paths.config_path(), os.environ)
     try:
-        model = Catalogue(snapshot.config, os.environ).resolve(args.model)
+        return Catalogue(read_config(paths.config_path(), os.environ).config, os.environ).resolve(name).ref
     except UnknownModel as error:
         raise UserError(str(error)) from error
-    defaults = (snapshot.merged.get("agents") or {}).get("defaults") or {}
-    path = "agents.defaults.model.primary" if isinstance(defaults.get("model"), dict) else "agents.defaults.model"
-    change_config(lambda store: store.set_path(path, model.ref))
-    note(f"Default model: {model.ref}")
+
+
+def _setting(key: str) -> Any:
+    """``agents.defaults.model`` or ``agents.defaults.imageModel`` as the config file has it."""
+    from openclaw.config.load import read_config
+
+    merged = read_config(paths.config_path(), os.environ).merged
+    return ((merged.get("agents") or {}).get("defaults") or {}).get(key)
+
+
+def fallbacks(args: argparse.Namespace) -> int:
+    return _fallbacks(args, "model")
+
+
+def image_fallbacks(args: argparse.Namespace) -> int:
+    return _fallbacks(args, "imageModel")
+
+
+def _fallbacks(args: argparse.Namespace, key: str) -> int:
+    """Lists or changes the models that are asked when the first one fails."""
+    from openclaw.cli.config import change_config
+
+    setting = _setting(key)
+    listed: list[str] = list((setting.get("fallbacks") or []) if isinstance(setting, dict) else [])
+    if args.what in ("add", "remove") and not args.model:
+        raise UserError(f"Name the model to {args.what}: provider/model, or an alias.")
+    if args.what == "list":
+        if args.json:
+            print_json({"fallbacks": listed})
+        else:
+            sys.stdout.write("".join(f"{printable(name)}\n" for name in listed) or "No fallbacks.\n")
+        return 0
+    if args.what == "add":
+        ref = _known(args.model)
+        changed = [*listed, *([ref] if ref not in listed else [])]
+    elif args.what == "remove":
+        gone = args.model if args.model in listed else _known(args.model)
+        if gone not in listed:
+            raise UserError(f"{gone} is not among the fallbacks: {', '.join(listed) or 'there are none'}.")
+        changed = [name for name in listed if name != gone]
+    else:
+        changed = []
+    primary = setting.get("primary") if isinstance(setting, dict) else setting
+    value = {**({"primary": primary} if primary else {}), "fallbacks": changed}
+    change_config(lambda store: store.set_path(f"agents.defaults.{key}", value))
+    note(f"Fallbacks: {', '.join(changed) or 'none'}")
+    return 0
+
+
+def auth(args: argparse.Namespace) -> int:
+    """Shows or changes the order in which an agent's stored credentials of a provider are used."""
+    from openclaw.config import agents
+    from openclaw.config.load import read_config
+    from openclaw.models.cooldowns import UnreadableProfiles, edit_profiles
+    from openclaw.models.keys import canonical_provider, profiles_path, read_profile_file
+
+    config = read_config(paths.config_path(), os.environ).config
+    path = profiles_path(config, paths.state_dir(), args.agent or agents.default_agent_id(config))
+    provider, file = canonical_provider(args.provider), read_profile_file(path)
+    if args.action == "get":
+        order = file.order.get(provider) or list(config.auth.order.get(provider, []))
+        if args.json:
+            print_json({"provider": provider, "storePath": path, "order": order or None})
+        else:
+            sys.stdout.write("".join(f"{printable(name)}\n" for name in order) or "No order is set.\n")
+        return 0
+    stored = [one.id for one in file.profiles if canonical_provider(one.provider) == provider]
+    if args.action == "set":
+        if not args.profiles:
+            raise UserError("Name the credentials in the order in which they are to be used.")
+        if unknown := [name for name in args.profiles if name not in stored]:
+            there = ", ".join(stored) or "none"
+            raise UserError(f"Not stored for {provider}: {', '.join(unknown)}. Stored: {there}.")
+
+    def change(document: dict[str, Any]) -> None:
+        order = document.get("order")
+        kept = {name: ids for name, ids in order.items() if name != provider} if isinstance(order, dict) else {}
+        document["order"] = {**kept, provider: list(dict.fromkeys(args.profiles))} if args.action == "set" else kept
+
+    try:
+        edit_profiles(path, change)
+    except (OSError, UnreadableProfiles) as error:
+        raise UserError(f"Not changed: {error}") from error
+    note(f"Order of {provider}: {', '.join(args.profiles) if args.action == 'set' else 'none'}")
     return 0
 
 
@@ -179,6 +341,11 @@ class _Progress:
             self._open = False
 
 
+_FALLBACK_FLAGS = (
+    Flag("what", "what to do", choices=("list", "add", "remove", "clear")),
+    Flag("model MODEL", "provider/model, or an alias", nargs="?"),
+    JSON,
+)
 _ACTIONS = {
     "list": Action(
         "List the models the Gateway knows",
@@ -198,6 +365,7 @@ _ACTIONS = {
         (
             Flag("--agent ID", "for this agent (default: the default agent)"),
             Flag("--plain", "only the default model's name"),
+            Flag("--check", "exit with 1 if the model has no usable key, with 2 if it expires within a day"),
             JSON,
         ),
         example="openclaw models status",
@@ -207,6 +375,37 @@ _ACTIONS = {
         set_,
         (Flag("model MODEL", "provider/model, or an alias"),),
         example="openclaw models set anthropic/claude-sonnet-4-5",
+    ),
+    "set-image": Action(
+        "Choose the model for pictures that the default model cannot see",
+        set_image,
+        (Flag("model MODEL", "provider/model, or an alias"),),
+        example="openclaw models set-image google/gemini-3.5-flash",
+    ),
+    "fallbacks": Action(
+        "The models that are asked when the default model fails",
+        fallbacks,
+        _FALLBACK_FLAGS,
+        example="openclaw models fallbacks add openai/gpt-5.4",
+    ),
+    "image-fallbacks": Action(
+        "The models that are asked when the image model fails",
+        image_fallbacks,
+        _FALLBACK_FLAGS,
+        example="openclaw models image-fallbacks list",
+    ),
+    "auth": Action(
+        "The order in which stored credentials of a provider are used",
+        auth,
+        (
+            Flag("what", "the order of the credentials", choices=("order",)),
+            Flag("action", "show, set or remove it", choices=("get", "set", "clear")),
+            Flag("profiles PROFILE", "the credentials, the preferred one first", nargs="*"),
+            Flag("--provider NAME", "the provider", required=True),
+            Flag("--agent ID", "for this agent (default: the default agent)"),
+            JSON,
+        ),
+        example="openclaw models auth order set --provider anthropic anthropic:work anthropic:home",
     ),
     "install": Action(
         "Install the small model that runs on this computer",

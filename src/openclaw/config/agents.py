@@ -71,13 +71,32 @@ def primary_model(config: Config, agent_id: str) -> str | None:
 
 
 def fallback_models(config: Config, agent_id: str) -> list[str]:
-    """The agent's own fallbacks when its model is an object with them, else the default ones."""
+    """The agent's own fallbacks if it has such a list, also an empty one, else the default ones."""
     agent = agent_config(config, agent_id)
-    own = agent.model if agent else None
-    chosen = own if isinstance(own, ModelChoice) else config.agents.defaults.model
-    fallbacks = chosen.fallbacks if isinstance(chosen, ModelChoice) else []
+    own = _fallbacks(agent.model if agent else None)
     primary = primary_model(config, agent_id)
-    return [model for model in dict.fromkeys(name.strip() for name in fallbacks) if model and model != primary]
+    found = own if own is not None else _fallbacks(config.agents.defaults.model) or []
+    return [model for model in found if model != primary]
+
+
+def may_fall_back(config: Config, agent_id: str) -> bool:
+    """False for an agent that has an empty list of fallbacks of its own."""
+    agent = agent_config(config, agent_id)
+    return _fallbacks(agent.model if agent else None) != []
+
+
+def image_models(config: Config) -> list[str]:
+    """The models for messages with pictures that the agent's model cannot see, the preferred one first."""
+    setting = config.agents.defaults.image_model
+    primary = _primary(setting)
+    return list(dict.fromkeys([*([primary] if primary else []), *(_fallbacks(setting) or [])]))
+
+
+def _fallbacks(setting: ModelSetting | None) -> list[str] | None:
+    """The fallbacks of a setting, each once. None: it says nothing about them."""
+    if not isinstance(setting, ModelChoice) or setting.fallbacks is None:
+        return None
+    return [name for name in dict.fromkeys(name.strip() for name in setting.fallbacks) if name]
 
 
 def model_aliases(config: Config) -> dict[str, str]:

@@ -67,6 +67,7 @@ from openclaw.models.base import Model, ModelError
 from openclaw.models.calls import ModelCalls
 from openclaw.models.catalogue import Catalogue, UnknownModel
 from openclaw.models.detect import find_models
+from openclaw.models.fallback import Failover
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
@@ -112,6 +113,7 @@ async def open_gateway(
     """Opens the stores and builds the parts. Nothing listens and nothing runs yet."""
     await _migrate(state_dir, config.current, clock)
     keys = Keys(environ, state_dir=state_dir, clock=clock)
+    await keys.load(config.current)
     metrics, loop_fairness = Metrics(), LoopFairness()
 
     def count_failure(error: ModelError) -> None:
@@ -150,6 +152,7 @@ async def open_runtime(
         state_dir, clock=clock, store_template=current.session.store, agent_ids=agent_ids(current)
     )
     found = await _models_here(current, environ, state_dir)
+    catalogue = CurrentCatalogue(config, environ, found, state_dir)
     questions = ApprovalJournal(state_dir)
     await questions.load()
     return Runtime(
@@ -160,10 +163,11 @@ async def open_runtime(
         transcripts=FileTranscriptStore(state_dir, clock=clock, store_path=sessions.path),
         ledger=await FileLedger.open(state_dir, clock=clock),
         blobs=FileBlobStore(state_dir),
-        catalogue=CurrentCatalogue(config, environ, found, state_dir),
+        catalogue=catalogue,
         processes=ProcessRegistry(),
         notes=SessionNotes(clock, lambda: user_zone(config.current)),
         call_model=model_calls.call,
+        failover=Failover(model_calls.keys, lambda: config.current, catalogue),
         snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),

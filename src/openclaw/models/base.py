@@ -11,9 +11,9 @@ import msgspec
 from openclaw.messages import AssistantMessage, Message, ThinkingLevel, ToolSpec, Usage
 
 ErrorKind: TypeAlias = Literal[
-    "overflow", "rate_limit", "overloaded", "auth", "billing", "budget", "format", "timeout", "network", "other"
+    "overflow", "rate_limit", "overloaded", "auth", "billing", "format", "timeout", "network", "budget", "other"
 ]
-"""``budget``: the Gateway itself refused the call, because it could exceed a limit of the agent."""
+"""``budget``: the Gateway did not ask, because the call could exceed a limit on spending."""
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -104,11 +104,28 @@ OnEvent: TypeAlias = Callable[[StreamEvent], None]
 """A callback that gets every event before ``Done``."""
 
 
+class Credential(msgspec.Struct, frozen=True):
+    """The name of a key. It holds no secret."""
+
+    id: str
+    """The id of a profile, or ``provider#kind-digits`` for a key that is not stored in a profile."""
+    file: str = ""
+    """The ``auth-profiles.json`` that keeps its stats. Empty: they are kept in memory."""
+
+    @property
+    def stored(self) -> bool:
+        """Whether it is a profile."""
+        return "#" not in self.id
+
+
 class ModelError(Exception):
     """A failed call, with what a retry policy and a person need to know.
 
-    ``partial`` is the part of the message that was streamed before the failure.
+    ``partial`` is the part of the message that was streamed before the failure. ``credential`` is the key that was
+    used. None: no provider was asked.
     """
+
+    credential: Credential | None = None
 
     def __init__(
         self,
@@ -121,7 +138,7 @@ class ModelError(Exception):
         partial: AssistantMessage | None = None,
     ) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind: ErrorKind = kind
         self.status = status
         self.retry_after_s = retry_after_s
         self.retryable = retryable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from openclaw.clock import Clock
 from openclaw.messages import AssistantMessage
 from openclaw.models import anthropic, openai_chat, openai_responses
-from openclaw.models.base import Done, Model, ModelError, ModelRequest, OnEvent, Provider
+from openclaw.models.base import Credential, Done, Model, ModelError, ModelRequest, OnEvent, Provider
 from openclaw.models.http import ModelHttp, encode_body
 from openclaw.models.keys import Keys
 from openclaw.models.local.provider import LocalProvider
@@ -42,8 +42,9 @@ class ModelCalls:
         failed: Callable[[ModelError], None],
     ) -> None:
         self.http = ModelHttp()
-        self._keys = keys
+        self.keys = keys
         self._config = config
+        self._clock = clock
         self._take_turn = take_turn
         self._failed = failed
         self._local = LocalProvider(state_dir, clock=clock)
@@ -57,23 +58,29 @@ class ModelCalls:
     async def call(self, request: ModelRequest, agent_id: str, on_event: OnEvent) -> AssistantMessage:
         """The model's message. ``on_event`` is told of every event before it. The key is looked up at every call.
 
-        A caller that is cancelled hangs up at once. Raises ``ModelError``.
+        A caller that is cancelled hangs up at once. Raises ``ModelError``, which names the credential that was used.
         """
-        answering = False
+        answering, model, keys = False, request.model, self.keys
+        credential: Credential | None = None
         try:
             await self._take_turn()
-            key = await self._keys.resolve_key(request.model, self._config(), agent_id=agent_id)
+            began, config = self._clock.now_ms(), self._config()
+            chosen = await keys.pick(model, config, agent_id, request.session_id)
+            key = await keys.read(chosen, model, config)
+            credential = chosen.credential
             # Closed here and not by the garbage collector: a run that is stopped hangs up.
-            async with aclosing(self.provider_for(request.model).stream(request, key)) as events:
+            async with aclosing(self.provider_for(model).stream(request, key)) as events:
                 async for event in events:
                     if not answering:
                         answering = True
                         await self._take_turn()
                     if type(event) is Done:
+                        keys.cooldowns.succeeded(credential, model.provider, began)
                         return event.message
                     on_event(event)
             raise ModelError("The model's stream ended without a final event.", kind="network")
         except ModelError as error:
+            error.credential = credential
             self._failed(error)
             raise
 
@@ -89,9 +96,10 @@ class ModelCalls:
         return provider
 
     async def close(self) -> None:
-        """Ends the local model's process and the HTTP session."""
+        """Ends the local model's process and the HTTP session, and writes down which keys rest."""
         await self._local.close()
         await self.http.close()
+        await self.keys.cooldowns.close()
 
 
 def wire_body(request: ModelRequest) -> bytes | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -320,6 +320,34 @@ def error_text(failure: ModelError) -> str:
         return str(failure)
     said = "The provider said: " if refused else ""
     return f"{words} ({said}{str(failure).rstrip('.')})"
+
+
+_SHORT_WORDS: dict[str, str] = {
+    "auth": "its key is not accepted",
+    "billing": "its account has nothing left to pay with",
+    "rate_limit": "its account may send no more requests for now",
+    "overloaded": "its provider has too much to do",
+    "timeout": "it took too long to answer",
+    "network": "it could not be reached",
+    "format": "its provider refused the request",
+}
+
+
+def failure_words(kind: str) -> str:
+    """A few words on why a model did not answer, to follow its name."""
+    return _SHORT_WORDS.get(kind, "something went wrong at its provider")
+
+
+def switch_text(chosen: str, active: str, kind: str) -> str:
+    """Tells people that another model answers than the chosen one, or that the chosen one is back."""
+    if active == chosen:
+        return f"↩️ {chosen} answers again."
+    return f"↪️ {chosen} cannot answer now: {failure_words(kind)}. {active} answers until it can."
+
+
+def all_failed_text(models: Sequence[str], failure: ModelError) -> str:
+    """Tells people that a run asked several models in vain. ``failure`` is that of the last one."""
+    return f"None of the models could answer ({', '.join(models)}). The last failure: {error_text(failure)}"
 
 
 class RetrySettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -20,8 +22,10 @@ import msgspec
 
 from openclaw import paths
 from openclaw.clock import Clock, SystemClock
-from openclaw.models.base import Model, ModelError
+from openclaw.config.agents import agent_ids
+from openclaw.models.base import Credential, Model, ModelError
 from openclaw.models.catalogue_data import PROVIDER_ALIASES, PROVIDERS
+from openclaw.models.cooldowns import Cooldowns, CredentialStats, UnreadableProfiles, read_document, stats_of
 from openclaw.net import is_loopback
 
 if TYPE_CHECKING:
@@ -32,8 +36,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMMAND_TTL_S = 300.0
-MAX_PROFILES_CHARS = 1 << 20
 MAX_CACHED = 64
+SESSIONS_KEPT = 1000
+PROFILE_KINDS = ("oauth", "token", "api_key")
+"""The kinds of stored credentials, in the order in which they are preferred."""
+NO_FILE = (0, 0)
+NEVER_READ = (-1, -1)
 _PRINTABLE = re.compile(r"[!-~]+")
 _REFERENCE = re.compile(r"\$\{([A-Z_][A-Z0-9_]*)\}")
 _ENV_NAME = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+")
@@ -65,69 +73,197 @@ class Profile(msgspec.Struct, frozen=True):
     secret: str
     expires_ms: int | None = None
 
+    def expired(self, now_ms: int) -> bool:
+        return self.expires_ms is not None and self.expires_ms <= now_ms
+
     def __repr__(self) -> str:
         return f"Profile({self.id!r})"
 
 
+class Key(msgspec.Struct, frozen=True):
+    """One key that a model can be called with. The key itself is read when it is used."""
+
+    credential: Credential
+    source: KeySource
+    profile: Profile | None = None
+
+
 class Keys:
-    """Finds keys. What a command prints is kept in memory for five minutes."""
+    """Finds keys and chooses among them. What a command prints is kept in memory for five minutes."""
 
     def __init__(self, environ: Mapping[str, str], *, state_dir: str | None = None, clock: Clock | None = None) -> None:
         self._environ = environ
         self._state_dir = state_dir
         self._clock = clock or SystemClock()
+        self.cooldowns = Cooldowns(self._clock)
+        self.cooldowns.wrote = self._forget_file
+        self._files: dict[str, tuple[tuple[int, int], ProfileFile]] = {}
+        """The content of each ``auth-profiles.json`` with the modification time and size it had."""
+        self._in_use: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """The profile that a session uses at a provider. It is kept while it works: an account has its own cache."""
         self._printed: dict[tuple[str, ...], tuple[float, str]] = {}
         self._running = asyncio.Lock()
         self._warned: set[str] = set()
 
+    async def load(self, config: Config) -> None:
+        """Learns which credentials rest since before the start."""
+        for agent_id in {"main", *agent_ids(config)}:
+            await self._agent_file(config, agent_id)
+
     async def resolve_key(self, model: Model, config: Config, *, agent_id: str = "main") -> str:
         """The key for a model, or an empty string when none is needed. Raises ``MissingKey``."""
-        if model.auth_profile and (chosen := await self._chosen(model, config, agent_id)):
-            return _checked(chosen.secret, KeySource("profile", chosen.id), model.provider)
-        provider = provider_config(config, model.provider)
-        profiles: list[Profile] = []
-        source = find_source(model, provider, self._environ)
-        if source.kind in ("missing", "unneeded") and model.api != "local":
-            # Stored profiles count only when config and environment have no key, so most calls read no file.
-            if self._state_dir is not None:
-                profiles = await stored_profiles(model, config, self._state_dir, agent_id, self._clock.now_ms())
-            source = find_source(model, provider, self._environ, profiles)
-        return _checked(await self._read(source, model, provider, profiles), source, model.provider)
+        return await self.read(await self.pick(model, config, agent_id), model, config)
 
-    async def _chosen(self, model: Model, config: Config, agent_id: str) -> Profile | None:
+    async def pick(self, model: Model, config: Config, agent_id: str, session_id: str = "") -> Key:
+        """The key for the next call: the first one that does not rest. Raises ``MissingKey``.
+
+        If all of them rest, it is the one whose rest ends first.
+        """
+        shared = self._shared_file(config)
+        if shared and shared not in self._files:
+            await self._profile_file(shared)
+        if not model.auth_profile:
+            # Stored profiles count only when config and environment have no key, so most calls read no file.
+            given = next(self._given(model, config, shared), None)
+            if given is not None and not self.rests_until(given, model):
+                return given
+        keys = await self.all_for(model, config, agent_id)
+        usable = [key for key in keys if not self.rests_until(key, model)]
+        if not usable:
+            return min(keys, key=lambda key: self.rests_until(key, model))
+        place = (session_id, model.provider)
+        kept = next((key for key in usable if session_id and key.credential.id == self._in_use.get(place)), None)
+        chosen = kept or usable[0]
+        if session_id and chosen.profile is not None:
+            self._in_use[place] = chosen.credential.id
+            if len(self._in_use) > SESSIONS_KEPT:
+                self._in_use.popitem(last=False)
+        return chosen
+
+    async def all_for(self, model: Model, config: Config, agent_id: str) -> list[Key]:
+        """Every key for the model, the preferred one first. Raises ``MissingKey`` if there is none."""
+        if model.auth_profile and (chosen := await self._chosen(model, config, agent_id)):
+            return [chosen]
+        shared = self._shared_file(config)
+        keys = list(self._given(model, config, shared))
+        if model.api != "local" and self._state_dir is not None:
+            keys += await self.stored(model, config, agent_id)
+        if not keys and is_local_url(model.base_url):
+            keys = [Key(Credential(f"{model.provider}#none", shared), KeySource("unneeded"))]
+        if not keys:
+            names = [name for name in env_names(model.provider) if "OAUTH" not in name]
+            variable = f"set the environment variable {' or '.join(names)}, or " if names else "set "
+            path = f"models.providers.{model.provider}.apiKey"
+            raise MissingKey(f"No API key for {model.provider}: {variable}{path} in the config.")
+        return keys
+
+    async def stored(self, model: Model, config: Config, agent_id: str) -> list[Key]:
+        """The agent's profiles for the model's provider, the preferred one first. Expired ones are left out.
+
+        The order is that of the file, else that of the config. Without one, logins come before tokens and tokens
+        before keys, and among equals the one that was not used for longest comes first. While nothing is known of
+        their use, the one that worked last comes first.
+        """
+        path, file = await self._agent_file(config, agent_id)
+        provider, now = canonical_provider(model.provider), self._clock.now_ms()
+        live = [
+            Key(Credential(profile.id, path), KeySource("profile", profile.id), profile)
+            for profile in file.profiles
+            if canonical_provider(profile.provider) == provider and not profile.expired(now)
+        ]
+        order = _order_of(file.order, provider) or _order_of(config.auth.order, provider)
+        if order:
+            listed = [key for key in live if key.credential.id in order]
+            return sorted(listed, key=lambda key: order.index(key.credential.id))
+        live.sort(key=self._rotation)
+        if not any(self.cooldowns.of(key.credential).last_used for key in live):
+            live.sort(key=lambda key: key.credential.id != file.last_good.get(provider))
+        return live
+
+    def _rotation(self, key: Key) -> tuple[int, int]:
+        kind = key.profile.kind if key.profile else ""
+        return PROFILE_KINDS.index(kind), self.cooldowns.of(key.credential).last_used
+
+    def rests_until(self, key: Key, model: Model) -> int:
+        """The end of the key's rest for this model. 0: it can be used."""
+        return self.cooldowns.rests_until(key.credential, model.ref)
+
+    def _given(self, model: Model, config: Config, shared: str) -> Iterator[Key]:
+        """The keys of config and environment."""
+        section = provider_config(config, model.provider)
+        for source in given_sources(model, section, self._environ):
+            value = source.where
+            if source.kind == "env":
+                value = self._environ.get(source.where, "").strip()
+            elif source.kind == "config" and section is not None:
+                value = str(section.api_key)
+            digits = f"-{hashlib.sha256(value.encode()).hexdigest()[:8]}" if value else ""
+            yield Key(Credential(f"{model.provider}#{source.kind}{digits}", shared), source)
+
+    async def _chosen(self, model: Model, config: Config, agent_id: str) -> Key | None:
         """The credential that the session chose, or None when it belongs to another provider than the model."""
-        stored = await _all_profiles(config, self._state_dir, agent_id) if self._state_dir else []
-        found = next((profile for profile in stored if profile.id == model.auth_profile), None)
+        path, file = await self._agent_file(config, agent_id)
+        found = next((profile for profile in file.profiles if profile.id == model.auth_profile), None)
         back = f"choose another with /model {model.ref}@<credential>, or go back with /model {model.ref}"
         if found is None:
             raise MissingKey(f'The credential "{model.auth_profile}" is not stored any more; {back}.')
         if canonical_provider(found.provider) != canonical_provider(model.provider):
             return None
-        if found.expires_ms is not None and found.expires_ms <= self._clock.now_ms():
+        if found.expired(self._clock.now_ms()):
             raise MissingKey(f'The credential "{found.id}" has expired; renew it, {back}.')
-        return found
+        return Key(Credential(found.id, path), KeySource("profile", found.id), found)
 
-    async def _read(
-        self, source: KeySource, model: Model, provider: ProviderConfig | None, profiles: Sequence[Profile]
-    ) -> str:
-        match source.kind:
-            case "unneeded":
+    # Profile files
+
+    def _shared_file(self, config: Config) -> str:
+        """The file that keeps the stats of keys from config and environment."""
+        return profiles_path(config, self._state_dir, "main") if self._state_dir is not None else ""
+
+    async def _agent_file(self, config: Config, agent_id: str) -> tuple[str, ProfileFile]:
+        """The agent's profiles. An agent without any uses the main agent's."""
+        if self._state_dir is None:
+            return "", ProfileFile()
+        path = profiles_path(config, self._state_dir, agent_id)
+        file = await self._profile_file(path)
+        if not file.profiles and path != (shared := self._shared_file(config)):
+            path, file = shared, await self._profile_file(shared)
+        return path, file
+
+    async def _profile_file(self, path: str) -> ProfileFile:
+        """The content of the file. It is read again when it has changed."""
+        known = self._files.get(path)
+        signature, file = await asyncio.to_thread(_read_if_changed, path, known[0] if known else None)
+        if file is not None:
+            self.cooldowns.take(path, file.stats)
+            self._files[path] = known = (signature, file)
+        assert known is not None
+        return known[1]
+
+    def _forget_file(self, path: str) -> None:
+        """The stats in the file are ours by now. Everything else is read again at the next look."""
+        if path in self._files:
+            self._files[path] = (NEVER_READ, self._files[path][1])
+
+    async def read(self, key: Key, model: Model, config: Config) -> str:
+        """The key itself. Raises ``MissingKey``."""
+        section = provider_config(config, model.provider)
+        return _checked(await self._read(key, model, section), key.source, model.provider)
+
+    async def _read(self, key: Key, model: Model, provider: ProviderConfig | None) -> str:
+        match key.source.kind:
+            case "unneeded" | "missing":
                 return ""
             case "config":
                 return str(provider.api_key) if provider else ""
             case "env":
-                return self._environ.get(source.where, "").strip()
+                return self._environ.get(key.source.where, "").strip()
             case "file" | "command":
                 ref: Any = provider.api_key if provider else None
-                read = self._from_file if source.kind == "file" else self._from_command
-                return await read(ref, f"models.providers.{model.provider}.apiKey")
-            case "profile":
-                return next(profile.secret for profile in profiles if profile.id == source.where)
-            case "missing":
-                names = [name for name in env_names(model.provider) if "OAUTH" not in name]
-                variable = f"set the environment variable {' or '.join(names)}, or " if names else "set "
                 path = f"models.providers.{model.provider}.apiKey"
-                raise MissingKey(f"No API key for {model.provider}: {variable}{path} in the config.")
+                read = self._from_file if key.source.kind == "file" else self._from_command
+                return await read(ref, path)
+            case "profile":
+                return key.profile.secret if key.profile else ""
 
     async def _from_file(self, ref: SecretRef, path: str) -> str:
         key = await _fetch(ref, self._environ, path)
@@ -151,34 +287,22 @@ class Keys:
             return key
 
 
-async def stored_profiles(model: Model, config: Config, state_dir: str, agent_id: str, now_ms: int) -> list[Profile]:
-    """The agent's credentials for the model's provider. The preferred one comes first."""
-    stored = await _all_profiles(config, state_dir, agent_id)
-    order = getattr(config.auth, "order", {}).get(model.provider, [])
-    return usable_profiles(stored, model.provider, now_ms=now_ms, order=order)
-
-
-async def _all_profiles(config: Config, state_dir: str, agent_id: str) -> list[Profile]:
-    stored = await asyncio.to_thread(read_profiles, profiles_path(config, state_dir, agent_id))
-    # An agent without credentials of its own uses the main agent's.
-    return stored or await asyncio.to_thread(read_profiles, profiles_path(config, state_dir, "main"))
-
-
-def find_source(
-    model: Model, provider: ProviderConfig | None, environ: Mapping[str, str], profiles: Sequence[Profile] = ()
-) -> KeySource:
-    """The first source that has a key: the config, the environment, a stored profile. Local servers need no key."""
+def given_sources(model: Model, provider: ProviderConfig | None, environ: Mapping[str, str]) -> Iterator[KeySource]:
+    """Where config and environment have a key. A key in the config keeps those of the environment from its server."""
     if model.api == "local":
-        return KeySource("unneeded")
-    if provider is not None and provider.api_key:
-        return _config_source(provider.api_key, environ)
-    for name in env_names(model.provider):
-        if environ.get(name, "").strip():
-            return KeySource("env", name)
-    for profile in profiles:
-        if profile.provider == model.provider:
-            return KeySource("profile", profile.id)
-    return KeySource("unneeded") if is_local_url(model.base_url) else KeySource("missing")
+        yield KeySource("unneeded")
+    elif provider is not None and provider.api_key:
+        yield _config_source(provider.api_key, environ)
+    else:
+        for name in env_names(model.provider):
+            if environ.get(name, "").strip():
+                yield KeySource("env", name)
+
+
+def find_source(model: Model, provider: ProviderConfig | None, environ: Mapping[str, str]) -> KeySource:
+    """The first source that has a key: the config, the environment. Local servers need no key."""
+    otherwise = KeySource("unneeded") if is_local_url(model.base_url) else KeySource("missing")
+    return next(given_sources(model, provider, environ), otherwise)
 
 
 def env_names(provider: str) -> tuple[str, ...]:
@@ -221,35 +345,52 @@ def profiles_path(config: Config, state_dir: str, agent_id: str) -> str:
     return str(Path(paths.agent_dir(state_dir, agent_id), "agent", "auth-profiles.json"))
 
 
-def read_profiles(path: str) -> list[Profile]:
-    """The stored credentials; the last one that worked comes first. Empty when the file is missing or unreadable."""
+class ProfileFile(msgspec.Struct, frozen=True):
+    """What ``auth-profiles.json`` says."""
+
+    profiles: list[Profile] = []
+    order: dict[str, list[str]] = {}
+    """Profile ids by provider, in the order in which they are used."""
+    last_good: dict[str, str] = {}
+    """The credential that worked last, by provider."""
+    stats: dict[str, CredentialStats] = {}
+
+
+def read_profile_file(path: str) -> ProfileFile:
+    """The stored credentials and their order. Empty when the file is missing or unreadable. Blocking."""
     try:
-        with Path(path).open(encoding="utf-8", errors="replace") as file:
-            data = msgspec.json.decode(file.read(MAX_PROFILES_CHARS))
-    except (OSError, msgspec.MsgspecError):
-        return []
-    if not isinstance(data, dict) or not isinstance(data.get("profiles"), dict):
-        return []
-    profiles = [profile for key, raw in data["profiles"].items() if (profile := _profile(str(key), raw)) is not None]
-    last_good = data.get("lastGood")
-    preferred = set(last_good.values()) if isinstance(last_good, dict) else set[Any]()
-    return sorted(profiles, key=lambda profile: (profile.id not in preferred, not profile.id.endswith(":default")))
+        document = read_document(path) or {}
+    except UnreadableProfiles:
+        return ProfileFile()
+    raw, order, good = (document.get(name) for name in ("profiles", "order", "lastGood"))
+    profiles = [_profile(str(key), value) for key, value in raw.items()] if isinstance(raw, dict) else []
+    return ProfileFile(
+        profiles=[profile for profile in profiles if profile is not None],
+        order={
+            str(provider): [str(name) for name in names]
+            for provider, names in (order.items() if isinstance(order, dict) else ())
+            if isinstance(names, list)
+        },
+        last_good={str(name): str(value) for name, value in good.items()} if isinstance(good, dict) else {},
+        stats=stats_of(document),
+    )
 
 
-def usable_profiles(
-    profiles: Sequence[Profile], provider: str, *, now_ms: int, order: Sequence[str] = ()
-) -> list[Profile]:
-    """The provider's credentials that have not expired, in the order of the config."""
-    wanted = canonical_provider(provider)
-    live = [
-        msgspec.structs.replace(profile, provider=provider)
-        for profile in profiles
-        if canonical_provider(profile.provider) == wanted
-        and (profile.expires_ms is None or profile.expires_ms > now_ms)
-    ]
-    if not order:
-        return live
-    return sorted((profile for profile in live if profile.id in order), key=lambda profile: order.index(profile.id))
+def read_profiles(path: str) -> list[Profile]:
+    return read_profile_file(path).profiles
+
+
+def _read_if_changed(path: str, known: tuple[int, int] | None) -> tuple[tuple[int, int], ProfileFile | None]:
+    try:
+        found = Path(path).stat()
+        signature = (found.st_mtime_ns, found.st_size)
+    except OSError:
+        signature = NO_FILE
+    return signature, None if signature == known else read_profile_file(path)
+
+
+def _order_of(orders: Mapping[str, Sequence[str]], provider: str) -> Sequence[str]:
+    return next((names for name, names in orders.items() if canonical_provider(name) == provider), ())
 
 
 def _profile(key: str, raw: Any) -> Profile | None:

@@ -11,6 +11,8 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.config.agents import user_zone
+from openclaw.models.errors import failure_words
+from openclaw.models.fallback import ModelFailure
 from openclaw.outbound.reply import is_delivered
 from openclaw.storage.base import (
     END_STATES,
@@ -222,6 +224,26 @@ def _working(row: LedgerRow, changes: Sequence[StateChange], now: int, zone: tzi
         told.append(f"It has been running{on} for {duration(now - runs[0])}.")
     else:
         told.append(f"It ran{on} for {duration(row.ended_at - runs[0])}.")
+    return [*_failures(row, zone), *told]
+
+
+def _failures(row: LedgerRow, zone: tzinfo | None) -> list[str]:
+    """Tells which models and keys failed before the run went on with another."""
+    found = (row.result or {}).get("failures")
+    try:
+        failures = msgspec.convert(found, list[ModelFailure]) if found else []
+    except msgspec.ValidationError:
+        return []
+    told: list[str] = []
+    for failure in failures:
+        name, words = shortened(failure.model, LONGEST_NAME), failure_words(failure.kind)
+        key = f" with the key {shortened(failure.credential, LONGEST_NAME)}" if failure.credential else ""
+        if failure.rests_until:
+            rest = _stamp(failure.rests_until, zone)
+            told.append(f"{name} was not asked: {words}, so it rests{key} until {rest}.")
+        else:
+            said = f" ({shortened(failure.said, LONGEST_REASON)})" if failure.said else ""
+            told.append(f"{name} failed{key}: {words}{said}.")
     return told
 
 

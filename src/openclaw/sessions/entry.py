@@ -82,6 +82,11 @@ class SessionEntry(TypedDict, total=False):
     lastAccountId: str
     lastThreadId: str | int
     systemPromptReport: dict[str, Any]
+    fallbackNoticeSelectedModel: str
+    """The chosen model, and the model that answers in its place, as people were told."""
+    fallbackNoticeActiveModel: str
+    fallbackNoticeReason: str
+    """The kind of failure because of which the chosen model does not answer."""
     budgetOverrideUntil: int
     """Until this moment (milliseconds) the session may spend more than its limits."""
     previousSessions: list[dict[str, Any]]

@@ -32,6 +32,7 @@ from openclaw.events import AssistantEnded, Event, ToolEnded
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage
 from openclaw.models.base import ModelError
 from openclaw.models.errors import next_retry_ms
+from openclaw.models.fallback import NextStep, TryAgain
 from openclaw.outbound.silence import NO_REPLY
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Transcript, TranscriptRef
@@ -188,7 +189,7 @@ async def _flush(
             log.warning("memory flush of %s failed: %s", prepared.session_key, ended.error)
             return False
         await _store(runtime, transcript, words, ended.messages)
-        calls.stored()
+        await calls.stored()
         kept = True
     except TimeoutError:
         log.warning("memory flush of %s took too long; it is tried again at the next message", prepared.session_key)
@@ -236,8 +237,9 @@ def _options(
     prompt: SystemPrompt = msgspec.structs.replace(prepared.prompt, suffix=suffix)
     prepared = msgspec.structs.replace(prepared, prompt=prompt, tool_choice=None, max_tokens=None)
 
-    def delay(attempt: int, error: ModelError) -> int | None:
-        return next_retry_ms(error, attempt, prepared.retry)
+    async def after_failure(error: ModelError, attempt: int) -> NextStep:
+        delay = next_retry_ms(error, attempt, prepared.retry)
+        return None if delay is None else TryAgain(delay)
 
     abort, answers, run_id = AbortSignal(), 0, f"flush:{uuid.uuid4()}"
 
@@ -267,8 +269,7 @@ def _options(
         clock=runtime.clock,
         abort=abort,
         keep=count,
-        retry_delay_ms=delay,
-        max_retries=prepared.retry.max_retries if prepared.retry.enabled else 0,
+        after_failure=after_failure,
     )
 
 

@@ -22,6 +22,7 @@ from openclaw.agent.spend.reservations import Reservation, with_output
 from openclaw.agent.spend.spend import BILL
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.models.base import Counted, ModelError, ModelRequest, OnEvent, StreamEvent
+from openclaw.models.fallback import for_model
 from openclaw.storage.base import Transcript
 
 log = logging.getLogger("openclaw.agents.spend")
@@ -112,18 +113,38 @@ class BilledCalls:
         bill: RunBill = NO_BILL,
     ) -> None:
         self._runtime = runtime
+        self._agent_id = agent_id
         self._session_key = session_key
         self._transcript = transcript
         self._purpose = purpose
         self._keep = keep
         self._bill = bill
         self._unwritten: list[AssistantMessage] = []
+        self._unseen: list[AssistantMessage] = []
+        """Answers of calls that failed and were made again with another model. The caller knows nothing of them."""
         path = Path(transcript.path)
         payer = Payer(agent_id=agent_id, session_key=session_key, transcript=path, spent=bill.spent)
         self._paid = PaidCalls(runtime, payer)
 
     async def ask(self, request: ModelRequest, on_event: OnEvent = lambda event: None) -> AssistantMessage:
-        """Calls the model. Raises ``ModelError`` if the call could exceed the budget."""
+        """Calls the model, or another one if it fails.
+
+        Raises ``ModelError`` if none answers or the call could exceed the budget.
+        """
+        candidates = self._runtime.failover.candidates(self._agent_id, request.model)
+        await candidates.begin()
+        while True:
+            known = len(self._unwritten)
+            try:
+                return await self._ask(for_model(request, candidates.current), on_event)
+            except ModelError as error:
+                if await candidates.next_step(error) is None:
+                    raise
+                self._unseen += self._unwritten[known:]
+                del self._unwritten[known:]
+                log.warning("a %s of %s goes on with another key or model: %s", self._purpose, self._session_key, error)
+
+    async def _ask(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
         model = request.model
         answer = AssistantMessage(content=[], api=model.api, provider=model.provider, model=model.id)
 
@@ -152,8 +173,8 @@ class BilledCalls:
 
     async def write_down(self) -> None:
         """Writes the usage of the answers that are not in the transcript."""
-        while self._unwritten:
-            message = self._unwritten.pop(0)
+        while waiting := self._unseen or self._unwritten:
+            message = waiting.pop(0)
             at = message.timestamp or self._runtime.clock.now_ms()
             entry = bill_entry(self._purpose, message.provider, message.model, message.usage, at)
             try:
@@ -162,10 +183,10 @@ class BilledCalls:
                 log.warning("what a %s of %s used is not counted: %s", self._purpose, self._session_key, error)
         self._paid.written()
 
-    def stored(self) -> None:
+    async def stored(self) -> None:
         """The caller has stored the answers with their usage."""
         self._unwritten.clear()
-        self._paid.written()
+        await self.write_down()
 
 
 def bill_entry(purpose: str, provider: str, model: str, usage: Usage, at: int) -> dict[str, Any]:

@@ -105,8 +105,8 @@ OnOff: TypeAlias = Literal["on", "off"]
 class ModelChoice(Record):
     primary: str | None = None
     """The model to use, as provider/model."""
-    fallbacks: list[str] = []
-    """Models tried in turn when the primary fails."""
+    fallbacks: list[str] | None = None
+    """Models tried in turn when the primary fails. An agent's empty list means none."""
 
 
 ModelSetting: TypeAlias = str | ModelChoice

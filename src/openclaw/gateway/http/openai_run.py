@@ -19,7 +19,7 @@ from openclaw.agent.loop import replies
 from openclaw.agent.run import entry_id
 from openclaw.config.agents import default_agent_id
 from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseImages, ResponsesEndpoint
-from openclaw.events import AssistantEnded, AssistantStarted, Event, TextDelta
+from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, TextDelta
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import Refused, admit, json_response, read_json
 from openclaw.gateway.http.openai_files import read_pictures
@@ -40,6 +40,7 @@ from openclaw.messages import (
     UserMessage,
     decode_message,
 )
+from openclaw.models.errors import switch_text
 from openclaw.outbound.visible import visible_text
 from openclaw.paths import normalize_agent_id
 from openclaw.runs.dispatcher import Submission
@@ -59,6 +60,7 @@ MAX_NAMED_RUNS = 8
 MAX_WAITING = 100
 """The number of requests that may wait for one session. More are refused."""
 WAIT_LIMIT_S = 24 * 3600
+BROKE_OFF = "The answer broke off here and begins anew."
 MAX_USER_CHARS = 256
 MAX_TOOLS = 128
 MAX_URL_PARTS = 8
@@ -227,7 +229,11 @@ class Following:
         self._unread: list[str] = []
         self._size = 0
         self._spoke = False
+        self._speaking = False
+        """The message that arrives has text."""
         self._breaks = False
+        self._broke_off = ""
+        """Why the text begins anew, for a caller that has read the beginning of a message that failed."""
         self._usage: Usage | None = None
         self._wake = asyncio.Event()
 
@@ -245,17 +251,21 @@ class Following:
         match event:
             case TextDelta(delta):
                 if self._breaks:
-                    delta = f"\n\n{delta}"
-                    self._breaks = False
-                self._spoke = True
+                    delta = f"\n\n[{self._broke_off}]\n\n{delta}" if self._broke_off else f"\n\n{delta}"
+                    self._breaks, self._broke_off = False, ""
+                self._spoke = self._speaking = True
                 if self._size <= MAX_BUFFERED_BYTES:
                     self._unread.append(delta)
                     self._size += len(delta)
                 self._wake.set()
             case AssistantStarted():
-                self._breaks = self._spoke
+                self._breaks, self._speaking = self._spoke, False
+            case ModelSwitched(chosen, active, reason) if self._broke_off:
+                self._broke_off = f"{BROKE_OFF} {switch_text(chosen, active, reason)}"
             case AssistantEnded(message):
                 self._usage = _sum(self._usage, message.usage)
+                if self._speaking and message.stop_reason == "error":
+                    self._broke_off = BROKE_OFF
             case _:
                 pass
 

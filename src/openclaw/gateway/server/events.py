@@ -21,6 +21,7 @@ from openclaw.events import (
     CompactionEnded,
     CompactionStarted,
     Event,
+    ModelSwitched,
     Spoken,
     TextDelta,
     ThinkingDelta,
@@ -33,6 +34,7 @@ from openclaw.gateway.server import params
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.replay import REPLAY, Backlog, KeptEvent
 from openclaw.messages import ImageBlock, UserBlock
+from openclaw.models.errors import switch_text
 from openclaw.outbound.usage_text import with_footer
 from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import shown_key
@@ -327,6 +329,7 @@ class RunStream:
         self._last_flush = 0.0
         self._last_chat = 0.0
         self._chat_closed = False
+        self._switches = 0
 
     def started(self) -> None:
         self._agent("lifecycle", {"phase": "start", "startedAt": self._record.started_at})
@@ -367,6 +370,11 @@ class RunStream:
                     "isError": failed,
                 }
                 self._tool(data, ("result", lambda: result_view(message.content, message.details)))
+            case ModelSwitched(chosen, active, reason):
+                self._flush()
+                self._switches += 1
+                name = f"notice-{self._record.run_id}-model-{self._switches}"
+                self._notice(name, switch_text(chosen, active, reason))
             case CompactionStarted():
                 self._flush()
                 self._agent("compaction", {"phase": "start"})

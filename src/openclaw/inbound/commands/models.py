@@ -67,6 +67,8 @@ def model_info(what: str, facts: Facts, context: CommandContext, entry: SessionE
         )
     lines = [f"Current: {model.ref}", f"Default: {default.ref}", f"Agent: {agent_id}"]
     lines.append(f"Credential: {(entry or {}).get('authProfileOverride') or key_label(model, context)}")
+    if fallbacks := fallback_models(config, agent_id):
+        lines.append(f"Fallbacks: {', '.join(fallbacks)}")
     lines.append(f"Endpoint: {model.base_url or 'built in'} ({model.api})")
     lines.append(f"Context window: {model.context_window:,} tokens")
     return "\n".join(lines)

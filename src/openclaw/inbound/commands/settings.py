@@ -27,7 +27,6 @@ from openclaw.inbound.directives import (
 from openclaw.inbound.incoming import CommandContext, Facts, current_session
 from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
-from openclaw.models.keys import stored_profiles
 from openclaw.models.thinking import level_unless_set, supported_levels
 from openclaw.runs.session_change import set_entry_fields
 from openclaw.sessions.entry import SessionEntry
@@ -257,9 +256,8 @@ async def known_profiles(directives: Directives, facts: Facts, context: CommandC
         model = choose_model(wanted.name, context.config, context.catalogue, agent_id)
     except UnknownModel:
         return ()
-    now = runtime.clock.now_ms()
-    profiles = await stored_profiles(model, context.config, str(runtime.state_dir), agent_id, now)
-    return [profile.id for profile in profiles]
+    stored = await runtime.failover.keys.stored(model, context.config, agent_id)
+    return [key.credential.id for key in stored]
 
 
 def unknown_profile(profile: str, model: Model, stored: Sequence[str]) -> str:

@@ -10,13 +10,15 @@ from openclaw.inbound.commands.registry import CATEGORIES, Command, listed
 from openclaw.inbound.commands.settings import effective_levels
 from openclaw.inbound.directives import LevelKind
 from openclaw.inbound.incoming import CommandContext, Facts
+from openclaw.models.base import Model
 from openclaw.models.catalogue import UnknownModel
 from openclaw.models.cost import has_price
+from openclaw.models.errors import failure_words
 from openclaw.outbound.usage_text import cache_share, percent, token_count
 from openclaw.runs.queue import queue_settings
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import shown_key
-from openclaw.text import age
+from openclaw.text import age, duration
 
 
 async def status(context: CommandContext, facts: Facts, _: str) -> str:
@@ -31,6 +33,7 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
         model = catalogue.default_for(config, session.agent_id)
         name, auth = f"{entry.get('providerOverride')}/{entry.get('modelOverride')} (unknown)", ""
     lines = [f"🦞 OpenClaw {__version__}", f"🧠 Model: {name}" + (f" · 🔑 {auth}" if auth else "")]
+    lines += await _fallback_lines(context, session.agent_id, entry, model)
     lines += await _token_lines(context, facts, entry, paid=has_price(model.cost) and "oauth" not in auth.lower())
     used, window = entry.get("totalTokens"), entry.get("contextTokens") or model.context_window
     share = f" ({percent(used, window)})" if used is not None and window else ""
@@ -46,6 +49,17 @@ async def status(context: CommandContext, facts: Facts, _: str) -> str:
     depth = f"{'running, ' if running else ''}depth {len(waiting)}"
     lines.append(f"{activation}🪢 Queue: {mode} ({depth})")
     return "\n".join(lines)
+
+
+async def _fallback_lines(context: CommandContext, agent_id: str, entry: SessionEntry, model: Model) -> list[str]:
+    """Says that the session's model rests after a failure, how long, and who answered in its place."""
+    resting = await context.runtime.failover.rest_of(model, agent_id)
+    if resting is None:
+        return []
+    left = duration(resting.rests_until - context.runtime.clock.now_ms())
+    active = entry.get("fallbackNoticeActiveModel") if entry.get("fallbackNoticeSelectedModel") == model.ref else None
+    answers = f"{active} answers; " if active else ""
+    return [f"↪️ {model.ref}: {failure_words(resting.kind)} · {answers}asked again in {left}"]
 
 
 async def _token_lines(context: CommandContext, facts: Facts, entry: SessionEntry, *, paid: bool) -> list[str]:
