@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
     "scheduler": RECORDS | {"config", "storage", "sessions", "runs", "inbound", "agent"},
     "skills": set(),
-    "cli": RECORDS | {"config", "models", "gateway"},
+    "cli": RECORDS | {"config", "models", "gateway", "storage"},
 }
 ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli"}
 
@@ -67,3 +67,8 @@ def test_only_the_command_that_starts_it_imports_the_gateway() -> None:
         path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if "gateway" in imported_packages(path)
     }
     assert {path for path in importers if not path.startswith("gateway/")} == {"cli/gateway.py"}
+
+
+def test_only_commands_that_work_without_a_gateway_read_the_stores() -> None:
+    importers = {path.name for path in (SOURCE / "cli").rglob("*.py") if "storage" in imported_packages(path)}
+    assert importers == {"doctor.py"}

@@ -74,6 +74,15 @@ class UserMessage(_Record, tag_field="role", tag="user"):
     timestamp: int = 0
     provenance: dict[str, Any] | None = None
 
+    @property
+    def internal(self) -> bool:
+        """Whether the Gateway wrote it for the model alone. Nobody else sees it."""
+        return self.provenance is not None and self.provenance.get("kind") == INTERNAL["kind"]
+
+
+INTERNAL: dict[str, Any] = {"kind": "internal_system"}
+"""The provenance of an internal message."""
+
 
 class AssistantMessage(_Record, tag_field="role", tag="assistant", omit_defaults=False):
     content: list[AssistantBlock]
@@ -84,6 +93,8 @@ class AssistantMessage(_Record, tag_field="role", tag="assistant", omit_defaults
     stop_reason: StopReason = "stop"
     error_message: str | msgspec.UnsetType = msgspec.UNSET
     timestamp: int = 0
+    notice: bool | msgspec.UnsetType = msgspec.UNSET
+    """The Gateway itself said this to the people in the chat, e.g. as the answer to a command. No model sees it."""
 
     @property
     def text(self) -> str:
@@ -165,6 +176,8 @@ def _decode_tolerantly(raw: bytes | msgspec.Raw) -> Message | None:
         cleaned["usage"] = _tolerant_usage(cleaned.get("usage"))
         for name in ("api", "provider", "model"):
             cleaned[name] = str(cleaned.get(name) or "")
+        if not isinstance(cleaned.get("notice", True), bool):
+            del cleaned["notice"]
         if not isinstance(cleaned.get("errorMessage", ""), str):
             cleaned["errorMessage"] = str(cleaned["errorMessage"])
     try:

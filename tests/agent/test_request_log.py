@@ -68,7 +68,12 @@ async def test_an_unchanged_conversation_is_one_span_however_long(store: FileTra
     assert record is not None
     rebuilt = await rebuild(record, transcript, blobs)
     assert [sent.message for sent in rebuilt.messages] == messages
-    assert (rebuilt.system, rebuilt.facts.suffix, rebuilt.tools, rebuilt.missing) == ("Be kind.", "Noon.", [TOOL], [])
+    assert (rebuilt.system, rebuilt.settings.suffix, rebuilt.tools, rebuilt.missing) == (
+        "Be kind.",
+        "Noon.",
+        [TOOL],
+        [],
+    )
     await store.close()
 
 
@@ -156,7 +161,7 @@ async def test_a_record_of_an_older_version_is_read(tmp_path: Path) -> None:
     blobs = FileBlobStore(str(tmp_path))
     record = await read_record(old, blobs)
     assert record is not None and record.count == 70
-    assert (await rebuild(record, None, blobs, 70)).facts.thinking == "high"
+    assert (await rebuild(record, None, blobs, 70)).settings.thinking == "high"
     assert (await rebuild(record, None, blobs, 1)).call.at == 1
     with pytest.raises(NotStored):
         await rebuild(record, None, blobs, 2)

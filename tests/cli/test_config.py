@@ -131,3 +131,26 @@ def test_models_set_refuses_what_is_no_model(cli: Cli, config: Path) -> None:
     assert done.returncode == 1
     assert "nonsense-model" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_set_warns_by_name_of_a_value_without_effect(cli: Cli, config: Path) -> None:
+    for _ in range(2):
+        done = cli("config", "set", "agents.defaults.heartbeat.every", "15m")
+        assert done.returncode == 0
+        assert "Warning: agents.defaults.heartbeat" in done.stderr and "no heartbeat" in done.stderr
+    assert "heartbeat" not in cli("config", "set", "gateway.port", "20002").stderr
+
+
+def test_a_value_that_promises_safety_is_told_everywhere_and_stops_the_start(cli: Cli, config: Path) -> None:
+    done = cli("config", "set", "gateway.tls.enabled", "true")
+    assert done.returncode == 0 and "gateway.tls.enabled" in done.stderr and "does not start" in done.stderr
+    validated = cli("config", "validate")
+    assert (validated.returncode, "refused gateway.tls.enabled" in validated.stdout) == (1, True)
+    report = json.loads(cli("config", "validate", "--json").stdout)
+    assert not report["valid"] and report["refusals"][0]["path"] == "gateway.tls.enabled"
+    started = cli("gateway", "run")
+    assert started.returncode == 1
+    assert "gateway.tls.enabled" in started.stderr and "put a proxy" in started.stderr
+    assert "Traceback" not in started.stderr
+    assert cli("config", "unset", "gateway.tls").returncode == 0
+    assert cli("config", "validate").returncode == 0

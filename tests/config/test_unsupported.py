@@ -1,17 +1,19 @@
-"""A key that has no effect yet says so when it is set, and the table of such keys fits the code."""
+"""A setting that has no effect says so when it is made, one that promises safety stops the start, and the tables fit
+the code."""
 
 from __future__ import annotations
 
 import fnmatch
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from openclaw.clock import SystemClock
 from openclaw.config.load import parse_config
-from openclaw.config.store import ConfigStore
-from openclaw.config.unsupported import UNSUPPORTED
+from openclaw.config.store import ConfigInvalid, ConfigStore
+from openclaw.config.unsupported import SAFETY, UNSUPPORTED, UNSUPPORTED_VALUES
 
 from .schema_reads import Reads, Schema
 
@@ -40,8 +42,9 @@ READ_OTHERWISE = {
 """Key path (a glob) → where a key is read that ``Reads`` cannot see."""
 
 
-def is_unsupported(key: str) -> bool:
-    return any(key == path or key.startswith((f"{path}.", f"{path}[")) for path in UNSUPPORTED)
+def is_unsupported(key: str, *tables: Iterable[str]) -> bool:
+    paths = [path for table in tables for path in table]
+    return any(key == path or key.startswith((f"{path}.", f"{path}[")) for path in paths)
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +55,12 @@ def reads() -> Reads:
 def test_every_key_of_the_schema_is_read_or_listed_as_unsupported(reads: Reads) -> None:
     unread = {key.path for key in reads.schema.keys if key not in reads}
     seen_elsewhere = {path for path in unread if any(fnmatch.fnmatchcase(path, glob) for glob in READ_OTHERWISE)}
-    forgotten = sorted(path for path in unread - seen_elsewhere if not is_unsupported(path))
+    forgotten = sorted(path for path in unread - seen_elsewhere if not is_unsupported(path, UNSUPPORTED, SAFETY))
     assert forgotten == [], "nothing reads these keys: read them, or list them in config/unsupported.py"
 
 
 def test_no_listed_key_is_read(reads: Reads) -> None:
-    wrong = sorted(key.path for key in reads.schema.keys if key in reads and is_unsupported(key.path))
+    wrong = sorted(key.path for key in reads.schema.keys if key in reads and is_unsupported(key.path, UNSUPPORTED))
     assert wrong == [], "these keys are read: take them off config/unsupported.py"
 
 
@@ -65,7 +68,7 @@ def test_every_listed_path_is_one_of_the_schema() -> None:
     known = [key.path for key in Schema().keys]
     strange = [
         path
-        for path in UNSUPPORTED
+        for path in {**UNSUPPORTED, **UNSUPPORTED_VALUES, **SAFETY}
         if not any(key == path or key.startswith((f"{path}.", f"{path}[")) for key in known)
     ]
     assert strange == []
@@ -75,7 +78,16 @@ def test_every_listed_path_is_one_of_the_schema() -> None:
     ("text", "path"),
     [
         ("{ hooks: { token: 'x', path: '/hooks' } }", "hooks"),
-        ("{ gateway: { tls: { enabled: true } } }", "gateway.tls"),
+        ("{ agents: { defaults: { heartbeat: { every: '15m', model: 'x/y' } } } }", "agents.defaults.heartbeat"),
+        ("{ cron: { maxConcurrentRuns: 2 } }", "cron"),
+        ("{ gateway: { tls: { certPath: '/c.pem' } } }", "gateway.tls"),
+        ("{ models: { providers: { p: { api: 'bedrock-converse-stream' } } } }", "models.providers.p.api"),
+        ("{ tools: { exec: { host: 'node' } } }", "tools.exec.host"),
+        ("{ channels: { telegram: { botToken: 't' } } }", "channels.telegram"),
+        (
+            "{ agents: { defaults: { models: { 'a/b': { streaming: false } } } } }",
+            "agents.defaults.models.a/b.streaming",
+        ),
         ("{ agents: { defaults: { humanDelay: { mode: 'natural' } } } }", "agents.defaults.humanDelay"),
         (
             "{ agents: { list: [{ id: 'a' }, { id: 'b', subagents: { thinking: 'low' } }] } }",
@@ -96,8 +108,61 @@ def test_setting_an_unsupported_key_is_a_warning_that_names_it(text: str, path: 
 
 
 def test_null_and_supported_neighbours_give_no_warning() -> None:
-    text = "{ hooks: null, cron: { maxConcurrentRuns: 2 }, agents: { defaults: { sandbox: { mode: 'off' } } } }"
+    text = "{ hooks: null, agents: { defaults: { sandbox: { mode: 'off' } } }, tools: { exec: { host: 'gateway' } } }"
     assert parse_config("openclaw.json", text, {}).warnings == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{ agents: { defaults: { heartbeat: { every: '0m' } } } }",
+        "{ cron: { enabled: false, store: 'x' } }",
+        "{ gateway: { tls: { enabled: false, certPath: '/c' }, tailscale: { mode: 'off' } } }",
+        "{ browser: { enabled: false }, commands: { bash: false } }",
+        "{ channels: { telegram: { enabled: false, botToken: 't' } } }",
+        "{ channels: { signal: { enabled: false, groups: { '*': { tools: {} } } } } }",
+    ],
+)
+def test_switching_off_what_there_is_not_gives_no_warning(text: str) -> None:
+    assert parse_config("openclaw.json", text, {}).warnings == []
+
+
+SAFETY_VALUES = [
+    ("{ agents: { defaults: { sandbox: { mode: 'all' } } } }", "agents.defaults.sandbox.mode"),
+    ("{ agents: { list: [{ id: 'a', sandbox: { mode: 'non-main' } }] } }", "agents.list[0].sandbox.mode"),
+    ("{ gateway: { tls: { enabled: true, certPath: '/c' } } }", "gateway.tls.enabled"),
+    ("{ gateway: { auth: { mode: 'none' } } }", "gateway.auth.mode"),
+    ("{ gateway: { auth: { mode: 'trusted-proxy' } } }", "gateway.auth.mode"),
+    ("{ gateway: { bind: 'custom' } }", "gateway.bind"),
+    ("{ gateway: { bind: 'custom', customBindHost: 'home.example' } }", "gateway.bind"),
+    ("{ channels: { signal: { groups: { g: { tools: { deny: ['exec'] } } } } } }", "channels.signal.groups.g.tools"),
+    (
+        "{ channels: { signal: { accounts: { a: { groups: { g: { toolsBySender: { x: { deny: ['a'] } } } } } } } } }",
+        "channels.signal.accounts.a.groups.g.toolsBySender",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "path"), SAFETY_VALUES)
+def test_a_value_that_promises_safety_nothing_gives_is_refused_by_name_and_with_a_way_out(text: str, path: str) -> None:
+    snapshot = parse_config("openclaw.json", text, {})
+    assert snapshot.valid
+    (refusal,) = snapshot.refusals
+    assert (refusal.path, refusal.line) == (path, 1) and refusal in snapshot.warnings
+    assert "does not start with this value" in refusal.message
+    assert "set " in refusal.message or "remove it" in refusal.message
+
+
+async def test_a_running_gateway_does_not_take_such_a_value_over(tmp_path: Path) -> None:
+    path = tmp_path / "openclaw.json"
+    path.write_text('{ gateway: { auth: { token: "t" }, port: 20001 } }')
+    store = ConfigStore(str(path), SystemClock(), {})
+    store.load_or_create()
+    with pytest.raises(ConfigInvalid, match=r"gateway\.tls\.enabled"):
+        store.merge_patch({"gateway": {"tls": {"enabled": True}}}, store.snapshot.hash)
+    path.write_text('{ gateway: { auth: { token: "t" }, port: 20002, tls: { enabled: true } } }')
+    assert not await store.reload()
+    assert store.current.gateway.port == 20001 and not store.refusals
 
 
 async def test_the_log_tells_it_at_the_start_and_at_a_reload(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -106,14 +171,9 @@ async def test_the_log_tells_it_at_the_start_and_at_a_reload(tmp_path: Path, cap
     store = ConfigStore(str(path), SystemClock(), {})
     with caplog.at_level(logging.WARNING, "openclaw.config"):
         store.load_or_create()
+        store.tell_warnings()
         assert "talk (line 1): accepted, but it has no effect yet: there is no talk mode yet" in caplog.text
         caplog.clear()
         path.write_text('{ gateway: { mode: "local", auth: { token: "t" } }, canvasHost: { enabled: true } }')
         assert await store.reload()
         assert "canvasHost (line 1): accepted, but it has no effect yet" in caplog.text
-
-
-def test_the_documentation_lists_every_unsupported_key() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text("utf-8")
-    missing = [path for path, reason in UNSUPPORTED.items() if f"`{path}`" not in text or reason not in text]
-    assert missing == []

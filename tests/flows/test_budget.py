@@ -25,7 +25,7 @@ async def test_a_used_up_budget_stops_every_call_until_an_owner_lifts_it(tmp_pat
         assert text_of(await client.chat("/budget")) == "💰 Budget\nsessionTokens: 0 of 6.0k"
         models.queue(Reply(text="Hi.", usage={"input": 4000, "output": 1}))
         assert text_of(await client.chat("hello")) == "Hi."
-        refused = await client.chat("hello [[reply:Not said.]]")
+        refused = await client.chat("hello, are you there?")
         assert refused["state"] == "error"
         assert refused["errorMessage"].startswith("This session has too little left of its budget: 4.0k of 6.0k (")
         assert "counts anew with a new session" in refused["errorMessage"]

@@ -203,7 +203,7 @@ async def test_pictures_reach_the_model(gateway: InProcessGateway, models: Model
         with pytest.raises(RequestFailed, match=r"Error: attachment a\.png: invalid base64 content"):
             await client.chat("and this?", attachments=[{**attachment, "content": "@@@"}])
     content = models.requests[0].body["messages"][0]["content"]
-    assert [block["type"] for block in content] == ["text", "image"]
+    assert [block["type"] for block in content] == ["text", "image", "text"], "the last: facts of the turn"
     assert base64.b64decode(content[1]["source"]["data"]) == PNG
 
 

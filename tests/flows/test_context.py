@@ -45,10 +45,11 @@ async def test_every_call_of_a_past_run_is_rebuilt_exactly(gateway: InProcessGat
         for number, request in ((1, models.requests[1]), (2, models.requests[2])):
             found = await client.call("context.get", {"runId": "run-two", "call": number, "full": True})
             assert found["exact"] and found["calls"] == 2
-            assert all_texts(found["request"]["messages"]) == all_texts(request.body["messages"])
-            sent = "\n".join(block["text"] for block in request.body["system"])
-            assert sent.startswith(found["request"]["system"])
-            assert sent.endswith(found["request"]["systemSuffix"])
+            told = [found["turnFacts"]["text"]] if number == 1 else []
+            assert [*all_texts(found["request"]["messages"]), *told] == all_texts(request.body["messages"])
+            assert found["turnFacts"]["after"] == (found["messages"][-1]["entryId"] if told else None)
+            [sent] = [block["text"] for block in request.body["system"]]
+            assert sent == found["request"]["system"]
             assert [tool["name"] for tool in request.body["tools"]] == found["tools"]["names"]
         last = await client.call("context.get", {})
         assert last["runId"] == "run-three"
@@ -129,7 +130,8 @@ async def test_what_a_summary_replaced_is_seen_to_leave(tmp_path: Path, models: 
         await client.chat("and now?", run_id="after")
         found = await client.call("context.get", {"full": True})
         assert found["exact"] and found["compaction"] and found["messages"][0]["changed"]
-        assert all_texts(found["request"]["messages"]) == all_texts(models.requests[-1].body["messages"])
+        told = found["request"]["turnFacts"]
+        assert [*all_texts(found["request"]["messages"]), told] == all_texts(models.requests[-1].body["messages"])
         seen = (await client.call("context.find", {"phrase": "xylophone 0"}))["sightings"]
         assert [(one["runId"], one["change"]) for one in seen] == [("run-0", "entered"), ("after", "left")]
         assert seen[1]["why"] == "the older part of the conversation had been condensed"

@@ -66,7 +66,7 @@ async def test_a_level_the_model_does_not_have_is_named_or_lowered(tmp_path: Pat
         await client.chat("/model mock/plain-1")
         await client.chat("hello")
         assert "thinking" not in models.requests[-1].body
-        assert "thinking=off" in models.requests[-1].body["system"][1]["text"]
+        assert "thinking=off" in models.requests[-1].body["messages"][-1]["content"][-1]["text"]
         assert not [request.error for request in models.requests if request.error]
 
 

@@ -174,11 +174,19 @@ async def test_every_request_begins_with_the_bytes_of_the_one_before(
         await client.chat("fourth [[reply:Four.]]")
     bodies = [asked(models, number) for number in range(len(models.requests))]
     assert len(bodies) == 5
+    told = [turn_facts(body["messages"]) for body in bodies]
     for earlier, later in itertools.pairwise(bodies):
         assert json.dumps(later["tools"]) == json.dumps(earlier["tools"])
-        assert later["system"][0]["text"] == earlier["system"][0]["text"]
+        assert json.dumps(later["system"]) == json.dumps(earlier["system"])
         assert json.dumps(later["messages"][: len(earlier["messages"])]) == json.dumps(earlier["messages"])
-    assert "Reasoning: on" in bodies[-1]["system"][1]["text"] and "Reasoning: off" in bodies[0]["system"][1]["text"]
+    assert "Reasoning: on" in told[-1] and "Reasoning: off" in told[0]
+    assert told[2] == "", "what ends with a tool's result has no facts behind it"
+
+
+def turn_facts(messages: list[dict[str, Any]]) -> str:
+    """Takes the facts of the turn off the newest message."""
+    blocks = messages[-1]["content"]
+    return blocks.pop()["text"] if blocks[-1].get("text", "").startswith("<openclaw-facts>") else ""
 
 
 async def test_how_much_the_provider_remembered_is_shown(gateway: InProcessGateway, models: ModelServer) -> None:
@@ -243,7 +251,9 @@ async def test_a_picture_named_by_its_path_is_shown_to_a_model_that_sees(tmp_pat
         Image.new("RGB", (3, 3), "red").save(file)
 
         def kinds() -> list[str]:
-            return [block["type"] for block in models.requests[-1].body["messages"][-1]["content"]]
+            said = asked(models, -1)["messages"]
+            assert turn_facts(said)
+            return [block["type"] for block in said[-1]["content"]]
 
         await client.chat(f"what is on ~/{file.name}?")
         assert kinds() == ["text", "image"]

@@ -44,7 +44,7 @@ def user_texts(models: ModelServer, request: int) -> list[str]:
         for message in messages
         if message["role"] == "user"
         for block in message["content"]
-        if block["type"] == "text"
+        if block["type"] == "text" and not block["text"].startswith("<openclaw-facts>")
     ]
 
 

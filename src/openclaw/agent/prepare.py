@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.prompt.report import PromptReport, stored_report
-from openclaw.agent.prompt.system_prompt import SystemPrompt, gather_facts, is_private
+from openclaw.agent.prompt.system_prompt import SystemPrompt, gather_facts, is_private, turn_facts
 from openclaw.agent.prompt.workspace_snapshot import Audience
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.skills.library import skill_folders
 from openclaw.agent.spend.budget import budget_of, is_limited
-from openclaw.agent.window.tokens import Scale
+from openclaw.agent.window.tokens import Scale, text_tokens
 from openclaw.agent.window.window import HistoryCleaner, PromptWindow, dm_history_limit
 from openclaw.config.agents import agent_config, main_key, sandbox_config, workspace_dir
 from openclaw.config.schema import Config
@@ -228,6 +228,8 @@ class Prepared(msgspec.Struct, kw_only=True):
     skill_env: Mapping[str, str]
     """Environment variables that the run's commands get in addition to the Gateway's."""
     prompt: SystemPrompt
+    turn_facts: str
+    """``ModelRequest.turn_facts`` of every request."""
     report: PromptReport
     """The sizes of the prompt's parts."""
     timeout_s: float | None
@@ -280,6 +282,7 @@ class Prepared(msgspec.Struct, kw_only=True):
             model=self.model,
             system=self.prompt.text,
             system_suffix=self.prompt.suffix,
+            turn_facts=self.turn_facts,
             messages=self.window.of(self.cleaner.clean(messages)),
             tools=self.prompt.specs,
             thinking=self.thinking,
@@ -324,23 +327,38 @@ async def prepare(
     facts = gather_facts(
         agent_id=agent_id,
         session_key=session_key,
-        entry=entry,
         body=body,
         config=config,
         settings=settings,
-        thinking=thinking,
         tools=beside_client_tools(body, settings.tools),
         snapshot=snapshot,
         kind=kind,
     )
     now, max_tokens = runtime.clock.now_ms(), body.max_tokens or params.max_tokens
-    prompt = runtime.prompts.of(facts, now, body.client_tools if model.tools else [])
-    own_report = {"source": "run", "generatedAt": now, "sessionId": session_id, "sessionKey": session_key}
+    prompt = runtime.prompts.of(facts, body.client_tools if model.tools else [])
+    told = turn_facts(
+        session_key=session_key,
+        entry=entry,
+        body=body,
+        config=config,
+        model=model,
+        thinking=thinking,
+        kind=kind,
+        source=source,
+        now_ms=now,
+    )
+    own_report = {
+        "source": "run",
+        "generatedAt": now,
+        "sessionId": session_id,
+        "sessionKey": session_key,
+        "turnFacts": {"chars": len(told)},
+    }
     seen = facts.mode == "full" and source not in UNSEEN_SOURCES
     warnings = runtime.snapshots.new_warnings(facts.files) if seen else []
     window = PromptWindow(
         model,
-        prompt.overhead,
+        prompt.overhead + text_tokens(told),
         settings.scale,
         runtime.clock,
         pruning=config.agents.defaults.context_pruning,
@@ -366,6 +384,7 @@ async def prepare(
         workspace=workspace,
         skill_env=snapshot.skill_env,
         prompt=prompt,
+        turn_facts=told,
         report=PromptReport(own_report, prompt.report, warnings),
         timeout_s=run_timeout(body.timeout_seconds, config),
         retry=settings.agent.retry,

@@ -37,6 +37,7 @@ from openclaw.events import (
     Unsaid,
 )
 from openclaw.messages import (
+    INTERNAL,
     AssistantMessage,
     ImageBlock,
     Message,
@@ -199,7 +200,8 @@ class Recorder:
             notes = self._runtime.notes.drain(row.session_key)
             text = "\n".join([*notes, "", prompt]) if notes else prompt
             blocks = [TextBlock(text=text), *self._images]
-            message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms())
+            source = INTERNAL if row.body.internal else None
+            message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms(), provenance=source)
             message = await with_pictures(message, prepared, row.source)
             faults.point("user.before")
             await self.append(message, after=entries)
@@ -359,13 +361,7 @@ class Recorder:
 
     async def _store_continuation(self, message: UserMessage) -> None:
         """Stores a request to go on. The model reads it in later turns too; nobody else sees it."""
-        fields = {
-            "type": "custom_message",
-            "customType": "continuation",
-            "content": user_text(message),
-            "display": False,
-        }
-        await self._add({entry_id(self._row.run_id, f"continue {self.step}"): fields})
+        await self._add({entry_id(self._row.run_id, f"continue {self.step}"): _hidden("continuation", message)})
         self.log.skip()
 
     async def _store_result(self, event: ToolEnded) -> ToolEnded:
@@ -404,7 +400,10 @@ class Recorder:
         ``own_id``: the run id under which a steered message was accepted. Its entry gets an id of that run.
         """
         name = entry_id(self._row.run_id, self.step) if own_id is None else entry_id(own_id, 0)
-        await self._add({**(after or {}), name: {"type": "message", "message": message}})
+        entry: dict[str, Any] = {"type": "message", "message": message}
+        if isinstance(message, UserMessage) and message.internal:
+            entry = _hidden("internal", message)
+        await self._add({**(after or {}), name: entry})
         self.log.name(message, name)
         if own_id is None:
             self.step += 1
@@ -424,6 +423,11 @@ class Recorder:
     async def _pause(self, seconds: float) -> None:
         with self._abort.waiting():
             await self._runtime.clock.sleep(seconds)
+
+
+def _hidden(kind: str, message: UserMessage) -> dict[str, Any]:
+    """The entry of a text that the model reads and no client shows."""
+    return {"type": "custom_message", "customType": kind, "content": user_text(message), "display": False}
 
 
 NO_WORDS = "🤷 The model ended its turn without a word. Ask again, or choose another model with /model."

@@ -28,7 +28,9 @@ from openclaw.messages import (
     decode_message,
 )
 from openclaw.models.base import Model, ModelRequest
-from openclaw.sessions.tree import message_of
+from openclaw.models.convert import facts_place
+from openclaw.models.thinking import binds_thinking
+from openclaw.sessions.tree import is_notice, message_of
 from openclaw.storage.base import BlobStore, Context, Transcript
 from openclaw.text import clipped
 
@@ -43,6 +45,8 @@ SHOWN = 20
 PREVIEW = 80
 _HOLD_MESSAGES = ("message", "custom_message", "branch_summary")
 """The types of entries that become messages of a prompt."""
+TURN_FACTS = "turn facts"
+"""The part of a request that ``ModelRequest.turn_facts`` is."""
 
 
 class EntrySpan(msgspec.Struct, array_like=True, frozen=True):
@@ -53,7 +57,7 @@ class EntrySpan(msgspec.Struct, array_like=True, frozen=True):
     count: int
 
 
-class CallFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
+class CallSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a model call was sent besides its messages."""
 
     model: str
@@ -61,7 +65,9 @@ class CallFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     system: str
     """The digest of the system prompt; empty if it could not be stored."""
     suffix: str = ""
-    """The last lines of the system prompt. They change often and are therefore kept apart from ``system``."""
+    """The session's own lines at the end of the system prompt. Older records have the facts of the turn here."""
+    facts: str = ""
+    """The turn facts, which stand behind the newest message if that is a user's."""
     tools: str = ""
     """The digest of the tools; empty if they could not be stored."""
     model_facts: str = ""
@@ -84,8 +90,8 @@ class NotedCall(msgspec.Struct, kw_only=True, omit_defaults=True):
     The first ``same`` ones are left out in the stored form, because the call before it has them too.
     """
     same: int = 0
-    facts: int | None = None
-    """The place of the call's facts in ``RequestRecord.other_facts``. None: they are those of the last call."""
+    settings: int | None = None
+    """The place of the call's settings in ``RequestRecord.other_settings``. None: they are those of the last call."""
     shortened: int = 0
     """The number of messages that were shortened or left out to fit the window."""
     pruned: int = 0
@@ -101,10 +107,10 @@ class Segment(msgspec.Struct, array_like=True, frozen=True):
     count: int
 
 
-class RequestRecord(CallFacts, kw_only=True, omit_defaults=True):
-    """The model calls of one run. The facts are those of the last call."""
+class RequestRecord(CallSettings, kw_only=True, omit_defaults=True):
+    """The model calls of one run. The settings are those of the last call."""
 
-    other_facts: list[CallFacts] = []
+    other_settings: list[CallSettings] = []
     earlier: list[Segment] = []
     """The calls before those in ``calls``."""
     calls: list[NotedCall] = []
@@ -116,9 +122,9 @@ class RequestRecord(CallFacts, kw_only=True, omit_defaults=True):
         """The number of calls of the run."""
         return sum(segment.count for segment in self.earlier) + len(self.calls) + self.left_out
 
-    def facts_of(self, call: NotedCall) -> CallFacts:
-        facts = self if call.facts is None else self.other_facts[call.facts]
-        return facts if call.thinking is None else msgspec.structs.replace(facts, thinking=call.thinking)
+    def settings_of(self, call: NotedCall) -> CallSettings:
+        settings = self if call.settings is None else self.other_settings[call.settings]
+        return settings if call.thinking is None else msgspec.structs.replace(settings, thinking=call.thinking)
 
 
 class RequestLog:
@@ -134,9 +140,9 @@ class RequestLog:
         """The place of the next stored message in the conversation."""
         self._compaction = ""
         self._sent: list[tuple[ModelRequest, str]] = []
-        """The requests whose facts differ, without their messages, and the compaction of each."""
+        """The requests that differ, without their messages, and the compaction of each."""
         self._calls: list[tuple[NotedCall, list[EntrySpan | Message]]] = []
-        """The calls that are not packed yet. ``NotedCall.facts`` is a place in ``_sent``."""
+        """The calls that are not packed yet. ``NotedCall.settings`` is a place in ``_sent``."""
         self._earlier: list[Segment] = []
 
     def know(self, context: Context) -> None:
@@ -170,19 +176,19 @@ class RequestLog:
             else:
                 parts.append(EntrySpan(entry_id, entry_id, 1))
             before = place
-        call = NotedCall(at=at, parts=[], shortened=shortened, pruned=pruned, facts=self._facts(request))
+        call = NotedCall(at=at, parts=[], shortened=shortened, pruned=pruned, settings=self._settings(request))
         self._calls.append((call, parts))
 
     def change(self, request: ModelRequest) -> None:
         """The call that was noted last is made with this request, which has the same messages."""
-        self._calls[-1][0].facts = self._facts(request)
+        self._calls[-1][0].settings = self._settings(request)
 
-    def _facts(self, request: ModelRequest) -> int:
-        """The place of the request's facts in ``_sent``. Nearly always they are those of the call before."""
+    def _settings(self, request: ModelRequest) -> int:
+        """The place of the request's settings in ``_sent``. Nearly always they are those of the call before."""
         bare = msgspec.structs.replace(request, messages=[], branch_cache=None, prompt_cache=None)
-        facts = (bare, self._compaction)
-        if not self._sent or self._sent[-1] != facts:
-            self._sent.append(facts)
+        sent = (bare, self._compaction)
+        if not self._sent or self._sent[-1] != sent:
+            self._sent.append(sent)
         return len(self._sent) - 1
 
     def _beginning(self, messages: list[Message]) -> tuple[list[EntrySpan | Message], int]:
@@ -229,13 +235,13 @@ class RequestLog:
         if not self._sent:
             return None
         calls = await self._stored_calls(kept, blobs)
-        facts = [await _facts_of(request, compaction, kept, blobs) for request, compaction in self._sent]
-        last = calls[-1].facts if calls else len(facts) - 1
+        settings = [await _settings_of(request, compaction, kept, blobs) for request, compaction in self._sent]
+        last = calls[-1].settings if calls else len(settings) - 1
         for call in calls:
-            call.facts = None if call.facts == last else call.facts
+            call.settings = None if call.settings == last else call.settings
         record = RequestRecord(
-            **msgspec.structs.asdict(facts[-1 if last is None else last]),
-            other_facts=facts if len(facts) > 1 or self._earlier else [],
+            **msgspec.structs.asdict(settings[-1 if last is None else last]),
+            other_settings=settings if len(settings) > 1 or self._earlier else [],
             earlier=self._earlier,
             calls=calls,
         )
@@ -266,13 +272,14 @@ class RequestLog:
         return calls
 
 
-async def _facts_of(request: ModelRequest, compaction: str, kept: ReportStore, blobs: BlobStore) -> CallFacts:
+async def _settings_of(request: ModelRequest, compaction: str, kept: ReportStore, blobs: BlobStore) -> CallSettings:
     prompt = await kept.prompt_of(request, blobs)
-    return CallFacts(
+    return CallSettings(
         model=request.model.ref,
         thinking=request.thinking,
         system=prompt.system_digest,
         suffix=request.system_suffix,
+        facts=request.turn_facts,
         tools=prompt.tools_digest,
         model_facts=prompt.model_digest,
         max_tokens=request.max_tokens,
@@ -301,7 +308,7 @@ class SentMessage(msgspec.Struct, kw_only=True):
 class RebuiltRequest(msgspec.Struct, kw_only=True):
     """A request as it was sent."""
 
-    facts: CallFacts
+    settings: CallSettings
     model: Model | None
     """None if the record was written by an older version."""
     call: NotedCall
@@ -311,22 +318,36 @@ class RebuiltRequest(msgspec.Struct, kw_only=True):
     missing: list[str]
     """The parts that no longer exist, in words. If it is empty, the request is exact."""
 
+    @property
+    def thinking(self) -> ThinkingLevel:
+        return self.settings.thinking
+
+    @property
+    def facts_after(self) -> SentMessage | None:
+        """The message behind which the turn facts stand. None: this call has none."""
+        if not self.settings.facts or self.model is None:
+            return None
+        bound = self.model.api == "anthropic-messages" and binds_thinking(self.model, self.thinking)
+        place = facts_place([sent.message for sent in self.messages], stay=bound)
+        return None if place is None else self.messages[place]
+
     def request(self) -> ModelRequest | None:
         """The request as the provider got it; None if a part is missing."""
         if self.model is None or self.missing:
             return None
-        facts = self.facts
+        settings = self.settings
         return ModelRequest(
             model=self.model,
             system=self.system,
-            system_suffix=facts.suffix,
+            system_suffix=settings.suffix,
+            turn_facts=settings.facts,
             messages=[sent.message for sent in self.messages],
             tools=self.tools,
-            thinking=facts.thinking,
-            max_tokens=facts.max_tokens,
-            temperature=facts.temperature,
-            session_id=facts.session_id,
-            tool_choice=facts.tool_choice,
+            thinking=settings.thinking,
+            max_tokens=settings.max_tokens,
+            temperature=settings.temperature,
+            session_id=settings.session_id,
+            tool_choice=settings.tool_choice,
         )
 
 
@@ -379,13 +400,13 @@ async def rebuild(
             break
     if call is None:
         raise NotStored(f"what call {wanted} of {record.count} was sent is not stored")
-    facts = record.facts_of(call)
+    settings = record.settings_of(call)
     missing: list[str] = []
-    system = await _blob(facts.system, blobs, "the system prompt", missing)
-    tools = await _blob(facts.tools, blobs, "the tools", missing)
-    model = await blobs.get(facts.model_facts) if facts.model_facts else None
+    system = await _blob(settings.system, blobs, "the system prompt", missing)
+    tools = await _blob(settings.tools, blobs, "the tools", missing)
+    model = await blobs.get(settings.model_facts) if settings.model_facts else None
     rebuilt = RebuiltRequest(
-        facts=facts,
+        settings=settings,
         model=msgspec.json.decode(model, type=Model) if model else None,
         call=call,
         system=system.decode() if system else "",
@@ -416,12 +437,15 @@ async def _blob(digest: str, blobs: BlobStore, what: str, missing: list[str]) ->
 async def _entries(
     span: EntrySpan, transcript: Transcript | None, parents: dict[str, tuple[str | None, str]], missing: list[str]
 ) -> list[SentMessage]:
-    found: list[SentMessage] = []
+    held: list[SentMessage] = []
     for entry_id in reversed(span_ids(span, parents)):
         entry = await transcript.entry(entry_id) if transcript else None
         message = message_of(entry.type, entry.raw) if entry else None
         if message is not None:
-            found.append(SentMessage(message=message, entry_id=entry_id))
+            held.append(SentMessage(message=message, entry_id=entry_id))
+    # Earlier versions sent the Gateway's own notices too.
+    said = [sent for sent in held if not is_notice(sent.entry_id, sent.message)]
+    found = held if len(held) == span.count else said
     if len(found) != span.count:
         missing.append(f"{span.count - len(found)} messages" if len(found) < span.count else "the exact messages")
     return found
@@ -481,7 +505,7 @@ _MOVED = {
 
 
 async def how_it_moved(
-    before: CallFacts, after: CallFacts, left: str, now: str, transcript: Transcript | None
+    before: CallSettings, after: CallSettings, left: str, now: str, transcript: Transcript | None
 ) -> Moved:
     """How the conversation came from one branch to another between two calls.
 
@@ -516,13 +540,15 @@ def differences(before: RebuiltRequest, after: RebuiltRequest, moved: Moved = ""
     """The differences as lines of text; empty if both requests are the same. ``moved`` comes from ``how_it_moved``."""
     lines: list[str] = []
     for name in ("model", "thinking"):
-        old, new = getattr(before.facts, name), getattr(after.facts, name)
+        old, new = getattr(before.settings, name), getattr(after.settings, name)
         if old != new:
             lines.append(f"{name}: {old} → {new}")
     if before.system != after.system:
         lines += ["system prompt:", *_text_diff(before.system, after.system)]
-    if before.facts.suffix != after.facts.suffix:
-        lines += ["last lines of the prompt:", *_text_diff(before.facts.suffix, after.facts.suffix)]
+    if before.settings.suffix != after.settings.suffix:
+        lines += ["last lines of the system prompt:", *_text_diff(before.settings.suffix, after.settings.suffix)]
+    if before.settings.facts != after.settings.facts:
+        lines += [f"{TURN_FACTS}:", *_text_diff(before.settings.facts, after.settings.facts)]
     old_tools, new_tools = ({tool.name: tool for tool in each.tools} for each in (before, after))
     for words, names in (
         ("tools added", new_tools.keys() - old_tools.keys()),
@@ -534,8 +560,8 @@ def differences(before: RebuiltRequest, after: RebuiltRequest, moved: Moved = ""
     lines += _message_diff(before.messages, after.messages)
     if moved:
         lines.append(_MOVED[moved])
-    elif before.facts.compaction != after.facts.compaction and after.facts.compaction:
-        lines.append(f"the older part was condensed (entry {after.facts.compaction})")
+    elif before.settings.compaction != after.settings.compaction and after.settings.compaction:
+        lines.append(f"the older part was condensed (entry {after.settings.compaction})")
     for name, words in (("pruned", "old tool results pruned"), ("shortened", "messages shortened to fit the window")):
         old, new = getattr(before.call, name), getattr(after.call, name)
         if old != new:
@@ -612,29 +638,33 @@ class PhraseSearch:
     async def sightings(self, runs: Sequence[NotedRun]) -> list[Sighting]:
         """Where the phrase entered and left, in all calls of the runs. The runs must be in order, oldest first."""
         found: list[Sighting] = []
-        before: tuple[CallFacts, NotedCall] | None = None
+        before: tuple[CallSettings, NotedCall] | None = None
         for run in runs:
             async for number, call in calls_of(run.record, self._blobs):
-                facts, held = run.record.facts_of(call), self.where
-                self.where = await self._holding(facts, call, run.transcript)
+                settings, held = run.record.settings_of(call), self.where
+                self.where = await self._holding(settings, call, run.transcript)
                 seen = Sighting(run_id=run.run_id, at=call.at, call=number, calls=run.record.count, change="entered")
                 if self.where and not held:
                     found.append(msgspec.structs.replace(seen, where=self.where))
                 elif held and not self.where and before is not None:
-                    why = await self._why_gone(*before, facts, call, run.transcript)
+                    why = "the facts of the turn had changed"
+                    if held != [TURN_FACTS]:
+                        why = await self._why_gone(*before, settings, call, run.transcript)
                     found.append(msgspec.structs.replace(seen, change="left", where=held, why=why))
-                before = facts, call
+                before = settings, call
         return found
 
-    async def _holding(self, facts: CallFacts, call: NotedCall, transcript: Transcript | None) -> list[str]:
+    async def _holding(self, settings: CallSettings, call: NotedCall, transcript: Transcript | None) -> list[str]:
         """The parts of the call that hold the phrase."""
         holds = [
             name
-            for name, digest in (("system prompt", facts.system), ("tools", facts.tools))
+            for name, digest in (("system prompt", settings.system), ("tools", settings.tools))
             if await self._in_blob(digest, name)
         ]
-        if self._phrase in facts.suffix.casefold():
+        if self._phrase in settings.suffix.casefold():
             holds.append("system prompt (last lines)")
+        if self._phrase in settings.facts.casefold():
+            holds.append(TURN_FACTS)
         for part in call.parts:
             if isinstance(part, str):
                 if await self._in_blob(part, "summary or changed message"):
@@ -666,7 +696,7 @@ class PhraseSearch:
         return holds
 
     async def _why_gone(
-        self, before: CallFacts, last: NotedCall, after: CallFacts, call: NotedCall, transcript: Transcript | None
+        self, before: CallSettings, last: NotedCall, after: CallSettings, call: NotedCall, transcript: Transcript | None
     ) -> str:
         """Why a phrase that the call before had is no longer in the request."""
         if before.session_id != after.session_id:
@@ -700,6 +730,7 @@ class PhraseSearch:
         if entry_id not in self._seen:
             entry = await transcript.entry(entry_id)
             message = message_of(entry.type, entry.raw) if entry else None
+            message = None if message is not None and is_notice(entry_id, message) else message
             holds = message is not None and self._phrase in words_of(message).casefold()
             self._seen[entry_id] = role_of(message) if message is not None and holds else None
         return self._seen[entry_id]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from openclaw.config.load import Snapshot
     from openclaw.config.store import ConfigStore
 
 
@@ -66,7 +67,7 @@ def set_(args: argparse.Namespace) -> int:
         if args.json:
             raise UserError(f"The value is not JSON5: {error}") from error
         value = args.value
-    change_config(lambda store: store.set_path(args.path, value))
+    change_config(lambda store: store.set_path(args.path, value, even_if_refused=True), args.path)
     note(f"Set {args.path} in {paths.config_path()}.")
     return 0
 
@@ -78,16 +79,19 @@ def unset(args: argparse.Namespace) -> int:
     return 0
 
 
-def change_config(change: Callable[[ConfigStore], object]) -> None:
-    """Applies a change through the store, which checks it and keeps comments and backups."""
+def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> None:
+    """Applies a change through the store, which checks it and keeps comments and backups.
+
+    It tells the warnings that the change adds, and those about the key that was set.
+    """
     from openclaw.config.keypath import KeyPathError
     from openclaw.config.store import ConfigStore
     from openclaw.config.validate import ConfigError, ConfigInvalid
 
     try:
         store = ConfigStore(paths.config_path())
-        store.load_or_create()
-        change(store)
+        before = store.load_or_create()
+        after = change(store)
     except ConfigInvalid as error:
         lines = [f"  {issue}" for issue in error.issues]
         raise UserError("\n".join(["Not changed: the configuration would not be valid.", *lines])) from error
@@ -95,29 +99,45 @@ def change_config(change: Callable[[ConfigStore], object]) -> None:
         raise UserError(f"Not changed: {error}") from error
     except OSError as error:
         raise UserError(f"Cannot write {paths.config_path()}: {error.strerror}") from error
+    known = {(warning.path, warning.message) for warning in before.warnings}
+    for warning in after.warnings:
+        if (warning.path, warning.message) not in known or _overlap(warning.path, path):
+            note(f"Warning: {warning}")
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether one key path is the other, or covers it."""
+    shorter, longer = sorted((one, other), key=len)
+    return bool(shorter) and (longer == shorter or longer.startswith((f"{shorter}.", f"{shorter}[")))
 
 
 def validate(args: argparse.Namespace) -> int:
     from openclaw.config.load import read_config
 
     snapshot = read_config(paths.config_path(), os.environ)
+    usable = snapshot.valid and not snapshot.mistakes and not snapshot.refusals
     if args.json:
-        found = {"issues": snapshot.issues, "warnings": snapshot.warnings}
+        found = {"issues": snapshot.issues, "refusals": snapshot.refusals, "warnings": snapshot.warnings}
         shapes = {
             name: [{"path": i.path, "message": i.message, "line": i.line} for i in issues]
             for name, issues in found.items()
         }
-        print_json({"path": snapshot.path, "exists": snapshot.exists, "valid": snapshot.valid, **shapes})
-    else:
-        for issue in snapshot.issues:
-            sys.stdout.write(f"error   {issue}\n")
-        for issue in snapshot.warnings:
-            sys.stdout.write(f"warning {issue}\n")
+        valid = snapshot.valid and not snapshot.refusals
+        print_json({"path": snapshot.path, "exists": snapshot.exists, "valid": valid, **shapes})
+        return 0 if usable else EXIT_FAILURE
+    for issue in snapshot.issues:
+        sys.stdout.write(f"error   {issue}\n")
+    for issue in snapshot.warnings:
+        sys.stdout.write(f"{'refused' if issue in snapshot.refusals else 'warning'} {issue}\n")
+    state = "is valid"
+    if not snapshot.valid:
         state = "is NOT valid"
-        if snapshot.valid:
-            state = "can be used, with mistakes" if snapshot.mistakes else "is valid"
-        sys.stdout.write(f"{snapshot.path} {state}.\n" if snapshot.exists else f"{snapshot.path} does not exist yet.\n")
-    return 0 if snapshot.valid and not snapshot.mistakes else EXIT_FAILURE
+    elif snapshot.refusals:
+        state = "does not start a Gateway"
+    elif snapshot.mistakes:
+        state = "can be used, with mistakes"
+    sys.stdout.write(f"{snapshot.path} {state}.\n" if snapshot.exists else f"{snapshot.path} does not exist yet.\n")
+    return 0 if usable else EXIT_FAILURE
 
 
 def schema(args: argparse.Namespace) -> int:

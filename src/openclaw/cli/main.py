@@ -26,6 +26,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("context", "context", "Show what the model was sent, and why it knew or forgot something"),
     ("status", "status", "Show the Gateway, its model, channels and recent sessions"),
     ("health", "status", "Ask the Gateway whether it is well"),
+    ("doctor", "doctor", "Check the configuration and the state folder, and say what is wrong"),
     ("agents", "agents", "List the configured agents"),
     ("models", "models", "List, choose or install models"),
     ("memory", "memory", "Show and search what the agent wrote down"),

@@ -63,6 +63,7 @@ def start(client: Client, extra: list[str] | None = None) -> int:
                     # A first start has written a secret into the configuration.
                     fresh = targets.resolve()
                     client.target.secret, client.target.secret_source = fresh.secret, fresh.secret_source
+                _tell_settings()
                 return running_pid() or process.pid
             # Another start may have been quicker. Its Gateway then holds the lock and is the one to wait for.
             if process.poll() is not None and not _lock_is_held():
@@ -77,6 +78,14 @@ def start(client: Client, extra: list[str] | None = None) -> int:
         if dots:
             sys.stderr.write("\n")
     raise Unreachable(f"The Gateway did not answer within {START_TIMEOUT_S:.0f} s.\n{_log_tail()}")
+
+
+def _tell_settings() -> None:
+    """Repeats what the Gateway logs about its settings, because its console is a file."""
+    from openclaw.config.load import read_config
+
+    for warning in read_config(paths.config_path(), os.environ).warnings:
+        note(f"Warning: {warning}")
 
 
 def _spawn(extra: list[str]) -> subprocess.Popen[bytes]:

@@ -95,8 +95,8 @@ def _local(gateway: dict[str, Any]) -> Target:
     elif running is not None and running.get("port"):
         port, source = int(running["port"]), "local loopback (running Gateway)"
         host = str(running.get("host") or LOOPBACK)
-    elif gateway.get("port"):
-        port, source = int(gateway["port"]), "local loopback (config gateway.port)"
+    elif isinstance(configured := gateway.get("port"), int):
+        port, source = configured, "local loopback (config gateway.port)"
     if bind == "custom" and gateway.get("customBindHost") and host == LOOPBACK:
         host = str(gateway["customBindHost"])
     return Target(host, port, tls=tls, local=True, source=source, bind=bind)

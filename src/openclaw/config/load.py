@@ -18,7 +18,7 @@ from openclaw.config.json5text import Json5Error, Outline, SourceError, line_at,
 from openclaw.config.keypath import KeyPath, format_path
 from openclaw.config.schema import Config
 from openclaw.config.shape import shape_of
-from openclaw.config.unsupported import unsupported_keys
+from openclaw.config.unsupported import unsupported_values
 from openclaw.config.validate import Issue, Report, check_rules, checked
 
 KEY = "$include"
@@ -51,6 +51,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[Issue] = []
     mistakes: list[Issue] = []
     """The warnings about values that a change may not add."""
+    refusals: list[Issue] = []
+    """The warnings about values that promise safety which nothing gives. The Gateway does not start with them."""
     includes: list[str] = []
     """The paths of the included files."""
 
@@ -92,8 +94,11 @@ def parse_config(path: str, text: str, environ: Mapping[str, str]) -> Snapshot:
     values: dict[str, Any] = good if isinstance(good, dict) else {}
     config = build(values)
     check_rules(resolved, config, report)
-    for where, reason in unsupported_keys(values):
-        report.warn(where, f"accepted, but it has no effect yet: {reason}")
+    for where, rule in unsupported_values(resolved):
+        if rule.refused:
+            report.refuse(where, rule.reason)
+        else:
+            report.warn(where, f"accepted, but it has no effect yet: {rule.reason}")
     sources = [Included(None, (), outline), *includes.files]
     return replace(
         unread,
@@ -105,6 +110,7 @@ def parse_config(path: str, text: str, environ: Mapping[str, str]) -> Snapshot:
         issues=[_located(*found, sources) for found in report.issues],
         warnings=[_located(*found, sources) for found in report.warnings],
         mistakes=[_located(*found, sources) for found in report.mistakes],
+        refusals=[_located(*found, sources) for found in report.refusals],
         includes=[included.file for included in includes.files if included.file],
     )
 

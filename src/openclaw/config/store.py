@@ -32,7 +32,7 @@ from openclaw.config.keypath import MISSING, KeyPath, format_path, get_path, par
 from openclaw.config.load import Snapshot, parse_config, read_config
 from openclaw.config.schema import Config
 from openclaw.config.secrets import restored
-from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid
+from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid, Issue
 from openclaw.paths import make_private_dir
 
 log = logging.getLogger("openclaw.config")
@@ -88,7 +88,8 @@ class ConfigStore:
     def load_or_create(self) -> Snapshot:
         """Reads the file at the start of a process. It writes the file, or the Gateway's secret in it, when missing.
 
-        The last good copy is used in place of a file that is not valid. Without a copy it raises ConfigInvalid.
+        The last good copy is used in place of a file that is not valid. Without a copy it raises ConfigInvalid. Whoever
+        starts a Gateway with it looks at ``refusals`` first.
         """
         before = self._signature([])
         snapshot = read_config(self.path, self._environ)
@@ -102,7 +103,9 @@ class ConfigStore:
         self._seen = self._signature(snapshot.includes, before)
         self.snapshot = snapshot
         if snapshot.valid and not lost:
-            self._accept(snapshot)
+            self._use(snapshot)
+            if not snapshot.refusals:
+                self._keep_good_copy(snapshot)
             return snapshot
         if not (rescue.exists and rescue.valid):
             raise ConfigInvalid(snapshot.issues)
@@ -119,11 +122,14 @@ class ConfigStore:
             self.snapshot = snapshot
             self._seen = self._signature(snapshot.includes, before)
             # A file that is gone or empty is being replaced; it does not mean that every default is wanted.
-            if not snapshot.valid or not (snapshot.raw or "").strip():
+            if not snapshot.valid or snapshot.refusals or not (snapshot.raw or "").strip():
                 self._report(snapshot, "the configuration in use stays")
                 return False
             old = self._good
-            await asyncio.to_thread(self._accept, snapshot)
+            self._use(snapshot)
+            self._reported = None
+            self.tell_warnings()
+            await asyncio.to_thread(self._keep_good_copy, snapshot)
             changed = changed_paths(old.resolved, snapshot.resolved)
             if changed:
                 await self._tell(old.config, snapshot.config, changed)
@@ -160,11 +166,17 @@ class ConfigStore:
                     "a part of the Gateway failed to take over the new configuration (%s)", ", ".join(changed)
                 )
 
-    def _accept(self, snapshot: Snapshot) -> None:
-        self._use(snapshot)
-        self._reported = None
-        for warning in snapshot.warnings:
+    @property
+    def refusals(self) -> list[Issue]:
+        """The settings in use that a Gateway must not start with."""
+        return self._good.refusals
+
+    def tell_warnings(self) -> None:
+        """Logs what is set and has no effect, and other doubtful settings."""
+        for warning in self._good.warnings:
             log.warning("%s: %s", self.path, warning)
+
+    def _keep_good_copy(self, snapshot: Snapshot) -> None:
         text = json.dumps(snapshot.merged, indent=2, ensure_ascii=False) if snapshot.includes else snapshot.raw or ""
         try:
             if not Path(self._last_good_path).is_file() or Path(self._last_good_path).read_text("utf-8") != text:
@@ -174,11 +186,12 @@ class ConfigStore:
 
     def _report(self, snapshot: Snapshot, consequence: str) -> None:
         """Logs what is wrong, once per state of the file."""
-        state = (snapshot.hash, tuple(map(str, snapshot.issues)))
+        found = [*snapshot.issues, *snapshot.refusals]
+        state = (snapshot.hash, tuple(map(str, found)))
         if state == self._reported:
             return
         self._reported = state
-        problems = "; ".join(map(str, snapshot.issues[:5])) or ("it is empty" if snapshot.exists else "it is gone")
+        problems = "; ".join(map(str, found[:5])) or ("it is empty" if snapshot.exists else "it is gone")
         log.warning("%s cannot be used, %s: %s", self.path, consequence, problems)
 
     def _signature(self, includes: list[str], known: dict[str, _Mark] | None = None) -> dict[str, _Mark]:
@@ -242,15 +255,18 @@ class ConfigStore:
 
         return self._write(change)
 
-    def set_path(self, path: str, value: Any) -> Snapshot:
-        """Sets one key, and makes the objects on the way to it."""
+    def set_path(self, path: str, value: Any, *, even_if_refused: bool = False) -> Snapshot:
+        """Sets one key, and makes the objects on the way to it.
+
+        A value that a Gateway does not start with is written only with ``even_if_refused``.
+        """
         where = parse_path(path)
 
         def change(before: Snapshot) -> str:
             filled = restored(value, get_path(before.parsed, where, MISSING), where)
             return set_value(editable(before), where, filled)
 
-        return self._write(change, repair=True)
+        return self._write(change, repair=True, even_if_refused=even_if_refused)
 
     def unset_path(self, path: str) -> Snapshot:
         """Removes one key. It raises KeyError when the file does not have it."""
@@ -277,7 +293,9 @@ class ConfigStore:
         if base_hash != before.hash:
             raise ConfigConflict("config changed since last load; read the configuration again and repeat the change")
 
-    def _write(self, change: Callable[[Snapshot], str], repair: bool = False) -> Snapshot:
+    def _write(
+        self, change: Callable[[Snapshot], str], *, repair: bool = False, even_if_refused: bool = False
+    ) -> Snapshot:
         """Makes one change to the file on disk, if the result is valid.
 
         With ``repair``, a file that is not valid may also get fewer faults, so that they can be mended one by one.
@@ -290,6 +308,8 @@ class ConfigStore:
             if not after.valid and not (repair and improves):
                 raise ConfigInvalid(after.issues)
             if made := added(before.mistakes, after.mistakes):
+                raise ConfigInvalid(made)
+            if not even_if_refused and (made := added(before.refusals, after.refusals)):
                 raise ConfigInvalid(made)
             if text != before.raw:
                 keep_backups(self.path)

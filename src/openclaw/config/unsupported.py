@@ -1,14 +1,14 @@
-"""The keys that the schema accepts and nothing acts on yet. Setting one gives a warning.
+"""What the schema accepts and nothing acts on: keys, and single values of keys. Setting one is told by name.
 
 They are accepted so that a file written for another version opens. ``tests/config/test_unsupported.py`` compares this
-table with the code: a key that nothing reads must stand here, and a key that is read must not.
+table with the code: a key that nothing reads must stand here, and a key that is read must not be in ``UNSUPPORTED``.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from openclaw.config.keypath import KeyPath
 
@@ -42,8 +42,6 @@ _PER_AGENT = {
     "memorySearch.query.hybrid.temporalDecay": "results are ordered by their score only",
 }
 _PER_SIGNAL_ACCOUNT = {
-    "groups.*.tools": "tools are not restricted by group yet",
-    "groups.*.toolsBySender": "tools are not restricted by sender yet",
     "dmHistoryLimit": "direct chats keep their whole history",
     "dms": "direct chats keep their whole history",
     "blockStreaming": _NO_BLOCKS,
@@ -133,7 +131,6 @@ UNSUPPORTED: dict[str, str] = {
     "canvasHost": "there is no canvas yet",
     "talk": "there is no talk mode yet",
     "gateway.auth.allowTailscale": "logins of Tailscale are not accepted",
-    "gateway.auth.rateLimit": "failed logins are limited in a fixed way",
     "gateway.auth.trustedProxy": "logins of a proxy are not accepted",
     "gateway.controlUi.enabled": "the Gateway serves no Control UI yet",
     "gateway.controlUi.basePath": "the Gateway serves no Control UI yet",
@@ -164,35 +161,137 @@ UNSUPPORTED: dict[str, str] = {
 }
 """Key path → why it has no effect. ``[]`` is any item of a list, ``*`` any key, and a path covers all below it."""
 
+_FALSE_MATTERS = {"agents.defaults.models.*.streaming", "skills.load.watch"}
+"""Keys of the table that ask for something even when they are false."""
+
+
+class Rule(NamedTuple):
+    reason: str
+    applies: Callable[[Any], bool]
+    """Whether the value asks for something that there is not."""
+    refused: bool = False
+    """The value promises safety: the Gateway does not start with it, because nothing keeps the promise."""
+
+
+def _asks(value: Any) -> bool:
+    """False for values that switch a thing off which there is not: nothing is missing then."""
+    if isinstance(value, dict):
+        switch = [value[name] for name in ("enabled", "mode", "every") if name in value]
+        return bool(value) and all(_asks(setting) for setting in switch)
+    return value is not False and value not in ("off", "0m", "0s", "0h", "0", 0, "")
+
+
+def _one_of(*values: str) -> Callable[[Any], bool]:
+    return lambda value: value in values
+
+
+def _restricts(policy: Any) -> bool:
+    """Whether a tool policy, or one of several by name, keeps a tool away."""
+    if not isinstance(policy, dict):
+        return False
+    return bool(policy.get("allow") or policy.get("deny")) or any(map(_restricts, policy.values()))
+
+
+_UNSPOKEN = Rule(
+    "this protocol is not spoken, and calls of such models fail; use openai-completions, openai-responses or "
+    "anthropic-messages",
+    _one_of("openai-codex-responses", "github-copilot", "bedrock-converse-stream"),
+)
+_EXEC_HOST = {
+    "host": Rule(
+        "there are no sandboxes and no nodes: with sandbox, commands run directly as the Gateway's user, and with "
+        "node none runs",
+        _one_of("sandbox", "node"),
+    )
+}
+UNSUPPORTED_VALUES: dict[str, Rule] = {
+    "agents.defaults.heartbeat": Rule(_NO_HEARTBEAT, _asks),
+    "agents.list[].heartbeat": Rule(_NO_HEARTBEAT, _asks),
+    "agents.defaults.subagents.maxConcurrent": Rule(_NO_SUBAGENTS, _asks),
+    "cron": Rule("there are no scheduled jobs yet", _asks),
+    "models.providers.*.api": _UNSPOKEN,
+    "models.providers.*.models[].api": _UNSPOKEN,
+    **{f"tools.exec.{key}": rule for key, rule in _EXEC_HOST.items()},
+    **{f"agents.list[].tools.exec.{key}": rule for key, rule in _EXEC_HOST.items()},
+    "channels.*": Rule("this channel is not connected: so far there is Signal only", _asks),
+}
+"""Key path → values that have no effect. Something reads these keys, for other values or only to show them."""
+
+_GROUP_TOOLS = Rule(
+    "tools are not kept away from single groups or senders; remove it, and deny the tools to the whole agent with "
+    "tools.deny",
+    _restricts,
+    refused=True,
+)
+_SANDBOX_MODE = Rule(
+    'tools do not run in containers, so they could do what you can do; set it to "off" and keep tools away with '
+    "tools.deny",
+    _one_of("non-main", "all"),
+    refused=True,
+)
+SAFETY: dict[str, Rule] = {
+    "agents.defaults.sandbox.mode": _SANDBOX_MODE,
+    "agents.list[].sandbox.mode": _SANDBOX_MODE,
+    "gateway.tls.enabled": Rule(
+        "the Gateway does not serve TLS, so everybody on the way could read along; remove it and put a proxy that "
+        "does before the Gateway",
+        _asks,
+        refused=True,
+    ),
+    "gateway.auth.mode": Rule(
+        "only clients with a token or a password are let in; set it to token or password",
+        _one_of("none", "trusted-proxy"),
+        refused=True,
+    ),
+    **{
+        f"channels.signal{account}.groups.*.{key}": _GROUP_TOOLS
+        for account in ("", ".accounts.*")
+        for key in ("tools", "toolsBySender")
+    },
+}
+"""Key path → values that promise safety which nothing gives. The Gateway refuses to start with them."""
+
 _Tree = dict[str, Any]
-_REASON = ""
+_RULE = ""
 
 
-def unsupported_keys(values: dict[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    """The keys of the table that are set, with the reason why they have no effect."""
+def unsupported_values(values: dict[str, Any]) -> Iterator[tuple[KeyPath, Rule]]:
+    """What is set and has no effect, with the reason."""
     return _found(values, _tree(), ())
 
 
 @functools.cache
 def _tree() -> _Tree:
+    keys = {path: Rule(reason, _is_set if path in _FALSE_MATTERS else _asks) for path, reason in UNSUPPORTED.items()}
     root: _Tree = {}
-    for path, reason in UNSUPPORTED.items():
+    for path, rule in {**keys, **UNSUPPORTED_VALUES, **SAFETY}.items():
         node = root
         for segment in path.replace("[]", ".[]").split("."):
             node = node.setdefault(segment, {})
-        node[_REASON] = reason
+        node[_RULE] = rule
     return root
 
 
-def _found(value: Any, node: _Tree, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _is_set(value: Any) -> bool:
+    return True
+
+
+def _found(value: Any, node: _Tree, path: KeyPath) -> Iterator[tuple[KeyPath, Rule]]:
+    """The most precise rule is told: one of a key below comes before that of its section."""
     if value is None:
         return
-    if _REASON in node:
-        yield path, node[_REASON]
-    elif isinstance(value, dict):
+    rule: Rule | None = node.get(_RULE)
+    if rule is not None and not rule.applies(value):
+        return
+    below: list[tuple[KeyPath, Rule]] = []
+    if isinstance(value, dict):
         for key, item in value.items():
-            if below := node.get(key) or node.get("*"):
-                yield from _found(item, below, (*path, key))
+            if under := node.get(key) or node.get("*"):
+                below += _found(item, under, (*path, key))
     elif isinstance(value, list) and "[]" in node:
         for index, item in enumerate(value):
-            yield from _found(item, node["[]"], (*path, index))
+            below += _found(item, node["[]"], (*path, index))
+    if below or rule is None:
+        yield from below
+    else:
+        yield path, rule

@@ -6,6 +6,7 @@ Wrong values are left out of the result, so that one bad key does not hide the f
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 import types
 import typing
@@ -67,6 +68,7 @@ class Report:
         self.issues: list[tuple[KeyPath, str]] = []
         self.warnings: list[tuple[KeyPath, str]] = []
         self.mistakes: list[tuple[KeyPath, str]] = []
+        self.refusals: list[tuple[KeyPath, str]] = []
 
     def issue(self, path: KeyPath, message: str) -> None:
         if len(self.issues) < self.LIMIT:
@@ -77,6 +79,13 @@ class Report:
         self.warn(path, message)
         if len(self.mistakes) < self.LIMIT:
             self.mistakes.append((path, message))
+
+    def refuse(self, path: KeyPath, reason: str) -> None:
+        """Reports a value that promises safety which nothing gives."""
+        message = f"the Gateway does not start with this value: {reason}"
+        self.warn(path, message)
+        if len(self.refusals) < self.LIMIT:
+            self.refusals.append((path, message))
 
     def warn(self, path: KeyPath, message: str) -> None:
         if len(self.warnings) < self.LIMIT:
@@ -345,11 +354,19 @@ def _open_to_all(senders: Any) -> bool:
     return isinstance(senders, list) and "*" in senders
 
 
+def _is_ipv4(address: str | None) -> bool:
+    try:
+        ipaddress.IPv4Address(address or "")
+    except ValueError:
+        return False
+    return True
+
+
 def _gateway(config: Config, report: Report) -> None:
     gateway = config.gateway
-    if gateway.bind == "custom" and not gateway.custom_bind_host:
-        report.warn(
-            ("gateway", "bind"), 'bind "custom" needs gateway.customBindHost; without it all addresses are used'
+    if gateway.bind == "custom" and not _is_ipv4(gateway.custom_bind_host):
+        report.refuse(
+            ("gateway", "bind"), '"custom" needs an IPv4 address of this machine; set gateway.customBindHost to it'
         )
     if gateway.tailscale.mode != "off" and gateway.bind != "loopback":
         report.issue(("gateway", "tailscale", "mode"), 'publishing through Tailscale needs gateway.bind "loopback"')

@@ -28,7 +28,7 @@ from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.logs import Logs
 from openclaw.gateway.methods.exec_approvals import tell_lost
-from openclaw.gateway.server.server import Server, StartRefused, bind_host, serve
+from openclaw.gateway.server.server import LOOPBACK, Server, StartRefused, bind_host, serve
 from openclaw.paths import config_path, make_private_dir, state_dir
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 
@@ -104,13 +104,21 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
         raise CannotStart(
             f"{config.path} is not valid, and there is no earlier good version:\n{lines}\nMend it, then start again."
         ) from None
+    if config.refusals:
+        lines = "\n".join(f"  - {refusal}" for refusal in config.refusals)
+        raise CannotStart(f"{config.path} asks for safety that this version does not give:\n{lines}")
     wanted = config.current.gateway
     if wanted.mode == "remote" and not options.allow_unconfigured:
         raise CannotStart("gateway.mode is `remote`: this machine uses another Gateway. Set gateway.mode to `local`.")
+    if options.bind == "custom" and not wanted.custom_bind_host:
+        raise CannotStart("--bind custom needs an address of this machine; set gateway.customBindHost to it.")
     host = bind_host(options.bind or wanted.bind, wanted.custom_bind_host)
     port = wanted.port if options.port is None else options.port
     logs = Logs.start(state, config.current.logging, verbose=options.verbose)
     try:
+        config.tell_warnings()
+        if (options.bind or wanted.bind) == "tailnet" and host == LOOPBACK:
+            log.warning("gateway.bind is tailnet, but this machine has no tailnet address; listening on %s only", host)
         secret = given_secret(config.current, options)
         async with serving(state, config, clock, os.environ, host, port, secret=secret, lock=lock) as (gateway, server):
             _collect_garbage_rarely()

@@ -108,6 +108,7 @@ class Notices:
             return
         message = injected_message(text, self._runtime.clock.now_ms())
         self._tell(session.key, run_id, msgspec.to_builtins(message))
+        message.notice = True
         self._spawn(self._keep(session, f"say-{run_id}"[:64], message))
 
     async def _keep(self, session: SessionRef, entry_id: str, message: AssistantMessage) -> None:

@@ -352,7 +352,7 @@ class Pipeline:
             route=row.route,
             reads_commands=False,
         )
-        body = msgspec.structs.replace(row.body.wishes(), prompt=message.text)
+        body = msgspec.structs.replace(row.body.wishes(), prompt=message.text, internal=True)
         ticket = await self._dispatcher.admission.admit(row.session_key)
         try:
             await accept(message, body, self._runtime, self._dispatcher, ticket)
@@ -405,12 +405,14 @@ class Pipeline:
             self._runtime.config.current, message.facts
         )
         if message.inbound is None:
-            return msgspec.structs.replace(body, prompt=self._prompt(message, outcome, entry), **found)
+            prompt = self._prompt(message, outcome, entry)
+            return msgspec.structs.replace(body, prompt=prompt, internal=outcome.greeting, **found)
         inbound = await within_reach(self._runtime, message.inbound, message.facts.session.agent_id)
         mention = group_rules(message.settings, inbound).require_mention
         return msgspec.structs.replace(
             body,
             prompt=self._channel_prompt(inbound, outcome, entry, rotation, pending),
+            internal=outcome.greeting,
             images=[
                 StoredImage(media.blob, media.mime_type)
                 for media in inbound.media

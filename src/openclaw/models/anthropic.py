@@ -39,6 +39,8 @@ from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEve
 API_VERSION = "2023-06-01"
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
 MAX_ID = 64
+LOOKED_BACK = 18
+"""Anthropic finds what it has cached within twenty blocks before a marker. A step with more gets a second marker."""
 _SCHEMA_KEYS = ("type", "properties", "required", "$defs", "definitions")
 # Anthropic's test string for refusals. In a prompt it would end every conversation.
 _REFUSAL_TEST = re.compile(r"ANTHROPIC_MAGIC_STRING_TRIGGER_REFUSAL\w*")
@@ -88,22 +90,22 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     model = request.model
     facts = claude_facts(model)
     level = thinking.clamp_to_model(request.thinking, model)
+    binds = thinking.binds_thinking(model, level)
 
     def build(part: list[Message], state: PartState) -> list[dict[str, Any]]:
         history = convert.transform(part, model, state.ids)
         if facts.bound_thinking:
-            thinks = level != "off" or facts.off == "low_effort"
-            history = _without_unbound_thinking(history, keep_current=thinks and not state.finished)
+            history = _without_unbound_thinking(history, keep_current=binds and not state.finished)
         return _messages(history, model, beginning=state.first)
 
-    finished, current = build_history(request, convert.UniqueIds(_legal_id, MAX_ID), build)
+    # The thinking in a tool loop is bound to the question with its facts, so both stay as they were.
+    finished, current = build_history(request, convert.UniqueIds(_legal_id, MAX_ID), build, facts_stay=binds)
     if not current:
         raise ModelError("The conversation holds no message that could be sent to the model.", kind="format")
     if current[-1]["role"] == "assistant":
         current.append({"role": "user", "content": [{"type": "text", "text": convert.CONTINUE}]})
     marker = _cache_marker(model)
-    last = current[-1]["content"]
-    last[-1] = _marked(last[-1], marker)
+    _mark_last(current, request.turn_facts, marker)
     body: dict[str, Any] = {"model": model.id, "messages": [*finished, *current], "stream": True}
     if system := _system(request, marker):
         body["system"] = system
@@ -118,8 +120,8 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
 def _without_unbound_thinking(history: list[Message], *, keep_current: bool) -> list[Message]:
     """Removes thinking that is no longer valid. It is bound to the conversation before it.
 
-    Between turns the prompt changes (the time, pruned results), so thinking of earlier turns is removed. Within a turn
-    the conversation only grows, so thinking since the last user message can stay.
+    Between turns the prompt changes (the turn facts, pruned results), so thinking of earlier turns is removed. Within a
+    turn the conversation only grows, so thinking since the last user message can stay.
     """
     last_user = max((index for index, message in enumerate(history) if isinstance(message, UserMessage)), default=-1)
     out: list[Message] = []
@@ -138,7 +140,7 @@ def _legal_id(call_id: str, same_model: bool) -> str:
 
 
 def _system(request: ModelRequest, marker: dict[str, str] | None) -> list[Any]:
-    """The stable part carries the cache marker. What changes from turn to turn stands after it."""
+    """The part that all sessions share carries the cache marker. The session's own part stands after it."""
     blocks: list[Any] = []
     if request.system.strip():
         blocks.append(encoded_once(request, "anthropic system", lambda: _marked(_text(request.system), marker)))
@@ -244,6 +246,16 @@ def _cache_marker(model: Model) -> dict[str, str] | None:
 
 def _marked(block: dict[str, Any], marker: dict[str, str] | None) -> dict[str, Any]:
     return {**block, "cache_control": marker} if marker else block
+
+
+def _mark_last(messages: list[dict[str, Any]], turn_facts: str, marker: dict[str, str] | None) -> None:
+    """Marks the last block that the next request will have too. The turn facts behind it are never cached."""
+    blocks = messages[-1]["content"]
+    told = len(blocks) > 1 and blocks[-1].get("text") == _without_refusal_test(turn_facts)
+    blocks[-2 if told else -1] = _marked(blocks[-2 if told else -1], marker)
+    before = next((message for message in messages[-2::-1] if message["role"] == "user"), None)
+    if before is not None and sum(len(message["content"]) for message in messages[-2:]) > LOOKED_BACK:
+        before["content"][-1] = _marked(before["content"][-1], marker)
 
 
 def _add_tools(body: dict[str, Any], request: ModelRequest, marker: dict[str, str] | None) -> None:

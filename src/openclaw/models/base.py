@@ -58,7 +58,9 @@ class ModelRequest(msgspec.Struct, kw_only=True):
     system: str
     """The part of the prompt that is the same in every turn. Providers with a prompt cache put a marker after it."""
     system_suffix: str = ""
-    """Facts that change from turn to turn, such as the time. They are sent after the cached part."""
+    """The session's own part of the prompt. It is sent after the part that all sessions share."""
+    turn_facts: str = ""
+    """The facts of this turn, such as the time. They end the newest message if that is a user's. See ``convert``."""
     messages: list[Message]
     tools: list[ToolSpec] = []
     thinking: ThinkingLevel = "off"

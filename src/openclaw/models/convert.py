@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -107,11 +107,9 @@ def sanitised(call_id: str) -> str:
 
 def user_blocks(message: UserMessage | ToolResultMessage, model: Model) -> list[UserBlock]:
     """The blocks that can be sent: no blank text, no picture that the model or its provider would refuse."""
-    content = message.content
-    blocks: list[UserBlock] = [TextBlock(text=content)] if isinstance(content, str) else list(content)
     kept: list[UserBlock] = []
     blind = False
-    for block in blocks:
+    for block in _blocks(message):
         if isinstance(block, TextBlock):
             if not is_blank(block.text):
                 kept.append(block)
@@ -289,16 +287,53 @@ class _FinishedTurns:
         return size == 0 or _begins_turn(messages, size)
 
 
+def facts_place(messages: Sequence[Message], *, stay: bool = False) -> int | None:
+    """The place of the message that ends with the turn facts. None: the request has none.
+
+    It is the newest message. The history never holds the facts, so the next request has the same bytes up to them, and
+    a provider's cache of everything before them stays valid. For the same reason a request that ends with tool results
+    has no facts, unless they ``stay`` behind the user's message as long as the turn lasts.
+    """
+    place = len(messages) - 1
+    while stay and place > 0 and not isinstance(messages[place], UserMessage):
+        place -= 1
+    newest = messages[place] if messages else None
+    if not isinstance(newest, UserMessage):
+        return None
+    blank = all(isinstance(block, TextBlock) and is_blank(block.text) for block in _blocks(newest))
+    return None if blank else place
+
+
+def with_turn_facts(messages: list[Message], facts: str, *, stay: bool = False) -> list[Message]:
+    """The messages with the facts of this turn as a block of text of their own. See ``facts_place``."""
+    place = facts_place(messages, stay=stay) if facts else None
+    if place is None:
+        return messages
+    newest = messages[place]
+    assert isinstance(newest, UserMessage)
+    told = msgspec.structs.replace(newest, content=[*_blocks(newest), TextBlock(text=facts)])
+    return [*messages[:place], told, *messages[place + 1 :]]
+
+
+def _blocks(message: UserMessage | ToolResultMessage) -> list[UserBlock]:
+    content = message.content
+    return [TextBlock(text=content)] if isinstance(content, str) else content
+
+
 def build_history(
-    request: ModelRequest, ids: UniqueIds, build: BuildPart
+    request: ModelRequest, ids: UniqueIds, build: BuildPart, *, facts_stay: bool = False
 ) -> tuple[list[msgspec.Raw], list[dict[str, Any]]]:
-    """The finished turns, encoded, and the current turn. The finished turns are kept in ``branch_cache``."""
+    """The finished turns, encoded, and the current turn. The finished turns are kept in ``branch_cache``.
+
+    The current turn has the turn facts. ``facts_stay`` is explained at ``facts_place``.
+    """
     messages, branch_cache, state = request.messages, request.branch_cache, PartState(ids)
+    facts = request.turn_facts
     current = _current_turn(messages) if branch_cache is not None and len(messages) > MIN_FINISHED else 0
     if branch_cache is None or current < MIN_FINISHED:
-        return [], build(messages, state)
-    # Another model or thinking level may need the same messages in another form.
-    key = ("wire", request.model.ref, request.thinking)
+        return [], build(with_turn_facts(messages, facts, stay=facts_stay), state)
+    # Another model may need the same messages in another form.
+    key = ("wire", request.model.ref)
     kept = branch_cache.get(key)
     if not isinstance(kept, _FinishedTurns) or not kept.are_start_of(request, current):
         kept = branch_cache[key] = _FinishedTurns(request.model, state)
@@ -308,7 +343,8 @@ def build_history(
         kept.wire += [msgspec.Raw(encode_body(item)) for item in build(new, state)]
         kept.source += new
         kept.state = state
-    return kept.wire, build(messages[current:], kept.state.next(finished=False))
+    now = with_turn_facts(messages[current:], facts, stay=facts_stay)
+    return kept.wire, build(now, kept.state.next(finished=False))
 
 
 def _current_turn(messages: list[Message]) -> int:

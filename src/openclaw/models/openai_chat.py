@@ -71,7 +71,7 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     ids = convert.UniqueIds(_id_rule(quirks), max_id)
     if quirks.requires_assistant_after_tool_result:
         finished: list[Any] = []
-        current = in_turns(build(request.messages, PartState(ids)))
+        current = in_turns(build(convert.with_turn_facts(request.messages, request.turn_facts), PartState(ids)))
     else:
         finished, current = build_history(request, ids, build)
     if not current:
@@ -80,7 +80,7 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     system = [{"role": role, "content": "\n\n".join(texts)}] if texts else []
     messages = [*system, *finished, *current]
     if quirks.is_openrouter and model.id.startswith("anthropic/"):
-        _mark_for_cache(messages)
+        _mark_for_cache(messages, request.turn_facts)
     body: dict[str, Any] = {"model": model.id, "messages": messages, "stream": True}
     if quirks.supports_usage_in_streaming:
         body["stream_options"] = {"include_usage": True}
@@ -184,16 +184,21 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def _mark_for_cache(messages: list[dict[str, Any]]) -> None:
-    """Sets Anthropic's cache markers on text parts, for Anthropic's models behind OpenRouter."""
+def _mark_for_cache(messages: list[dict[str, Any]], turn_facts: str) -> None:
+    """Sets Anthropic's cache markers on text parts, for Anthropic's models behind OpenRouter.
+
+    The turn facts are not cached, so they get a part of their own behind the marker.
+    """
     last = next((message for message in reversed(messages) if message["role"] == "user"), None)
     for message in (messages[0], last):
         if message is None or message["role"] not in ("system", "developer", "user"):
             continue
         if isinstance(message["content"], str):
-            message["content"] = [{"type": "text", "text": message["content"]}]
+            said = message["content"].removesuffix(f"\n{turn_facts}") if turn_facts else message["content"]
+            pieces = [said] if said == message["content"] else [said, turn_facts]
+            message["content"] = [{"type": "text", "text": piece} for piece in pieces]
         parts: list[dict[str, Any]] = message["content"]
-        texts = [part for part in parts if part["type"] == "text"]
+        texts = [part for part in parts if part["type"] == "text" and part["text"] != turn_facts]
         if texts:
             texts[-1]["cache_control"] = {"type": "ephemeral"}
 

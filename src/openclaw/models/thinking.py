@@ -112,3 +112,9 @@ def reasoning_effort(level: ThinkingLevel, model: Model, *, vendor: bool = False
     version = gpt_version(model)
     quiet = version is not None and version >= (5, 1) and not any(name in model.id for name in ("codex", "pro"))
     return "none" if vendor and model.reasoning and quiet else None
+
+
+def binds_thinking(model: Model, level: ThinkingLevel) -> bool:
+    """Whether the model thinks now, and its thinking may be sent back only after exactly the same conversation."""
+    facts = claude_facts(model)
+    return facts.bound_thinking and (clamp_to_model(level, model) != "off" or facts.off == "low_effort")

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from openclaw.clock import iso_utc
-from openclaw.messages import AssistantMessage, ImageBlock, Message, ToolCall, UserMessage, decode_message
+from openclaw.messages import AssistantMessage, ImageBlock, Message, ToolCall, UserMessage, decode_message, user_text
 from openclaw.outbound.reasoning import typed
 from openclaw.outbound.visible import visible_text
-from openclaw.sessions.prompt_prefix import GREETING_MARK, without_wrappers
+from openclaw.sessions.prompt_prefix import is_internal, without_wrappers
 from openclaw.storage.base import Entry, SessionRow, TranscriptRef, TranscriptStore
 
 TITLE_LENGTH = 60
@@ -71,7 +71,7 @@ def derived_title(row: SessionRow, messages: list[Message]) -> str:
         if value := entry.get(name):
             return str(value)
     said = (" ".join(preview_text(message).split()) for message in messages if isinstance(message, UserMessage))
-    text = next((words for words in said if not words.startswith(GREETING_MARK)), "")
+    text = next((words for words in said if words), "")
     if not text:
         return f"{entry['sessionId'][:8]} ({iso_utc(entry.get('updatedAt', 0))[:10]})"
     if len(text) <= TITLE_LENGTH:
@@ -86,7 +86,9 @@ def preview_role(message: Message) -> str:
 
 
 def preview_text(message: Message) -> str:
-    """A message as one short text: pictures and calls named, wrappers taken off."""
+    """A message as one short text: pictures and calls named, wrappers taken off. Empty for an internal message."""
+    if isinstance(message, UserMessage) and is_internal(user_text(message)):
+        return ""
     if isinstance(message, UserMessage) and isinstance(message.content, str):
         return without_wrappers(message.content)
     if isinstance(message, AssistantMessage):

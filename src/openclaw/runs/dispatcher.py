@@ -18,7 +18,7 @@ from openclaw.agent.run import AgentRun
 from openclaw.agent.runtime import Runtime
 from openclaw.config.schema import Config
 from openclaw.events import Event, SteeringInjected
-from openclaw.messages import TextBlock, UserMessage
+from openclaw.messages import INTERNAL, TextBlock, UserMessage
 from openclaw.outbound.limits import limits_for
 from openclaw.outbound.reasoning import reasoning_message
 from openclaw.outbound.reply import failure_notice, is_delivered, parts_for
@@ -389,8 +389,9 @@ class Dispatcher:
             blocks = [TextBlock(text=row.body.prompt or ""), *await load_images(row.body, self._runtime.blobs)]
         except OSError:
             return False  # The message gets a run of its own, which reports what is wrong with its pictures.
-        now = self._runtime.clock.now_ms()
-        if active.inbox is None or not active.inbox.put(record, UserMessage(content=blocks, timestamp=now)):
+        source = INTERNAL if row.body.internal else None
+        message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms(), provenance=source)
+        if active.inbox is None or not active.inbox.put(record, message):
             return False
         record.queue = settings
         self._in_background(ledger.advance(row.id, "queued", Reason(ReasonCode.STEERING, active.run_id)))

@@ -623,4 +623,6 @@ def may_share(records: Sequence[RunRecord]) -> bool:
 
 
 def _is_collectable(item: RunRecord | _Job) -> TypeGuard[RunRecord]:
-    return isinstance(item, RunRecord) and item.queued and item.queue.mode == "collect"
+    if not isinstance(item, RunRecord) or item.row.body.internal:
+        return False  # What nobody wrote is not mixed with what people wrote.
+    return item.queued and item.queue.mode == "collect"

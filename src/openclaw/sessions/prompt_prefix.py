@@ -11,6 +11,7 @@ from openclaw.clock import Clock
 
 STAMPED = re.compile(r"^\[[^\]]*\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}[^\]]*\]")
 _MESSAGE_ID_LINE = re.compile(r"^[ \t]*\[message_id: [^\]]*\][ \t]*$\n?", re.MULTILINE)
+_SYSTEM_LINE = re.compile(r"System: \[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [^\]\n]*\]")
 _SYSTEM_LINES = re.compile(r"(?:System: \[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [^\]\n]*\][^\n]*\n)+\n(?=.)", re.DOTALL)
 
 
@@ -22,6 +23,19 @@ ABORT_NOTE = (
 
 GREETING_MARK = "A new session was started via /new or /reset"
 """Begins what the agent is told where a person only asked for a new session: nobody typed it."""
+
+
+def is_internal(text: str) -> bool:
+    """Whether the Gateway wrote a user message for the model alone. Older transcripts have no mark that says so.
+
+    It is the greeting of a new session, or lines of the Gateway that nobody's words follow.
+    """
+    if not text.startswith(("System: [", GREETING_MARK)):
+        return False
+    told = _SYSTEM_LINES.match(text)
+    if told is None and _SYSTEM_LINE.match(text) is not None:
+        return True
+    return text.startswith(GREETING_MARK, told.end() if told else 0)
 
 
 def without_wrappers(text: str) -> str:

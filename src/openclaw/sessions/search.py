@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from openclaw.sessions.prompt_prefix import is_internal
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.files.compressed import SUFFIX, plain_name, unpacked_blocks, unpacked_size
 from openclaw.storage.files.rebuildable_db import RebuildableDatabase
@@ -22,7 +23,7 @@ from openclaw.storage.files.rebuildable_db import RebuildableDatabase
 log = logging.getLogger("openclaw.sessions.search")
 
 FILE = "search.db"
-VERSION = 2
+VERSION = 3
 LONGEST_TEXT = 64_000
 """Characters of one entry that are indexed. The rest of its text is not searched."""
 PER_QUESTION = 256 << 20
@@ -243,8 +244,10 @@ def searchable(fields: dict[str, Any], shown: Callable[[str], str] | None = None
     content = message.get("content")
     blocks: Iterable[Any] = content if isinstance(content, list) else [{"type": "text", "text": content}]
     role = str(message.get("role") or "")
-    texts = _texts(blocks, shown if role == "assistant" else None)
-    return role, str(message.get("toolName") or ""), "\n".join(texts)
+    text = "\n".join(_texts(blocks, shown if role == "assistant" else None))
+    if role == "user" and is_internal(text):
+        return "", "", ""
+    return role, str(message.get("toolName") or ""), text
 
 
 def _texts(blocks: Iterable[Any], shown: Callable[[str], str] | None) -> Iterator[str]:

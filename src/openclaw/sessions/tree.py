@@ -94,7 +94,7 @@ class BranchContext:
         match entry_type:
             case "message" | "custom_message" | "branch_summary":
                 message = known or message_of(entry_type, raw)
-                if message is not None:
+                if message is not None and not is_notice(entry_id, message):
                     self._take(entry_id, message)
             case "model_change" | "thinking_level_change":
                 self._made = None
@@ -130,12 +130,37 @@ class BranchContext:
         self._made = None
         self._messages.append(message)
         self._entry_ids.append(entry_id)
-        if isinstance(message, AssistantMessage) and message.model:
-            self.model = (message.provider, message.model)
+        self.model = _model_of(message) or self.model
+
+
+_CARDS = ("🦞 OpenClaw ", "🧠 Context breakdown", "⚙️ Compact")
+"""How the answers to ``/status``, ``/context`` and ``/compact`` begin."""
+
+
+def is_notice(entry_id: str, message: Message) -> bool:
+    """Whether the Gateway said this to people. It is part of the chat, but the model does not see it.
+
+    What a client has put into the chat looks the same in older transcripts, and the model sees that. So without the
+    mark only what certainly answers a command counts.
+    """
+    if not isinstance(message, AssistantMessage) or not _injected(message):
+        return False
+    return message.notice is True or entry_id.startswith("say-") or message.text.startswith(_CARDS)
+
+
+def _injected(message: AssistantMessage) -> bool:
+    return message.model == "gateway-injected"
+
+
+def _model_of(message: Message | None) -> tuple[str, str] | None:
+    """The model that wrote the message, if one did."""
+    if not isinstance(message, AssistantMessage) or not message.model or _injected(message):
+        return None
+    return message.provider, message.model
 
 
 def message_of(entry_type: str, raw: bytes) -> Message | None:
-    """The message that an entry adds to the context, or None."""
+    """The message that an entry holds for the model, or None. See also ``is_notice``."""
     if entry_type == "message":
         try:
             return _typed_line.decode(raw).message
@@ -152,8 +177,7 @@ def message_of(entry_type: str, raw: bytes) -> Message | None:
 
 
 def assistant_model(raw: bytes) -> tuple[str, str] | None:
-    message = message_of("message", raw)
-    return (message.provider, message.model) if isinstance(message, AssistantMessage) and message.model else None
+    return _model_of(message_of("message", raw))
 
 
 def fields_of(raw: bytes) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from openclaw.config.schema.gateway import RateLimit
 from openclaw.gateway.auth.shared_auth import (
     MAX_ADDRESSES,
     FailedAuthLimiter,
@@ -53,7 +54,7 @@ def test_weak_and_placeholder_secrets_do_not_start_a_gateway(secret: str, expose
 
 def test_ten_failures_a_minute_and_no_more() -> None:
     clock = HeldClock()
-    limiter = FailedAuthLimiter(clock)
+    limiter = FailedAuthLimiter(clock, RateLimit())
     for _ in range(9):
         limiter.failed("a")
     assert limiter.wait_ms("a") == 0
@@ -65,8 +66,24 @@ def test_ten_failures_a_minute_and_no_more() -> None:
     assert limiter.wait_ms("a") == 0
 
 
+def test_the_configured_limits_count() -> None:
+    clock = HeldClock()
+    limiter = FailedAuthLimiter(clock, RateLimit(max_attempts=2, window_ms=10_000, lockout_ms=300_000))
+    limiter.failed("a")
+    clock.advance(11)
+    limiter.failed("a")
+    assert limiter.wait_ms("a") == 0
+    clock.advance(1)
+    limiter.failed("a")
+    assert limiter.wait_ms("a") == 300_000
+    clock.advance(300)
+    assert limiter.wait_ms("a") == 0
+    assert limiter.exempts(local=True) and not limiter.exempts(local=False)
+    assert not FailedAuthLimiter(clock, RateLimit(exempt_loopback=False)).exempts(local=True)
+
+
 def test_what_the_limiter_remembers_is_bounded() -> None:
-    limiter = FailedAuthLimiter(HeldClock())
+    limiter = FailedAuthLimiter(HeldClock(), RateLimit())
     for number in range(MAX_ADDRESSES + 50):
         limiter.failed(str(number))
     assert len(limiter._failures) == MAX_ADDRESSES

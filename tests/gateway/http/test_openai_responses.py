@@ -151,7 +151,7 @@ async def test_instructions_system_items_and_files_go_to_the_system_prompt(gatew
     system = system_text(gateway)
     assert system.index("Be kind.") < system.index("Be short.") < system.index("n.csv")
     assert "&lt;/file>" in system
-    assert [block["type"] for block in gateway.sent[-1]["content"]] == ["text", "image"]
+    assert [block["type"] for block in gateway.sent[-1]["content"]] == ["text", "image", "text"], "the last: facts"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ import msgspec
 from openclaw.agent.hooks import LONGEST_FLUSH_S, Leaving
 from openclaw.agent.loop import AbortSignal, LoopOptions, run_loop
 from openclaw.agent.prepare import Prepared, prepare
-from openclaw.agent.prompt.system_prompt import SystemPrompt
 from openclaw.agent.recorder import stored_result
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.billed_calls import NO_BILL, BilledCalls, RunBill
@@ -172,7 +171,9 @@ async def _flush(
         return False
     now = runtime.clock.now_ms()
     words, system = texts(settings, now, config.agents.defaults.user_timezone)
-    prompt = UserMessage(content=[TextBlock(text=words)], timestamp=now)
+    # What is said to the agent besides stands here and not in the system prompt, so that the provider's prompt cache
+    # still matches. Every tool stays listed for the same reason.
+    prompt = UserMessage(content=[TextBlock(text=words), TextBlock(text=system)], timestamp=now)
     calls = BilledCalls(
         runtime, prepared.agent_id, prepared.session_key, transcript, "memory flush", keep=False, bill=bill
     )
@@ -181,7 +182,7 @@ async def _flush(
         messages = [*said, prompt]
         async with asyncio.timeout(min(prepared.timeout_s or LONGEST_FLUSH_S, LONGEST_FLUSH_S)):
             await prepared.cleaner.prepare(messages)
-            ended = await run_loop(messages, _options(runtime, prepared, tools, system, calls))
+            ended = await run_loop(messages, _options(runtime, prepared, tools, calls))
         wrote = any(
             isinstance(m, ToolResultMessage) and m.tool_name == "write" and not m.is_error for m in ended.messages
         )
@@ -229,13 +230,8 @@ def settled(messages: list[Message]) -> list[Message]:
     return messages[:end]
 
 
-def _options(
-    runtime: Runtime, prepared: Prepared, tools: dict[str, Tool], system: str, calls: BilledCalls
-) -> LoopOptions:
-    # The addition goes to the end and every tool stays listed, so that the provider's prompt cache still matches.
-    suffix = f"{prepared.prompt.suffix}\n\n{system}".strip()
-    prompt: SystemPrompt = msgspec.structs.replace(prepared.prompt, suffix=suffix)
-    prepared = msgspec.structs.replace(prepared, prompt=prompt, tool_choice=None, max_tokens=None)
+def _options(runtime: Runtime, prepared: Prepared, tools: dict[str, Tool], calls: BilledCalls) -> LoopOptions:
+    prepared = msgspec.structs.replace(prepared, tool_choice=None, max_tokens=None)
 
     async def after_failure(error: ModelError, attempt: int) -> NextStep:
         delay = next_retry_ms(error, attempt, prepared.retry)

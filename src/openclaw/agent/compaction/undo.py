@@ -13,7 +13,7 @@ from openclaw.agent.compaction.compaction import CompactionJob, NothingToDo, cou
 from openclaw.agent.compaction.summary import FileOps, SummaryFailed, excerpts
 from openclaw.agent.window.tokens import message_tokens, text_tokens
 from openclaw.messages import Message, ToolResultMessage
-from openclaw.sessions.tree import fields_of, message_of
+from openclaw.sessions.tree import fields_of, is_notice, message_of
 from openclaw.storage.base import Transcript
 
 log = logging.getLogger("openclaw.agents.compaction")
@@ -160,7 +160,7 @@ async def _left_behind(transcript: Transcript, target: str | None) -> list[Messa
         if parents[own][1] in ("message", "custom_message", "branch_summary"):
             entry = await transcript.entry(own)
             message = message_of(entry.type, entry.raw) if entry is not None else None
-            if message is not None:
+            if message is not None and not is_notice(own, message):
                 messages.append(message)
     return messages
 

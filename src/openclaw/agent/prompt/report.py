@@ -83,7 +83,7 @@ def shared_report(facts: PromptFacts, prompt: SystemPrompt) -> dict[str, Any]:
 
 log = logging.getLogger("openclaw.agents.context")
 
-_OF_THE_RUN = ("source", "generatedAt", "sessionId", "sessionKey")
+_OF_THE_RUN = ("source", "generatedAt", "sessionId", "sessionKey", "turnFacts")
 """The fields of ``PromptReport.own``."""
 
 
@@ -213,7 +213,10 @@ def context_list(report: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
 def context_detail(report: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     skills: list[dict[str, Any]] = report["skills"]["entries"]
     tools: list[dict[str, Any]] = report["tools"]["entries"]
-    lines = ["🧠 Context breakdown (detailed)", *_parts(report), ""]
+    lines = ["🧠 Context breakdown (detailed)", *_parts(report)]
+    if told := (report.get("turnFacts") or {}).get("chars"):
+        lines.append(f"Turn facts (time, model, channel, levels; behind the newest message): {sized(told)}")
+    lines.append("")
     lines += _top("Top skills (prompt entry size):", skills, "blockChars", "skills")
     lines += _top("Top tools (schema size):", tools, "schemaChars", "tools")
     lines += _top("Top tools (summary text size):", tools, "summaryChars", "tools")

@@ -1,7 +1,8 @@
-"""The system prompt. It is built for every run and never stored in the history.
+"""The system prompt and the facts of one turn. They are made for every run and never stored in the history.
 
-The main part has the same bytes from turn to turn, so that providers can cache it. Everything that changes (the members
-of a group, the time, the model, the channel) is in the suffix.
+Providers cache a prompt up to the first byte that differs from the prompt before it. So the system prompt has the same
+bytes from turn to turn, and what changes (the time, the model, the channel, the thinking level) is in a block of its
+own, the turn facts, which stands behind the newest message.
 """
 
 from __future__ import annotations
@@ -60,7 +61,6 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     agent_name: str
     workspace: str
     model: Model
-    thinking: str
     tools: list[Tool]
     files: list[BootstrapFile]
     mode: PromptMode = "full"
@@ -75,11 +75,7 @@ class PromptFacts(msgspec.Struct, kw_only=True):
     """The model writes its reasoning into the answer and must separate the two by tags."""
     repo_root: str | None = None
     default_model: str | None = None
-    channel: str | None = None
-    capabilities: Sequence[str] = ()
-    reasoning: str = "off"
     user_timezone: str | None = None
-    time_format: Literal["auto", "12", "24"] = "auto"
     max_file_chars: int = 0
     """The most characters of one workspace file in the prompt. Only the report uses it."""
     sandbox_mode: str = "off"
@@ -90,11 +86,9 @@ def gather_facts(
     *,
     agent_id: str,
     session_key: str,
-    entry: SessionEntry,
     body: MessageBody,
     config: Config,
     settings: RunSettings,
-    thinking: str,
     tools: list[Tool],
     snapshot: WorkspaceSnapshot,
     kind: SessionKind,
@@ -108,20 +102,17 @@ def gather_facts(
         agent_name=(identity.name if identity else None) or (agent.name if agent else None) or DEFAULT_AGENT_NAME,
         workspace=str(settings.agent.workspace),
         model=model,
-        thinking=thinking,
         tools=tools,
         files=[],
         mode="minimal" if is_subagent(key) else "full",
         extra=body.extra_system_prompt,
         user_timezone=defaults.user_timezone,
-        time_format=defaults.time_format,
-        reasoning=body.reasoning or entry.get("reasoningLevel") or "off",
         max_file_chars=effective_max_chars(defaults.bootstrap_max_chars, model.context_window),
         sandbox_mode=settings.agent.sandbox_mode,
     )
     if not model.tools:
         return facts  # The prompt of such a model has only a few sentences.
-    private, channel = is_private(kind, key), channel_of(entry, key, kind=kind)
+    private = is_private(kind, key)
     facts.files = snapshot.files
     facts.skills = snapshot.skills
     facts.aliases = model_aliases(config)
@@ -132,8 +123,6 @@ def gather_facts(
     facts.heartbeat_prompt = (heartbeat.prompt or "").strip()
     facts.repo_root = snapshot.repo_root
     facts.default_model = primary_model(config, agent_id)
-    facts.channel = None if channel in _NO_CHANNEL else channel
-    facts.capabilities = _capabilities(config, channel)
     if facts.sandbox_mode != "off" and wants_sandbox(config, agent_id, key):
         sandbox = sandbox_config(config, agent_id)
         facts.sandbox = RequestedSandbox(sandbox.mode, sandbox.workspace_access)
@@ -156,17 +145,66 @@ def _capabilities(config: Config, channel: str) -> list[str]:
     return [name.strip() for name in names if isinstance(name, str) and name.strip()]
 
 
+FACTS_BEGIN, FACTS_END = "<openclaw-facts>", "</openclaw-facts>"
+
+
+def turn_facts(
+    *,
+    session_key: str,
+    entry: SessionEntry,
+    body: MessageBody,
+    config: Config,
+    model: Model,
+    thinking: str,
+    kind: SessionKind,
+    source: str,
+    now_ms: int,
+) -> str:
+    """The block for ``ModelRequest.turn_facts``. Small models do not cope with it, so they get none.
+
+    The channel is the one that the message came from (``source``), else the session's last one.
+    """
+    if not model.tools:
+        return ""
+    from_channel = source in ("webchat", "signal") or source in config.channels.others
+    channel = source if from_channel else channel_of(entry, session_key, kind=kind)
+    runtime = [f"model={model.ref}"]
+    if channel not in _NO_CHANNEL:
+        runtime += [f"channel={channel}", f"capabilities={','.join(_capabilities(config, channel)) or 'none'}"]
+    runtime.append(f"thinking={thinking or 'off'}")
+    reasoning = body.reasoning or entry.get("reasoningLevel") or "off"
+    lines = [
+        FACTS_BEGIN,
+        "Added by OpenClaw; nobody wrote this in the chat.",
+        *_time(config.agents.defaults.user_timezone, config.agents.defaults.time_format, now_ms),
+        f"Runtime: {' | '.join(runtime)}",
+        f"Reasoning: {reasoning} (/reasoning changes it)",
+        FACTS_END,
+    ]
+    return "\n".join(lines)
+
+
+def _time(zone_name: str | None, style: str, now_ms: int) -> list[str]:
+    moment = datetime.fromtimestamp(now_ms / 1000, UTC)
+    lines = [f"UTC: {moment:%A %Y-%m-%d %H:%M}"]
+    zone = named_zone(zone_name)
+    if zone is not None:
+        local = moment.astimezone(zone)
+        clock = f"{local:%I:%M %p}".lstrip("0") if style == "12" else f"{local:%H:%M}"
+        lines.append(f"Local time: {local:%A %Y-%m-%d} {clock} ({zone_name})")
+    return lines
+
+
 MOST_KEPT = 64
-QUARTER_MS = 15 * 60_000
 
 
 class SystemPrompt(msgspec.Struct, kw_only=True):
     """The prompt and its tools. Runs share it, so it must not be changed."""
 
     text: str
-    """The main part. It has the same bytes from turn to turn."""
+    """The main part. It has the same bytes in all sessions of an agent."""
     suffix: str
-    """The part that changes: the group, the time, the model, the channel."""
+    """The session's own part: its group, or what the caller of the Gateway asks for."""
     project_context_chars: int = 0
     tool_list_chars: int = 0
     skills_chars: int = 0
@@ -188,7 +226,7 @@ class SystemPrompt(msgspec.Struct, kw_only=True):
         return len(self.text) + len(self.suffix)
 
 
-def build_system_prompt(facts: PromptFacts, now_ms: int, client_tools: Sequence[ToolSpec] = ()) -> SystemPrompt:
+def build_system_prompt(facts: PromptFacts, client_tools: Sequence[ToolSpec] = ()) -> SystemPrompt:
     listed = project = skills = suffix = ""
     if not facts.model.tools:
         # Small models do not cope with long instructions.
@@ -205,9 +243,8 @@ def build_system_prompt(facts: PromptFacts, now_ms: int, client_tools: Sequence[
         full = facts.mode == "full"
         parts = _full(facts, names, listed, skills, project) if full else _minimal(facts, names, listed, project)
         text = "\n".join(part for part in parts if part)
-        # A group's name and members change, so they are in the suffix.
-        extra = sections.extra_context(facts.extra.strip(), subagent=False) if full else ""
-        suffix = "\n".join(part for part in (extra, _time(facts, now_ms), _runtime(facts)) if part)
+        # Each group has another one, so it stands behind what all sessions share.
+        suffix = sections.extra_context(facts.extra.strip(), subagent=False) if full else ""
     specs = [*(tool.spec for tool in facts.tools), *client_tools]
     prompt = SystemPrompt(
         text=text,
@@ -228,19 +265,17 @@ class PromptCache:
     """Keeps the prompts of the last runs. The prompt has the same bytes as long as the facts are equal."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, ...], tuple[PromptFacts, int, SystemPrompt]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, ...], tuple[PromptFacts, SystemPrompt]] = OrderedDict()
 
-    def of(self, facts: PromptFacts, now_ms: int, client_tools: Sequence[ToolSpec] = ()) -> SystemPrompt:
+    def of(self, facts: PromptFacts, client_tools: Sequence[ToolSpec] = ()) -> SystemPrompt:
         if client_tools:
-            return build_system_prompt(facts, now_ms, client_tools)
-        key = (facts.agent_id, facts.model.ref, facts.thinking, facts.reasoning, facts.channel or "", facts.mode)
-        key = (*key, facts.extra, str(facts.sandbox), *facts.owners)
-        quarter = now_ms // QUARTER_MS
+            return build_system_prompt(facts, client_tools)
+        key = (facts.agent_id, facts.model.ref, facts.mode, facts.extra, str(facts.sandbox), *facts.owners)
         known = self._known.get(key)
-        if known is not None and known[1] == quarter and known[0] == facts:
-            return known[2]
-        prompt = build_system_prompt(facts, now_ms)
-        self._known[key] = (facts, quarter, prompt)
+        if known is not None and known[0] == facts:
+            return known[1]
+        prompt = build_system_prompt(facts)
+        self._known[key] = (facts, prompt)
         while len(self._known) > MOST_KEPT:
             self._known.popitem(last=False)
         return prompt
@@ -263,6 +298,7 @@ def _full(facts: PromptFacts, names: frozenset[str], listed: str, skills: str, p
         sections.documentation(_docs_dir()),
         sections.sandbox(facts.sandbox),
         sections.user_identity(facts.owners),
+        sections.date_and_time(facts.user_timezone, FACTS_BEGIN),
         sections.workspace_files() if project else "",
         sections.reply_tags(),
         sections.messaging(names),
@@ -270,6 +306,7 @@ def _full(facts: PromptFacts, names: frozenset[str], listed: str, skills: str, p
         project,
         sections.silent_replies(),
         sections.heartbeats(facts.heartbeat_prompt),
+        _runtime(facts),
     ]
 
 
@@ -283,10 +320,12 @@ def _minimal(facts: PromptFacts, names: frozenset[str], listed: str, project: st
         _clock_hint(facts, names),
         sections.workspace(facts.workspace, first_run=False),
         sections.sandbox(facts.sandbox),
+        sections.date_and_time(facts.user_timezone, FACTS_BEGIN),
         sections.workspace_files() if project else "",
         sections.extra_context(facts.extra.strip(), subagent=True),
         sections.reasoning_format(facts.tagged_reasoning),
         project,
+        _runtime(facts),
     ]
 
 
@@ -300,6 +339,9 @@ def _clock_hint(facts: PromptFacts, names: frozenset[str]) -> str:
     return "For the time of this moment, the day or the date, call session_status."
 
 
+_RUNTIME = "## Runtime\nRuntime: "
+
+
 def _runtime(facts: PromptFacts) -> str:
     host, system, machine, python = _host_facts()
     parts = [
@@ -308,18 +350,10 @@ def _runtime(facts: PromptFacts) -> str:
         f"repo={facts.repo_root}" if facts.repo_root else "",
         f"os={system} ({machine})",
         f"python={python}",
-        f"model={facts.model.ref}",
         f"default_model={facts.default_model}" if facts.default_model else "",
         f"shell={_shell()}" if _shell() else "",
     ]
-    if facts.channel:
-        parts.append(f"channel={facts.channel}")
-        parts.append(f"capabilities={','.join(facts.capabilities) or 'none'}")
-    parts.append(f"thinking={facts.thinking or 'off'}")
-    return (
-        f"## Runtime\nRuntime: {' | '.join(part for part in parts if part)}\n"
-        f"Reasoning: {facts.reasoning} (shown only when on or stream; /reasoning changes it)"
-    )
+    return f"{_RUNTIME}{' | '.join(part for part in parts if part)}"
 
 
 @cache
@@ -342,21 +376,6 @@ def _docs_dir() -> str:
     """The folder of the documents. Empty if OpenClaw does not run from a checkout that has them."""
     docs = Path(__file__).parents[4] / "docs"
     return str(docs) if (docs / "architecture.md").is_file() else ""
-
-
-def _time(facts: PromptFacts, now_ms: int) -> str:
-    """The time, rounded to the quarter hour. An exact time would void the provider's cache in every turn."""
-    moment = datetime.fromtimestamp(now_ms // QUARTER_MS * QUARTER_MS / 1000, UTC)
-    lines = [
-        "## Current Date & Time",
-        f"UTC: {moment:%A %Y-%m-%d %H:%M} (at the last quarter hour; messages carry their own time)",
-    ]
-    zone = named_zone(facts.user_timezone)
-    if zone is not None:
-        local = moment.astimezone(zone)
-        clock = f"{local:%I:%M %p}".lstrip("0") if facts.time_format == "12" else f"{local:%H:%M}"
-        lines += [f"Time zone: {facts.user_timezone}", f"Local time: {local:%A %Y-%m-%d} {clock}"]
-    return "\n".join(lines)
 
 
 _AFTER_FILES = ("## Silent Replies", "## Heartbeats")
@@ -384,6 +403,14 @@ def prompt_parts(system: str, suffix: str = "") -> list[PromptPart]:
 
 
 def _parts(text: str) -> list[PromptPart]:
+    # The last section is found from the end, because a workspace file may well have the same heading.
+    text, runtime, last = text.rpartition(f"\n{_RUNTIME}")
+    if runtime:
+        return [*_parts_before(f"{text}\n"), PromptPart("Runtime", len(runtime) - 1 + len(last))]
+    return _parts_before(last)
+
+
+def _parts_before(text: str) -> list[PromptPart]:
     parts: list[PromptPart] = []
     title, size, files = "Identity", 0, False
     for line in text.splitlines(keepends=True):

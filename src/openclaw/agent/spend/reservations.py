@@ -108,7 +108,7 @@ class Reservations:
 
 def most_prompt(request: ModelRequest) -> int:
     """The tokens of the prompt, estimated a little too high: from the bytes on the wire, four for a token."""
-    size = 4 * _FRAME + _bytes(request.system) + _bytes(request.system_suffix)
+    size = 4 * _FRAME + sum(map(_bytes, (request.system, request.system_suffix, request.turn_facts)))
     size += sum(len(msgspec.json.encode(tool)) + _FRAME for tool in request.tools)
     for message in request.messages:
         size += _FRAME

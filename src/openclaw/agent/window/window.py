@@ -87,14 +87,21 @@ class Pruner:
     """Prunes old tool results from the prompts of one run.
 
     It decides once whether the cache has expired, and then removes the same results from every prompt. If a result
-    came back in the second prompt, the cache would be missed twice.
+    came back in the second prompt, the cache would be missed twice. For the same reason ``replaced`` has what earlier
+    runs of the branch pruned: each result by its call id, before and after.
     """
 
-    def __init__(self, settings: ContextPruning, model: Model, filled_at: int | None) -> None:
+    def __init__(
+        self,
+        settings: ContextPruning,
+        model: Model,
+        filled_at: int | None,
+        replaced: dict[str, tuple[Message, ToolResultMessage]] | None = None,
+    ) -> None:
         self._settings = settings
         self._window = model.context_window
         self._due_from = _due_from(settings, model, filled_at)
-        self._replaced: dict[str, ToolResultMessage] = {}
+        self._replaced = {} if replaced is None else replaced
         self._decided = False
 
     @property
@@ -103,20 +110,21 @@ class Pruner:
         return len(self._replaced)
 
     def apply(self, messages: list[Message], now_ms: int) -> list[Message]:
-        if self._due_from is None:
-            return messages
-        if self._settings.mode == "always" or (not self._decided and now_ms >= self._due_from):
+        due = self._due_from is not None and now_ms >= self._due_from
+        if due and (self._settings.mode == "always" or not self._decided):
             pruned = prune(messages, self._settings, self._window)
             for before, after in zip(messages, pruned, strict=True):
                 if after is not before and isinstance(after, ToolResultMessage):
-                    self._replaced[after.tool_call_id] = after
+                    self._replaced[after.tool_call_id] = (before, after)
         self._decided = True
         if not self._replaced:
             return messages
-        return [
-            self._replaced.get(message.tool_call_id, message) if isinstance(message, ToolResultMessage) else message
-            for message in messages
-        ]
+        return [self._shown(message) if isinstance(message, ToolResultMessage) else message for message in messages]
+
+    def _shown(self, message: ToolResultMessage) -> ToolResultMessage:
+        # Some models number their calls anew in every answer, so the id alone does not tell.
+        before, after = self._replaced.get(message.tool_call_id, (None, message))
+        return after if before == message else message
 
 
 def _due_from(settings: ContextPruning, model: Model, filled_at: int | None) -> int | None:
@@ -411,6 +419,8 @@ class PromptWindow:
         self._budget: PromptBudget | None = None
         self._pruning = pruning
         self.pruner: Pruner | None = None
+        self._pruned: dict[str, tuple[Message, ToolResultMessage]] = {}
+        """What was pruned on this branch so far. See ``Pruner``."""
         self._all, self._shown = GrowingSum(), GrowingSum()
         """The sums of all messages, and of the messages that are left after pruning."""
         self.shortened = 0
@@ -431,12 +441,13 @@ class PromptWindow:
     def use_cache(self, branch_cache: dict[Any, Any]) -> None:
         """Goes on with the sums of an earlier run of the same branch."""
         self._all, self._shown = branch_cache.setdefault("tokens", (self._all, self._shown))
+        self._pruned = branch_cache.setdefault(("pruned", self._model.ref, self._model.context_window), self._pruned)
 
     def begin(self, messages: list[Message]) -> None:
         """Decides from the messages before the run whether the provider's cache can expire, and so what is pruned."""
         if is_pruned(self._pruning, self._model):
             settings = effective(self._pruning, self._model)
-            self.pruner = Pruner(settings, self._model, cache_filled_at(messages, self._model))
+            self.pruner = Pruner(settings, self._model, cache_filled_at(messages, self._model), self._pruned)
 
     def fits(self, messages: list[Message]) -> bool:
         """Whether these messages can be sent as they are."""

@@ -1,12 +1,23 @@
 """``gateway``: where the Gateway listens, who may connect, and how it reloads."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import field
+from msgspec import Meta, field
 
 from openclaw.config.schema.base import Count, OpenMap, Port, Positive, Record, Sensitive
 
 _FILE_TYPES = ("text/plain", "text/markdown", "text/html", "text/csv", "application/json", "application/pdf")
+
+
+class RateLimit(Record):
+    max_attempts: Annotated[int, Meta(ge=1, le=1000)] = 10
+    """Wrong secrets from one address within the window, after which it has to wait."""
+    window_ms: Positive = 60_000
+    """The window."""
+    lockout_ms: Positive | None = None
+    """How long it has to wait after its last wrong secret; unset means until the window has passed."""
+    exempt_loopback: bool = True
+    """A right secret from this machine is let in at once, whatever came before."""
 
 
 class GatewayAuth(Record):
@@ -18,8 +29,8 @@ class GatewayAuth(Record):
     """Shared secret of the password mode."""
     allow_tailscale: bool | None = None
     """Accept identities vouched for by Tailscale Serve; unset means yes with serve and token mode."""
-    rate_limit: OpenMap | None = None
-    """Limits on failed attempts: maxAttempts, windowMs, lockoutMs, exemptLoopback."""
+    rate_limit: RateLimit = RateLimit()
+    """Limits on failed attempts."""
     trusted_proxy: OpenMap | None = None
     """Settings of the trusted-proxy mode."""
 

@@ -13,6 +13,7 @@ from openclaw.clock import Clock
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
+    from openclaw.config.schema.gateway import RateLimit
 
 Mode: TypeAlias = Literal["token", "password"]
 MIN_EXPOSED_SECRET = 16
@@ -97,22 +98,19 @@ def start_problem(secret: SharedSecret, *, exposed: bool) -> str | None:
     return None
 
 
-MAX_FAILURES = 10
-WINDOW_S = 60.0
 MAX_ADDRESSES = 4096
 
 
 class FailedAuthLimiter:
-    """Allows ten failures a minute for each address. The number of remembered addresses is bounded."""
+    """Allows so many failures in a window for each address. The number of remembered addresses is bounded."""
 
-    def __init__(self, clock: Clock, max_failures: int = MAX_FAILURES, window_s: float = WINDOW_S) -> None:
+    def __init__(self, clock: Clock, limits: RateLimit) -> None:
         self._clock = clock
-        self._max_failures = max_failures
-        self._window_s = window_s
+        self._limits = limits
         self._failures: dict[str, deque[float]] = {}
 
     def failed(self, ip: str) -> None:
-        failures = self._failures.pop(ip, None) or deque[float](maxlen=self._max_failures)
+        failures = self._failures.pop(ip, None) or deque[float](maxlen=self._limits.max_attempts)
         failures.append(self._clock.monotonic())
         self._failures[ip] = failures
         while len(self._failures) > MAX_ADDRESSES:
@@ -120,8 +118,17 @@ class FailedAuthLimiter:
 
     def wait_ms(self, ip: str) -> int:
         """The milliseconds that this address must wait; 0 when it need not wait."""
-        failures = self._failures.get(ip)
-        if failures is None or len(failures) < self._max_failures:
+        failures, limits = self._failures.get(ip), self._limits
+        if failures is None or len(failures) < limits.max_attempts:
             return 0
-        left = self._window_s - (self._clock.monotonic() - failures[0])
-        return max(0, int(left * 1000))
+        if limits.lockout_ms is None:
+            ends = failures[0] + limits.window_ms / 1000
+        elif failures[-1] - failures[0] < limits.window_ms / 1000:
+            ends = failures[-1] + limits.lockout_ms / 1000
+        else:
+            return 0
+        return max(0, int((ends - self._clock.monotonic()) * 1000))
+
+    def exempts(self, *, local: bool) -> bool:
+        """Whether a right secret from there is let in despite earlier failures."""
+        return local and self._limits.exempt_loopback

@@ -36,7 +36,7 @@ def caller_refusal(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress
         return HttpRefusal(status=403, message=f"{refused}: this endpoint serves no pages of other sites")
     wait_ms = gateway.auth_limiter.wait_ms(peer.ip)
     limited = HttpRefusal(status=429, message="too many failed attempts; try again later", retry_after_ms=wait_ms)
-    if wait_ms and not peer.is_local:
+    if wait_ms and not gateway.auth_limiter.exempts(local=peer.is_local):
         return limited
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     secret = gateway.secret()

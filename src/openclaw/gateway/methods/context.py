@@ -66,7 +66,8 @@ async def get(call: MethodCall) -> Any:
     if params.full:
         view["request"] = {
             "system": rebuilt.system,
-            "systemSuffix": rebuilt.facts.suffix,
+            "systemSuffix": rebuilt.settings.suffix,
+            "turnFacts": rebuilt.settings.facts,
             "messages": [sent.message for sent in rebuilt.messages],
             "tools": rebuilt.tools,
         }
@@ -77,7 +78,7 @@ async def _since(gateway: Gateway, run: NotedRun, rebuilt: RebuiltRequest) -> di
     """The changes since the run before it in the same session; None for the first run."""
     rows = await gateway.runtime.ledger.recent(session_key=run.session_key, limit=MOST_RUNS)
     earlier = next((rows[place + 1 :] for place, row in enumerate(rows) if row.run_id == run.run_id), [])
-    opened: dict[str, Transcript | None] = {rebuilt.facts.session_id: run.transcript}
+    opened: dict[str, Transcript | None] = {rebuilt.settings.session_id: run.transcript}
     for row in earlier:
         before = await _noted(gateway, row, opened)
         if before is not None:
@@ -95,30 +96,35 @@ async def _rebuilt(gateway: Gateway, run: NotedRun, number: int | None = None) -
 
 async def _changes(old: RebuiltRequest, new: RebuiltRequest, transcript: Transcript | None) -> list[str]:
     last_entries = last_entry(old.call), last_entry(new.call)
-    return differences(old, new, await how_it_moved(old.facts, new.facts, *last_entries, transcript))
+    return differences(old, new, await how_it_moved(old.settings, new.settings, *last_entries, transcript))
 
 
 def _view(rebuilt: RebuiltRequest) -> dict[str, Any]:
-    facts, call = rebuilt.facts, rebuilt.call
+    settings, call = rebuilt.settings, rebuilt.call
     return {
         "at": call.at,
-        "sessionId": facts.session_id,
-        "model": facts.model,
-        "thinking": facts.thinking,
+        "sessionId": settings.session_id,
+        "model": settings.model,
+        "thinking": settings.thinking,
         "exact": not rebuilt.missing,
         "missing": rebuilt.missing,
         "systemPrompt": {
-            "chars": len(rebuilt.system) + len(facts.suffix),
-            "digest": facts.system,
-            "parts": prompt_parts(rebuilt.system, facts.suffix),
+            "chars": len(rebuilt.system) + len(settings.suffix),
+            "digest": settings.system,
+            "parts": prompt_parts(rebuilt.system, settings.suffix),
             "truncated": cut_files(rebuilt.system),
         },
         "tools": {
             "names": [tool.name for tool in rebuilt.tools],
             "chars": sum(len(msgspec.json.encode(tool.parameters)) for tool in rebuilt.tools),
-            "digest": facts.tools,
+            "digest": settings.tools,
         },
-        "compaction": facts.compaction or None,
+        "turnFacts": {
+            "chars": len(settings.facts),
+            "after": after.name if (after := rebuilt.facts_after) else None,
+            "text": settings.facts,
+        },
+        "compaction": settings.compaction or None,
         "pruned": call.pruned,
         "shortened": call.shortened,
         "messages": [

@@ -157,7 +157,7 @@ class _Attempt:
         self.token = connect.auth.token if connect.auth else None
         self.password = connect.auth.password if connect.auth else None
         self.wait_ms = gateway.auth_limiter.wait_ms(peer.ip)
-        if self.wait_ms and not peer.is_local:
+        if self.wait_ms and not gateway.auth_limiter.exempts(local=peer.is_local):
             self._refuse_for_now()
         self.verdict = check(self.secret, self.token, self.password)
 

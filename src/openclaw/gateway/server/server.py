@@ -157,10 +157,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def bind_host(bind: str, custom: str | None = None) -> str:
-    """The address for ``gateway.bind``. An address that does not exist falls back to loopback.
-
-    With ``custom``, an address that is not IPv4 means all addresses.
-    """
+    """The address for ``gateway.bind``. Loopback when this machine has no such address, or none is given."""
     match bind:
         case "lan":
             return EVERYWHERE
@@ -170,7 +167,7 @@ def bind_host(bind: str, custom: str | None = None) -> str:
             try:
                 return str(ipaddress.IPv4Address(custom or ""))
             except ValueError:
-                return EVERYWHERE
+                return LOOPBACK
         case _:
             return LOOPBACK
 

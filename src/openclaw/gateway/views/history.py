@@ -10,10 +10,10 @@ from typing import Any, cast
 import msgspec
 
 from openclaw.agent.loop import join
-from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message
+from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage, decode_message, user_text
 from openclaw.outbound.visible import visible_message
 from openclaw.sessions.export import public_messages
-from openclaw.sessions.prompt_prefix import without_wrappers
+from openclaw.sessions.prompt_prefix import is_internal, without_wrappers
 from openclaw.storage.base import Entry
 
 MAX_BYTES = 6 * 1024 * 1024
@@ -66,7 +66,7 @@ def _stored(entry: Entry, with_reasoning: bool) -> msgspec.Raw | None:
     if not raw:
         return None
     if b'"user"' in raw and _role_of(raw) == "user":
-        return msgspec.Raw(_unwrapped(raw))
+        return _unwrapped(raw)
     if _MAYBE_HIDDEN.search(raw) and _role_of(raw) == "assistant":
         return _shown(raw, with_reasoning)
     return line.message
@@ -94,17 +94,21 @@ def _shown(raw: bytes, with_reasoning: bool) -> msgspec.Raw | None:
     return msgspec.Raw(msgspec.json.encode(fields))
 
 
-def _unwrapped(raw: bytes) -> bytes:
+def _unwrapped(raw: bytes) -> msgspec.Raw | None:
     """Takes the wrappers off the texts. Fields and blocks that we do not know stay as they are."""
     message = msgspec.json.decode(raw)
     content = message.get("content")
     if isinstance(content, str):
+        if is_internal(content):
+            return None
         message["content"] = without_wrappers(content)
     elif isinstance(content, list):
         for block in content:
             if isinstance(block, dict) and isinstance(block.get("text"), str):
+                if is_internal(block["text"]):
+                    return None
                 block["text"] = without_wrappers(block["text"])
-    return msgspec.json.encode(message)
+    return msgspec.Raw(msgspec.json.encode(message))
 
 
 def _marker_view(entry: Entry) -> dict[str, Any]:
@@ -130,6 +134,8 @@ def as_people_see_it(message: Message, *, with_reasoning: bool) -> Message | Non
         return visible_message(message, with_reasoning=with_reasoning)
     if not isinstance(message, UserMessage):
         return message
+    if is_internal(user_text(message)):
+        return None
     if isinstance(message.content, str):
         return msgspec.structs.replace(message, content=without_wrappers(message.content))
     blocks = [

@@ -29,6 +29,7 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text
+from openclaw.models.convert import with_turn_facts
 from openclaw.models.cost import priced_usage
 from openclaw.models.local.install import INSTALL_COMMAND, weights_path
 
@@ -356,7 +357,7 @@ class ChatTurn(msgspec.Struct, frozen=True):
 def turns_of(request: ModelRequest) -> tuple[str, list[ChatTurn]]:
     """The system text and the turns as plain text. Neighbours of one role are joined; tool results count as user's."""
     turns: list[ChatTurn] = []
-    for message in request.messages:
+    for message in with_turn_facts(request.messages, request.turn_facts):
         role = "assistant" if isinstance(message, AssistantMessage) else "user"
         text = _harmless(_plain_text(message)).strip()
         if not text:

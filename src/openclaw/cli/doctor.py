@@ -1,0 +1,146 @@
+"""``openclaw doctor``: looks at the configuration and the state folder without a Gateway, and says what is wrong.
+
+Each check is a function of ``CHECKS`` that yields findings. A check only reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from openclaw import __version__, paths
+from openclaw.cli import service
+from openclaw.cli import target as targets
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action
+from openclaw.cli.terminal import paint, print_json, printable
+from openclaw.config.load import read_config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+Level: TypeAlias = Literal["ok", "warning", "error"]
+_COLOURS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
+
+
+class Finding(NamedTuple):
+    check: str
+    level: Level
+    text: str
+    fix: str = ""
+    """What a person can do about it; empty when nothing is wrong."""
+
+
+Check: TypeAlias = Callable[[Path], Iterator[Finding]]
+"""Looks at the state folder."""
+
+
+def _configuration(state: Path) -> Iterator[Finding]:
+    snapshot = read_config(paths.config_path(), os.environ)
+    if not snapshot.exists:
+        yield Finding("config", "ok", f"{snapshot.path} does not exist yet; the first start writes it")
+        return
+    for issue in snapshot.issues:
+        yield Finding("config", "error", str(issue), f"mend it in {snapshot.path}")
+    for issue in snapshot.warnings:
+        level = "error" if issue in snapshot.refusals else "warning"
+        yield Finding("config", level, str(issue), f"openclaw config unset '{issue.path}'" if issue.path else "")
+    if not snapshot.issues and not snapshot.warnings:
+        yield Finding("config", "ok", f"{snapshot.path} is valid")
+
+
+def _state_folder(state: Path) -> Iterator[Finding]:
+    if not state.is_dir():
+        yield Finding("state", "ok", f"{state} does not exist yet; the first start makes it")
+        return
+    open_to_others = state.stat().st_mode & 0o077
+    if open_to_others:
+        yield Finding("state", "error", f"{state} can be read by other users", f"chmod 700 {state}")
+    elif not os.access(state, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding("state", "error", f"{state} cannot be written", "give it back to the user the Gateway runs as")
+    else:
+        yield Finding("state", "ok", f"{state} is yours only")
+
+
+def _sessions(state: Path) -> Iterator[Finding]:
+    from openclaw.storage.files.store_file import parse_store
+
+    count = 0
+    for store in sorted(state.glob("agents/*/sessions/sessions.json")):
+        try:
+            values = parse_store(store.read_bytes())
+        except OSError as error:
+            yield Finding("sessions", "error", f"{store} cannot be read: {error.strerror}", "check its permissions")
+            continue
+        if values is None:
+            fix = "the next start rebuilds it from its backup and journal"
+            yield Finding("sessions", "error", f"{store} does not hold a JSON object", fix)
+        else:
+            count += len(values)
+    yield Finding("sessions", "ok", f"{count} sessions are listed")
+
+
+def _ledger(state: Path) -> Iterator[Finding]:
+    ledger = state / "ledger.db"
+    if not ledger.is_file():
+        yield Finding("ledger", "ok", "there is no ledger yet")
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as database:
+            (messages,) = database.execute("SELECT count(*) FROM messages").fetchone()
+    except sqlite3.Error as error:
+        yield Finding("ledger", "error", f"{ledger} cannot be read: {error}", "openclaw gateway stop, then start again")
+        return
+    yield Finding("ledger", "ok", f"{messages} messages are in the ledger")
+
+
+def _port(state: Path) -> Iterator[Finding]:
+    import socket
+
+    target = targets.resolve()
+    if (pid := service.running_pid()) is not None:
+        yield Finding("port", "ok", f"the Gateway runs as process {pid} on port {target.port}")
+        return
+    try:
+        socket.create_connection((target.host, target.port), timeout=1).close()
+    except OSError:
+        yield Finding("port", "ok", f"port {target.port} is free; no Gateway runs")
+        return
+    fix = "stop it, or choose another port: openclaw config set gateway.port NUMBER"
+    yield Finding("port", "error", f"port {target.port} is taken by a program that is not this Gateway", fix)
+
+
+CHECKS: tuple[Check, ...] = (_configuration, _state_folder, _sessions, _ledger, _port)
+
+
+def doctor(args: argparse.Namespace) -> int:
+    state = Path(paths.state_dir())
+    findings = [finding for check in CHECKS for finding in check(state)]
+    broken = any(finding.level == "error" for finding in findings)
+    if args.json:
+        shown: list[dict[str, Any]] = [
+            {name: value for name, value in finding._asdict().items() if value} for finding in findings
+        ]
+        about = {"version": __version__, "stateDir": str(state), "configPath": paths.config_path()}
+        print_json({"ok": not broken, **about, "findings": shown})
+        return EXIT_FAILURE if broken else 0
+    for finding in findings:
+        sys.stdout.write(f"{paint(f'{finding.level:<8}', _COLOURS[finding.level])}{printable(finding.text)}\n")
+        if finding.fix:
+            sys.stdout.write(f"        → {printable(finding.fix)}\n")
+    return EXIT_FAILURE if broken else 0
+
+
+COMMANDS = {
+    "doctor": Action(
+        "Check the configuration and the state folder, and say what is wrong",
+        doctor,
+        (JSON,),
+        example="openclaw doctor",
+    )
+}
