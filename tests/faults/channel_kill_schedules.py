@@ -41,6 +41,7 @@ class ChannelKillSchedule:
     deaths: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
     """Replies that came more than once, each of them marked."""
+    death: str = "kill"
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -85,7 +86,7 @@ class ChannelKillSchedule:
     async def life(self, messages: int) -> None:
         """One that ends at a step of a message or of a delivery, or from outside."""
         at = self.chance.choice(STEPS)
-        alive = await self.start({"at": at, "do": "kill", "hit": self.chance.randint(1, messages)})
+        alive = await self.start({"at": at, "do": self.death, "hit": self.chance.randint(1, messages)})
         await self.say(messages)
         process = self.gateway._process
         assert process is not None
@@ -166,9 +167,9 @@ async def run_channel_schedules(schedule: ChannelKillSchedule, schedules: int, *
     assert await schedule.gateway.stop() == 0
 
 
-async def one_round(folder: Path, seed: int, mode: str, schedules: int) -> str:
+async def one_round(folder: Path, seed: int, mode: str, schedules: int, death: str) -> str:
     async with ModelServer(keep_requests=100) as models, SignalDaemon(US) as signal:
-        schedule = ChannelKillSchedule(folder, models, signal, seed)
+        schedule = ChannelKillSchedule(folder, models, signal, seed, death=death)
         try:
             await run_channel_schedules(schedule, schedules)
         finally:

@@ -13,13 +13,16 @@ from tests.support.model_server import ModelServer
 from tests.support.signal_daemon import SignalDaemon
 
 
+@pytest.mark.parametrize("death", ["kill", "power cut"])
 @pytest.mark.parametrize("group", range(4))
-async def test_dying_at_each_step_of_a_message_loses_and_repeats_nothing(schedule: KillSchedule, group: int) -> None:
+async def test_dying_at_each_step_of_a_message_loses_and_repeats_nothing(
+    schedule: KillSchedule, group: int, death: str
+) -> None:
     """Every named step once, one life each; what a life leaves behind is settled and checked in the next."""
     struck: list[str] = []
     steps = POINTS[group::4]
     for place, step in enumerate(steps):
-        assert await schedule.start([{"at": step, "do": "kill"}])
+        assert await schedule.start([{"at": step, "do": death}])
         await schedule.settle()
         schedule.check()
         schedule.armed.touch()
@@ -35,10 +38,18 @@ async def test_dying_at_each_step_of_a_message_loses_and_repeats_nothing(schedul
 
 
 @pytest.mark.parametrize(
-    ("seed", "mode"), [(11, "followup"), (12, "followup"), (13, "collect"), (14, "steer"), (15, "followup")]
+    ("seed", "mode", "death"),
+    [
+        (11, "followup", "kill"),
+        (12, "followup", "power cut"),
+        (13, "collect", "kill"),
+        (14, "steer", "kill"),
+        (15, "steer", "power cut"),
+        (16, "collect", "power cut"),
+    ],
 )
-async def test_random_kills(tmp_path: Path, models: ModelServer, seed: int, mode: str) -> None:
-    schedule = KillSchedule(tmp_path, models, seed, mode)
+async def test_random_deaths(tmp_path: Path, models: ModelServer, seed: int, mode: str, death: str) -> None:
+    schedule = KillSchedule(tmp_path, models, seed, mode, death=death)
     try:
         await run_schedules(schedule, 5)
     finally:

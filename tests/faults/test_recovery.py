@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -381,3 +382,90 @@ async def test_a_run_that_ends_while_its_name_is_looked_up_is_not_waited_for_in_
         assert looked_up >= 2
     finally:
         await close_gateway(gateway)
+
+
+async def test_a_stop_that_was_answered_holds_after_a_crash(make: Make, models: ModelServer, tmp_path: Path) -> None:
+    """The disk takes no transcript line, so the stopped run cannot end before the Gateway dies."""
+    full, effects = tmp_path / "full", tmp_path / "effects"
+    late = Reply("", calls=[Call("exec", {"command": f"echo once >> {effects}"})], hold=asyncio.Event())
+    models.queue(late, Reply("", calls=[Call("exec", {"command": f"echo again >> {effects}"})]), Reply("done"))
+    gateway = make()
+    plan(gateway, {"at": "write", "path": "*.jsonl", "do": "ENOSPC", "while": str(full)})
+    async with gateway:
+        async with gateway.client() as client:
+            await send(client, "a")
+            await send(client, "b")
+            await send(client, "c", "/queue drop 1")
+            await models.wait_for_requests(1)
+            full.touch()
+            stopped = await client.call("chat.abort", {"sessionKey": "main"})
+            assert stopped["aborted"] and stopped["runIds"] == ["a"]
+        gateway.kill()
+        full.unlink()
+        await gateway.start()
+        async with gateway.client() as client:
+            assert (await wait(client, "a"))["status"] == "error"
+            assert (await wait(client, "b"))["status"] == "error"
+            story = await client.call("messages.why", {"ref": "a"})
+    assert "stopped" in json.dumps(story)
+    assert len(models.requests) == 1
+    assert not effects.exists()
+
+
+async def test_a_call_that_the_transcript_has_lost_is_told_as_interrupted(make: Make, models: ModelServer) -> None:
+    models.queue(Reply("", calls=[Call("exec", {"command": "true"})]), Reply("checked"))
+    gateway = make()
+    plan(gateway, {"at": "tool.noted", "do": "kill"})
+    async with gateway:
+        async with gateway.client() as client:
+            await send_to_its_death(gateway, client, "a")
+        (transcript,) = gateway.state_dir.glob("agents/main/sessions/*.jsonl")
+        lines = transcript.read_text().splitlines(keepends=True)
+        assert '"toolCall"' in lines[-1]
+        transcript.write_text("".join(lines[:-1]))
+        plan(gateway)
+        await gateway.start()
+        async with gateway.client() as client:
+            assert (await wait(client, "a"))["status"] == "ok"
+            assert await roles(client) == ["user", "assistant", "toolResult", "assistant"]
+    assert "Interrupted: the Gateway stopped" in json.dumps(models.requests[1].body["messages"][-1])
+
+
+async def test_what_a_full_queue_dropped_is_told_after_a_crash_too(make: Make, models: ModelServer) -> None:
+    models.queue(Reply("late", hold=asyncio.Event()), Reply("late answer"), Reply("answer"))
+    gateway = make(cap=1, drop="summarize")
+    async with gateway:
+        async with gateway.client() as client:
+            await send(client, "a")
+            await models.wait_for_requests(1)
+            await send(client, "b", "the words of b")
+            await send(client, "c")
+            assert (await wait(client, "b"))["status"] == "error"
+        gateway.kill()
+        await gateway.start()
+        async with gateway.client() as client:
+            assert (await wait(client, "c"))["status"] == "ok"
+    prompt = json.dumps(models.requests[-1].body["messages"][-1])
+    assert "Dropped 1 message due to cap" in prompt and "the words of b" in prompt
+
+
+@pytest.mark.parametrize("command", ["/status", "/compact", "/think high"])
+async def test_a_command_that_was_acknowledged_has_its_one_end_after_a_crash(
+    make: Make, models: ModelServer, command: str
+) -> None:
+    models.queue(Reply("hello"), Reply("a summary", hold=asyncio.Event()))
+    gateway = make()
+    async with gateway:
+        async with gateway.client() as client:
+            await send(client, "a")
+            await wait(client, "a")
+            assert (await send(client, "b", command))["status"] == "started"
+            gateway.kill()
+        await gateway.start()
+        async with gateway.client() as client:
+            with contextlib.suppress(RequestFailed):  # A redelivery is told that the command was interrupted.
+                assert (await send(client, "b", command))["status"] in ("ok", "in_flight")
+            assert (await wait(client, "b"))["status"] in ("ok", "error")
+            story = await client.call("messages.why", {"ref": "b"})
+    assert "command" in json.dumps(story)
+    assert len(models.requests) <= (2 if command == "/compact" else 1)

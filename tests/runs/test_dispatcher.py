@@ -138,7 +138,7 @@ async def test_collected_messages_become_one_turn_after_a_pause(on: Stage) -> No
     await asyncio.sleep(0.02)
     assert len(on.model.requests) == 1, "the person has not paused long enough"
     on.clock.advance(0.4)
-    assert await on.states("three", "two") == ["answered", "superseded"]
+    assert await on.states("two", "three") == ["superseded", "answered"]
     asked = on.model.prompts()[-1]
     assert asked.startswith("[Queued messages while agent was busy]")
     assert asked.index("two") < asked.index("three")
@@ -234,13 +234,13 @@ async def test_aborting_stops_what_runs_and_what_waits(on: Stage) -> None:
     for name in ("one", "two", "three"):
         await on.send(name)
     await on.model.asked(1)
-    assert on.runs.abort(KEY, "two") == ["two"]
-    assert on.runs.abort(KEY) == ["one", "three"]
+    assert await on.runs.abort(KEY, "two") == ["two"]
+    assert await on.runs.abort(KEY) == ["one", "three"]
     assert (await on.runs.wait("one", 10)).status == "error"
     for name in ("two", "three"):
         await on.end(name)
     await until(lambda: not on.runs.occupied(KEY))
-    assert on.runs.abort(KEY) == []
+    assert await on.runs.abort(KEY) == []
     assert len(on.model.requests) == 1
     await on.send("four")
     assert (await on.end("four")).state == "answered"

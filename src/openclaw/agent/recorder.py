@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -195,7 +195,8 @@ class Recorder:
         for place, output in enumerate(row.body.tool_outputs):
             entries[entry_id(row.run_id, f"output {place}")] = {"type": "message", "message": output}
         self.step = next_step(row.run_id, transcript, began=row.attempts > 0)
-        if self.step == 0 and (row.body.prompt or self._images):
+        nothing_stored = self.step == 0
+        if nothing_stored and (row.body.prompt or self._images):
             prompt = row.body.prompt or ""
             notes = self._runtime.notes.drain(row.session_key)
             text = "\n".join([*notes, "", prompt]) if notes else prompt
@@ -206,10 +207,13 @@ class Recorder:
             faults.point("user.before")
             await self.append(message, after=entries)
             faults.point("user.after")
-            return None
-        if entries:
+        elif entries:
             await self._add(entries)
-        if self.step == 0:
+        if row.attempts:
+            await self._restore_lost_calls()
+            # The Gateway has died with this message. Its words must not be lost if it does so again.
+            await self.kept(transcript.sync)
+        if nothing_stored:
             return None
         context = transcript.context()
         await self._note_missed_ends(context.messages)
@@ -256,6 +260,26 @@ class Recorder:
             notes[entry_id(run_id, f"thinking{number}")] = level
         return notes
 
+    async def _restore_lost_calls(self) -> None:
+        """Puts calls back that the ledger has and the transcript has lost. The model learns that they may have run."""
+        in_context = {
+            call.id
+            for message in self.transcript.context().messages
+            if isinstance(message, AssistantMessage)
+            for call in message.tool_calls
+        }
+        rows = [row for row in await self._runtime.ledger.tool_calls(self._row.id) if row.call_id not in in_context]
+        if rows:  # A compaction may have taken them out of the context. The file still has them.
+            lines = [entry.raw for entry in await self.transcript.path_entries() if entry.type == "message"]
+            rows = [row for row in rows if not any(row.call_id.encode() in line for line in lines)]
+        if not rows:
+            return
+        now = self._runtime.clock.now_ms()
+        calls = [ToolCall(id=row.call_id, name=row.name, arguments=msgspec.json.decode(row.arguments)) for row in rows]
+        await self.append(AssistantMessage(content=[*calls], stop_reason="toolUse", timestamp=now))
+        for call in calls:
+            await self.append(not_run(call, INTERRUPTED, now))
+
     async def _note_missed_ends(self, messages: list[Message]) -> None:
         """Notes the end of calls whose result is stored. The process may have died between the two writes."""
         rows = await self._runtime.ledger.tool_calls(self._row.id)
@@ -296,12 +320,12 @@ class Recorder:
             await self.append(not_run(call, why, self._runtime.clock.now_ms()))
         return asked if any(call.name in client_tools for call in open_calls) else None
 
-    async def refuse(self, problem: str) -> RunResult:
+    async def refuse(self, problem: str, outcome: Literal["error", "aborted"] = "error") -> RunResult:
         """Appends a message that says why there is no answer, and returns the result of the run."""
         now = self._runtime.clock.now_ms()
-        notice = AssistantMessage(content=[], stop_reason="error", error_message=problem, timestamp=now)
+        notice = AssistantMessage(content=[], stop_reason=outcome, error_message=problem, timestamp=now)
         await self.append(notice)
-        return RunResult(outcome="error", error=problem, final=notice)
+        return RunResult(outcome=outcome, error=problem, final=notice)
 
     # The events of the loop
 
@@ -329,10 +353,12 @@ class Recorder:
                 await self._store_continuation(message)
                 await cleaner.prepare([message])
             case ToolStarted(call_id, name, arguments):
-                # A call that is in the ledger has begun. After a crash it is not made again.
+                # A call that is in the ledger has begun, and after a crash it is not made again. The answer that asks
+                # for it is on disk before that.
                 faults.point("tool.before")
-                ledger, ledger_id, encoded = self._runtime.ledger, self._row.id, msgspec.json.encode(arguments).decode()
-                await self.kept(lambda: ledger.tool_started(ledger_id, call_id, name, encoded))
+                encoded = msgspec.json.encode(arguments).decode()
+                note = partial(self._runtime.ledger.tool_started, self._row.id, call_id, name, encoded)
+                await self.kept(partial(note, written=self.transcript))
                 faults.point("tool.noted")
             case ToolEnded():
                 event = await self._store_result(event)
@@ -342,6 +368,8 @@ class Recorder:
             case SteeringInjected(message, token):
                 message = self._messages[-1] = await with_pictures(message, self._prepared)
                 await self.append(message, own_id=token)
+                # The message ends with this event, so its words must be on disk.
+                await self.kept(self.transcript.sync)
                 await cleaner.prepare([message])
             case _:
                 pass

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from openclaw.agent.compaction.compaction import (
     STILL_TOO_LARGE,
@@ -112,10 +112,10 @@ class AgentRun:
         result.duration_ms = self._runtime.clock.now_ms() - began
         return result
 
-    async def give_up(self, why: str) -> RunResult:
+    async def give_up(self, why: str, outcome: Literal["error", "aborted"] = "error") -> RunResult:
         """Ends the message without a model call. The transcript says why, unless the answer is already there."""
         await self._open()
-        result = await self._refuse(why)
+        result = await self._refuse(why, outcome)
         await self._recorder.settle()
         result.session_id = self.transcript.session_id
         return result
@@ -190,10 +190,10 @@ class AgentRun:
             prepared = await self._prepare(self._candidates.current)
             await self._recorder.note_model(prepared)
 
-    async def _refuse(self, problem: str) -> RunResult:
+    async def _refuse(self, problem: str, outcome: Literal["error", "aborted"] = "error") -> RunResult:
         """Stores the user's message and ends the run without a model call, e.g. because the model is unknown."""
         found = await self._recorder.begin(None, self._max_continuations)
-        return found or await self._recorder.refuse(problem)
+        return found or await self._recorder.refuse(problem, outcome)
 
     @property
     def _max_continuations(self) -> int:

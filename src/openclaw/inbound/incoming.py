@@ -20,7 +20,7 @@ from openclaw.runs.queue import QueueWish
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.reset import MessageFacts, Rotation, ensure_fresh
-from openclaw.storage.base import Accept, MessageBody
+from openclaw.storage.base import Accept, LedgerRow, MessageBody
 
 if TYPE_CHECKING:
     from openclaw.inbound.notices import Notices
@@ -93,6 +93,8 @@ class Handled(msgspec.Struct, frozen=True, kw_only=True):
     """None means that the message is not answered."""
     later: Coroutine[Any, Any, str | None] | None = None
     """Makes the reply of a slow command. The next message does not wait for it."""
+    row: LedgerRow | None = None
+    """The command in the ledger, where it stands before it is acknowledged. A word that stops runs is not there."""
     stopped: list[str] | None = None
     """The ids of the runs that the message stopped; None: it was no stop."""
 

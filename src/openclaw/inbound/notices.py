@@ -18,9 +18,17 @@ from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import SessionRef, shown_key
 from openclaw.sessions.reset import MARKER_TYPE, MessageFacts, Rotation, ensure_fresh, home_of, transcript_ref
-from openclaw.storage.base import Accept, LedgerRow, MessageBody, Reason, ReasonCode
+from openclaw.storage.base import Accept, LedgerRow, MessageBody, MessageState, OutboxPart, Reason, ReasonCode
+from openclaw.storage.disk_errors import until_written
+from openclaw.text import shortened
 
 log = logging.getLogger("openclaw.inbound.notices")
+
+INTERRUPTED = (
+    "⚠️ The Gateway stopped while it worked on {command}. It may or may not have taken effect; check before you send it "
+    "again."
+)
+LONGEST_COMMAND = 80
 
 
 class Notices:
@@ -43,6 +51,8 @@ class Notices:
         self._publish = publish
         self._wake_delivery = wake_delivery
         self._spawn = spawn
+        self._open_commands: set[int] = set()
+        """The ids of the commands that this process has begun and not ended."""
 
     async def say(self, message: Incoming, text: str | None, reason: ReasonCode, *, ends: bool = True) -> bool:
         """Writes the message and its answer to the ledger and tells everyone. Returns False if it was answered before.
@@ -71,6 +81,44 @@ class Notices:
             self.show(session, run_id, said)
         return new
 
+    async def begin(self, message: Incoming) -> tuple[LedgerRow, bool]:
+        """Writes a command to the ledger, where it stays open until ``end``. Returns False if it was there before."""
+        session = message.facts.session
+        entry = await self._runtime.sessions.get(session.agent_id, session.key)
+        body = MessageBody(prompt=message.text, command=True)
+        accept = message.for_ledger(entry["sessionId"] if entry else "", body, message.run_id)
+        row, new = await self._runtime.ledger.accept(accept, step="running")
+        if new:
+            self._open_commands.add(row.id)
+        return row, new
+
+    async def end_interrupted(self) -> None:
+        """Ends the commands that an earlier process began, and says so in their chats."""
+        for row in await self._runtime.ledger.unfinished():
+            if row.body.command and row.id not in self._open_commands:
+                text = INTERRUPTED.format(command=shortened(row.body.prompt or "", LONGEST_COMMAND))
+                await self.end(row, text, ReasonCode.COMMAND_INTERRUPTED, state="failed")
+
+    async def end(
+        self, row: LedgerRow, text: str | None, reason: ReasonCode, *, state: MessageState | None = None
+    ) -> None:
+        """Ends a command with its answer and tells everyone. When ``text`` is None, nothing is said."""
+        session, runtime, said = SessionRef(row.agent_id, row.session_key), self._runtime, (text or "").strip()
+        if said and await runtime.sessions.get(session.agent_id, session.key) is None:
+            await ensure_fresh(runtime, session.agent_id, session.key, MessageFacts(), runtime.clock.now_ms())
+        parts, ended = self._parts(row.route, [said]), state or ("answered" if said else "silent")
+        result = {"text": said} if said else None
+        new = await until_written(
+            lambda: runtime.ledger.finish(row.id, ended, reason=Reason(reason), result=result, outbox=parts),
+            runtime.clock.sleep,
+        )
+        self._open_commands.discard(row.id)
+        if parts:
+            self._wake_delivery()
+        if new:
+            self._dispatcher.wake_waiters(row.run_id)
+            self.show(session, row.run_id, said)
+
     async def beside_run(self, record: RunRecord, run_id: str, text: str) -> None:
         """Says a line about a run in open chats and on the run's channel. The transcript does not keep it."""
         row = record.row
@@ -92,14 +140,18 @@ class Notices:
         self, accept: Accept, texts: Sequence[str], media: Sequence[MediaRef] = (), **end: Any
     ) -> tuple[LedgerRow, bool]:
         """Writes a message that needs no run to the ledger, with the parts that its channel delivers."""
-        route, parts = accept.route, []
-        if is_delivered(route):
-            limits = limits_for(self._runtime.config.current, route["channel"], route.get("accountId"))
-            parts = parts_for(route, texts, limits, media)
+        parts = self._parts(accept.route, texts, media)
         row, new = await self._runtime.ledger.post(accept, parts, **end)
         if parts:
             self._wake_delivery()
         return row, new
+
+    def _parts(self, route: dict[str, Any], texts: Sequence[str], media: Sequence[MediaRef] = ()) -> list[OutboxPart]:
+        """Returns what the channel delivers. It is nothing for the web client."""
+        if not is_delivered(route):
+            return []
+        limits = limits_for(self._runtime.config.current, route["channel"], route.get("accountId"))
+        return parts_for(route, texts, limits, media)
 
     def show(self, session: SessionRef, run_id: str, text: str) -> None:
         """Shows a text in open chats at once and writes it to the transcript as soon as no run writes there."""

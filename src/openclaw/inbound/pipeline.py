@@ -218,7 +218,6 @@ class Pipeline:
             case Handled(later=later) if later is not None:
                 # The command waits for a run or a model. Meanwhile the channel must hear other people, and a /stop.
                 self._spawn(self.answer(message, result))
-                return False
             case Handled():
                 await self.answer(message, result)
             case Blocked():
@@ -256,7 +255,11 @@ class Pipeline:
             self._runtime.notes.add(resolved.session_key, inbound.text)
 
     async def recover(self) -> int:
-        """Hands on what waited for more words when the last Gateway ended. Dedupe skips what it had handed on."""
+        """Ends the commands that the last Gateway left, and hands on what waited for more words when it ended.
+
+        Dedupe skips what it had handed on.
+        """
+        await self._notices.end_interrupted()
         held = await self._runtime.ledger.held()
         for key, message in held:
             try:
@@ -303,7 +306,7 @@ class Pipeline:
         if message.reads_commands:
             outcome = await handle_commands(message.facts, message.text, self._commands)
         if isinstance(outcome, Handled):
-            return outcome
+            return await self._write_down(message, outcome)
         # Commands come before the send policy, so that a command can lift the block.
         entry = await self._runtime.sessions.get(session.agent_id, session.key)
         kind = inbound.peer.kind if inbound else None
@@ -330,7 +333,11 @@ class Pipeline:
     async def answer(self, message: Incoming, handled: Handled) -> str | None:
         """Waits for the answer of a command, says it and returns it."""
         reply = handled.reply if handled.later is None else await handled.later
-        await self._notices.say(message, reply, ReasonCode.COMMAND if reply else ReasonCode.COMMAND_UNANSWERED)
+        reason = ReasonCode.COMMAND if reply else ReasonCode.COMMAND_UNANSWERED
+        if handled.row is None:
+            await self._notices.say(message, reply, reason)
+        else:
+            await self._notices.end(handled.row, reply, reason)
         return reply
 
     async def wake(self, run_id: str, text: str, own_id: str) -> None:
@@ -376,6 +383,21 @@ class Pipeline:
         if record is not None and message.watcher is not None:
             record.watchers.add(message.watcher)
         return Submission(row, False, False, record)
+
+    async def _write_down(self, message: Incoming, handled: Handled) -> Handled | Accepted:
+        """Writes a command to the ledger, so that it is acknowledged only when it outlives a crash.
+
+        A stop needs no row, because the ledger knows the runs that it stopped.
+        """
+        if handled.stopped is not None:
+            return handled
+        try:
+            row, new = await self._notices.begin(message)
+        except OSError:
+            if handled.later is not None:
+                handled.later.close()
+            raise
+        return msgspec.structs.replace(handled, row=row) if new else Accepted(Submission(row, False, False, None))
 
     async def _session(self, message: Incoming) -> tuple[SessionEntry, Rotation | None]:
         facts = message.facts

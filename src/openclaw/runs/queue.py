@@ -139,10 +139,19 @@ def collected_prompt(prompts: Sequence[str], overflow: str = "") -> str:
     return "\n\n".join(blocks)
 
 
-def overflow_text(count: int, lines: Sequence[str]) -> str:
-    """Tells the agent which messages were dropped. Empty when none was."""
+def with_dropped(body: MessageBody, dropped: MessageBody, most_lines: int) -> MessageBody:
+    """The body of the message that takes the beginning of a dropped one over, and what that one had taken over."""
+    lines = [*dropped.dropped_lines, summary_line(dropped.prompt or ""), *body.dropped_lines]
+    count = dropped.dropped_count + 1 + body.dropped_count
+    return msgspec.structs.replace(body, dropped_count=count, dropped_lines=lines[-most_lines:])
+
+
+def overflow_text(bodies: Sequence[MessageBody]) -> str:
+    """Tells the agent which messages were dropped before these. Empty when none was."""
+    count = sum(body.dropped_count for body in bodies)
     if not count:
         return ""
+    lines = [line for body in bodies for line in body.dropped_lines]
     plural = "message" if count == 1 else "messages"
     head = f"[Queue overflow] Dropped {count} {plural} due to cap."
     return "\n".join([head, "Summary:", *(f"- {line}" for line in lines)]) if lines else head
@@ -429,26 +438,6 @@ class _Job:
         self.work = work
 
 
-class Overflow:
-    """Messages that a full queue dropped. The agent is told of them once, before the next message."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.lines: deque[str] = deque()
-
-    def add(self, text: str, most_lines: int) -> None:
-        self.count += 1
-        self.lines.append(summary_line(text))
-        while len(self.lines) > most_lines:
-            self.lines.popleft()
-
-    def take(self) -> tuple[int, list[str]]:
-        taken = self.count, list(self.lines)
-        self.count = 0
-        self.lines.clear()
-        return taken
-
-
 class Lane:
     """The single writer of a session: at most one run or one piece of housekeeping at a time, first come first served.
 
@@ -460,7 +449,6 @@ class Lane:
         self.active: RunRecord | None = None
         self.coming = 0
         """How many messages for this lane are being written to the ledger."""
-        self.overflow = Overflow()
         self._clock = clock
         self._perform = perform
         self._waiting: deque[RunRecord | _Job] = deque()

@@ -36,7 +36,7 @@ async def set_entry_fields(runtime: Runtime, session: SessionRef, changes: dict[
 
 
 async def stop_runs(dispatcher: Dispatcher, session: SessionRef, reason: AbortReason) -> None:
-    dispatcher.abort(session.key, reason=reason)
+    await dispatcher.abort(session.key, reason=reason)
     if not await dispatcher.settle(session.key, SETTLE_S):
         raise StillActive(f"Session {session.key} is still active; try again in a moment.")
 

@@ -70,6 +70,7 @@ _REASONS = {
     ),
     ReasonCode.COMMAND: "a command",
     ReasonCode.COMMAND_INSIDE: "a command inside the message",
+    ReasonCode.COMMAND_INTERRUPTED: "a command that the Gateway was working on when it stopped",
     ReasonCode.COMMAND_UNANSWERED: "a command that has no answer, or that its sender may not give",
     ReasonCode.SEND_POLICY: "the session's send policy does not allow replies",
     ReasonCode.NOTHING_WRITTEN: "nothing was written",

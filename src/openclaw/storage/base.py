@@ -301,6 +301,8 @@ class ReasonCode(StrEnum):
     """The answer to a command inside another message."""
     COMMAND_UNANSWERED = "command_unanswered"
     """The message was a command that has no answer, or that its sender may not give."""
+    COMMAND_INTERRUPTED = "command_interrupted"
+    """The Gateway stopped while it worked on the command."""
     SEND_POLICY = "send_policy"
     NOTHING_WRITTEN = "nothing_written"
     """The message has neither words nor files."""
@@ -363,6 +365,8 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """The Gateway wrote the prompt for the model, e.g. about a command that has ended. No client shows it."""
     text: str = ""
     """What is delivered for a message that needs no run."""
+    command: bool = False
+    """The message is a command, which the Gateway answers without a run. ``prompt`` is what the person wrote."""
     images: list[StoredImage] = []
     thinking: str | None = None
     verbose: str | None = None
@@ -375,6 +379,10 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     elevated: str | None = None
     elevated_allowed: bool = False
     """Whether the sender may use elevated commands."""
+    dropped_count: int = 0
+    """How many messages a full queue dropped before this one. The agent is told of them with it."""
+    dropped_lines: list[str] = []
+    """The beginnings of the last of them."""
     message_ids: list[str] = []
     """The platform's ids of the messages that this one was made of."""
     timeout_seconds: int | float | None = None
@@ -555,14 +563,18 @@ class Ledger(Protocol):
         """Accepts and ends a message that needs no run, and stores what is to be delivered, in one transaction."""
         ...
 
-    async def absorb(self, into: int, others: Sequence[int], *, body: MessageBody, reason: Reason) -> None:
+    async def absorb(self, into: int, others: Mapping[int, Reason], *, body: MessageBody) -> None:
         """Gives one message a new body and ends the others as ``superseded``, in one transaction.
 
-        The ``result`` of the others names the run that answers them as ``answeredBy``.
+        The ``result`` of those that were collected names the run that answers them as ``answeredBy``.
         """
         ...
 
-    async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None: ...
+    async def tool_started(
+        self, ledger_id: int, call_id: str, name: str, arguments: str, *, written: Transcript | None = None
+    ) -> None:
+        """Notes that a call begins. Everything in ``written`` is on disk before the note is."""
+        ...
 
     async def tool_finished(self, ledger_id: int, call_id: str, ok: bool) -> None: ...
 

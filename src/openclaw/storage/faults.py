@@ -27,12 +27,14 @@ import msgspec
 
 PLAN = "OPENCLAW_FAULT_PLAN"
 CONSENT = "OPENCLAW_FAULT_INJECTION"
+APPENDED = (".jsonl", ".journal")
 
 
 class Fault(msgspec.Struct, frozen=True, rename={"while_exists": "while"}, forbid_unknown_fields=True):
     at: str
     """The name of a point, ``write`` or ``sync``. Wildcards work as in file names."""
-    do: Literal["kill", "ENOSPC", "EIO", "EROFS", "delay"]
+    do: Literal["kill", "power cut", "ENOSPC", "EIO", "EROFS", "delay"]
+    """``power cut`` kills too, and takes back what was appended to transcripts and journals and not synced."""
     path: str = "*"
     """The files that ``write`` and ``sync`` faults hold for."""
     hit: int = 1
@@ -52,15 +54,21 @@ class Plan:
         self._faults = faults
         self._hits = [0] * len(faults)
         self._guard = threading.Lock()
+        self._durable: dict[Path, int] = {}
+        """The bytes of each appended file that a power cut leaves."""
 
     def point(self, name: str) -> None:
         self._meet(name, "")
 
     def write(self, path: Path) -> None:
+        if path.suffix in APPENDED and path not in self._durable:
+            self._durable[path] = path.stat().st_size if path.exists() else 0
         self._meet("write", str(path))
 
     def sync(self, path: Path) -> None:
         self._meet("sync", str(path))
+        if path.suffix in APPENDED and path.exists():
+            self._durable[path] = path.stat().st_size
 
     def _meet(self, name: str, path: str) -> None:
         for place, fault in enumerate(self._faults):
@@ -72,18 +80,22 @@ class Plan:
                 self._hits[place] += 1
                 late = self._hits[place] - fault.hit
             if late >= 0 and (not fault.times or late < fault.times):
-                _strike(fault, name, path)
+                self._strike(fault, path or name)
 
-
-def _strike(fault: Fault, name: str, path: str) -> None:
-    match fault.do:
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "delay":
-            time.sleep(fault.ms / 1000)
-        case _:
-            number = int(getattr(errno, fault.do))
-            raise OSError(number, os.strerror(number), path or name)
+    def _strike(self, fault: Fault, where: str) -> None:
+        match fault.do:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "power cut":
+                for path, size in self._durable.items():
+                    if path.exists() and path.stat().st_size > size:
+                        os.truncate(path, size)
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "delay":
+                time.sleep(fault.ms / 1000)
+            case _:
+                number = int(getattr(errno, fault.do))
+                raise OSError(number, os.strerror(number), where)
 
 
 def plan_from(environ: Mapping[str, str]) -> Plan | None:

@@ -361,7 +361,7 @@ async def test_operation_refused_halfway_leaves_nothing_behind(ledger):
         ("run-3", ""),
     ]
     with pytest.raises(KeyError):
-        await ledger.absorb(row.id, [99], body=MessageBody(prompt="all"), reason=Reason(ReasonCode.COLLECTED))
+        await ledger.absorb(row.id, {99: Reason(ReasonCode.COLLECTED)}, body=MessageBody(prompt="all"))
     assert (await ledger.get(row.id)).body.prompt is None
 
 

@@ -153,7 +153,7 @@ async def abort(call: MethodCall) -> Any:
             entry["abortedLastRun"] = True
         return entry
 
-    stopped = call.gateway.dispatcher.abort(target.key, params.run_id, AbortReason.RPC)
+    stopped = await call.gateway.dispatcher.abort(target.key, params.run_id, AbortReason.RPC)
     if stopped:
         # The flag is set at once, because the next message may come before the run has unwound.
         await call.gateway.runtime.sessions.update(target.agent_id, target.key, note_aborted, durable=False)

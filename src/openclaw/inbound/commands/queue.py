@@ -42,7 +42,7 @@ async def queue(context: CommandContext, facts: Facts, args: str) -> str | None:
             else:
                 # A message that is about to run is neither running nor waiting, and is not dropped.
                 waits = record in context.dispatcher.waiting(key)
-                done = waits and bool(context.dispatcher.abort(key, record.run_id, AbortReason.REMOVED))
+                done = waits and bool(await context.dispatcher.abort(key, record.run_id, AbortReason.REMOVED))
             if not done:
                 return f"“{_typed(record)}” is no longer waiting."
             return f"⚙️ “{_typed(record)}” runs next." if verb == "now" else f"⚙️ Dropped “{_typed(record)}”."

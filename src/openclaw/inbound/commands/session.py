@@ -27,7 +27,7 @@ LISTED = 20
 
 
 async def stop(context: CommandContext, facts: Facts, _: str = "") -> Handled:
-    stopped = context.dispatcher.abort(facts.session.key, reason=AbortReason.STOP)
+    stopped = await context.dispatcher.abort(facts.session.key, reason=AbortReason.STOP)
     if stopped and await context.entry(facts.session) is not None:
         await set_entry_fields(context.runtime, facts.session, {"abortedLastRun": True})
     return Handled(reply="⚙️ Agent was aborted.", stopped=stopped)

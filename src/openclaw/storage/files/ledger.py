@@ -8,7 +8,7 @@ import errno
 import queue
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
@@ -32,6 +32,7 @@ from openclaw.storage.base import (
     OutboxPart,
     OutboxRow,
     Reason,
+    ReasonCode,
     StateChange,
     ToolCallRow,
     Transcript,
@@ -452,9 +453,9 @@ class FileLedger:
 
         return await self._thread.run(accept_and_finish)
 
-    async def absorb(self, into: int, others: Sequence[int], *, body: MessageBody, reason: Reason) -> None:
+    async def absorb(self, into: int, others: Mapping[int, Reason], *, body: MessageBody) -> None:
         now = self._clock.now_ms()
-        await self._thread.run(lambda db: _absorb(db, into, others, body, reason, now))
+        await self._thread.run(lambda db: _absorb(db, into, others, body, now))
 
     async def seen(self, key: str, ttl_ms: int, keep: int, *, remember: bool = True) -> bool:
         if not key:
@@ -477,12 +478,15 @@ class FileLedger:
         statement, values = "DELETE FROM held WHERE key = ?", [(key,) for key in keys]
         await self._thread.run(lambda db: db.executemany(statement, values).rowcount)
 
-    async def tool_started(self, ledger_id: int, call_id: str, name: str, arguments: str) -> None:
+    async def tool_started(
+        self, ledger_id: int, call_id: str, name: str, arguments: str, *, written: Transcript | None = None
+    ) -> None:
         statement = (
             "INSERT INTO tool_calls (ledger_id, call_id, name, arguments, started_at) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT DO NOTHING"
         )
-        await self._write(statement, ledger_id, call_id, name, arguments, self._clock.now_ms())
+        values = (ledger_id, call_id, name, arguments, self._clock.now_ms())
+        await self._thread.run(lambda db: db.execute(statement, values).rowcount, after=await _file_of(written))
 
     async def tool_finished(self, ledger_id: int, call_id: str, ok: bool) -> None:
         statement = "UPDATE tool_calls SET finished_at = ?, ok = ? WHERE ledger_id = ? AND call_id = ?"
@@ -610,15 +614,14 @@ def _advance(
     )
 
 
-def _absorb(
-    db: sqlite3.Connection, into: int, others: Sequence[int], body: MessageBody, reason: Reason, now: int
-) -> None:
+def _absorb(db: sqlite3.Connection, into: int, others: Mapping[int, Reason], body: MessageBody, now: int) -> None:
     if ended := end_of(db, into):
         raise ValueError(f"message {into} has ended ({ended}) and can take no other in")
     (run_id,) = db.execute("SELECT run_id FROM messages WHERE id = ?", (into,)).fetchone()
     db.execute("UPDATE messages SET body = ? WHERE id = ?", (encode(body), into))
-    for other in others:
-        FinishOperation(other, "superseded", reason, {"answeredBy": run_id}, (), now)(db)
+    for other, reason in others.items():
+        answered = reason.code is ReasonCode.COLLECTED
+        FinishOperation(other, "superseded", reason, {"answeredBy": run_id} if answered else None, (), now)(db)
 
 
 def _prune(db: sqlite3.Connection, before: int, most: int) -> int:
