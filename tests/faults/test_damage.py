@@ -167,8 +167,7 @@ async def test_a_damaged_sessions_json_does_not_take_the_sessions_along(
         damage(gateway.sessions_dir() / "sessions.json")
         async with gateway, gateway.client() as client:
             listed = {row["key"] for row in (await client.call("sessions.list"))["sessions"]}
-            # Deleting the store is how a person forgets sessions; damage is not.
-            assert listed == (set() if damage is Path.unlink else set(names)), damage
+            assert listed == set(names), damage
             for key in listed:
                 assert (await client.call("chat.history", {"sessionKey": key}))["messages"]
             assert text_of(await client.chat("more [[reply:yes]]", "agent:main:one")) == "yes"
@@ -221,3 +220,81 @@ async def test_a_journal_cut_anywhere_loses_at_most_its_last_change(process: For
             assert text_of(await client.chat("more [[reply:yes]]", "agent:main:one")) == "yes"
         with contextlib.suppress(FileNotFoundError):
             (process.sessions_dir() / "sessions.json").unlink()
+
+
+async def shown(client: WireClient, key: str = "main") -> list[str]:
+    messages = (await client.call("chat.history", {"sessionKey": key}))["messages"]
+    return [block["text"] for message in messages for block in message["content"] if block["type"] == "text"]
+
+
+async def test_what_was_deleted_comes_back_and_the_owner_is_told(process: ForkedGateway) -> None:
+    """The ledger with its log still there, the session store and the settings, all deleted after a kill."""
+    async with process:
+        async with process.client() as client:
+            await client.chat("one [[reply:first]]", run_id="a")
+            await client.chat("two [[reply:other]]", "agent:main:other", run_id="b")
+        process.kill()
+        for path in (process.state_dir / "ledger.db", process.sessions_dir() / "sessions.json"):
+            path.unlink(missing_ok=True)
+        settings = process.state_dir / "openclaw.json"
+        before = settings.read_bytes()
+        settings.unlink()
+        await process.start()
+        async with process.client() as client:
+            assert {row["key"] for row in (await client.call("sessions.list"))["sessions"]} == {
+                "agent:main:main",
+                "agent:main:other",
+            }
+            for run in ("a", "b"):
+                assert (await client.call("messages.get", {"runId": run}))["state"] == "answered"
+            async with asyncio.timeout(10):
+                while len(texts := await shown(client)) < 3:
+                    await asyncio.sleep(0.05)
+            assert texts[:2] == ["one [[reply:first]]", "first"]
+            assert "ledger.db was gone. It was restored" in texts[2] and "openclaw.json was gone" in texts[2]
+        assert settings.read_bytes() == before
+        (log,) = (process.state_dir / "logs").glob("openclaw-*.log")
+        assert "was gone. It was restored" in log.read_text()
+
+
+async def test_a_ledger_with_a_bad_page_is_replaced_at_the_start_and_what_was_read_goes_on(
+    process: ForkedGateway, models: ModelServer
+) -> None:
+    async with process:
+        async with process.client() as client:
+            for number in range(30):
+                await client.chat(f"{number} [[reply:done]]" + "x" * 900, run_id=f"run-{number}")
+        await process.stop()
+        with (process.state_dir / "ledger.db").open("r+b") as file:
+            pages = file.seek(0, 2) // 4096
+            file.seek(pages // 2 * 4096)
+            file.write(b"\xa5" * 4096)
+        await process.start()
+        async with process.client() as client:
+            assert text_of(await client.chat("more [[reply:yes]]")) == "yes"
+            rows = (await client.call("messages.list", {"limit": 100}))["messages"]
+            assert len(rows) >= 20
+            assert any("ledger.db was damaged" in text and "taken over" in text for text in await shown(client))
+        assert list(process.state_dir.glob("ledger.db.damaged-*"))
+
+
+async def test_broken_text_in_a_transcript_cuts_no_client_off_and_why_tells_of_the_damage(
+    gateway: InProcessGateway,
+) -> None:
+    broken = SOUND.replace(b'"text":"second"', b'"text":"sec\xff\xfeond"')
+    lines = SOUND.splitlines(keepends=True)
+    lines[2] = lines[2].replace(b'"message"', b'"mess\x01ge"', 1)
+    plant(gateway, {"broken": broken, "gap": b"".join(lines)})
+    async with gateway, gateway.client() as client:
+        assert (await texts(client, "broken"))[-1] == "sec\ufffd\ufffdond"
+        assert await texts(client, "gap") == [
+            "first é",
+            "The file of this conversation is damaged here. What can be read is shown; a message may be missing.",
+            "file",
+            "second",
+        ]
+        told = (await client.call("messages.why", {"ref": "agent:main:gap"}))["story"]
+        assert any("line 3 is damaged" in sentence for sentence in told), told
+        assert text_of(await client.chat("again [[reply:yes]]", "agent:main:gap", run_id="a")) == "yes"
+        told = (await client.call("messages.why", {"ref": "a"}))["story"]
+        assert any("line 3 is damaged" in sentence for sentence in told), told

@@ -24,8 +24,8 @@ from openclaw.config.edit import (
     merged_text,
     minimal_text,
     remove_value,
+    saved_text,
     set_value,
-    with_secrets,
 )
 from openclaw.config.json5text import parse_source
 from openclaw.config.keypath import MISSING, KeyPath, format_path, get_path, parse_path
@@ -72,6 +72,8 @@ class ConfigStore:
         self.snapshot = Snapshot(path=path, exists=False)
         """The file as it was last read, valid or not."""
         self._use(self.snapshot)
+        self.restored = ""
+        """Says that the file was gone and its last good copy took its place. Empty when that did not happen."""
         self._subscribers: list[Subscriber] = []
         self._seen: dict[str, _Mark] = {}
         self._reported: object = None
@@ -88,9 +90,10 @@ class ConfigStore:
     def load_or_create(self) -> Snapshot:
         """Reads the file at the start of a process. It writes the file, or the Gateway's secret in it, when missing.
 
-        The last good copy is used in place of a file that is not valid. Without a copy it raises ConfigInvalid. Whoever
-        starts a Gateway with it looks at ``refusals`` first.
+        The last good copy takes the place of a file that is gone, and is used in place of one that is not valid.
+        Without a copy it raises ConfigInvalid. Whoever starts a Gateway with it looks at ``refusals`` first.
         """
+        self._restore_if_gone()
         before = self._signature([])
         snapshot = read_config(self.path, self._environ)
         # A crash or a full disk leaves an empty file; it does not mean that every default is wanted.
@@ -208,6 +211,15 @@ class ConfigStore:
                 marks[path] = None
         return marks
 
+    def _restore_if_gone(self) -> None:
+        """Puts the last good copy in the place of a file that somebody deleted."""
+        copy = Path(self._last_good_path)
+        if os.path.lexists(self.path) or not copy.is_file() or not read_config(str(copy), self._environ).valid:
+            return
+        write_private(self.path, copy.read_text("utf-8"))
+        self.restored = f"{self.path} was gone. It was restored from {copy.name}."
+        log.error("%s", self.restored)
+
     @property
     def _last_good_path(self) -> str:
         return f"{self.path}.last-good"
@@ -238,11 +250,11 @@ class ConfigStore:
     # Writing
 
     def write_raw(self, raw: str, base_hash: str | None) -> Snapshot:
-        """Replaces the whole file. Secrets take the place of their sentinels."""
+        """Replaces the content of the file by what a client was shown and may have changed."""
 
         def change(before: Snapshot) -> str:
             self._check_base(before, base_hash)
-            return with_secrets(raw, before.parsed)
+            return saved_text(raw, before)
 
         return self._write(change)
 
@@ -301,6 +313,7 @@ class ConfigStore:
         With ``repair``, a file that is not valid may also get fewer faults, so that they can be mended one by one.
         """
         with self._writing, exclusive(self.path):
+            self._restore_if_gone()
             before = read_config(self.path, self._environ)
             text = change(before)
             after = parse_config(self.path, text, self._environ)

@@ -80,6 +80,7 @@ from openclaw.storage.files.ledger import FileLedger
 from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
+from openclaw.storage.repairs import Repairs
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.process_registry import ProcessRegistry
 
@@ -112,6 +113,9 @@ async def open_gateway(
 ) -> Gateway:
     """Opens the stores and builds the parts. Nothing listens and nothing runs yet."""
     await _migrate(state_dir, config.current, clock)
+    repairs = Repairs()
+    if config.restored:
+        repairs.note(config.restored)
     keys = Keys(environ, state_dir=state_dir, clock=clock)
     await keys.load(config.current)
     metrics, loop_fairness = Metrics(), LoopFairness()
@@ -123,9 +127,9 @@ async def open_gateway(
         keys, lambda: config.current, clock, state_dir, take_turn=loop_fairness.enter, failed=count_failure
     )
     memories = AgentMemories(Path(state_dir), clock, Embedders(model_calls.http, keys, environ))
-    runtime = await open_runtime(state_dir, config, clock, environ, model_calls, memories)
+    runtime = await open_runtime(state_dir, config, clock, environ, model_calls, memories, repairs)
     gateway = build_gateway(runtime, metrics, loop_fairness, environ)
-    gateway.model_calls = model_calls
+    gateway.model_calls, gateway.repairs = model_calls, repairs
 
     def wake(run_id: str, text: str) -> None:
         gateway.spawn(gateway.pipeline.wake(run_id, text, str(uuid.uuid4())))
@@ -145,11 +149,16 @@ async def open_runtime(
     environ: Mapping[str, str],
     model_calls: ModelCalls,
     memories: AgentMemories,
+    repairs: Repairs,
 ) -> Runtime:
     """Opens the stores, and makes what runs use beside them."""
     current = config.current
     sessions = await FileSessionStore.open(
-        state_dir, clock=clock, store_template=current.session.store, agent_ids=agent_ids(current)
+        state_dir,
+        clock=clock,
+        store_template=current.session.store,
+        agent_ids=agent_ids(current),
+        repairs=repairs,
     )
     found = await _models_here(current, environ, state_dir)
     catalogue = CurrentCatalogue(config, environ, found, state_dir)
@@ -161,7 +170,7 @@ async def open_runtime(
         config=config,
         sessions=sessions,
         transcripts=FileTranscriptStore(state_dir, clock=clock, store_path=sessions.path),
-        ledger=await FileLedger.open(state_dir, clock=clock),
+        ledger=await FileLedger.open(state_dir, clock=clock, repairs=repairs),
         blobs=FileBlobStore(state_dir),
         catalogue=catalogue,
         processes=ProcessRegistry(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,9 @@ from openclaw.config.store import reload_action
 from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
 from openclaw.paths import sessions_dir
-from openclaw.sessions.keys import canonical_key, shown_key
+from openclaw.sessions.keys import SessionRef, canonical_key, shown_key
 from openclaw.storage.base import Compressed
+from openclaw.storage.repairs import Repairs
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
@@ -89,6 +91,8 @@ class Gateway:
     """What the Gateway itself says in chats."""
     pipeline: Pipeline = field(init=False)
     """The one way in for messages."""
+    repairs: Repairs = field(default_factory=Repairs)
+    """What the stores found damaged. ``tell_repairs`` tells the owner."""
     given_secret: SharedSecret | None = None
     """The secret from the command line. It wins over the configuration while this process runs."""
     started_at: int = field(init=False)
@@ -263,6 +267,25 @@ class Gateway:
         before = self.runtime.clock.now_ms() - LEDGER_DAYS * DAY_MS
         while await self.runtime.ledger.prune(before):
             pass  # Each call removes a few messages, so that others need not wait for the ledger.
+
+    async def tell_repairs(self) -> None:
+        """Tells the owner, in the main session and where its last message came from, what had to be mended."""
+        self.repairs.changed = self._repairs_changed
+        found = self.repairs.take()
+        if not found:
+            return
+        config = self.runtime.config.current
+        session = SessionRef(default_agent_id(config), self.main_session_key())
+        text = "\n".join(f"⚠️ {sentence}" for sentence in found)
+        try:
+            await self.notices.tell_owner(session, text)
+        except OSError as error:
+            log.error("the owner cannot be told what was mended: %s", error)
+
+    def _repairs_changed(self) -> None:
+        """Any thread may call this. After the loop has closed, nobody can be told."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: self.spawn(self.tell_repairs()))
 
     async def _deliver_restart_note(self) -> None:
         note = await self.restart.take_note()

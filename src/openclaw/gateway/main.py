@@ -154,6 +154,7 @@ async def serving(
         gateway.dispatcher.start_unfinished()
         await tell_lost(gateway)
         await gateway.pipeline.recover()
+        await gateway.tell_repairs()
         await gateway.channel_services.start()
         yield gateway, server
         restart = gateway.restart.requested.is_set()

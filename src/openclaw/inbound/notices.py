@@ -128,6 +128,24 @@ class Notices:
         message = injected_message(text, self._runtime.clock.now_ms())
         self._tell(row.session_key, run_id, msgspec.to_builtins(message))
 
+    async def tell_owner(self, session: SessionRef, text: str) -> None:
+        """Says something that concerns no message, in the session and where its last message came from."""
+        entry, run_id = await self._runtime.sessions.get(session.agent_id, session.key), str(uuid.uuid4())
+        if entry is None:
+            return
+        accept = Accept(
+            run_id=run_id,
+            dedupe_key="",
+            agent_id=session.agent_id,
+            session_key=session.key,
+            session_id=entry["sessionId"],
+            source="gateway",
+            route=dict(entry.get("deliveryContext") or {}),
+            body=MessageBody(),
+        )
+        await self.post(accept, [text], result={"text": text})
+        self.show(session, run_id, text)
+
     def announce(self, session: SessionRef, rotation: Rotation) -> None:
         """Shows the line between two sessions in open chats. Histories read it from the transcript."""
         session_id, at = rotation.new["sessionId"], rotation.new.get("updatedAt")

@@ -316,7 +316,7 @@ async def test_damaged_ledger_is_kept_aside(tmp_path, ledger, clock):
     (tmp_path / "ledger.db").write_bytes(b"this is not a database" * 500)
     again = await FileLedger.open(str(tmp_path), clock=clock)
     assert await again.unfinished() == []
-    (kept,) = tmp_path.glob("ledger.db.corrupt-*")
+    (kept,) = tmp_path.glob("ledger.db.damaged-*")
     assert kept.read_bytes().startswith(b"this is not a database")
     await again.close()
 
@@ -327,7 +327,7 @@ async def test_ledger_of_a_newer_version_is_refused_and_left_alone(tmp_path, led
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(LedgerError, match="newer version"):
         await FileLedger.open(str(tmp_path), clock=clock)
-    assert not list(tmp_path.glob("*.corrupt-*"))
+    assert not list(tmp_path.glob("*.damaged-*"))
 
 
 async def test_full_disk_is_reported_and_the_ledger_recovers(ledger):

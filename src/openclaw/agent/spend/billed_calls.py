@@ -22,7 +22,7 @@ from openclaw.agent.spend.reservations import Reservation, with_output
 from openclaw.agent.spend.spend import BILL
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.models.base import Counted, ModelError, ModelRequest, OnEvent, StreamEvent
-from openclaw.models.fallback import for_model
+from openclaw.models.fallback import Candidates, for_model
 from openclaw.storage.base import Transcript
 
 log = logging.getLogger("openclaw.agents.spend")
@@ -125,14 +125,19 @@ class BilledCalls:
         path = Path(transcript.path)
         payer = Payer(agent_id=agent_id, session_key=session_key, transcript=path, spent=bill.spent)
         self._paid = PaidCalls(runtime, payer)
+        self._candidates: dict[str, Candidates] = {}
+        """By the model that is asked for: who answers. One piece of work stays with the model that went on."""
 
     async def ask(self, request: ModelRequest, on_event: OnEvent = lambda event: None) -> AssistantMessage:
         """Calls the model, or another one if it fails.
 
         Raises ``ModelError`` if none answers or the call could exceed the budget.
         """
-        candidates = self._runtime.failover.candidates(self._agent_id, request.model)
-        await candidates.begin()
+        candidates = self._candidates.get(request.model.ref)
+        if candidates is None:
+            candidates = self._runtime.failover.candidates(self._agent_id, request.model)
+            self._candidates[request.model.ref] = candidates
+            await candidates.begin()
         while True:
             known = len(self._unwritten)
             try:

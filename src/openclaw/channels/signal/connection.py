@@ -294,6 +294,7 @@ class Bookmark:
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
+        self._copy = path.with_name(f"{path.name}.bak")
         self._clock = clock
         self._writer: asyncio.Task[None] | None = None
         self._written = ""
@@ -330,11 +331,15 @@ class Bookmark:
             log.warning("%s stays where it was: %s", self._path, error)
 
     def _read(self) -> str:
-        try:
-            with self._path.open("rb") as file:
-                return file.read(MAX_EVENT_ID).decode("ascii", "ignore").strip()
-        except FileNotFoundError:
-            return ""
+        """Reads the bookmark, or its copy if the bookmark is gone or empty."""
+        for path in (self._path, self._copy):
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                if event_id := file.read(MAX_EVENT_ID).decode("ascii", "ignore").strip():
+                    if path is self._copy:
+                        log.error("%s was gone. It was restored from %s.", self._path, path.name)
+                        self._write(event_id)
+                    return event_id
+        return ""
 
     def _write(self, event_id: str) -> None:
         faults.write(self._path)
@@ -342,4 +347,7 @@ class Bookmark:
         beside = self._path.with_name(f"{self._path.name}.new")
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
             file.write(event_id.encode("ascii", "ignore"))
+        with contextlib.suppress(OSError):  # Some file systems have no second names for a file.
+            self._copy.unlink(missing_ok=True)
+            os.link(beside, self._copy)
         beside.replace(self._path)

@@ -14,7 +14,7 @@ from openclaw.runs.why_text import Life, answered_by, delivery_text, life_of, re
 from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.prompt_prefix import without_wrappers
 from openclaw.sessions.reset import previous_sessions
-from openclaw.storage.base import LedgerRow, MessageState
+from openclaw.storage.base import LedgerRow, MessageState, TranscriptRef
 from openclaw.text import clipped
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ LAST_MESSAGES = 10
 EARLIER_LOOKED_AT = 500
 LONGEST_TEXT = 2_000
 LONGEST_ARGUMENTS = 2_000
+MOST_WARNINGS = 5
 LONGEST_NUMBER = 18
 """The most digits of a ledger id, which has 64 bits."""
 
@@ -98,7 +99,9 @@ async def explain(gateway: Gateway, ref: str) -> dict[str, Any]:
 
 async def why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
     life = await life_of(gateway.runtime, row)
-    answer = {"kind": "message", "message": facts(life), "story": story_of(gateway.runtime, gateway.dispatcher, life)}
+    story = story_of(gateway.runtime, gateway.dispatcher, life)
+    story += await _damage(gateway, row.agent_id, row.session_key, row.session_id)
+    answer = {"kind": "message", "message": facts(life), "story": story}
     answering = await _answering(gateway, row)
     if answering is not None:
         theirs = await life_of(gateway.runtime, answering)
@@ -107,6 +110,18 @@ async def why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
             "story": story_of(gateway.runtime, gateway.dispatcher, theirs),
         }
     return answer
+
+
+async def _damage(gateway: Gateway, agent_id: str, session_key: str, session_id: str) -> list[str]:
+    """Tells what is damaged in the transcript of a session."""
+    entry = await gateway.runtime.sessions.get(agent_id, session_key)
+    file = entry.get("sessionFile") if entry is not None and entry["sessionId"] == session_id else None
+    ref = TranscriptRef(agent_id=agent_id, session_id=session_id, file=file)
+    transcript = await gateway.runtime.transcripts.open(ref, create=False) if session_id else None
+    if transcript is None or not transcript.warnings:
+        return []
+    found = "; ".join(transcript.warnings[:MOST_WARNINGS])
+    return [f"The transcript of its session is damaged, and what cannot be read was left out: {found}."]
 
 
 async def _exact(gateway: Gateway, name: str) -> LedgerRow | None:
@@ -152,7 +167,9 @@ async def _session(gateway: Gateway, name: str) -> dict[str, Any] | None:
     found = await find_row(gateway, name)
     if found is not None:
         rows = await gateway.runtime.ledger.recent(session_key=found.key, limit=LAST_MESSAGES)
-        return _session_answer(gateway, found.key, found.entry["sessionId"], rows)
+        answer = _session_answer(gateway, found.key, found.entry["sessionId"], rows)
+        answer["story"] += await _damage(gateway, found.agent_id, found.key, found.entry["sessionId"])
+        return answer
     for row in await gateway.runtime.sessions.rows():
         if any(previous.session_id == name for previous in previous_sessions(row.entry)):
             rows = await gateway.runtime.ledger.recent(session_key=row.key, limit=EARLIER_LOOKED_AT)

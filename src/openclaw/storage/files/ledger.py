@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import queue
 import sqlite3
 import threading
@@ -47,13 +46,17 @@ from openclaw.storage.files.ledger_db import (
     LedgerError,
     accept_fields,
     accept_values,
+    ledger_error,
     message_of,
     open_ledger,
     part_of,
     reason_of,
+    reopen_rescued,
     tool_call_of,
 )
+from openclaw.storage.files.ledger_rescue import is_damage
 from openclaw.storage.files.transcript import FileTranscript
+from openclaw.storage.repairs import Repairs
 
 Result = TypeVar("Result")
 
@@ -81,26 +84,22 @@ Operation: TypeAlias = Callable[[sqlite3.Connection], Any]
 _Job: TypeAlias = tuple[Operation, "asyncio.Future[Any]"]
 _MOST_TOGETHER = 16
 """The most operations in one commit. Their callers go on together, and more would stall the event loop."""
-_ERRNO = {
-    sqlite3.SQLITE_FULL: errno.ENOSPC,
-    sqlite3.SQLITE_IOERR: errno.EIO,
-    sqlite3.SQLITE_READONLY: errno.EROFS,
-    sqlite3.SQLITE_CANTOPEN: errno.EIO,
-}
 
 
 class LedgerThread:
     """The one thread that uses the database. It commits together what is asked together."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, repairs: Repairs, now_ms: Callable[[], int]) -> None:
         self._path = path
+        self._repairs = repairs
+        self._now_ms = now_ms
         self._jobs: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._asked: Batch[_Job] = Batch(self._jobs.put)
         self._thread: threading.Thread | None = None
 
-    async def start(self, now_ms: int) -> None:
+    async def start(self) -> None:
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._thread = threading.Thread(target=self._work, args=(now_ms, opened), name="openclaw-ledger", daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(opened,), name="openclaw-ledger", daemon=True)
         self._thread.start()
         await opened
 
@@ -128,16 +127,34 @@ class LedgerThread:
 
     # In the thread
 
-    def _work(self, now_ms: int, opened: asyncio.Future[None]) -> None:
+    def _work(self, opened: asyncio.Future[None]) -> None:
         try:
-            connection = open_ledger(self._path, now_ms)
+            connection = open_ledger(self._path, self._now_ms(), self._repairs.note)
         except (OSError, sqlite3.Error) as error:
             settle((opened, None, error))
             return
         settle((opened, None, None))
-        with contextlib.closing(connection):
+        try:
             for jobs in self._batches():
-                settle(*self._commit_together(connection, jobs))
+                try:
+                    outcomes = self._commit_together(connection, jobs)
+                except sqlite3.Error as damage:
+                    connection, outcomes = self._after_damage(connection, damage, jobs)
+                settle(*outcomes)
+        finally:
+            connection.close()
+
+    def _after_damage(
+        self, connection: sqlite3.Connection, damage: sqlite3.Error, jobs: list[_Job]
+    ) -> tuple[sqlite3.Connection, list[Outcome]]:
+        """Replaces the damaged database and does the operations on the new one. Nothing of them was committed."""
+        connection.close()
+        try:
+            connection = reopen_rescued(self._path, self._now_ms(), str(damage), self._repairs.note)
+            return connection, self._commit_together(connection, jobs)
+        except (OSError, sqlite3.Error) as error:
+            failure = ledger_error(f"the ledger {self._path} is damaged and could not be replaced", error)
+            return connection, [(done, None, failure) for _, done in jobs]
 
     def _batches(self) -> Iterator[list[_Job]]:
         """Yields the operations to commit together, in the order they were asked for, until the ledger is closed."""
@@ -151,17 +168,20 @@ class LedgerThread:
             yield waiting
 
     def _commit_together(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[Outcome]:
-        """Does all in one transaction. If that fails, each gets a transaction of its own."""
+        """Does all in one transaction. If that fails, each gets a transaction of its own.
+
+        Raises ``sqlite3.Error`` when the database is damaged.
+        """
         try:
             try:
                 return self._transact(connection, jobs, _jointly)
             except NotBatchable:
                 return self._transact(connection, jobs, _one_by_one)
         except sqlite3.Error as error:
+            if is_damage(error):
+                raise
             if len(jobs) == 1:
-                explained = LedgerError(f"the ledger {self._path} could not be written or read: {error}")
-                # With the number, the caller can recognise a full disk.
-                explained.errno = _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+                explained = ledger_error(f"the ledger {self._path} could not be written or read", error)
                 return [(jobs[0][1], None, explained)]
         except Exception as error:
             # The caller gets the error. The thread goes on.
@@ -383,17 +403,17 @@ _LOOKED_THROUGH = 20_000
 
 
 class FileLedger:
-    def __init__(self, state_dir: str, *, clock: Clock) -> None:
+    def __init__(self, state_dir: str, *, clock: Clock, repairs: Repairs | None = None) -> None:
         self.path = Path(state_dir) / "ledger.db"
         self._clock = clock
-        self._thread = LedgerThread(self.path)
+        self._thread = LedgerThread(self.path, repairs or Repairs(), clock.now_ms)
         self._maybe_seen = MaybeSeen()
 
     @classmethod
-    async def open(cls, state_dir: str, *, clock: Clock) -> FileLedger:
+    async def open(cls, state_dir: str, *, clock: Clock, repairs: Repairs | None = None) -> FileLedger:
         """Opens or creates the ledger. A part that was being sent becomes pending again, with one doubt more."""
-        ledger = cls(state_dir, clock=clock)
-        await ledger._thread.start(clock.now_ms())
+        ledger = cls(state_dir, clock=clock, repairs=repairs)
+        await ledger._thread.start()
         return ledger
 
     async def accept(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
 import shutil
 import sqlite3
+from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -26,12 +28,13 @@ from openclaw.storage.base import (
     ReasonCode,
     ToolCallRow,
 )
+from openclaw.storage.files.ledger_rescue import FoundDamaged, is_damage, keep_second_name, rescue, restore
 
 log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 5
-_CHECKED_UP_TO = 64 << 20
-"""A larger database is not checked at the start."""
+_CHECKED_UP_TO = 256 << 20
+"""A larger database is not checked at the start, which takes a second. Its damage is noticed when it is met."""
 _LOG_BYTES = 1_008 * (4_096 + 24)
 """The size that SQLite's log reaches before it is reused: about a thousand pages with their headers."""
 _SPARE_BYTES = 256 << 20
@@ -165,20 +168,42 @@ class LedgerError(OSError):
     """The ledger could not be opened, read or written. The message names the file and the problem."""
 
 
-def open_ledger(path: Path, now_ms: int) -> sqlite3.Connection:
-    """Opens a connection for the calling thread. A damaged database is renamed and a new one created."""
+_ERRNO = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_CANTOPEN: errno.EIO,
+}
+
+
+def ledger_error(what: str, error: Exception) -> LedgerError:
+    """Makes the error that callers see. With its number they recognise a full disk."""
+    explained = LedgerError(f"{what}: {error}")
+    explained.errno = getattr(error, "errno", None) or _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    return explained
+
+
+def open_ledger(path: Path, now_ms: int, note: Callable[[str], None] = log.error) -> sqlite3.Connection:
+    """Opens a connection for the calling thread. A ledger that is damaged or gone is rescued, and ``note`` is told."""
     make_private_dir(str(path.parent))
+    restore(path, now_ms, note)
     try:
-        return _connect(path)
-    except sqlite3.OperationalError as error:
-        raise LedgerError(f"the ledger {path} cannot be opened: {error}") from error
-    except sqlite3.DatabaseError as error:
-        aside = path.with_name(f"{path.name}.corrupt-{now_ms}")
-        for suffix in ("", "-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
-        log.error("the ledger %s is damaged (%s); it was kept as %s and a new one was begun", path, error, aside.name)
-        return _connect(path)
+        connection = _connect(path)
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise ledger_error(f"the ledger {path} cannot be opened", error) from error
+        rescue(path, now_ms, str(error), note, _connect)
+        connection = _connect(path)
+    keep_second_name(path)
+    return connection
+
+
+def reopen_rescued(path: Path, now_ms: int, problem: str, note: Callable[[str], None]) -> sqlite3.Connection:
+    """Rescues a ledger whose damage was met while it was in use. Close its connection before."""
+    rescue(path, now_ms, problem, note, _connect)
+    connection = _connect(path)
+    keep_second_name(path)
+    return connection
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -193,7 +218,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         if path.stat().st_size <= _CHECKED_UP_TO:
             (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
-                raise sqlite3.DatabaseError(verdict)
+                raise FoundDamaged(verdict)
         _migrate(connection, path)
         connection.executescript(_TELL_STORY)
         _lengthen_log(path)

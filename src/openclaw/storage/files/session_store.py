@@ -19,6 +19,7 @@ from openclaw.sessions.keys import DEFAULT_AGENT, agent_of, is_cron_run_alias
 from openclaw.storage.base import Change, SessionRow
 from openclaw.storage.files.disk import AppendFile, Disk
 from openclaw.storage.files.store_file import StoreFile, private_copy
+from openclaw.storage.repairs import Repairs
 
 Name: TypeAlias = tuple[str, str]
 """The agent and the session key."""
@@ -109,8 +110,17 @@ def store_path(state_dir: str, agent_id: str, template: str | None = None) -> Pa
 
 
 class FileSessionStore:
-    def __init__(self, state_dir: str, *, clock: Clock, store_template: str | None, default_agent: str) -> None:
+    def __init__(
+        self,
+        state_dir: str,
+        *,
+        clock: Clock,
+        store_template: str | None,
+        default_agent: str,
+        repairs: Repairs | None = None,
+    ) -> None:
         self._clock = clock
+        self._repairs = repairs
         self._template = store_template
         self._default_agent = default_agent
         self._disk = Disk()
@@ -129,7 +139,13 @@ class FileSessionStore:
 
     @classmethod
     async def open(
-        cls, state_dir: str, *, clock: Clock, store_template: str | None = None, agent_ids: Sequence[str] = ()
+        cls,
+        state_dir: str,
+        *,
+        clock: Clock,
+        store_template: str | None = None,
+        agent_ids: Sequence[str] = (),
+        repairs: Repairs | None = None,
     ) -> FileSessionStore:
         """Reads the stores of these agents and of all agents on disk. The first id is the default agent."""
         configured = [normalize_agent_id(agent) for agent in agent_ids]
@@ -138,6 +154,7 @@ class FileSessionStore:
             clock=clock,
             store_template=store_template,
             default_agent=configured[0] if configured else DEFAULT_AGENT,
+            repairs=repairs,
         )
         folders = sorted((Path(state_dir) / "agents").glob("*/sessions"))
         on_disk = [normalize_agent_id(folder.parent.name) for folder in folders if folder.is_dir()]
@@ -240,7 +257,7 @@ class FileSessionStore:
             owner = agent_of(key, default_agent=self._default_agent) if shared else agent
             self._unlisted[owner, key] = value
 
-        file = StoreFile(Path(path), self._disk, self._clock, note)
+        file = StoreFile(Path(path), self._disk, self._clock, note, self._repairs)
         for key, value in (await file.open()).items():
             note(key, value)
         return file

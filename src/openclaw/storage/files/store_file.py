@@ -18,6 +18,7 @@ from openclaw.clock import Clock
 from openclaw.sessions.entry import is_plain, normalize_entry
 from openclaw.sessions.keys import session_file_name
 from openclaw.storage.files.disk import AppendFile, Batch, Disk, put_in_place, write_beside
+from openclaw.storage.repairs import Repairs
 
 _decode_line = msgspec.json.Decoder(tuple[int, str | None, Any]).decode
 
@@ -29,8 +30,8 @@ class Recovered(msgspec.Struct):
     changed: dict[str, int]
     """The keys that changed after the snapshot, with the sequence number of their last change."""
     seq: int
-    damaged: bool
-    """The snapshot could not be read and has to be written again."""
+    damaged: str
+    """What was wrong with the snapshot, which has to be written again, and what stands in for it. Empty if nothing."""
     warnings: list[str]
 
 
@@ -99,10 +100,12 @@ class Journal:
         warnings: list[str] = []
         records = [*_read(self._folding, warnings), *_read(self.path, warnings)]
         folded_to = self._settle_folds(records)
-        values = self._read_snapshot(clock, warnings)
-        if damaged := values is None:
+        values, damaged = self._read_snapshot(clock)
+        if damaged:
             older = [record for record in _read(self._previous, warnings) if record[1] is not None]
-            values, records, folded_to = self._read_backup(warnings), [*older, *records], -1
+            records, folded_to = [*older, *records], -1
+            values, instead = self._read_backup()
+            damaged = f"{damaged}; {instead}"
         changed: dict[str, int] = {}
         for seq, key, entry in records:
             if key is None or seq <= folded_to:
@@ -132,28 +135,28 @@ class Journal:
             leftover.unlink(missing_ok=True)
         return max(folds.values(), default=-1)
 
-    def _read_snapshot(self, clock: Clock, warnings: list[str]) -> dict[str, Any] | None:
-        """Reads the entries. Empty when there is no file. None when the file is damaged; then it is renamed."""
+    def _read_snapshot(self, clock: Clock) -> tuple[dict[str, Any], str]:
+        """Reads the entries. The text says what is wrong: the file is damaged, and then it is renamed, or gone."""
         try:
             raw = self._snapshot.read_bytes()
         except FileNotFoundError:
-            return {}
+            # The first snapshot leaves the journal before it, and every later one leaves a backup.
+            gone = self._backup.exists() or self._previous.exists()
+            return {}, f"{self._snapshot} was gone" if gone else ""
         values = parse_store(raw)
         if values is None:
             aside = set_aside(self._snapshot, clock)
-            warnings.append(f"{self._snapshot} does not hold a JSON object; it was kept as {aside.name}")
-        return values
+            return {}, f"{self._snapshot} does not hold a JSON object and was kept as {aside.name}"
+        return values, ""
 
-    def _read_backup(self, warnings: list[str]) -> dict[str, Any]:
+    def _read_backup(self) -> tuple[dict[str, Any], str]:
         try:
             values = parse_store(self._backup.read_bytes())
         except FileNotFoundError:
             values = None
         if values is None:
-            warnings.append("sessions were rebuilt from the journal alone")
-            return {}
-        warnings.append(f"sessions were rebuilt from {self._backup.name} and the journal")
-        return values
+            return {}, "sessions were rebuilt from the journal alone"
+        return values, f"sessions were rebuilt from {self._backup.name} and the journal"
 
 
 def journal_line(seq: int, key: str | None, entry: Any) -> bytes:
@@ -215,11 +218,14 @@ class _Unwritten(NamedTuple):
 class StoreFile:
     """A ``sessions.json`` with its journal. ``values`` holds the entries, which are replaced and never changed."""
 
-    def __init__(self, path: Path, disk: Disk, clock: Clock, observer: Observer) -> None:
+    def __init__(
+        self, path: Path, disk: Disk, clock: Clock, observer: Observer, repairs: Repairs | None = None
+    ) -> None:
         # If the store is a symlink, the file it leads to is replaced and the symlink stays.
         self.path = path.resolve() if path.is_symlink() else path
         self._clock = clock
         self._observer = observer
+        self._repairs = repairs or Repairs()
         self._journal = Journal(self.path, disk)
         self.values: dict[str, Any] = {}
         self._changed: dict[str, int] = {}
@@ -242,10 +248,12 @@ class StoreFile:
         """Reads the files and returns the entries. The observer is called for later changes only."""
         recovered, self._seen = await asyncio.to_thread(self._recover)
         self._changed, self._seq = recovered.changed, recovered.seq
-        self._rewrite = recovered.damaged
+        self._rewrite = bool(recovered.damaged)
         self.values = {key: self._normalized(key, value) for key, value in recovered.values.items()}
         for warning in recovered.warnings:
             log.warning("session store %s: %s", self.path, warning)
+        if recovered.damaged:
+            self._repairs.note(f"{recovered.damaged}: {len(self.values)} sessions.")
         return self.values
 
     def _recover(self) -> tuple[Recovered, Signature]:

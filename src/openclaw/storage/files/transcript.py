@@ -24,12 +24,14 @@ from openclaw.storage.base import Compressed, Context, Entry, Shortened, Transcr
 from openclaw.storage.files.compressed import SUFFIX, Changed, old_files, pack, plain_name, unpack, unpacked_size
 from openclaw.storage.files.disk import AppendFile, Disk, atomic_replace, sync_dir
 from openclaw.storage.files.transcript_index import (
+    DAMAGE_TYPE,
     MAYBE_SHOWN_TYPES,
     SHOWN_TYPES,
     TranscriptIndex,
     read_packed_tail,
     read_spans,
     read_tail,
+    readable,
     scan,
 )
 
@@ -37,6 +39,7 @@ FORMAT_VERSION = 3
 _MESSAGES = (UserMessage, AssistantMessage, ToolResultMessage)
 _INDEX_BYTES = 250
 """The approximate memory that one indexed entry takes."""
+_DAMAGE_TEXT = "The file of this conversation is damaged here. What can be read is shown; a message may be missing."
 
 
 class FileTranscript:
@@ -219,23 +222,38 @@ class FileTranscript:
         return await self._entries(self._index.path(self._leaf, limit))
 
     async def shown_entries(self, limit: int) -> list[Entry]:
-        """Returns the last entries of the branch that people see, oldest first."""
+        """Returns the last entries of the branch that people see, oldest first, with a marker where it is damaged."""
+        index = self._index
         places: list[int] = []
+        marks: list[int] = []
         place, counted = self._leaf, 0
+        if place + 1 == len(index) and place + 1 in index.damaged:
+            marks.append(place + 1)
         while place >= 0 and counted < limit:
-            kind = self._index.types[place]
+            kind = index.types[place]
             if kind in SHOWN_TYPES:
                 places.append(place)
                 counted += kind not in MAYBE_SHOWN_TYPES
-            place = self._index.parents[place]
-        entries = await self._entries(places[::-1])
-        return [entry for entry in entries if entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)][-limit:]
+            if place in index.damaged:
+                marks.append(place)
+            place = index.parents[place]
+        places.reverse()
+        entries = zip(places, await self._entries(places), strict=True)
+        # A marker stands before the entry at its place.
+        shown = [(place, 1, entry) for place, entry in entries if _is_shown(entry)]
+        shown += [(place, 0, self._damage_marker(place)) for place in marks]
+        return [entry for _, _, entry in sorted(shown, key=lambda one: one[:2])][-limit:]
+
+    def _damage_marker(self, place: int) -> Entry:
+        own = f"damage-{place}"
+        fields = {"customType": DAMAGE_TYPE, "display": True, "data": {"text": _DAMAGE_TEXT}, "timestamp": None}
+        return Entry(own, None, "custom", json_text.encode({"type": "custom", "id": own, "parentId": None, **fields}))
 
     async def _entries(self, places: Sequence[int]) -> list[Entry]:
         index = self._index
         named = [(index.ids[place], index.parent_id(place), index.types[place]) for place in places]
         raws = await asyncio.to_thread(list, read_spans(self._file.path, index.spans(places)))
-        return [Entry(*names, raw) for names, raw in zip(named, raws, strict=True)]
+        return [Entry(*names, readable(raw)) for names, raw in zip(named, raws, strict=True)]
 
     def _rebuild(self, before: BranchContext | None = None) -> BranchContext:
         """Builds the context at the leaf. It reads only the entries that are part of it.
@@ -264,7 +282,9 @@ class FileTranscript:
     def _first_kept(self, place: int) -> str | None:
         fields = fields_of(self._raw(place))
         if isinstance(kept := fields.get("firstKeptEntryId"), str):
-            return kept
+            before = max((at for at in self._index.damaged if at < place), default=-1)
+            # If the first kept entry is the damaged one, what comes after it was kept too.
+            return self._index.ids[before] if kept not in self._index.by_id and before >= 0 else kept
         # The first format names a line number, which counts the header too.
         number = fields.get("firstKeptEntryIndex")
         at = number - (self._index.header is not None) if isinstance(number, int) else -1
@@ -299,6 +319,10 @@ class FileTranscript:
         """Closes the file unless it is being synced. The next append opens it again."""
         if not self._file.busy:
             self._file.close()
+
+
+def _is_shown(entry: Entry) -> bool:
+    return entry.type not in MAYBE_SHOWN_TYPES or is_displayed(entry.raw)
 
 
 def _with_own_id(entry: Entry) -> bytes:
@@ -550,18 +574,24 @@ class FileTranscriptStore:
             return []
         path = next(self._locations.plain(ref), None)
         if path is None and (packed := next(self._locations.packed(ref), None)) is not None:
-            if (size := await asyncio.to_thread(unpacked_size, packed)) is not None and size <= LARGEST_IN_MEMORY:
-                return await asyncio.to_thread(read_packed_tail, packed, limit)
+            size = await asyncio.to_thread(unpacked_size, packed)
+            if size is not None and size <= LARGEST_IN_MEMORY:
+                found = await asyncio.to_thread(read_packed_tail, packed, limit)
+                if found is not None:
+                    return found
             path = await self._plain(ref)
         if path is None:
             return []
         live = self._live.get(os.path.realpath(path))
-        if live is not None:
-            return await live.shown_entries(limit)
-        try:
-            return await asyncio.to_thread(read_tail, path, limit)
-        except FileNotFoundError:
-            return []
+        if live is None:
+            try:
+                found = await asyncio.to_thread(read_tail, path, limit)
+            except FileNotFoundError:
+                return []
+            if found is not None:
+                return found
+            live = await self.open(ref, create=False)
+        return await live.shown_entries(limit) if live is not None else []
 
     def locate(self, ref: TranscriptRef) -> str | None:
         plain, packed = self._locations.find_either(ref)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
@@ -25,12 +26,21 @@ _TAIL_BLOCK = 256 << 10
 _WARNINGS = 50
 _LARGEST_READ = 4 << 20
 _READ_THROUGH = 64 << 10
+_LOST_NEWLINE = re.compile(rb'\}.\{"type":', re.DOTALL)
+"""Where two lines run into each other because the byte between them was damaged."""
+DAMAGE_TYPE = "damage"
+"""The ``customType`` of the marker that histories show where a file is damaged. It is not in the file."""
 
 
 class Envelope(msgspec.Struct):
     type: str = ""
     id: str | None = None
-    parentId: str | None = None
+    parentId: str | msgspec.UnsetType | None = msgspec.UNSET
+
+    @property
+    def above(self) -> str | None:
+        """The id of the parent, if the line names one."""
+        return self.parentId if isinstance(self.parentId, str) else None
 
 
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
@@ -48,12 +58,33 @@ def read_envelope(line: bytes) -> Envelope | None:
         return None
     if not isinstance(data, dict):
         return None
-    kind, own, parent = data.get("type"), data.get("id"), data.get("parentId")
+    kind, own, parent = data.get("type"), data.get("id"), data.get("parentId", msgspec.UNSET)
     return Envelope(
         type=kind if isinstance(kind, str) else "",
         id=own if isinstance(own, str) else None,
-        parentId=parent if isinstance(parent, str) else None,
+        parentId=parent if isinstance(parent, str | msgspec.UnsetType) else None,
     )
+
+
+def readable(raw: bytes) -> bytes:
+    """Returns the line as valid UTF-8. A client would close its connection over anything else."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode(errors="replace").encode()
+    return raw
+
+
+def halves(line: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yields the lines, with their offsets, of a damaged one in which only a newline is wrong."""
+    if line[-2:-1] == b"}" and read_envelope(line[:-1]) is not None:
+        yield line[:-1], 0
+        return
+    for between in _LOST_NEWLINE.finditer(line):
+        end = between.start() + 1
+        if read_envelope(line[:end]) is not None and read_envelope(line[end + 1 :]) is not None:
+            yield from ((line[:end], 0), (line[end + 1 :], end + 1))
+            return
 
 
 def trim(line: bytes) -> tuple[bytes, int]:
@@ -67,7 +98,8 @@ def trim(line: bytes) -> tuple[bytes, int]:
 class TranscriptIndex:
     """The entries in the order of the file. A place is a position in that order. A parent comes before its child.
 
-    Lines of the first format have no id. They get one from their place, and the line before is their parent.
+    Lines of the first format have no id. They get one from their place, and the line before is their parent. The same
+    line stands in for a parent that damage has made unknown, so that a damaged line costs only itself.
     """
 
     def __init__(self) -> None:
@@ -78,6 +110,8 @@ class TranscriptIndex:
         self.lengths: array[int] = array("Q")
         self.by_id: dict[str, int] = {}
         self.missing_parents: dict[int, str] = {}
+        self.damaged: set[int] = set()
+        """The places before which something is damaged. The last may be the place of the next entry."""
         self.labels: dict[str, str] = {}
         self.header: dict[str, Any] | None = None
         self.warnings: list[str] = []
@@ -87,15 +121,28 @@ class TranscriptIndex:
 
     def add(self, envelope: Envelope, offset: int, length: int) -> int:
         place, parent = len(self.ids), -1
-        own, above = envelope.id or f"{place:08x}", envelope.parentId
+        if not envelope.type:
+            self.damaged.add(place)
+        own, above = envelope.id or f"{place:08x}", envelope.above
         if above is not None and above != own:
             # The latest earlier line with that id is the parent. So repeated ids cannot make a circle.
             parent = self.by_id.get(above, -1)
             if parent < 0:
-                self.missing_parents[place] = above
+                parent = self._bridged(place, above)
         elif envelope.id is None:
             parent = place - 1
+        elif envelope.parentId is msgspec.UNSET and place:
+            parent = self._bridged(place, None)
         return self.put(own, envelope.type, parent, offset, length)
+
+    def _bridged(self, place: int, above: str | None) -> int:
+        """Returns the place that stands in for the unknown parent of this one: the place before, or -1 for none."""
+        if place and (self.header is None or above != self.header.get("id")):
+            self.damaged.add(place)
+            return place - 1
+        if above is not None:
+            self.missing_parents[place] = above
+        return -1
 
     def put(self, own: str, kind: str, parent: int, offset: int, length: int) -> int:
         """Adds an entry and returns its place. ``parent`` is a place, or -1 for none."""
@@ -115,8 +162,15 @@ class TranscriptIndex:
                 self.warn(f"line {number} holds only NUL bytes")
             return
         envelope = read_envelope(line)
-        if envelope is None:
+        if envelope is None and (both := list(halves(line))):
+            self.warn(f"the newline after line {number} is damaged")
+            for half, at in both:
+                self.take_line(number, half, offset + shift + at)
+        elif envelope is None:
             self.warn(f"line {number} is damaged and was passed over")
+            if line.endswith(b"}") and number > 1:
+                # Line 1 is the header. A line without its end was never written, and whoever wrote it knows.
+                self.damaged.add(len(self))
         elif envelope.type == "session":
             self.header = self.header or fields_of(line)
         else:
@@ -190,6 +244,7 @@ def _take_block(index: TranscriptIndex, block: memoryview, start: int, number: i
             index.take_line(number, bytes(block[begin:end]), start + begin)
             if not finished and len(index.warnings) > warned:
                 index.warnings[-1] = f"line {number} was cut short; the next entry starts on a new line"
+                index.damaged.discard(len(index))
         else:
             index.add(envelope, start + begin, end - begin)
         begin = end + 1
@@ -242,34 +297,49 @@ def _stretch(spans: Sequence[tuple[int, int]], place: int) -> int:
     return end - start
 
 
-def read_tail(path: Path, limit: int) -> list[Entry]:
-    """Returns the last entries of the active branch that people see, oldest first."""
+def read_tail(path: Path, limit: int) -> list[Entry] | None:
+    """Returns the last entries of the active branch that people see, oldest first.
+
+    None when the file seems to be damaged. Only its whole index can tell then what belongs together.
+    """
     return _tail_of(_lines_backwards(path), limit)
 
 
-def read_packed_tail(packed: Path, limit: int) -> list[Entry]:
+def read_packed_tail(packed: Path, limit: int) -> list[Entry] | None:
     """Does the same for a compressed file, which has to be read from its beginning."""
     return _tail_of(reversed(b"".join(unpacked_blocks(packed)).split(b"\n")), limit)
 
 
-def _tail_of(lines: Iterator[bytes], limit: int) -> list[Entry]:
+def _tail_of(lines: Iterator[bytes], limit: int) -> list[Entry] | None:
     found: list[Entry] = []
     wanted: str | None = None
-    anything = True
+    anything, first, reached, header = True, "", "", ""
     for raw in lines:
         line, _ = trim(raw)
         envelope = read_envelope(line) if line else None
-        if envelope is None or envelope.type == "session":
+        if not line:
             continue
+        if envelope is None or not envelope.type or (envelope.id is None and envelope.parentId is not msgspec.UNSET):
+            return None
+        if envelope.type == "session":
+            header = envelope.id or ""
+            continue
+        first = envelope.id or ""
         if not anything and envelope.id is not None and envelope.id != wanted:
             continue
         if envelope.type in SHOWN_TYPES and (envelope.type not in MAYBE_SHOWN_TYPES or is_displayed(line)):
-            found.append(Entry(envelope.id or "", envelope.parentId, envelope.type, line))
+            found.append(Entry(envelope.id or "", envelope.above, envelope.type, readable(line)))
         # The parent of a line of the first format is the line before it.
-        anything = envelope.id is None and envelope.parentId is None
-        wanted = envelope.parentId
+        anything = envelope.id is None and envelope.above is None
+        wanted, reached = envelope.above, first
         if len(found) >= limit or (wanted is None and not anything) or (wanted == envelope.id and not anything):
+            if envelope.id is not None and envelope.parentId is msgspec.UNSET:
+                return None
             break
+    else:
+        # The beginning was reached without the parent. That is sound only for the first entry of the file.
+        if not anything and wanted != header and reached != first:
+            return None
     found.reverse()
     return found
 

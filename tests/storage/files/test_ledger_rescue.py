@@ -1,0 +1,101 @@
+"""A ledger whose pages are damaged, or whose file is gone: what can be read goes on, and it says what was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from openclaw.storage.base import Accept, MessageBody, OutboxPart
+from openclaw.storage.files import ledger_db
+from openclaw.storage.files.ledger import FileLedger
+from openclaw.storage.repairs import Repairs
+from tests.storage.still_clock import StillClock
+
+PAGE = 4096
+
+
+def message(number: int) -> Accept:
+    body = MessageBody(prompt=f"message {number} " + "x" * 900)
+    return Accept(
+        run_id=f"run-{number}", dedupe_key="", agent_id="main", session_key="agent:main:main", session_id="s",
+        source="webchat", route={"channel": "signal", "to": "+1"}, body=body,
+    )  # fmt: skip
+
+
+async def filled(state: Path, messages: int = 300) -> None:
+    ledger = await FileLedger.open(str(state), clock=StillClock())
+    rows = await asyncio.gather(*(ledger.accept(message(number)) for number in range(messages)))
+    for row, _ in rows[: messages - 5]:
+        parts = [OutboxPart(part=0, channel="signal", payload={"text": "hi"})]
+        await ledger.finish(row.id, "answered", result={"text": "hi"}, outbox=parts)
+    await ledger.hold("held", b"{}")
+    await ledger.close()
+
+
+def damage(path: Path, page: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(page * PAGE)
+        file.write(os.urandom(PAGE))
+
+
+@pytest.mark.parametrize("checked_up_to", [1 << 30, 0], ids=["checked at the start", "met in use"])
+async def test_one_bad_page_costs_what_is_on_it_and_the_ledger_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked_up_to: int
+) -> None:
+    monkeypatch.setattr(ledger_db, "_CHECKED_UP_TO", checked_up_to)
+    chance, path = random.Random(7), tmp_path / "ledger.db"
+    await filled(tmp_path)
+    sound = path.read_bytes()
+    for _ in range(int(os.environ.get("OPENCLAW_BAD_PAGES", "12"))):
+        for left in tmp_path.glob("ledger.db*"):
+            left.unlink()
+        path.write_bytes(sound)
+        damage(path, chance.randrange(1, len(sound) // PAGE))
+        repairs = Repairs()
+        ledger = await FileLedger.open(str(tmp_path), clock=StillClock(), repairs=repairs)
+        await ledger.recent(limit=1000)
+        row, new = await ledger.accept(message(1000))
+        assert new and row.id > 300
+        await ledger.outbox_due(1 << 60, 1000)
+        await ledger.held()
+        await ledger.unfinished()
+        known = [row for number in range(300) if (row := await ledger.by_run(f"run-{number}")) is not None]
+        stories = [await ledger.story(row.id) for row in known]
+        told = repairs.take()
+        await ledger.close()
+        if not told:
+            continue  # A page that nobody reads.
+        (said,) = told
+        (aside,) = [one for one in tmp_path.glob("ledger.db.damaged-*") if not one.name.endswith(("-wal", "-shm"))]
+        assert aside.name in said and "could be read and were taken over" in said
+        assert len(known) >= 150, said
+        assert len(known) == 300 or f"lost: {300 - len(known)} messages" in said, said
+        assert all(stories) or len(known) == 300
+
+
+async def test_a_deleted_ledger_comes_back_with_everything_its_log_still_held(tmp_path: Path) -> None:
+    await filled(tmp_path, 20)
+    ledger = await FileLedger.open(str(tmp_path), clock=StillClock())
+    await ledger.accept(message(100))
+    (tmp_path / "ledger.db").unlink()
+    (tmp_path / "ledger.db-shm").unlink()  # As after a kill: the log was not taken over into the file.
+    repairs = Repairs()
+    again = await FileLedger.open(str(tmp_path), clock=StillClock(), repairs=repairs)
+    assert [row.run_id for row in await again.recent(limit=2)] == ["run-100", "run-19"]
+    assert "was gone. It was restored from ledger.db.bak" in repairs.take()[0]
+    await again.close()
+    await ledger.close()
+
+
+async def test_a_log_without_its_ledger_is_kept_and_told(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db-wal").write_bytes(b"something")
+    repairs = Repairs()
+    ledger = await FileLedger.open(str(tmp_path), clock=StillClock(), repairs=repairs)
+    assert await ledger.recent() == []
+    await ledger.close()
+    (kept,) = tmp_path.glob("ledger.db-wal.damaged-*")
+    assert kept.read_bytes() == b"something" and kept.name in repairs.take()[0]
