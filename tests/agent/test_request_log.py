@@ -117,8 +117,8 @@ async def test_every_call_of_a_long_run_is_rebuilt_exactly_and_costs_a_few_bytes
         call = msgspec.structs.replace(request(messages), system_suffix=f"Part {number // 50}.")
         log.note(call, number, shortened=0, pruned=0)
         if number % 60 == 7:
-            call = msgspec.structs.replace(call, max_tokens=number)
-            log.change(call)
+            call = msgspec.structs.replace(call, output_room=number)
+            log.limit_output(number)
         if log.is_full:
             await log.pack(ReportStore(), blobs)
         sent.append(call)
@@ -131,7 +131,7 @@ async def test_every_call_of_a_long_run_is_rebuilt_exactly_and_costs_a_few_bytes
         rebuilt = (await rebuild(record, transcript, blobs, number)).request()
         expected = sent[number - 1]
         assert rebuilt is not None and rebuilt.messages == expected.messages
-        assert (rebuilt.system_suffix, rebuilt.max_tokens) == (expected.system_suffix, expected.max_tokens)
+        assert (rebuilt.system_suffix, rebuilt.output_room) == (expected.system_suffix, expected.output_room)
     with pytest.raises(NotStored, match=f"{count} model calls"):
         await rebuild(record, transcript, blobs, count + 1)
     await store.close()

@@ -96,6 +96,8 @@ class NotedCall(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The number of messages that were shortened or left out to fit the window."""
     pruned: int = 0
     """The number of old tool results that were removed or shortened."""
+    output_room: int | None = None
+    """What the window and the budget left for the answer, if that was less than the model can say."""
     thinking: ThinkingLevel | None = None
     """The thinking level, if it differs from that of the last call. Only records of older versions have it."""
 
@@ -177,15 +179,16 @@ class RequestLog:
                 parts.append(EntrySpan(entry_id, entry_id, 1))
             before = place
         call = NotedCall(at=at, parts=[], shortened=shortened, pruned=pruned, settings=self._settings(request))
+        call.output_room = request.output_room
         self._calls.append((call, parts))
 
-    def change(self, request: ModelRequest) -> None:
-        """The call that was noted last is made with this request, which has the same messages."""
-        self._calls[-1][0].settings = self._settings(request)
+    def limit_output(self, room: int) -> None:
+        """The call that was noted last is made with less room for the answer."""
+        self._calls[-1][0].output_room = room
 
     def _settings(self, request: ModelRequest) -> int:
         """The place of the request's settings in ``_sent``. Nearly always they are those of the call before."""
-        bare = msgspec.structs.replace(request, messages=[], branch_cache=None, prompt_cache=None)
+        bare = msgspec.structs.replace(request, messages=[], output_room=None, branch_cache=None, prompt_cache=None)
         sent = (bare, self._compaction)
         if not self._sent or self._sent[-1] != sent:
             self._sent.append(sent)
@@ -345,6 +348,7 @@ class RebuiltRequest(msgspec.Struct, kw_only=True):
             tools=self.tools,
             thinking=settings.thinking,
             max_tokens=settings.max_tokens,
+            output_room=self.call.output_room,
             temperature=settings.temperature,
             session_id=settings.session_id,
             tool_choice=settings.tool_choice,

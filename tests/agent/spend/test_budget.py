@@ -7,6 +7,7 @@ from datetime import UTC
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,7 @@ from openclaw.agent.spend.budget import (
     refusal,
     reset_text,
 )
-from openclaw.agent.spend.reservations import CallEstimate, Reservation, Reservations, most_output, with_output
+from openclaw.agent.spend.reservations import CallEstimate, Reservation, Reservations, most_output
 from openclaw.agent.spend.spend import Totals
 from openclaw.config.load import build
 from openclaw.config.schema.agents import Budget
@@ -152,7 +153,7 @@ def test_the_output_limit_of_a_capped_request_holds_on_every_wire(api: str, thin
     request = ModelRequest(
         model=model, system="s", messages=[UserMessage(content=[TextBlock(text="hi")])], thinking=thinking
     )
-    for wanted, most in ((request, most_output(request)), (with_output(request, 5000), 5000)):
+    for wanted, most in ((request, most_output(request)), (msgspec.structs.replace(request, output_room=5000), 5000)):
         body = json.loads(wire_body(wanted) or b"{}")
         sent = [body[name] for name in ("max_tokens", "max_completion_tokens", "max_output_tokens") if name in body]
         assert sent == [most]

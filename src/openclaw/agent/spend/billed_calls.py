@@ -8,6 +8,7 @@ This is also done if the call failed or its answer could not be used.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ import msgspec
 from openclaw.agent.prepare import agent_settings
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.budget import Payer, reserve
-from openclaw.agent.spend.reservations import Reservation, with_output
+from openclaw.agent.spend.reservations import Reservation
 from openclaw.agent.spend.spend import BILL
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.models.base import Counted, ModelError, ModelRequest, OnEvent, StreamEvent
@@ -47,17 +48,17 @@ class PaidCalls:
         self._runtime = runtime
         self._payer = payer
         self._unwritten: list[Reservation] = []
-        """The reservations of calls whose usage may not be in the transcript yet."""
+        """The reservations of calls that have ended and whose usage may not be in the transcript yet."""
 
     async def ask(
         self,
         request: ModelRequest,
         on_event: OnEvent = lambda event: None,
-        changed: Callable[[ModelRequest], None] = lambda request: None,
+        limited: Callable[[int], None] = lambda room: None,
     ) -> AssistantMessage:
         """Calls the model. Raises ``ModelError`` if the call could exceed a limit.
 
-        If the budget leaves only a part of the output limit, the request is sent with that, and ``changed`` is called.
+        If the budget leaves only a part of the output limit, the request is sent with that, and ``limited`` is told.
         """
         runtime, payer = self._runtime, self._payer
         if not agent_settings(payer.agent_id, runtime).limited:
@@ -65,10 +66,9 @@ class PaidCalls:
         book = runtime.spending.reservations
         wanted = book.estimate(request, payer.session_key)
         reservation, granted = await reserve(runtime, payer, wanted)
-        self._unwritten.append(reservation)
         if granted.output < wanted.output:
-            request = with_output(request, granted.output)
-            changed(request)
+            request = msgspec.structs.replace(request, output_room=granted.output)
+            limited(granted.output)
         used = Usage()
 
         def watch(event: StreamEvent) -> None:
@@ -85,11 +85,12 @@ class PaidCalls:
             raise
         finally:
             reservation.tokens, reservation.usd = used.total_tokens, used.cost.total
+            self._unwritten.append(reservation)
             book.learn(request.model, payer.session_key, wanted, used)
         return message
 
     def written(self) -> None:
-        """Releases the reservations of all calls so far. The transcript holds what they used."""
+        """Releases the reservations of all calls that have ended. The transcript holds what they used."""
         while self._unwritten:
             self._runtime.spending.reservations.release(self._unwritten.pop())
 
@@ -111,7 +112,9 @@ class BilledCalls:
         *,
         keep: bool = True,
         bill: RunBill = NO_BILL,
+        most_calls: int | None = None,
     ) -> None:
+        """``most_calls`` bounds the calls together, also those of other models after a failure."""
         self._runtime = runtime
         self._agent_id = agent_id
         self._session_key = session_key
@@ -119,6 +122,9 @@ class BilledCalls:
         self._purpose = purpose
         self._keep = keep
         self._bill = bill
+        self._most_calls = most_calls
+        self.made = 0
+        """The number of calls so far."""
         self._unwritten: list[AssistantMessage] = []
         self._unseen: list[AssistantMessage] = []
         """Answers of calls that failed and were made again with another model. The caller knows nothing of them."""
@@ -127,27 +133,41 @@ class BilledCalls:
         self._paid = PaidCalls(runtime, payer)
         self._candidates: dict[str, Candidates] = {}
         """By the model that is asked for: who answers. One piece of work stays with the model that went on."""
+        self._choosing = asyncio.Lock()
 
     async def ask(self, request: ModelRequest, on_event: OnEvent = lambda event: None) -> AssistantMessage:
         """Calls the model, or another one if it fails.
 
         Raises ``ModelError`` if none answers or the call could exceed the budget.
         """
-        candidates = self._candidates.get(request.model.ref)
-        if candidates is None:
-            candidates = self._runtime.failover.candidates(self._agent_id, request.model)
-            self._candidates[request.model.ref] = candidates
-            await candidates.begin()
+        async with self._choosing:
+            candidates = self._candidates.get(request.model.ref)
+            if candidates is None:
+                candidates = self._runtime.failover.candidates(self._agent_id, request.model)
+                self._candidates[request.model.ref] = candidates
+                await candidates.begin()
+        if self._used_up:
+            raise ModelError(f"a {self._purpose} may make {self._most_calls} model calls", kind="other")
         while True:
             known = len(self._unwritten)
+            self.made += 1
+            model = candidates.current
             try:
-                return await self._ask(for_model(request, candidates.current), on_event)
+                return await self._ask(for_model(request, model), on_event)
             except ModelError as error:
-                if await candidates.next_step(error) is None:
+                async with self._choosing:
+                    # Another call at the same time may have gone on to the next model already.
+                    if candidates.current is model and await candidates.next_step(error) is None:
+                        raise
+                if self._used_up:
                     raise
                 self._unseen += self._unwritten[known:]
                 del self._unwritten[known:]
                 log.warning("a %s of %s goes on with another key or model: %s", self._purpose, self._session_key, error)
+
+    @property
+    def _used_up(self) -> bool:
+        return self._most_calls is not None and self.made >= self._most_calls
 
     async def _ask(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
         model = request.model

@@ -135,14 +135,8 @@ def most_output(request: ModelRequest) -> int:
     """The output limit that the request is sent with."""
     model = request.model
     if model.api == "anthropic-messages" and request.thinking != "off":
-        return budget_and_limit(request.thinking, model, request.max_tokens)[1]
-    return output_limit(model, request.max_tokens)
-
-
-def with_output(request: ModelRequest, most: int) -> ModelRequest:
-    """The same request with a lower output limit, which includes the model's reasoning."""
-    model = msgspec.structs.replace(request.model, max_tokens=most)
-    return msgspec.structs.replace(request, model=model, max_tokens=min(request.max_tokens or most, most))
+        return budget_and_limit(request.thinking, model, request.max_tokens, request.output_room)[1]
+    return output_limit(model, request.max_tokens, request.output_room)
 
 
 def sum_of(reservations: Iterable[Reservation]) -> tuple[int, float, int]:
