@@ -174,11 +174,13 @@ class Pipeline:
         addressed = gate(
             inbound,
             patterns,
-            require_mention=needs_mention(entry, group_rules(settings, inbound).require_mention),
+            require_mention=needs_mention(entry, group_rules(settings, inbound), inbound.channel, patterns),
             authorised_command=rights.authorised and is_control_message(inbound.text, listening),
         )
         if not addressed.process:
             self._history.record(history_key(inbound), history_entry(inbound), history_limit(config, settings))
+            place = f"{inbound.peer.kind} {inbound.peer.id}"
+            log.info("%s message of %s in %s not answered: no mention", inbound.channel, inbound.sender.id, place)
             return None
         facts = Facts(
             session=SessionRef(resolved.agent_id, resolved.session_key),
@@ -436,7 +438,7 @@ class Pipeline:
             prompt = self._prompt(message, outcome, entry)
             return msgspec.structs.replace(body, prompt=prompt, internal=outcome.greeting, **found)
         inbound = await within_reach(self._runtime, message.inbound, message.facts.session.agent_id)
-        mention = group_rules(message.settings, inbound).require_mention
+        rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
         return msgspec.structs.replace(
             body,
             prompt=self._channel_prompt(inbound, outcome, entry, rotation, pending),
@@ -447,7 +449,9 @@ class Pipeline:
                 if media.blob and media.mime_type.startswith("image/")
             ],
             message_ids=list(inbound.message_ids or ((inbound.message_id,) if inbound.message_id else ())),
-            extra_system_prompt=group_intro(inbound, always_on=not needs_mention(entry, mention)),
+            extra_system_prompt=group_intro(
+                inbound, always_on=not needs_mention(entry, rules, inbound.channel, patterns)
+            ),
             **found,
         )
 
