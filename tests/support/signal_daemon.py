@@ -134,6 +134,10 @@ class SignalDaemon:
         for task in list(self._stream_tasks):
             task.cancel()
 
+    def forget_events(self) -> None:
+        """Repeats nothing to a stream that comes back."""
+        self._events.clear()
+
     def refuse_next(self, method: str, code: int, message: str, data: Any = None) -> None:
         self._faults.setdefault(method, deque()).append(Refusal(code, message, data))
 
@@ -290,6 +294,10 @@ class SignalDaemon:
             )
         for attachment in attachments:
             self._check_attachment(attachment)
+        if "quoteAuthor" in params or "quoteTimestamp" in params:
+            self._check_person(params.get("quoteAuthor"))
+            if not isinstance(params.get("quoteTimestamp"), int):
+                raise Refusal(INVALID_PARAMS, "quoteTimestamp must be a number")
         for name in names:
             if name in self.unregistered:
                 raise Refusal(USER_ERROR, f"The user {name} is not registered.")
@@ -361,7 +369,7 @@ class SignalDaemon:
 _TARGET = {"recipient", "groupId", "username"}
 PARAMETERS: dict[str, set[str]] = {
     "version": set(),
-    "send": {*_TARGET, "message", "attachments", "textStyle"},
+    "send": {*_TARGET, "message", "attachments", "textStyle", "quoteTimestamp", "quoteAuthor", "quoteMessage"},
     "sendTyping": {"recipient", "groupId", "stop"},
     "sendReceipt": {"recipient", "targetTimestamp", "type"},
     "sendReaction": {*_TARGET, "emoji", "targetAuthor", "targetTimestamp", "remove"},

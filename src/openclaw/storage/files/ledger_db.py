@@ -32,7 +32,7 @@ from openclaw.storage.files.ledger_rescue import FoundDamaged, is_damage, keep_s
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 _CHECKED_UP_TO = 256 << 20
 """A larger database is not checked at the start, which takes a second. Its damage is noticed when it is met."""
 _LOG_BYTES = 1_008 * (4_096 + 24)
@@ -142,6 +142,7 @@ UPDATE story SET code = reason_code(detail), detail = reason_detail(detail) WHER
 UPDATE outbox SET doubts = doubts_in(error), code = delivery_code(error), error = problem_in(error) WHERE error <> '';
 """
 """Up to version 4, reasons and doubts were stored as English sentences."""
+_HELD_ATTEMPTS = "ALTER TABLE held ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;"
 _REASON_SENTENCES: dict[str, ReasonCode] = {
     r"another message of this session is running": ReasonCode.SESSION_BUSY,
     r"another message of this session is running; what comes meanwhile is collected": ReasonCode.COLLECTING,
@@ -254,7 +255,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         connection.create_function("doubts_in", 1, lambda text: delivery_from_sentence(text)[0])
         connection.create_function("delivery_code", 1, lambda text: delivery_from_sentence(text)[1])
         connection.create_function("problem_in", 1, lambda text: delivery_from_sentence(text)[2])
-        steps = [_SCHEMA, _SEEN_SCHEMA, _MESSAGE_ID, _HELD_SCHEMA, _CODES]
+        steps = [_SCHEMA, _SEEN_SCHEMA, _MESSAGE_ID, _HELD_SCHEMA, _CODES, _HELD_ATTEMPTS]
         missing = "".join(steps[version:])
         connection.executescript(f"BEGIN; {missing} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     # A part that was being sent when the process died may have arrived. The delivery decides, given its doubts.
