@@ -10,7 +10,7 @@ import pytest
 
 from openclaw.agent.prompt.report import ReportStore
 from openclaw.agent.request_log import LARGEST_INLINE, MOST_CALLS, RequestLog, read_record, rebuild
-from openclaw.messages import Message, TextBlock, ToolSpec, UserMessage
+from openclaw.messages import AssistantMessage, Message, TextBlock, ToolSpec, UserMessage
 from openclaw.models.base import Model, ModelRequest
 from openclaw.storage.base import Transcript, TranscriptRef
 from openclaw.storage.files.disk import FileBlobStore
@@ -117,3 +117,28 @@ async def test_runs_that_were_not_noted_have_no_record(stored: Any, tmp_path: Pa
 
 async def test_a_run_that_called_no_model_leaves_no_record(tmp_path: Path) -> None:
     assert await RequestLog().record(ReportStore(), FileBlobStore(str(tmp_path))) is None
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["an earlier version sent it", "this version does not"])
+async def test_a_notice_between_the_messages_is_rebuilt_only_where_it_was_sent(
+    store: FileTranscriptStore, tmp_path: Path, seen: bool
+) -> None:
+    transcript, blobs = await transcript_of(store, 2), FileBlobStore(str(tmp_path))
+    card = AssistantMessage(content=[TextBlock(text="a card")], provider="openclaw", model="gateway-injected")
+    await transcript.append({"type": "message", "message": card}, entry_id="say-1")
+    await transcript.append({"type": "message", "message": said("words 2")})
+    log, context = RequestLog(), transcript.context()
+    if seen:
+        ids = [*context.entry_ids[:2], "say-1", context.entry_ids[2]]
+        context = msgspec.structs.replace(
+            context, messages=[*context.messages[:2], card, context.messages[2]], entry_ids=ids
+        )
+    log.know(context)
+    log.note(request(context.messages), 7, shortened=0, pruned=0)
+    record = await read_record(await recorded(log, blobs), blobs)
+    assert record is not None
+    rebuilt = await rebuild(record, transcript, blobs)
+    assert not rebuilt.missing
+    assert [sent.message for sent in rebuilt.messages] == context.messages
+    assert len(context.messages) == (4 if seen else 3)
+    await store.close()

@@ -42,9 +42,9 @@ def test_the_schema_says_type_default_and_meaning() -> None:
     assert "Port" in port["description"]
     assert at(schema, "gateway", "bind")["enum"] == sorted(["loopback", "lan", "tailnet", "auto", "custom"])
     assert at(schema, "agents", "list")["items"]["required"] == ["id"]
-    assert at(schema, "channels")["additionalProperties"] == {"type": "object", "additionalProperties": True}
-    model = at(schema, "agents", "defaults", "model")["anyOf"]
-    assert model[0] == {"type": "string"} and "primary" in model[1]["properties"]
+    assert at(schema, "channels")["additionalProperties"] == {"type": "object", "additionalProperties": {}}
+    model = at(schema, "agents", "defaults", "model")
+    assert model["type"] == ["object", "string"] and "primary" in model["properties"]
     assert "$ref" not in json.dumps(schema) and '"null"' not in json.dumps(schema)
 
 
@@ -54,3 +54,30 @@ def test_hints_name_and_mark_secrets() -> None:
     assert "sensitive" not in hints["models.providers.*.models.maxTokens"]
     assert hints["gateway.controlUi.basePath"]["label"] == "Base path"
     assert hints["gateway.port"]["help"] and hints["gateway.port"]["group"] == "Gateway"
+
+
+def undrawable(node: dict[str, Any], path: str = "") -> list[str]:
+    """The places that the form of the Control UI refuses to draw. One inside a list or mapping spoils all of it."""
+    if "anyOf" in node:
+        rest = [branch for branch in node["anyOf"] if "enum" not in branch]
+        plain = all(branch.get("type") in ("string", "number", "integer", "boolean") for branch in rest)
+        return [] if len(rest) <= 1 or (plain and len(rest) == len(node["anyOf"])) else [path]
+    kinds = node.get("type")
+    kind = kinds[0] if isinstance(kinds, list) else kinds
+    found: list[str] = []
+    if kind == "object":
+        for name, below in node.get("properties", {}).items():
+            found += undrawable(below, f"{path}.{name}")
+        extra = node.get("additionalProperties")
+        found += [path] if extra is True or (isinstance(extra, dict) and extra and undrawable(extra)) else []
+    elif kind == "array":
+        found += [path] if not node.get("items") or undrawable(node["items"]) else []
+    elif kind not in ("string", "number", "integer", "boolean") and "enum" not in node:
+        found.append(path)
+    return found
+
+
+def test_a_form_can_draw_every_setting() -> None:
+    assert undrawable(config_schema()) == []
+    assert undrawable({"anyOf": [{"type": "string"}, {"type": "object"}]}) == [""]
+    assert undrawable({"type": "array", "items": {"type": "object", "additionalProperties": True}}) == [""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,7 @@ async def test_the_command_line_shows_compares_and_searches(gateway: InProcessGa
     shown = await run()
     assert shown.startswith("Run run-two, model call 1 of 1, ")
     assert "Messages: 3, " in shown and "One." in shown
+    assert re.search(r"^Turn facts: \d+ chars \(~\d+ tok\), behind the newest user message$", shown, re.MULTILINE)
     assert "entered  came into view in run run-one (user message " in await run("--find", "purple kite")
     assert "messages added: 2" in await run("--diff", "-", "-")
     assert json.loads(await run("--run", "run-one", "--full"))["request"]["messages"]

@@ -18,6 +18,7 @@ from tests.support.clock import MovableClock, until
 from tests.support.gateway import TOKEN, WireClient, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
+from tests.support.signal_daemon import SignalDaemon
 
 APIS = {"one": "anthropic-messages", "two": "openai-completions", "three": "openai-responses"}
 FAILURES = {
@@ -340,3 +341,90 @@ async def test_a_summary_is_written_by_another_model_if_the_first_fails(tmp_path
         assert vendors.asked() == [4, 1, 0]
         await client.chat("and now? [[reply:one]]")
         assert vendors.asked() == [5, 1, 0], "a passing failure of a summary lets nobody rest"
+
+
+async def test_notes_are_written_by_another_model_if_the_first_fails(tmp_path: Path, vendors: Vendors) -> None:
+    settings = {"reserveTokensFloor": 0, "memoryFlush": {"softThresholdTokens": 190_000}}
+    config = vendors.config("two/m", compaction=settings)
+    async with chatting(tmp_path, config) as (client, gateway):
+        vendors.one.queue(Reply(text="Yes.", usage={"input": 20_000}), FAILURES["overloaded"], Reply(text="Hi."))
+        vendors.two.queue(
+            Reply(calls=[Call("write", {"path": "memory/note.md", "content": "the plan"})]), Reply(text="NO_REPLY")
+        )
+        await client.chat("hello")
+        assert text_of(await client.chat("and now?")) == "Hi."
+        assert (gateway.state_dir / "workspace" / "memory" / "note.md").read_text().strip() == "the plan"
+        assert [request.error for request in vendors.two.requests] == [None, None]
+        assert not notices(client)
+
+
+async def test_a_model_with_a_small_window_gets_what_fits_it(tmp_path: Path, vendors: Vendors) -> None:
+    config = vendors.config("two/m")
+    config["models"]["providers"]["two"]["models"] = [
+        {**config["models"]["providers"]["one"]["models"][0], "contextWindow": 20_000, "reasoning": False}
+    ]
+    config["agents"]["defaults"]["compaction"] = {"memoryFlush": {"enabled": False}}
+    async with chatting(tmp_path, config) as (client, _):
+        await client.call("sessions.patch", {"key": "main", "thinkingLevel": "high"})
+        for number in range(4):
+            await client.chat(f"{number} " + "word " * 6_000 + "[[reply:Yes.]]")
+        vendors.one.queue(*[FAILURES["billing"]] * 2)
+        vendors.two.queue(*[Reply(text="## Goal\nTo read words.\n## Progress\nSome.")] * 3, Reply(text="Short."))
+        answer = await client.chat("and now, in short?")
+        assert answer["state"] == "final"
+        body = vendors.two.requests[-1].body
+        assert len(json.dumps(body)) < 20_000 * 5
+        assert "and now, in short?" in json.dumps(body) and "reasoning_effort" not in body
+        assert all(request.error is None for request in vendors.two.requests)
+
+
+async def test_an_answer_that_was_cut_is_continued_by_another_model_and_joined_once(
+    tmp_path: Path, vendors: Vendors
+) -> None:
+    vendors.one.queue(Reply(text="The first half of a long", stop="length"), FAILURES["billing"])
+    vendors.two.queue(Reply(text=" answer is here."))
+    async with chatting(tmp_path, vendors.config("two/m")) as (client, _):
+        assert text_of(await client.chat("tell me")) == "The first half of a long answer is here."
+
+
+async def test_a_credential_that_the_session_chose_is_not_exchanged_but_its_model_is(
+    tmp_path: Path, vendors: Vendors
+) -> None:
+    config = vendors.config("two/m")
+    del config["models"]["providers"]["one"]["apiKey"]
+    store_profiles(tmp_path / "state", {"one:a": vendors.one.api_key, "one:b": "revoked"})
+    async with chatting(tmp_path, config) as (client, _):
+        await client.chat("/model one/m@one:b")
+        assert text_of(await client.chat("hello [[reply:from two]]")) == "from two"
+        assert vendors.asked() == [1, 1, 0]
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("overloaded", [3, 0, 0]), ("billing", [1, 1, 0])])
+async def test_another_model_of_the_provider_is_asked_only_if_the_account_is_not_the_cause(
+    tmp_path: Path, vendors: Vendors, kind: str, asked: list[int]
+) -> None:
+    config = vendors.config("one/other", "two/m")
+    models = config["models"]["providers"]["one"]["models"]
+    models.append({**models[0], "id": "other"})
+    vendors.one.queue(*[FAILURES[kind]] * (2 if kind == "overloaded" else 1))
+    async with chatting(tmp_path, config) as (client, _):
+        assert (await client.chat("hello"))["state"] == "final"
+        assert vendors.asked() == asked
+
+
+async def test_on_a_channel_the_notice_comes_before_the_answer_and_once(tmp_path: Path, vendors: Vendors) -> None:
+    us, ann = "+15550000001", "+15550000042"
+    vendors.one.queue(FAILURES["billing"])
+    async with SignalDaemon(us) as signal:
+        config = vendors.config("two/m")
+        config["channels"] = {
+            "signal": {"enabled": True, "account": us, "httpUrl": signal.url, "autoStart": False, "allowFrom": [ann]}
+        }
+        async with InProcessGateway(tmp_path / "state", config):
+            await signal.connected()
+            await signal.say("hello [[reply:Hi Ann]]", sender=ann)
+            await signal.called("send", 2)
+            await signal.say("again [[reply:Hi again]]", sender=ann)
+            sent = [call["message"] for call in await signal.called("send", 3)]
+    assert sent[0].startswith("↪️ one/m cannot answer now: its account has nothing left to pay with.")
+    assert sent[1:] == ["Hi Ann", "Hi again"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.clock import MovableClock
 from tests.support.gateway import model_config
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import Call, ModelServer, Reply
@@ -61,3 +62,20 @@ async def test_old_output_is_trimmed_or_cleared_when_the_rules_say_so(
         (row,) = (await client.call("sessions.list", {}))["sessions"]
         stored = json.dumps(gateway.transcript(row["sessionId"]))
         assert "line 00800 of" in stored and TRIMMED not in stored and CLEARED not in stored
+
+
+async def test_what_left_the_prompt_does_not_come_back_while_the_cache_is_warm(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    config, clock = config_of(models, "anthropic", {"mode": "cache-ttl", "ttl": "5m"}, 32_000), MovableClock()
+    config["agents"]["defaults"]["compaction"] = {"memoryFlush": {"enabled": False}}
+    async with InProcessGateway(tmp_path / "state", config, clock=clock) as gateway, gateway.client() as client:
+        workspace = gateway.state_dir / "workspace"
+        workspace.mkdir(parents=True, exist_ok=True)
+        (workspace / "log.txt").write_text("\n".join(f"line {number:05} of a long log" for number in range(1600)))
+        models.queue(Reply(calls=[Call("read", {"path": "log.txt"})]))
+        for number in range(7):
+            clock.advance(600 if number == 4 else 60)
+            await client.chat(f"And then {number}?")
+        trimmed = [TRIMMED in json.dumps(request.body["messages"]) for request in models.requests]
+        assert trimmed == [False] * 5 + [True] * 3, "one call more than turns: the first turn has two"

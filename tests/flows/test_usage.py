@@ -37,7 +37,9 @@ async def test_context_is_estimated_before_the_first_run_and_captured_by_it(pric
     found = json.loads(text_of(await priced.chat("/context json")))
     assert found["report"]["source"] == "run"
     assert found["session"]["totalTokens"] == row["totalTokens"]
-    assert "Top tools (schema size):" in text_of(await priced.chat("/context detail"))
+    detail = text_of(await priced.chat("/context detail"))
+    assert "Top tools (schema size):" in detail
+    assert "Turn facts (time, model, channel, levels; behind the newest message): " in detail
     assert "Unknown /context mode." in text_of(await priced.chat("/context sideways"))
 
 

@@ -38,8 +38,11 @@ def test_a_line_is_json_with_the_fields_parsers_look_for(tmp_path: Path) -> None
     logs.stop()
     (line,) = written(tmp_path)
     assert (line["level"], line["subsystem"], line["message"]) == ("info", "gateway/ws", "hello you")
-    assert (line["fields"], line["0"]) == ({"conn": "c1", "ms": 5}, "hello you")
+    assert line["fields"] == {"conn": "c1", "ms": 5}
+    assert (line["0"], line["1"]) == ("gateway/ws", "hello you")
     assert line["_meta"]["logLevelName"] == "INFO"
+    assert json.loads(line["_meta"]["name"]) == {"subsystem": "gateway/ws"}
+    assert line["_meta"]["date"] == line["time"]
 
 
 def test_secrets_reach_neither_file_nor_console(tmp_path: Path) -> None:

@@ -86,10 +86,14 @@ def test_cache_markers_stand_after_the_stable_prompt_and_on_the_last_user_block(
         AssistantMessage(content=[TextBlock(text="two")]),
         UserMessage(content="three"),
     ]
-    body = build_body(ask(MODEL, messages=history, system="stable", system_suffix="It is noon."))
+    body = build_body(
+        ask(MODEL, messages=history, system="stable", system_suffix="Be brief.", turn_facts="It is noon.")
+    )
     mark = {"cache_control": {"type": "ephemeral"}}
-    assert body["system"] == [{"type": "text", "text": "stable", **mark}, {"type": "text", "text": "It is noon."}]
-    assert body["messages"][-1]["content"] == [{"type": "text", "text": "three", **mark}]
+    assert body["system"] == [{"type": "text", "text": "stable", **mark}, {"type": "text", "text": "Be brief."}]
+    assert body["messages"][-1]["content"] == [
+        {"type": "text", "text": "three", **mark}, {"type": "text", "text": "It is noon."},
+    ]  # fmt: skip
     assert "cache_control" not in body["messages"][0]["content"][0]
 
 

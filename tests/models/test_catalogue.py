@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,27 @@ def provider(**fields: Any) -> dict[str, Any]:
     return {"models": {"providers": {"acme": {"baseUrl": "https://api.acme.test/v1", **fields}}}}
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.ref)
-def test_a_built_in_model_is_complete_and_found_by_its_name(model: Any) -> None:
-    assert model.base_url.startswith("https://")
-    assert model.name and 0 < model.max_tokens <= model.context_window
-    assert catalogue().resolve(model.ref) == model
+def test_every_built_in_model_is_complete_and_found_by_its_name() -> None:
+    known = catalogue()
+    for model in MODELS:
+        assert model.base_url.startswith("https://"), model.ref
+        assert model.name and 0 < model.max_tokens <= model.context_window, model.ref
+        assert known.resolve(model.ref) == model
+
+
+def test_the_models_of_every_vendor_and_reseller_are_listed() -> None:
+    rows = [public_row(model) for model in catalogue().all()]
+    providers = Counter(row["provider"] for row in rows)
+    for name in ("anthropic", "openai", "google", "xai", "groq", "mistral", "zai", "minimax", "openrouter", "opencode"):
+        assert providers[name] > 1, name
+    assert len(rows) > 500
+    assert {"id", "name", "provider", "contextWindow", "reasoning", "input"} == set(rows[0])
+
+
+def test_a_bare_id_means_the_vendors_own_model() -> None:
+    assert catalogue().resolve("gpt-5-codex").ref == "openai/gpt-5-codex"
+    only_reseller = catalogue(environ={"OPENCODE_API_KEY": "k"})
+    assert only_reseller.resolve("gpt-5-codex").ref == "opencode/gpt-5-codex"
 
 
 def test_no_reference_is_listed_twice() -> None:

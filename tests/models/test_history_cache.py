@@ -30,6 +30,7 @@ def wire(build: Any, model: Model, messages: list[Message], level: Any, tools: b
     request = ModelRequest(
         model=model,
         system="Be kind.",
+        turn_facts="It is noon.",
         messages=messages,
         thinking=level,
         tools=[READ] if tools else [],
@@ -65,6 +66,37 @@ def test_what_is_kept_of_the_last_request_changes_nothing(lived: list[Happening]
             for tools in (True, False):
                 anew = wire(build, model, shown, level, tools, None)
                 assert wire(build, model, shown, level, tools, branch_cache) == anew
+
+
+@settings(
+    max_examples=CASES,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@example([("call", 5), ("call", 3)], "high", 1)
+@given(happenings, levels, first_speakers)
+def test_the_facts_of_a_turn_change_nothing_before_them(lived: list[Happening], level: Any, first: int) -> None:
+    """Nor in the next turn, which has other facts; models with bound thinking lose what they thought as well."""
+    history = Life(SPEAKERS, first).play(lived)
+    question, answer = UserMessage(content="and now?", timestamp=100_000), [TextBlock(text="Now.")]
+    for model, build, _ in TARGETS:
+        shown = HistoryCleaner(HYGIENE, model, "facts", 1).clean([*history, question])
+        replied = AssistantMessage(content=[*answer], provider=model.provider, api=model.api, model=model.id)
+        later = [*shown, replied, UserMessage(content="and then?", timestamp=100_001)]
+        bodies = [
+            encode_body(build(ModelRequest(model=model, system="", turn_facts=facts, messages=said, thinking=level)))
+            for facts, said in (("", shown), ("It is noon.", shown), ("It is one.", shown), ("It is two.", later))
+        ]
+        without, noon, one, two = [without_marks(body) for body in bodies]
+        asked = noon.index(b"and now?")
+        assert noon[:asked] == without[:asked] == one[:asked] == two[:asked]
+        assert b"It is" not in without and noon.count(b"It is noon.") == 1
+        assert b"It is noon." not in two
+
+
+def without_marks(body: bytes) -> bytes:
+    return body.replace(b',"cache_control":{"type":"ephemeral"}', b"")
 
 
 def said(count: int) -> list[Message]:

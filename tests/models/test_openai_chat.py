@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.messages import AssistantMessage, TextBlock, ThinkingBlock, ToolCall, ToolResultMessage, UserMessage
+from openclaw.messages import (
+    AssistantMessage,
+    ImageBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
 from openclaw.models.base import Model, ModelError, Text, Thinking, ToolCallStart
 from openclaw.models.http import INVALID_JSON
 from openclaw.models.openai_chat import ChatStream, build_body, build_request
@@ -196,6 +204,23 @@ def test_anthropics_models_behind_openrouter_get_cache_markers() -> None:
     assert wire.headers["x-title"] == "OpenClaw"
     for message in wire.body["messages"]:
         assert message["content"][-1]["cache_control"] == {"type": "ephemeral"}
+    told = build_body(ask(model, messages=[UserMessage(content="hello")], turn_facts="It is noon."))["messages"][-1]
+    assert told["content"] == [
+        {"type": "text", "text": "hello", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": "It is noon."},
+    ]
+
+
+def test_the_facts_of_the_turn_end_the_newest_message_of_the_user() -> None:
+    picture = ImageBlock(data="aGk=", mime_type="image/png")
+    one, two = UserMessage(content="one"), UserMessage(content=[TextBlock(text="two"), picture])
+    reply = AssistantMessage(content=[TextBlock(text="hm")])
+    sees = msgspec.structs.replace(MODEL, input=("text", "image"))
+    sent = build_body(ask(sees, messages=[one, reply, two], turn_facts="It is noon."))["messages"]
+    assert sent[-1]["content"][-1] == {"type": "text", "text": "It is noon."} and "noon" not in str(sent[:-1])
+    sent = build_body(ask(MODEL, messages=[one, reply, one], turn_facts="It is noon."))["messages"]
+    assert sent[-1] == {"role": "user", "content": "one\nIt is noon."}
+    assert "noon" not in str(build_body(ask(MODEL, messages=history_with_call("a"), turn_facts="It is noon.")))
 
 
 @pytest.mark.parametrize(

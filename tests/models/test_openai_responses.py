@@ -121,10 +121,15 @@ def test_reasoning_that_led_to_nothing_is_left_out() -> None:
 
 
 def test_the_prompts_two_parts_are_two_items_so_that_the_first_stays_cached() -> None:
-    body = build_body(ask(MODEL, system="stable", system_suffix="It is noon."))
-    assert body["input"][:2] == [
+    said = [UserMessage(content="hello")]
+    body = build_body(ask(MODEL, messages=said, system="stable", system_suffix="Be brief.", turn_facts="It is noon."))
+    assert body["input"] == [
         {"role": "developer", "content": "stable"},
-        {"role": "developer", "content": "It is noon."},
+        {"role": "developer", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "hello"}, {"type": "input_text", "text": "It is noon."}],
+        },
     ]
     assert build_request(ask(MODEL), "k").url == "https://api.openai.com/v1/responses"
 

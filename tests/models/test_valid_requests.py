@@ -91,8 +91,8 @@ def test_no_vendor_refuses_a_request_whatever_the_session_has_been_through(
         cleaner = HistoryCleaner(hygiene, model, "s", 1, history_limit=limit)
         shown = fit(cleaner.clean(history), PromptBudget(window=room, output=0, overhead=0)).messages
         request = ModelRequest(
-            model=model, system="Be kind.", system_suffix="It is noon.", messages=shown, thinking=level,
-            tools=[READ] if tools else [], tool_choice=choice if tools else None, session_id="s",
+            model=model, system="Be kind.", system_suffix="Be brief.", turn_facts="It is noon.", messages=shown,
+            thinking=level, tools=[READ] if tools else [], tool_choice=choice if tools else None, session_id="s",
         )  # fmt: skip
         body = msgspec.json.decode(encode_body(build(request)))
         check(body)

@@ -2,7 +2,9 @@
 
 from datetime import UTC
 
-from openclaw.sessions.prompt_prefix import MAX_PER_SESSION, SessionNotes
+import pytest
+
+from openclaw.sessions.prompt_prefix import GREETING_MARK, MAX_PER_SESSION, SessionNotes, is_internal
 from tests.support.clock import HeldClock
 
 
@@ -26,3 +28,25 @@ def test_old_notes_give_way() -> None:
         notes.add("k", str(number))
     assert notes.peek("k")[0] == "5"
     assert len(notes.peek("k")) == MAX_PER_SESSION
+
+
+NOTE = "System: [2026-11-15 18:22:19 UTC] Exec finished"
+
+
+@pytest.mark.parametrize(
+    ("text", "internal"),
+    [
+        (f"{GREETING_MARK}. Greet the person.", True),
+        (f"{NOTE}\n\n{GREETING_MARK}. Greet the person.", True),
+        (NOTE, True),
+        (f"{NOTE}\nwith its output", True),
+        (f"{NOTE}\n{NOTE}\n\nhello", False),
+        (f"[Sun 2026-11-15 18:22 UTC] {GREETING_MARK}", False),
+        (f"[Sun 2026-11-15 18:22 UTC] {NOTE}", False),
+        ("System: [a] hello", False),
+        ("hello", False),
+        ("", False),
+    ],
+)
+def test_what_nobody_typed_is_told_from_what_somebody_typed(text: str, internal: bool) -> None:
+    assert is_internal(text) is internal

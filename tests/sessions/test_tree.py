@@ -1,11 +1,13 @@
 """Context rebuild: which entries of the branch become which messages."""
 
 import json
+from typing import Any
 
+import msgspec
 import pytest
 
 from openclaw.messages import AssistantMessage, TextBlock, UserMessage
-from openclaw.sessions.tree import BranchContext, message_of, select_window
+from openclaw.sessions.tree import BranchContext, is_notice, message_of, select_window
 
 
 def line(own: str, parent: str | None, kind: str = "message", **fields: object) -> dict:
@@ -127,3 +129,35 @@ def test_leftovers_of_streaming_are_ignored():
     message = message_of("message", raw(line("a", None, message=answer)))
     assert isinstance(message, AssistantMessage)
     assert message.tool_calls[0].arguments == {}
+
+
+OURS = {"provider": "openclaw", "model": "gateway-injected"}
+
+
+@pytest.mark.parametrize(
+    ("own", "text", "fields", "notice"),
+    [
+        ("a", "⚙️ Usage footer: full.", {**OURS, "notice": True}, True),
+        ("say-r1", "Thinking level set to low.", OURS, True),
+        ("a", "🦞 OpenClaw 2026.2.9 (abc)\n…", OURS, True),
+        ("a", "🧠 Context breakdown\n…", OURS, True),
+        ("a", "⚙️ Compacted (12k → 3k)", OURS, True),
+        ("a", "[Ops]\n\nThe disk is full.", OURS, False),
+        ("a", "Thinking level set to low.", OURS, False),
+        ("say-r1", "I said so.", {"provider": "mock", "model": "m"}, False),
+        ("a", "🦞 OpenClaw is a Gateway.", {"provider": "mock", "model": "m"}, False),
+        ("a", "sent by a tool", {"provider": "openclaw", "model": "delivery-mirror"}, False),
+    ],
+)
+def test_the_model_sees_what_clients_say_in_the_chat_and_not_what_answers_a_command(
+    own: str, text: str, fields: dict[str, Any], notice: bool
+) -> None:
+    message = AssistantMessage(content=[TextBlock(text=text)], **fields)
+    assert is_notice(own, message) is notice
+    branch = BranchContext()
+    entry = line(own, None, message=json.loads(msgspec.json.encode(message)))
+    branch.add("u", "message", raw(line("u", None)))
+    branch.add(own, "message", raw(entry))
+    assert len(branch.context().messages) == (1 if notice else 2)
+    known = None if fields["provider"] == "openclaw" else (fields["provider"], fields["model"])
+    assert branch.context().model == known, "what no model wrote is no change of the model"

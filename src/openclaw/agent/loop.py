@@ -697,6 +697,10 @@ def _has_more(message: AssistantMessage) -> bool:
     )
 
 
+def is_failed(message: Message) -> bool:
+    return isinstance(message, AssistantMessage) and message.stop_reason in FAILED
+
+
 def is_cut(message: Message) -> bool:
     return isinstance(message, AssistantMessage) and message.stop_reason == "length"
 

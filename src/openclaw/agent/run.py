@@ -22,7 +22,7 @@ from openclaw.agent.compaction.compaction import (
 from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
 from openclaw.agent.hooks import CompactionReason
-from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox, run_loop
+from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox, is_failed, run_loop
 from openclaw.agent.prepare import (
     UNSEEN_SOURCES,
     Prepared,
@@ -264,6 +264,9 @@ class AgentRun:
         prepared.use_cache(context.branch_cache)
         # The loop extends its list itself. The transcript's own list grows with each append.
         messages = list(context.messages)
+        # Attempts that failed are not part of the answer, which may go on where its last part was cut.
+        while messages and is_failed(messages[-1]):
+            messages.pop()
         await prepared.cleaner.prepare(messages)
         recorder.start_loop(prepared, messages)
         speech = partial(SpeechStream, only_final=prepared.prompt.framing)

@@ -188,7 +188,7 @@ def run(command: Action | Group, prog: str, argv: list[str]) -> int:
 
 
 def _run_action(action: Action, prog: str, argv: list[str]) -> int:
-    namespace = action.parser(prog).parse_args(argv)
+    namespace = action.parser(prog).parse_intermixed_args(argv)
     if namespace.no_color:
         os.environ["NO_COLOR"] = "1"
     return action.run(namespace)

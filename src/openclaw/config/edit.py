@@ -12,9 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openclaw.config.json5text import Json5Error, Node, Outline, parse_source
-from openclaw.config.keypath import KeyPath, KeyPathError, format_path
+from openclaw.config.keypath import MISSING, KeyPath, KeyPathError, format_path
+from openclaw.config.load import KEY as INCLUDE
 from openclaw.config.load import Snapshot, merge_patch
-from openclaw.config.secrets import SENTINEL, restored
+from openclaw.config.schema import Config
+from openclaw.config.schema.agents import ModelChoice
+from openclaw.config.secrets import SENTINEL, inside, partners, redacted, restored
+from openclaw.config.shape import Shape, shape_of
 from openclaw.config.validate import ConfigInvalid, Issue
 
 _IDENTIFIER = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
@@ -208,6 +212,93 @@ def merged_text(before: Snapshot, patch: dict[str, Any]) -> str:
     except Json5Error:
         pass
     return json.dumps(wanted, indent=2, ensure_ascii=False) + "\n"
+
+
+def shown_values(snapshot: Snapshot) -> dict[str, Any]:
+    """Returns what clients see of the file: its values with includes and variables, without secrets and defaults.
+
+    Defaults are in the schema; a form would write them to the file. A model that is given by its name alone is shown
+    as the object that the schema describes, because a form draws and changes only that.
+    """
+    return _long_form(redacted(snapshot.resolved), shape_of(Config))
+
+
+def _long_form(value: Any, shape: Shape | None) -> Any:
+    if shape is None:
+        return value
+    if isinstance(value, str) and shape.record is ModelChoice:
+        return {"primary": value}
+    if isinstance(value, dict):
+        return {key: _long_form(item, inside(shape, str(key))) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_long_form(item, shape.items) for item in value]
+    return value
+
+
+def saved_text(raw: str, before: Snapshot) -> str:
+    """Returns the text to write when a client hands back, changed or not, what it was shown of the file.
+
+    What equals the shown value stays as the file has it: a secret, a ``${NAME}``, the content of an included file. A
+    form hands back plain JSON, so the comments of the file stay. Any other text takes the file's place as it is.
+    """
+    try:
+        incoming, _ = parse_source(raw)
+        if not isinstance(incoming, dict):
+            return raw
+        wanted = restored(_taken_over(incoming, shown_values(before), before.parsed), before.parsed)
+        text = with_secrets(raw, before.parsed)
+    except Json5Error:
+        return raw
+    loses_comments = _is_json(raw) and not _is_json(before.raw or "{}") and bool(before.parsed)
+    if parse_source(text)[0] == wanted and not loses_comments:
+        return text
+    return merged_text(before, _difference(before.parsed, wanted))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _taken_over(incoming: Any, shown: Any, own: Any) -> Any:
+    """Returns the incoming value with the file's own value wherever it equals what was shown.
+
+    It is MISSING when the file has no such value of its own because an included file has it.
+    """
+    if incoming == shown:
+        return own
+    if isinstance(incoming, dict) and (own is MISSING or isinstance(own, dict)):
+        told: dict[str, Any] = shown if isinstance(shown, dict) else {}
+        stored: dict[str, Any] = {} if own is MISSING else own
+        parts = {
+            key: _taken_over(value, told.get(key, MISSING), stored.get(key, MISSING)) for key, value in incoming.items()
+        }
+        # What was shown has the keys of an included file in place of its name.
+        if INCLUDE in stored and any(key in told and key not in stored for key in incoming):
+            parts.setdefault(INCLUDE, stored[INCLUDE])
+        return {key: part for key, part in parts.items() if part is not MISSING}
+    if isinstance(incoming, list) and isinstance(shown, list) and isinstance(own, list) and len(shown) == len(own):
+        pairs = partners(incoming, list(zip(shown, own, strict=True)), key=lambda pair: pair[0])
+        return [
+            item if pair is MISSING else _taken_over(item, *pair) for item, pair in zip(incoming, pairs, strict=True)
+        ]
+    return incoming
+
+
+def _difference(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Returns the RFC 7386 patch that makes the old values the new ones."""
+    patch: dict[str, Any] = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key, MISSING)
+        if isinstance(value, dict) and isinstance(before, dict):
+            if below := _difference(before, value):
+                patch[key] = below
+        elif value != before:
+            patch[key] = value
+    return patch
 
 
 def with_secrets(raw: str, stored: dict[str, Any]) -> str:

@@ -95,7 +95,7 @@ def _shape(shape: Shape) -> dict[str, Any]:
             schema["enum"] = [item for item in schema["enum"] if item is not None]
         return schema
     # The first branch of a union that is no record, list or mapping stays as msgspec describes it.
-    plain_kinds = [
+    plain_kinds: list[dict[str, Any]] = [
         branch
         for branch in schema.get("anyOf", ())
         if "$ref" not in branch and branch.get("type") not in ("object", "array", "null")
@@ -106,8 +106,16 @@ def _shape(shape: Shape) -> dict[str, Any]:
     if shape.items:
         branches.append({"type": "array", "items": _shape(shape.items)})
     if shape.values:
-        branches.append({"type": "object", "additionalProperties": _shape(shape.values) or True})
-    return branches[0] if len(branches) == 1 else {"anyOf": branches}
+        # Form builders draw a mapping to anything when it has an empty schema, and not when it says "true".
+        branches.append({"type": "object", "additionalProperties": _shape(shape.values)})
+    if len(branches) == 1:
+        return branches[0]
+    if len(branches) == 2 and plain_kinds and "type" in plain_kinds[0]:
+        # Form builders cannot draw a union. They take the first of several types: a secret's text, else the object.
+        plain, other = branches
+        types = [plain["type"], other["type"]] if shape.sensitive else [other["type"], plain["type"]]
+        return {**other, **plain, "type": types}
+    return {"anyOf": branches}
 
 
 def _add_hints(

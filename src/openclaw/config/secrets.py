@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +110,8 @@ def restored(incoming: Any, stored: Any, path: KeyPath = ()) -> Any:
         below: dict[str, Any] = stored if isinstance(stored, dict) else {}
         return {key: restored(value, below.get(key, MISSING), (*path, key)) for key, value in incoming.items()}
     if isinstance(incoming, list):
-        partners = _partners(incoming, stored if isinstance(stored, list) else [])
-        return [restored(value, partners[i], (*path, i)) for i, value in enumerate(incoming)]
+        matched = partners(incoming, stored if isinstance(stored, list) else [])
+        return [restored(value, matched[i], (*path, i)) for i, value in enumerate(incoming)]
     return incoming
 
 
@@ -129,10 +129,11 @@ def _secrets(value: Any, shape: Shape | None, path: KeyPath) -> Iterator[tuple[K
             yield from _secrets(item, shape.items if shape else None, (*path, index))
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _secrets(item, _inside(shape, str(key)), (*path, str(key)))
+            yield from _secrets(item, inside(shape, str(key)), (*path, str(key)))
 
 
-def _inside(shape: Shape | None, key: str) -> Shape | None:
+def inside(shape: Shape | None, key: str) -> Shape | None:
+    """Returns the shape of the value under the key."""
     if shape is None:
         return None
     if shape.record:
@@ -165,16 +166,20 @@ def _replaced(value: Any, path: KeyPath, secret: set[KeyPath]) -> Any:
     return value
 
 
-def _partners(incoming: list[Any], stored: list[Any]) -> list[Any]:
-    """Returns for each item the stored one with the same id, else the one at the same index."""
-    by_id = {item["id"]: item for item in stored if isinstance(item, dict) and isinstance(item.get("id"), str)}
-    partners: list[Any] = []
+def partners(incoming: list[Any], stored: list[Any], key: Callable[[Any], Any] = lambda item: item) -> list[Any]:
+    """Returns for each item the stored one whose ``key`` has the same id, else the one at its index, or MISSING."""
+    by_id = {found["id"]: item for item in stored if isinstance(found := key(item), dict) and _has_id(found)}
+    matched: list[Any] = []
     for index, item in enumerate(incoming):
-        if isinstance(item, dict) and isinstance(item.get("id"), str):
-            partners.append(by_id.get(item["id"], MISSING))
+        if isinstance(item, dict) and _has_id(item):
+            matched.append(by_id.get(item["id"], MISSING))
         else:
-            partners.append(stored[index] if index < len(stored) else MISSING)
-    return partners
+            matched.append(stored[index] if index < len(stored) else MISSING)
+    return matched
+
+
+def _has_id(item: dict[str, Any]) -> bool:
+    return isinstance(item.get("id"), str)
 
 
 def _without(secrets: list[str], comment: str) -> str:

@@ -24,8 +24,8 @@ from openclaw.config.edit import (
     merged_text,
     minimal_text,
     remove_value,
+    saved_text,
     set_value,
-    with_secrets,
 )
 from openclaw.config.json5text import parse_source
 from openclaw.config.keypath import MISSING, KeyPath, format_path, get_path, parse_path
@@ -250,11 +250,11 @@ class ConfigStore:
     # Writing
 
     def write_raw(self, raw: str, base_hash: str | None) -> Snapshot:
-        """Replaces the whole file. Secrets take the place of their sentinels."""
+        """Replaces the content of the file by what a client was shown and may have changed."""
 
         def change(before: Snapshot) -> str:
             self._check_base(before, base_hash)
-            return with_secrets(raw, before.parsed)
+            return saved_text(raw, before)
 
         return self._write(change)
 

@@ -68,8 +68,10 @@ def as_json(record: logging.LogRecord) -> str:
         fields["trace"] = redact.redact(record.exc_text)
     if fields:
         line["fields"] = fields
-    line["0"] = message
-    line["_meta"] = {"logLevelName": level.upper(), "name": line["subsystem"], "date": moment}
+    # Log viewers read the positional fields: first where a line comes from, then what it says.
+    line |= {"0": line["subsystem"], "1": message}
+    name = json.dumps({"subsystem": line["subsystem"]})
+    line["_meta"] = {"logLevelName": level.upper(), "name": name, "date": moment}
     return json.dumps(line, ensure_ascii=False, default=str)
 
 

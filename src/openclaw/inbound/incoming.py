@@ -59,9 +59,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return self.chat_type != "direct"
 
 
-def operator_facts(session: SessionRef, *, has_media: bool = False, approver: bool = False) -> Facts:
+def operator_facts(session: SessionRef, **more: Any) -> Facts:
     """The facts of a message from a client that knows the Gateway's secret. Such a client is the owner."""
-    return Facts(session=session, authorised=True, owner=True, approver=approver, mentioned=True, has_media=has_media)
+    return Facts(session=session, authorised=True, owner=True, mentioned=True, **more)
 
 
 class CommandContext(msgspec.Struct, frozen=True, kw_only=True):

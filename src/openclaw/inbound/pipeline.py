@@ -368,7 +368,13 @@ class Pipeline:
             route=row.route,
             reads_commands=False,
         )
-        body = msgspec.structs.replace(row.body.wishes(), prompt=message.text, internal=True)
+        body = msgspec.structs.replace(
+            row.body.wishes(),
+            prompt=message.text,
+            internal=True,
+            # The prompt of the session keeps its bytes, and the agent knows that it speaks to a group.
+            extra_system_prompt=row.body.extra_system_prompt,
+        )
         ticket = await self._dispatcher.admission.admit(row.session_key)
         try:
             await accept(message, body, self._runtime, self._dispatcher, ticket)

@@ -78,7 +78,8 @@ class Catalogue:
 
     def available(self) -> list[Model]:
         """The models that can be called now, with a key or without needing one."""
-        return [model for model in self._models.values() if self.is_usable(model.provider)]
+        usable = {name: self.is_usable(name) for name in {model.provider for model in self._models.values()}}
+        return [model for model in self._models.values() if usable[model.provider]]
 
     def aliases(self) -> dict[str, str]:
         return dict(self._aliases)
@@ -185,8 +186,9 @@ class Catalogue:
         same = [model for model in self._models.values() if model.id.lower() == text.lower()]
         reachable = [model for model in same if self.is_usable(model.provider)]
         candidates = reachable or same
-        if len(candidates) == 1:
-            return candidates[0]
+        own = [model for model in candidates if not getattr(PROVIDERS.get(model.provider), "resells", False)]
+        if len(candidates) == 1 or len(own) == 1:
+            return (own or candidates)[0]
         if candidates:
             names = ", ".join(model.ref for model in candidates)
             raise UnknownModel(f"Several providers offer {text!r}: write one of {names}.")
@@ -205,7 +207,9 @@ class Catalogue:
         )
 
     def _capped(self, model: Model) -> Model:
-        window = min(model.context_window, self._cap) if self._cap else model.context_window
+        if not self._cap:
+            return model
+        window = min(model.context_window, self._cap)
         return msgspec.structs.replace(model, context_window=window, max_tokens=min(model.max_tokens, window))
 
 

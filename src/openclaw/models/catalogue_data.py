@@ -6,6 +6,8 @@ base tier is given. A price that is not certain is None and never zero.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
 import msgspec
@@ -25,6 +27,8 @@ class ProviderFacts(msgspec.Struct, frozen=True):
     """The default model when a key of this provider is found and no model is configured."""
     compat: dict[str, Any] = {}
     api: str = "openai-completions"
+    resells: bool = False
+    """Whether it offers other vendors' models. A bare model id means the vendor's own."""
 
 
 _PLAIN = {"maxTokensField": "max_tokens", "supportsDeveloperRole": False}
@@ -44,7 +48,12 @@ _PROVIDERS = (
         "openai", "OpenAI", "https://api.openai.com/v1", ("OPENAI_API_KEY",), "gpt-5.4", api="openai-responses"
     ),
     ProviderFacts(
-        "openrouter", "OpenRouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), "openrouter/auto"
+        "openrouter",
+        "OpenRouter",
+        "https://openrouter.ai/api/v1",
+        ("OPENROUTER_API_KEY",),
+        "openrouter/auto",
+        resells=True,
     ),
     ProviderFacts(
         "google",
@@ -56,7 +65,12 @@ _PROVIDERS = (
     ),
     ProviderFacts("xai", "xAI", "https://api.x.ai/v1", ("XAI_API_KEY",), "grok-4.5", _NO_DEVELOPER),
     ProviderFacts(
-        "groq", "Groq", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), "openai/gpt-oss-120b", _NO_DEVELOPER
+        "groq",
+        "Groq",
+        "https://api.groq.com/openai/v1",
+        ("GROQ_API_KEY",),
+        "openai/gpt-oss-120b",
+        _NO_DEVELOPER,
     ),
     ProviderFacts(
         "mistral", "Mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), "mistral-medium-latest", _PLAIN
@@ -64,12 +78,46 @@ _PROVIDERS = (
     ProviderFacts(
         "deepseek", "DeepSeek", "https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",), "deepseek-v4-flash", _PLAIN
     ),
+    ProviderFacts(
+        "cerebras", "Cerebras", "https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",), compat=_NO_DEVELOPER, resells=True
+    ),
+    ProviderFacts(
+        "minimax",
+        "MiniMax",
+        "https://api.minimax.io/anthropic",
+        ("MINIMAX_API_KEY",),
+        api="anthropic-messages",
+    ),
+    ProviderFacts(
+        "minimax-cn",
+        "MiniMax (China)",
+        "https://api.minimaxi.com/anthropic",
+        ("MINIMAX_CN_API_KEY",),
+        api="anthropic-messages",
+        resells=True,
+    ),
+    ProviderFacts(
+        "kimi-coding",
+        "Kimi Coding",
+        "https://api.kimi.com/coding",
+        ("KIMI_API_KEY",),
+        api="anthropic-messages",
+    ),
+    ProviderFacts(
+        "huggingface", "Hugging Face", "https://router.huggingface.co/v1", ("HF_TOKEN",), compat=_PLAIN, resells=True
+    ),
+    ProviderFacts("opencode", "OpenCode Zen", "https://opencode.ai/zen/v1", ("OPENCODE_API_KEY",), resells=True),
     # Only the address is listed. The model ids change too often for a table.
-    ProviderFacts("cerebras", "Cerebras", "https://api.cerebras.ai/v1", ("CEREBRAS_API_KEY",), compat=_NO_DEVELOPER),
     ProviderFacts("moonshot", "Moonshot", "https://api.moonshot.ai/v1", ("MOONSHOT_API_KEY",), compat=_PLAIN),
     ProviderFacts("together", "Together", "https://api.together.xyz/v1", ("TOGETHER_API_KEY",), compat=_PLAIN),
     ProviderFacts("zai", "Z.AI", "https://api.z.ai/api/paas/v4", ("ZAI_API_KEY", "Z_AI_API_KEY"), compat=_PLAIN),
-    ProviderFacts("vercel-ai-gateway", "Vercel AI Gateway", "https://ai-gateway.vercel.sh/v1", ("AI_GATEWAY_API_KEY",)),
+    ProviderFacts(
+        "vercel-ai-gateway",
+        "Vercel AI Gateway",
+        "https://ai-gateway.vercel.sh/v1",
+        ("AI_GATEWAY_API_KEY",),
+        resells=True,
+    ),
     # Servers on this machine need no key.
     ProviderFacts("ollama", "Ollama", "http://127.0.0.1:11434/v1", ("OLLAMA_API_KEY",), compat=_PLAIN),
     ProviderFacts("lmstudio", "LM Studio", "http://127.0.0.1:1234/v1", compat=_PLAIN),
@@ -109,16 +157,18 @@ def _row(
     reasoning: bool = True,
     sees: bool = True,
     compat: dict[str, Any] | None = None,
+    api: str = "",
 ) -> Model:
-    """``price`` is (input, output, cache read, cache write). Missing numbers are zero."""
+    """``price`` is (input, output, cache read, cache write). Missing numbers are zero. ``api`` is the provider's."""
     facts = PROVIDERS[provider]
     fields = ("input", "output", "cache_read", "cache_write")
     return Model(
         provider=provider,
         id=model_id,
         name=name,
-        api=facts.api,
-        base_url=facts.base_url,
+        api=api or facts.api,
+        # Clients of the Anthropic protocol add the version to the address themselves.
+        base_url=facts.base_url.removesuffix("/v1") if api == "anthropic-messages" else facts.base_url,
         reasoning=reasoning,
         input=_SEES if sees else ("text",),
         context_window=window,
@@ -128,7 +178,7 @@ def _row(
     )
 
 
-MODELS: tuple[Model, ...] = (
+_CHOSEN: tuple[Model, ...] = (
     _row("anthropic", "claude-opus-5-5", "Claude Opus 5.5", 1_000_000, 128_000, (4, 20, 0.2, 5), compat=_ADAPTIVE),
     _row("anthropic", "claude-opus-5", "Claude Opus 5", 1_000_000, 128_000, (5, 25, 0.5, 6.25), compat=_ADAPTIVE),
     _row(
@@ -194,6 +244,29 @@ MODELS: tuple[Model, ...] = (
         sees=False,
     ),
 )
+
+
+def _table() -> Iterator[Model]:
+    """The models of ``catalogue_table.tsv``, a line each."""
+    for line in files("openclaw.models").joinpath("catalogue_table.tsv").read_text("utf-8").splitlines():
+        if line.startswith("#"):
+            continue
+        provider, model_id, name, window, most, abilities, prices, api = (line.split("\t") + [""] * 8)[:8]
+        yield _row(
+            provider,
+            model_id,
+            name,
+            int(window),
+            int(most),
+            tuple(map(float, prices.split())) or None,
+            reasoning="reasons" in abilities,
+            sees="sees" in abilities,
+            api=api,
+        )
+
+
+MODELS: tuple[Model, ...] = (*_CHOSEN, *_table())
+"""The models a person most likely wants come first."""
 
 
 def local_model(context_window: int = 8192) -> Model:

@@ -24,6 +24,7 @@ from openclaw.outbound.reasoning import reasoning_message
 from openclaw.outbound.reply import failure_notice, is_delivered, parts_for
 from openclaw.runs.compactions import Compactions
 from openclaw.runs.queue import (
+    BACKLOG,
     Admission,
     Lane,
     Observer,
@@ -397,6 +398,8 @@ class Dispatcher:
         A message from before a restart is not steered, because the model may have seen it already.
         """
         for earlier in lane.waiting:
+            if earlier.is_backlog:
+                continue  # The active run has these words already.
             steers = earlier.queue.mode in ("steer", "steer-backlog") and not earlier.recovered
             if not steers or not may_share([active, earlier]) or not lane.withdraw(earlier):
                 return False
@@ -420,7 +423,7 @@ class Dispatcher:
         self._in_background(ledger.advance(row.id, "queued", Reason(ReasonCode.STEERING, active.run_id)))
         if settings.mode == "steer-backlog":
             # The message also gets a turn of its own when the active run has ended.
-            await self.submit(row.another(f"{row.run_id}:backlog"), QueueSettings(mode="followup"))
+            await self.submit(row.another(row.run_id + BACKLOG), msgspec.structs.replace(settings, mode="followup"))
         return True
 
     def _took_in(self, record: RunRecord, run_id: str) -> None:

@@ -47,6 +47,8 @@ DROPS: dict[str, QueueDrop] = {
 DEFAULT_DEBOUNCE_MS = 1000
 DEFAULT_CAP = 20
 SUMMARY_LENGTH = 160
+BACKLOG = ":backlog"
+"""Ends the run id of the second turn that ``steer-backlog`` gives a message."""
 COLLECTED = "[Queued messages while agent was busy]"
 
 
@@ -348,6 +350,11 @@ class RunRecord:
     @property
     def ended(self) -> bool:
         return self._ended.is_set()
+
+    @property
+    def is_backlog(self) -> bool:
+        """Whether this is the later turn of a message that was steered into a run before."""
+        return self.run_id.endswith(BACKLOG)
 
     @property
     def steerable(self) -> bool:

@@ -143,18 +143,14 @@ def is_notice(entry_id: str, message: Message) -> bool:
     What a client has put into the chat looks the same in older transcripts, and the model sees that. So without the
     mark only what certainly answers a command counts.
     """
-    if not isinstance(message, AssistantMessage) or not _injected(message):
+    if not isinstance(message, AssistantMessage) or message.model != "gateway-injected":
         return False
     return message.notice is True or entry_id.startswith("say-") or message.text.startswith(_CARDS)
 
 
-def _injected(message: AssistantMessage) -> bool:
-    return message.model == "gateway-injected"
-
-
 def _model_of(message: Message | None) -> tuple[str, str] | None:
     """The model that wrote the message, if one did."""
-    if not isinstance(message, AssistantMessage) or not message.model or _injected(message):
+    if not isinstance(message, AssistantMessage) or not message.model or message.provider == "openclaw":
         return None
     return message.provider, message.model
 

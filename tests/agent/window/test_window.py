@@ -179,6 +179,26 @@ def test_what_one_call_of_a_run_took_out_stays_out_in_the_next() -> None:
     assert pruner.count == 2
 
 
+def test_what_one_run_took_out_stays_out_in_the_next_runs_of_the_branch() -> None:
+    """Until the cache expires again nothing more is taken out, and what is out does not come back."""
+    kept: dict[str, Any] = {}
+
+    def run(messages: list[Message], now: int) -> list[str]:
+        pruner = Pruner(settings(mode="cache-ttl"), CLAUDE, cache_filled_at(messages, CLAUDE), kept)
+        return texts(pruner.apply(messages, now))
+
+    messages = [*LONG[:-1], answer(at=1_000)]
+    first = run(messages, 10**9)
+    assert [len(text) for text in first[:2]] == [3087, 3087]
+    messages += [user("more"), result(9000, "t9"), *(answer(at=10**9) for _ in range(4)), user("and?")]
+    warm = run(messages, 10**9 + 60_000)
+    assert warm[:3] == first and len(warm[3]) == 9000
+    cold = run(messages, 10**9 + 10**6)
+    assert cold[:3] == first and len(cold[3]) == 3086
+    other: list[Message] = [user(), answer(), result(9_999, "t1"), *messages[3:]]
+    assert len(run(other, 10**9 + 60_000)[0]) == 9_999, "another result with the same call id"
+
+
 def test_always_prunes_at_every_call_whatever_the_provider() -> None:
     pruner = Pruner(settings(mode="always"), Model(provider="mock", id="m", context_window=10_000), None)
     assert len(texts(pruner.apply(LONG, 0))[0]) == 3087

@@ -1,11 +1,13 @@
 """``config.*`` over the wire."""
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openclaw.config.json5text import parse_source
 from openclaw.gateway.restart import Restart
 from tests.gateway.support import TOKEN, Running, running_gateway
 from tests.support.clock import HeldClock
@@ -41,7 +43,7 @@ async def test_get_shows_everything_but_the_secrets(tmp_path: Path) -> None:
         assert shown["parsed"]["gateway"]["auth"]["token"] == SENTINEL
         assert shown["parsed"]["models"]["providers"]["p"]["models"][0]["maxTokens"] == 321
         assert shown["config"]["models"]["providers"]["p"]["models"][0]["maxTokens"] == 321
-        assert shown["config"]["gateway"]["port"] == 18789
+        assert "port" not in shown["config"]["gateway"], "defaults are in the schema; a form would write them"
 
 
 async def test_a_token_survives_a_get_and_set_round_trip(running: Running) -> None:
@@ -128,3 +130,81 @@ async def test_the_schema_describes_every_section(running: Running) -> None:
     assert "gateway" in answer["schema"]["properties"]
     assert answer["uiHints"]["gateway.auth.token"]["sensitive"] is True
     assert {"version", "generatedAt"} <= set(answer)
+
+
+FORM = """{
+  // The owner's file.
+  gateway: { mode: "local", auth: { mode: "token", token: "THE_TOKEN" } },
+  agents: {
+    defaults: { model: "p/m", timeoutSeconds: 60 }, // a minute
+    list: [{ id: "main", name: "Ada" }, { id: "work", model: "p/m" }],
+  },
+  models: { providers: { p: { baseUrl: "http://127.0.0.1:9/v1", apiKey: "${THE_KEY}", models: [{ id: "m" }] } } },
+  env: { THE_KEY: "sk-from-the-environment" },
+  $include: "more.json5",
+}
+""".replace("THE_TOKEN", TOKEN)
+
+
+@pytest.fixture
+async def form(tmp_path: Path) -> AsyncIterator[Running]:
+    """A Gateway whose file has comments, a variable, a secret and an include."""
+    (tmp_path / "more.json5").write_text("{ ui: { assistant: { name: 'Ada', avatar: 'A1' } } }")
+    (tmp_path / "openclaw.json").write_text(FORM)
+    async with running_gateway(tmp_path, config=None) as running:
+        yield running
+
+
+def as_form_saves(config: Any) -> str:
+    return json.dumps(config, indent=2) + "\n"
+
+
+@pytest.mark.parametrize("method", ["config.set", "config.apply"])
+@pytest.mark.parametrize("shown_as", ["config", "parsed", "raw"])
+async def test_saving_what_was_shown_changes_nothing(form: Running, method: str, shown_as: str) -> None:
+    shown = await payload(form, "config.get")
+    assert "sk-from-the-environment" not in json.dumps(shown)
+    assert shown["config"]["ui"]["assistant"]["avatar"] == "A1"
+    raw = shown["raw"] if shown_as == "raw" else as_form_saves(shown[shown_as])
+    answer = await payload(form, method, {"raw": raw, "baseHash": shown["hash"]})
+    assert Path(form.gateway.runtime.config.path).read_text() == FORM
+    assert answer["config"] == shown["config"]
+    assert (await payload(form, "config.get"))["hash"] == shown["hash"]
+
+
+async def test_a_form_writes_only_what_was_changed_in_it(form: Running) -> None:
+    shown = await payload(form, "config.get")
+    config = shown["config"]
+    assert config["agents"]["defaults"]["model"] == {"primary": "p/m"}, "a form cannot change a bare name"
+    config["agents"]["defaults"]["timeoutSeconds"] = 90
+    config["agents"]["defaults"]["model"]["fallbacks"] = ["p/other"]
+    config["agents"]["list"][1]["name"] = "Work"
+    config["ui"]["assistant"]["name"] = "Bea"
+    await payload(form, "config.set", {"raw": as_form_saves(config), "baseHash": shown["hash"]})
+    text = Path(form.gateway.runtime.config.path).read_text()
+    stored = parse_source(text)[0]
+    wanted = parse_source(FORM)[0]
+    wanted["agents"]["defaults"] |= {"timeoutSeconds": 90, "model": {"primary": "p/m", "fallbacks": ["p/other"]}}
+    wanted["agents"]["list"][1]["name"] = "Work"
+    wanted["ui"] = {"assistant": {"name": "Bea"}}
+    assert stored == wanted
+    assert "// The owner's file." in text and "// a minute" in text
+    current = form.gateway.runtime.config.current
+    assert (current.ui.assistant.name, current.ui.assistant.avatar) == ("Bea", "A1")
+
+
+async def test_what_a_form_removes_is_gone(form: Running) -> None:
+    shown = await payload(form, "config.get")
+    del shown["config"]["agents"]["list"]
+    del shown["config"]["agents"]["defaults"]["timeoutSeconds"]
+    await payload(form, "config.set", {"raw": as_form_saves(shown["config"]), "baseHash": shown["hash"]})
+    stored = parse_source(Path(form.gateway.runtime.config.path).read_text())[0]
+    assert stored["agents"] == {"defaults": {"model": "p/m"}}
+    assert stored["$include"] == "more.json5"
+
+
+async def test_text_with_its_own_comments_takes_the_place_of_the_file(form: Running) -> None:
+    raw = "// Written by hand.\n" + FORM.replace("// The owner's file.", "// Mine.").replace("60", "61")
+    base = (await payload(form, "config.get"))["hash"]
+    await payload(form, "config.set", {"raw": raw, "baseHash": base})
+    assert Path(form.gateway.runtime.config.path).read_text() == raw

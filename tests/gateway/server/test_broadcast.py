@@ -31,6 +31,9 @@ class Recorder:
     def write_now(self, packed: bytes) -> None:
         self.written.append(packed)
 
+    async def read(self) -> None:
+        pass
+
     async def room(self) -> None:
         pass
 

@@ -32,6 +32,9 @@ class SlowRecorder(Recorder):
         super().write_now(packed)
         self.buffered += len(packed)
 
+    async def read(self) -> None:
+        pass
+
     async def room(self) -> None:
         self.asked.set()
         await self.drained.wait()

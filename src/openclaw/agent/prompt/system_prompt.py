@@ -14,7 +14,7 @@ import socket
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -176,7 +176,7 @@ def turn_facts(
     lines = [
         FACTS_BEGIN,
         "Added by OpenClaw; nobody wrote this in the chat.",
-        *_time(config.agents.defaults.user_timezone, config.agents.defaults.time_format, now_ms),
+        *_time(config.agents.defaults.user_timezone, config.agents.defaults.time_format, now_ms // 60_000),
         f"Runtime: {' | '.join(runtime)}",
         f"Reasoning: {reasoning} (/reasoning changes it)",
         FACTS_END,
@@ -184,8 +184,9 @@ def turn_facts(
     return "\n".join(lines)
 
 
-def _time(zone_name: str | None, style: str, now_ms: int) -> list[str]:
-    moment = datetime.fromtimestamp(now_ms / 1000, UTC)
+@lru_cache(16)
+def _time(zone_name: str | None, style: str, minutes: int) -> list[str]:
+    moment = datetime.fromtimestamp(minutes * 60, UTC)
     lines = [f"UTC: {moment:%A %Y-%m-%d %H:%M}"]
     zone = named_zone(zone_name)
     if zone is not None:

@@ -18,7 +18,7 @@ from openclaw.agent.spend.budget import check_budget
 from openclaw.agent.spend.spend import BILL
 from openclaw.messages import AssistantMessage, Usage
 from openclaw.models.base import ModelError, ModelRequest, OnEvent
-from openclaw.models.fallback import for_model
+from openclaw.models.fallback import Candidates, for_model
 from openclaw.storage.base import Transcript
 
 log = logging.getLogger("openclaw.agents.spend")
@@ -62,14 +62,19 @@ class BilledCalls:
         self._keep = keep
         self._bill = bill
         self._unwritten: list[AssistantMessage] = []
+        self._candidates: dict[str, Candidates] = {}
+        """By the model that is asked for: who answers. One piece of work stays with the model that went on."""
 
     async def ask(self, request: ModelRequest, on_event: OnEvent = lambda event: None) -> AssistantMessage:
         """Calls the model, or another one if it fails.
 
         Raises ``ModelError`` if none answers or the budget is used up.
         """
-        candidates = self._runtime.failover.candidates(self._agent_id, request.model)
-        await candidates.begin()
+        candidates = self._candidates.get(request.model.ref)
+        if candidates is None:
+            candidates = self._runtime.failover.candidates(self._agent_id, request.model)
+            self._candidates[request.model.ref] = candidates
+            await candidates.begin()
         while True:
             try:
                 return await self._ask(for_model(request, candidates.current), on_event)

@@ -105,6 +105,9 @@ class Calls(msgspec.Struct):
 class Activity(msgspec.Struct):
     """The number of messages, tool calls and errors within one quarter of an hour."""
 
+    first_ms: int = 0
+    last_ms: int = 0
+    """The times of the first and the last message."""
     user: int = 0
     assistant: int = 0
     tool_calls: int = 0
@@ -114,6 +117,12 @@ class Activity(msgspec.Struct):
     @property
     def total(self) -> int:
         return self.user + self.assistant
+
+    def add(self, other: Activity) -> None:
+        """Adds what happened in another span of time."""
+        self.first_ms, self.last_ms = min(self.first_ms, other.first_ms), max(self.last_ms, other.last_ms)
+        for name in ("user", "assistant", "tool_calls", "tool_results", "errors"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class FileSpend(msgspec.Struct):
@@ -290,7 +299,8 @@ def _take(line: bytes, spend: FileSpend) -> None:
 
 def _count_message(entry: _SpendLine, message: _SpendMessage, spend: FileSpend) -> None:
     quarter = entry.moment_ms // QUARTER_MS
-    seen = spend.activity.setdefault(quarter, Activity())
+    seen = spend.activity.setdefault(quarter, Activity(first_ms=entry.moment_ms))
+    seen.first_ms, seen.last_ms = min(seen.first_ms, entry.moment_ms), max(seen.last_ms, entry.moment_ms)
     match message.role:
         case "user":
             seen.user += 1

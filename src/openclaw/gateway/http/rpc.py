@@ -203,6 +203,9 @@ class NdjsonSink:
             self._room.clear()
             await self._room.wait()
 
+    async def read(self) -> None:
+        """The reader of a stream gets its lines one after the other."""
+
     def close(self, code: int, reason: str) -> None:
         """Ends the stream after what is already queued."""
         self._ended = True

@@ -308,7 +308,10 @@ class FilesSet(Params):
 async def list_files(call: MethodCall) -> Any:
     agent_id, workspace = _workspace(call)
     files = await asyncio.to_thread(lambda: [_file_view(workspace / name) for name in FILES])
-    shown = [file for file in files if not (file["missing"] and file["name"] in ("MEMORY.md", "memory.md"))]
+    there = {file["name"] for file in files if not file["missing"]}
+    # The long-term notes are shown as a file that can be written, under the name they have or the usual one.
+    other = "memory.md" if "MEMORY.md" in there or "memory.md" not in there else "MEMORY.md"
+    shown = [file for file in files if file["name"] != other]
     return {"agentId": agent_id, "workspace": str(workspace), "files": shown}
 
 

@@ -39,13 +39,20 @@ WEBCHAT_FIELDS: dict[str, Any] = {
 }
 
 
-def _first_fields(key: str) -> dict[str, Any]:
-    """Returns the first fields of a session that begins here. A group's session stays a group's."""
+def _entry_fields(key: str, entry: SessionEntry | None, writer: str | None) -> dict[str, Any]:
+    """Returns what a message of this client says about its session. ``writer`` is the name that the client has.
+
+    A session that a channel has described stays as it is, and a group's session stays a group's.
+    """
+    known: dict[str, Any] = dict((entry or {}).get("origin") or {})
+    if entry is not None and (entry.get("chatType") or entry.get("lastChannel")):
+        renamed = writer and known.get("provider") == "webchat" and known.get("label") != writer
+        return {"origin": {**known, "label": writer}} if renamed else {}
+    origin: dict[str, Any] = {**WEBCHAT_FIELDS["origin"], **({"label": writer} if writer else {})}
     channel, chat_type = group_of(key)
     if channel is None:
-        return WEBCHAT_FIELDS
-    origin = {**WEBCHAT_FIELDS["origin"], "chatType": chat_type}
-    return {**WEBCHAT_FIELDS, "channel": channel, "chatType": chat_type, "origin": origin}
+        return {**WEBCHAT_FIELDS, "origin": origin}
+    return {**WEBCHAT_FIELDS, "channel": channel, "chatType": chat_type, "origin": {**origin, "chatType": chat_type}}
 
 
 class ChatSend(Params):
@@ -73,10 +80,13 @@ async def send(call: MethodCall) -> Any:
         raise MethodError(f"Error: {bad}") from None
     client.follow_run(run_id)
     entry = await entry_of(gateway, session)
-    described = entry is not None and (entry.get("chatType") or entry.get("lastChannel"))
     message = Incoming(
         facts=operator_facts(
-            session, has_media=bool(images), approver=ADMIN in client.scopes or APPROVALS in client.scopes
+            session,
+            has_media=bool(images),
+            approver=ADMIN in client.scopes or APPROVALS in client.scopes,
+            sender_ids=(client.client_info.id,),
+            sender_username=client.client_info.display_name,
         ),
         text=params.message,
         door="chat",
@@ -90,7 +100,7 @@ async def send(call: MethodCall) -> Any:
             timeout_seconds=None if params.timeout_ms is None else params.timeout_ms / 1000,
         ),
         images=images,
-        entry_fields={} if described else _first_fields(session.key),
+        entry_fields=_entry_fields(session.key, entry, client.client_info.display_name),
         watcher=client.conn_id,
     )
     answer = await _answer(call, message)
@@ -108,9 +118,18 @@ async def _answer(call: MethodCall, message: Incoming) -> dict[str, Any]:
         if result.stopped is not None:
             return {"ok": True, "aborted": bool(result.stopped), "runIds": result.stopped}
         call.client.finish_after(run_id)
-        gateway.spawn(gateway.pipeline.answer(message, result))
+        gateway.spawn(_answer_after_acknowledgement(call, message, result))
         return {"runId": run_id, "status": "started"}
     raise MethodError("send blocked by session policy")
+
+
+async def _answer_after_acknowledgement(call: MethodCall, message: Incoming, result: Handled) -> None:
+    """Says what a command has to say once the client has read that it was accepted.
+
+    A client that gets both in one piece takes up the answer first, and then waits for an answer for ever.
+    """
+    await call.client.sink.read()
+    await call.gateway.pipeline.answer(message, result)
 
 
 def _ended(submission: Submission) -> bool:
@@ -153,11 +172,30 @@ async def abort(call: MethodCall) -> Any:
             entry["abortedLastRun"] = True
         return entry
 
-    stopped = await call.gateway.dispatcher.abort(target.key, params.run_id, AbortReason.RPC)
+    meant = [params.run_id] if params.run_id is None else _meant_runs(call, target.key, params.run_id)
+    stopped: list[str] = []
+    for run_id in meant:
+        stopped += await call.gateway.dispatcher.abort(target.key, run_id, AbortReason.RPC)
     if stopped:
         # The flag is set at once, because the next message may come before the run has unwound.
         await call.gateway.runtime.sessions.update(target.agent_id, target.key, note_aborted, durable=False)
     return {"ok": True, "aborted": bool(stopped), "runIds": stopped}
+
+
+def _meant_runs(call: MethodCall, session_key: str, run_id: str) -> list[str]:
+    """Returns what a client wants to stop that names one of its messages.
+
+    Clients name the message they sent last, and what people see is the run that this message waits for, so that run is
+    stopped too. A terminal means only that run: it always names its last message, which then gets its turn.
+    """
+    named = call.gateway.dispatcher.find(run_id)
+    running = next((one for one in call.gateway.dispatcher.active(session_key) if one.state == "running"), None)
+    if named is None or named.ended or running is None or running is named:
+        return [run_id]
+    client = call.client.client_info
+    terminal = client.id == "gateway-client" and client.mode == "ui"
+    # The waiting one goes first. Otherwise it would begin when the other one has stopped.
+    return [running.run_id] if terminal else [run_id, running.run_id]
 
 
 class ChatHistory(Params):

@@ -10,6 +10,7 @@ import msgspec
 
 from openclaw import __version__
 from openclaw.clock import iso_utc
+from openclaw.config.edit import shown_values
 from openclaw.config.json5text import Json5Error, parse_source
 from openclaw.config.load import Snapshot
 from openclaw.config.secrets import redact_raw, redacted
@@ -51,7 +52,7 @@ def snapshot_view(snapshot: Snapshot) -> dict[str, Any]:
         "raw": None if snapshot.raw is None else redact_raw(snapshot.raw, snapshot.parsed),
         "parsed": redacted(snapshot.parsed),
         "valid": snapshot.valid,
-        "config": _shown(snapshot),
+        "config": shown_values(snapshot),
         "hash": snapshot.hash,
         "issues": [_issue(issue) for issue in snapshot.issues],
         "warnings": [_issue(issue) for issue in snapshot.warnings],
@@ -78,7 +79,7 @@ async def set_config(call: MethodCall) -> Any:
     store = call.gateway.runtime.config
     written = await _write(lambda: store.write_raw(params.raw, params.base_hash))
     await store.reload()
-    return {"ok": True, "path": written.path, "config": _shown(written)}
+    return {"ok": True, "path": written.path, "config": shown_values(written)}
 
 
 @methods.add("config.patch", ConfigChange)
@@ -108,7 +109,7 @@ async def _change(call: MethodCall, write: Callable[[], Snapshot]) -> dict[str, 
     written = await _write(write)
     changed = changed_paths(before.resolved, written.resolved)
     await gateway.runtime.config.reload()
-    answer: dict[str, Any] = {"ok": True, "path": written.path, "config": _shown(written)}
+    answer: dict[str, Any] = {"ok": True, "path": written.path, "config": shown_values(written)}
     if reload_action(changed) != "restart":
         return {**answer, "restart": Restart.report(call.method, 0, "hot"), "sentinel": None}
     note: dict[str, Any] = {"kind": call.method.replace(".", "-"), "status": "ok", "ts": gateway.runtime.clock.now_ms()}
@@ -119,10 +120,6 @@ async def _change(call: MethodCall, write: Callable[[], Snapshot]) -> dict[str, 
     delay = DEFAULT_DELAY_MS if params.restart_delay_ms is None else params.restart_delay_ms
     restart = gateway.restart.schedule(call.method, delay)
     return {**answer, "restart": restart, "sentinel": {"path": gateway.restart.path, "payload": note}}
-
-
-def _shown(snapshot: Snapshot) -> dict[str, Any]:
-    return redacted(msgspec.to_builtins(snapshot.config))
 
 
 async def _write(write: Callable[[], Snapshot]) -> Snapshot:

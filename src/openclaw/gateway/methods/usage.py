@@ -114,7 +114,11 @@ def _usage_view(
                 "key": owners[path].key,
                 "sessionId": owners[path].session_id,
                 "agentId": owners[path].agent_id,
-                "usage": session_usage(spends[path], price_of, days),
+                "usage": {
+                    "sessionId": owners[path].session_id,
+                    "sessionFile": str(path),
+                    **session_usage(spends[path], price_of, days),
+                },
             }
             for path in newest[:limit]
         ],
@@ -274,15 +278,26 @@ def session_usage(spend: FileSpend, price_of: PriceOf, days: Days) -> dict[str, 
     active = activity_by_day([spend], days)
     return {
         **plain(total_of([spend], price_of, days)),
+        **_times(active.values()),
         "activityDates": sorted(active),
         "dailyBreakdown": [
             {"date": day, "tokens": totals.total_tokens, "cost": totals.total_cost} for day, totals in daily.items()
         ],
+        "dailyMessageCounts": [{"date": day, **message_counts([seen])} for day, seen in sorted(active.items())],
+        "dailyModelUsage": model_daily([spend], price_of, days),
         "messageCounts": message_counts(active.values()),
         "toolUsage": tool_usage([spend], days),
         "modelUsage": by_model([spend], price_of, days),
         **latency_view([spend], days),
     }
+
+
+def _times(active: Collection[Activity]) -> dict[str, int]:
+    """When the first and the last message came, and the time between them."""
+    if not active:
+        return {}
+    first, last = min(seen.first_ms for seen in active), max(seen.last_ms for seen in active)
+    return {"firstActivity": first, "lastActivity": last, "durationMs": last - first}
 
 
 def latency_view(spends: Iterable[FileSpend], days: Days) -> dict[str, Any]:
@@ -302,9 +317,8 @@ def activity_by_day(spends: Iterable[FileSpend], days: Days) -> dict[str, Activi
     for spend in spends:
         for quarter, seen in spend.activity.items():
             if day := days.has(quarter):
-                total = found.setdefault(day, Activity())
-                for name in Activity.__struct_fields__:
-                    setattr(total, name, getattr(total, name) + getattr(seen, name))
+                total = found.setdefault(day, Activity(first_ms=seen.first_ms))
+                total.add(seen)
     return found
 
 

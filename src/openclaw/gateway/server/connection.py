@@ -8,7 +8,7 @@ import struct
 import uuid
 from typing import TYPE_CHECKING
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMessage, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 
 from openclaw.gateway.auth.origin import PeerAddress
@@ -29,6 +29,9 @@ LINGER_STEP_S = 0.05
 SLOW_CALL_MS = 250
 GATHER_S = 0.002
 """Events that follow each other within this time are sent together."""
+READ_WAIT_S = 0.25
+"""How long ``WebSocketSink.read`` waits for a client that does not answer pings."""
+_PING = b"\x89\x00"
 
 log = logging.getLogger("openclaw.gateway.ws")
 
@@ -51,6 +54,7 @@ class WebSocketSink:
         self._pause: asyncio.TimerHandle | None = None
         self._leaving = False
         self._closer: asyncio.Task[None] | None = None
+        self._pong = asyncio.Event()
 
     @property
     def buffered(self) -> int:
@@ -98,6 +102,20 @@ class WebSocketSink:
             self._transport.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
         self._gathered = []
         self._gathered_size = 0
+
+    async def read(self) -> None:
+        """Waits until the client has read everything before this. Its WebSocket answers a ping when it has."""
+        await self.room()
+        self._pong.clear()
+        self.write_now(_PING)
+        try:
+            async with asyncio.timeout(READ_WAIT_S):
+                await self._pong.wait()
+        except TimeoutError:
+            pass
+
+    def ponged(self) -> None:
+        self._pong.set()
 
     async def room(self) -> None:
         self._flush()
@@ -158,7 +176,11 @@ class Connection:
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         ws = PatientSocket(
-            compress=False, max_msg_size=params.MAX_FRAME_BYTES, decode_text=False, timeout=CLOSE_GRACE_S
+            compress=False,
+            max_msg_size=params.MAX_FRAME_BYTES,
+            decode_text=False,
+            timeout=CLOSE_GRACE_S,
+            autoping=False,
         )
         writer = await ws.prepare(request)
         transport = request.transport
@@ -170,7 +192,7 @@ class Connection:
         client = await self._shake_hands(ws, sink)
         if client is not None:
             try:
-                await self._listen(ws, client)
+                await self._listen(ws, sink, client)
             finally:
                 client.closing = True
                 self._gateway.client_left(client)
@@ -179,7 +201,7 @@ class Connection:
     async def _shake_hands(self, ws: web.WebSocketResponse, sink: WebSocketSink) -> Client | None:
         try:
             async with asyncio.timeout(self._handshake_timeout_s):
-                message = await ws.receive()
+                message = await _receive(ws, sink)
         except TimeoutError:
             await sink.closed(1000, "")
             return None
@@ -242,9 +264,9 @@ class Connection:
         log.debug("connected %s", connect.client.id, extra={"fields": {"conn": self._id, "role": grant.role}})
         return client
 
-    async def _listen(self, ws: web.WebSocketResponse, client: Client) -> None:
+    async def _listen(self, ws: web.WebSocketResponse, sink: WebSocketSink, client: Client) -> None:
         while True:
-            message = await ws.receive()
+            message = await _receive(ws, sink)
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 return
             try:
@@ -278,3 +300,15 @@ class Connection:
             text = f"⇄ res {'✓' if answer.ok else '✗'} {request.method[:80]} {took_ms}ms"
             fields = {"conn": client.conn_id, "id": request.id[:80], "ms": took_ms}
             log.log(level, "%s%s", text, "" if answer.ok else f" {answer.message[:200]}", extra={"fields": fields})
+
+
+async def _receive(ws: web.WebSocketResponse, sink: WebSocketSink) -> WSMessage:
+    """Returns the next message, after it has dealt with pings and pongs."""
+    while True:
+        message = await ws.receive()
+        if message.type is WSMsgType.PING:
+            await ws.pong(message.data)
+        elif message.type is WSMsgType.PONG:
+            sink.ponged()
+        else:
+            return message

@@ -100,6 +100,10 @@ class Sink(Protocol):
         """Returns once the buffer has drained enough for a large answer."""
         ...
 
+    async def read(self) -> None:
+        """Returns once the client has read what was sent, as far as this wire can tell."""
+        ...
+
     def close(self, code: int, reason: str) -> None: ...
 
     async def closed(self, code: int, reason: str) -> None:

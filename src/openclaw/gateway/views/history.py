@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, cast
 
@@ -60,7 +61,7 @@ def _stored(entry: Entry, with_reasoning: bool) -> msgspec.Raw | None:
         return None
     if entry.type == "custom_message":
         content = [{"type": "text", "text": line.content}] if isinstance(line.content, str) else line.content
-        view = {"role": "user", "content": content, "timestamp": line.timestamp}
+        view = {"role": "user", "content": content, "timestamp": _ms(line.timestamp)}
         return msgspec.Raw(msgspec.json.encode(view))
     raw = bytes(line.message)
     if not raw:
@@ -70,6 +71,16 @@ def _stored(entry: Entry, with_reasoning: bool) -> msgspec.Raw | None:
     if _MAYBE_HIDDEN.search(raw) and _role_of(raw) == "assistant":
         return _shown(raw, with_reasoning)
     return line.message
+
+
+def _ms(timestamp: Any) -> int | None:
+    """The time of an entry as messages state it. Entries have it as text."""
+    if not isinstance(timestamp, str):
+        return timestamp if isinstance(timestamp, int) else None
+    try:
+        return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
+    except ValueError:
+        return None
 
 
 def _role_of(raw: bytes) -> str:
@@ -123,7 +134,7 @@ def _marker_view(entry: Entry) -> dict[str, Any]:
     return {
         "role": "system",
         "content": [{"type": "text", "text": text}],
-        "timestamp": line.get("timestamp"),
+        "timestamp": _ms(line.get("timestamp")),
         "__openclaw": {"kind": kind, "id": entry.id},
     }
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from openclaw.config.agents import default_agent_id
 from openclaw.models.catalogue import UnknownModel
-from openclaw.sessions.keys import RESERVED_KEYS, channel_of, is_cron_run_alias, kind_of, shown_key
+from openclaw.sessions.entry import group_display_name
+from openclaw.sessions.keys import RESERVED_KEYS, channel_of, is_cron_run_alias, kind_of, rest_of, shown_key
 from openclaw.storage.base import SessionRow
 
 if TYPE_CHECKING:
@@ -67,12 +68,30 @@ def row_view(row: SessionRow, defaults: dict[str, Any]) -> dict[str, Any]:
         view["model"] = entry["modelOverride"]
         view["modelProvider"] = entry.get("providerOverride") or view.get("modelProvider") or defaults["modelProvider"]
     view["channel"] = channel_of(entry, row.key)
+    if name := display_name(row, view["kind"], view["channel"]):
+        view["displayName"] = name
     # Some clients still read these older names.
     view |= {old: view[new] for old, new in (("provider", "channel"), ("room", "groupChannel")) if new in view}
     for name in ("modelProvider", "model", "contextTokens"):
         if not view.get(name):
             view[name] = defaults[name]
     return view
+
+
+def display_name(row: SessionRow, kind: str, channel: str) -> str | None:
+    """The name in lists: the stored one, the group's, the label, or who wrote."""
+    entry = row.entry
+    if stored := entry.get("displayName"):
+        return stored
+    if kind == "group":
+        return group_display_name(
+            channel,
+            id=entry.get("groupId") or rest_of(row.key).split(":", 2)[-1],
+            subject=entry.get("subject"),
+            group_channel=entry.get("groupChannel"),
+            space=entry.get("space"),
+        )
+    return entry.get("label") or (entry.get("origin") or {}).get("label")
 
 
 def model_defaults(gateway: Gateway, agent_id: str | None = None) -> dict[str, Any]:
@@ -111,5 +130,6 @@ def matching(rows: Sequence[SessionRow], *, include_global: bool, include_unknow
 
 def search_text(row: SessionRow) -> str:
     entry = row.entry
-    parts = (entry.get("displayName"), entry.get("label"), entry.get("subject"), entry.get("sessionId"), row.key)
+    names = [entry.get(name) for name in ("displayName", "label", "subject", "sessionId")]
+    parts = (*names, (entry.get("origin") or {}).get("label"), row.key)
     return "\n".join(part for part in parts if part).lower()
