@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 WORKERS ?= auto
 SCHEDULES ?= 1000
 
-.PHONY: help setup setup-dev run test faults check format bench lock clean
+.PHONY: help setup setup-dev run test faults check format docs bench lock clean
 
 help:
 	@echo "make run      set up, start the Gateway and open a chat (without a terminal: serve and print the URL)"
 	@echo "make test     set up and run every test"
 	@echo "make faults   kill the Gateway on SCHEDULES (1000) random schedules and check that nothing is lost or repeated"
 	@echo "make check    formatting, lint and types"
+	@echo "make docs     write the tables of docs/configuration.md from the code"
 	@echo "make bench    measure the speed figures and print them beside their bars"
 	@echo "make setup    only create $(VENV) and install"
 	@echo "make lock     renew the lock files after changing pyproject.toml"
@@ -45,6 +46,9 @@ check: setup-dev
 format: setup-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: setup-dev
+	$(BIN)/python -m openclaw.config.reference docs/configuration.md
 
 bench: setup-dev
 	$(BIN)/python -m bench

@@ -24,7 +24,8 @@ async def measure() -> list[Row]:
         many_sessions(many.sessions_dir, MANY)
         await asyncio.gather(few.start(), many.start())
         async with few.client() as few_wire, many.client() as many_wire:
-            lists = [await _list_ms(many_wire) for _ in range(LISTS)]
+            lists = [await _list_ms(many_wire, {"limit": 50}, 50) for _ in range(LISTS)]
+            pages = [await _list_ms(many_wire, {"offset": 100 * number}, 100) for number in range(LISTS)]
             pairs = [(await _turns(few, few_wire), await _turns(many, many_wire)) for _ in range(BATCHES)]
     # The first pair warms up. Neighbours in time are compared, so that a busy moment meets both.
     few_ms, many_ms = [pair[0] for pair in pairs[1:]], [pair[1] for pair in pairs[1:]]
@@ -43,6 +44,14 @@ async def measure() -> list[Row]:
         Row(
             figure="store", what=f"sessions.list, 50 of {MANY:,}, wall", kind="wall", unit="ms", bar=5, **summary(lists)
         ),
+        Row(
+            figure="store",
+            what=f"sessions.list, a page of {MANY:,}, wall",
+            kind="wall",
+            unit="ms",
+            bar=20,
+            **summary(pages),
+        ),
     ]
 
 
@@ -54,9 +63,9 @@ async def _turns(gateway: GatewayProcess, wire: Wire) -> float:
     return (cpu_s(gateway.pid) - before) / TURNS * 1000
 
 
-async def _list_ms(wire: Wire) -> float:
+async def _list_ms(wire: Wire, params: dict[str, int], rows: int) -> float:
     began = time.monotonic()
-    listed = await wire.call("sessions.list", {"limit": 50})
+    listed = await wire.call("sessions.list", params)
     taken = (time.monotonic() - began) * 1000
-    assert len(listed["sessions"]) == 50
+    assert len(listed["sessions"]) == rows
     return taken

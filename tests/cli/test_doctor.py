@@ -20,7 +20,7 @@ def test_a_fresh_machine_is_well(cli: Cli) -> None:
     code, found = findings(cli)
     assert code == 0
     assert {finding["level"] for finding in found.values()} == {"ok"}
-    assert set(found) == {"config", "state", "sessions", "ledger", "port"}
+    assert set(found) == {"config", "state", "generation", "sessions", "ledger", "port"}
 
 
 def test_a_wrong_value_and_an_open_folder_are_errors_with_a_way_out(cli: Cli, state: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_a_profile_name_cannot_leave_the_home_directory(cli: Cli, name: str) -> 
 
 
 def test_an_unexpected_error_shows_no_traceback_unless_asked(cli: Cli, state: Path) -> None:
-    (state / "openclaw.json").write_text('{"gateway": {"port": [1]}}')
+    (state / "gateway.lock").write_text(json.dumps({"pid": os.getpid(), "port": [1]}))
     done = cli("status")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

@@ -1,11 +1,14 @@
-"""``openclaw sessions archived`` and ``resume`` against a strict stand-in for the Gateway."""
+"""``sessions archived`` and ``resume`` against a strict stand-in for the Gateway; ``import --from`` without one."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.storage.files.newer_state import add_session, conversation, database
 
 from .conftest import Cli
 from .fake_gateway import FakeGateway
@@ -61,3 +64,32 @@ def test_a_chat_without_earlier_sessions_says_so(cli: Cli, gateway: FakeGateway)
 def test_help_lists_the_sub_commands_and_the_options_of_the_usual_one(cli: Cli) -> None:
     shown = cli("sessions", "--help").stdout
     assert "resume" in shown and "archived" in shown and "--active" in shown
+
+
+def test_a_newer_folder_is_refused_at_the_start_and_read_into_another_one(
+    cli: Cli, state: Path, tmp_path: Path
+) -> None:
+    newer = tmp_path / "newer"
+    base = database(newer, version="2026.9.5", schema=21)
+    add_session(base, "agent:main:main", "s1", conversation("s1", "q", "a"))
+    started = cli("gateway", "run", OPENCLAW_STATE_DIR=str(newer))
+    assert started.returncode == 1
+    assert "2026.9.5" in started.stderr and "openclaw sessions import --from" in started.stderr
+    assert not (newer / "openclaw.json").exists(), "something was written to the folder"
+    assert json.loads(cli("doctor", "--json", OPENCLAW_STATE_DIR=str(newer)).stdout)["ok"] is False
+    tried = cli("sessions", "import", "--from", str(newer), "--dry-run")
+    assert (tried.returncode, "1 imported" in tried.stdout) == (0, True)
+    assert not (state / "agents").exists()
+    done = cli("sessions", "import", "--from", str(newer))
+    assert (done.returncode, "imported  agent:main:main  3 events" in done.stdout) == (0, True)
+    assert (state / "agents" / "main" / "sessions" / "s1.jsonl").is_file()
+    again = json.loads(cli("sessions", "import", "--from", str(newer), "--json").stdout)
+    assert (again["totals"]["present"], again["totals"]["imported"]) == (1, 0)
+    assert len(again["sessions"][0]["sha256"]) == 64
+
+
+def test_import_needs_a_file_with_a_key_or_a_folder(cli: Cli, tmp_path: Path) -> None:
+    assert cli("sessions", "import").returncode == 2
+    assert cli("sessions", "import", "x.jsonl", "--from", str(tmp_path)).returncode == 1
+    refused = cli("sessions", "import", "--from", str(tmp_path / "nowhere"))
+    assert (refused.returncode, "no state folder" in refused.stderr) == (1, True)

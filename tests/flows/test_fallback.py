@@ -428,3 +428,13 @@ async def test_on_a_channel_the_notice_comes_before_the_answer_and_once(tmp_path
             sent = [call["message"] for call in await signal.called("send", 3)]
     assert sent[0].startswith("↪️ one/m cannot answer now: its account has nothing left to pay with.")
     assert sent[1:] == ["Hi Ann", "Hi again"]
+
+
+async def test_a_model_for_one_message_does_not_make_the_notice_come_again(tmp_path: Path, vendors: Vendors) -> None:
+    vendors.one.queue(FAILURES["billing"])
+    async with chatting(tmp_path, vendors.config("two/m")) as (client, _):
+        await client.chat("hello")
+        await client.chat("/model three/m and you? [[reply:three]]")
+        await client.chat("hello again")
+        assert vendors.asked() == [1, 2, 1]
+        assert len(await told(client, 1)) == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from openclaw.agent.spend.report import session_totals
@@ -206,5 +206,7 @@ async def live(of_one: int, fallbacks: list[str], plan: list[tuple[int, list[Ste
 
 @settings(max_examples=SCHEDULES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schedules)
+@example((2, ["two/m"], [(0, ["cut", Fails("auth", 0), "cut", Fails("auth", 0)])]))
+@example((1, ["two/m"], [(0, ["call", "cut", Fails("billing", 2), "says"]), (0, []), (7 * 3600, [])]))
 def test_every_schedule_of_failures_ends_well(schedule: tuple[int, list[str], list[tuple[int, list[Step]]]]) -> None:
     asyncio.run(live(*schedule))

@@ -22,6 +22,33 @@ async def listed(client: WireClient, **params: Any) -> list[str]:
     return [row["key"] for row in (await client.call("sessions.list", params))["sessions"]]
 
 
+async def test_a_client_that_asks_for_pages_gets_them_and_one_that_does_not_gets_everything(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    folder = tmp_path / "state" / "agents" / "main" / "sessions"
+    folder.mkdir(parents=True)
+    entries = {
+        f"agent:main:s{number}": {"sessionId": f"i{number}", "updatedAt": 9_000 - number} for number in range(230)
+    }
+    (folder / "sessions.json").write_text(json.dumps({**entries, "unknown": {"sessionId": "u", "updatedAt": 1}}))
+    config = model_config(models.base_url, models.api_key)
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        everything = await client.call("sessions.list", {})
+        assert everything["count"] == 230 and "nextOffset" not in everything
+        offset, keys, told = 0, [], []
+        while offset is not None:
+            page = await client.call("sessions.list", {"offset": offset})
+            keys += [row["key"] for row in page["sessions"]]
+            told.append([page[name] for name in ("count", "totalCount", "hasMore", "limitApplied", "offset")])
+            offset = page["nextOffset"]
+        assert keys == [row["key"] for row in everything["sessions"]]
+        assert told == [[100, 230, True, 100, 0], [100, 230, True, 100, 100], [30, 230, False, 100, 200]]
+        few = await client.call("sessions.list", {"offset": 5, "limit": 2, "search": "s1"})
+        assert (few["totalCount"], few["nextOffset"], len(few["sessions"])) == (111, 7, 2)
+        beyond = await client.call("sessions.list", {"offset": 500})
+        assert (beyond["count"], beyond["totalCount"], beyond["hasMore"]) == (0, 230, False)
+
+
 async def test_the_list_is_newest_first_and_filters(gateway: InProcessGateway) -> None:
     async with gateway.client() as client:
         for name in ("one", "two", "three"):

@@ -133,6 +133,34 @@ async def test_a_redelivered_message_is_answered_once_also_after_a_restart(
     assert [call["message"] for call in signal.of("send")] == ["ok", "fresh"]
 
 
+async def test_a_group_is_answered_when_nothing_asks_for_a_mention(start: Start, signal: SignalDaemon) -> None:
+    async with start(groupPolicy="open"):
+        await signal.deliver(in_group(signal, "lunch at noon? [[reply:gladly]]"))
+        sent = (await signal.called("send"))[0]
+    assert (sent["message"], sent["groupId"]) == ("gladly", GROUP)
+
+
+@pytest.mark.parametrize(
+    ("more", "groups"),
+    [
+        ({"messages": {"groupChat": {"mentionPatterns": ["@?clawd"]}}}, {}),
+        ({}, {"*": {"requireMention": True}}),
+    ],
+    ids=["patterns", "requireMention"],
+)
+async def test_a_group_message_that_is_not_answered_leaves_a_line_in_the_log(
+    start: Start, signal: SignalDaemon, models: ModelServer, caplog: pytest.LogCaptureFixture, more: Any, groups: Any
+) -> None:
+    async with start(more, groupPolicy="open", groups=groups, allowFrom=[ANN]):
+        await signal.deliver(in_group(signal, "lunch at noon?"))
+        await signal.say("hello [[reply:hi]]", sender=ANN)
+        await signal.called("send")
+    assert [record.getMessage() for record in caplog.records if "not answered" in record.getMessage()] == [
+        f"signal message of {ANN} in group {GROUP} not answered: no mention"
+    ]
+    assert len(models.requests) == 1
+
+
 async def test_in_a_group_only_what_is_addressed_to_the_agent_starts_a_run(
     start: Start, signal: SignalDaemon, models: ModelServer
 ) -> None:

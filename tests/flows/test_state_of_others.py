@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from openclaw.storage.files.newer_state import ARCHIVE
+from tests.storage.files.newer_state import add_session, conversation, database
 from tests.support.gateway import model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
 from tests.support.model_server import ModelServer, Reply
@@ -182,3 +184,37 @@ async def test_answer_cut_by_the_limit_is_one_message_for_others(
         answer = await client.call("chat.history", {"sessionKey": "main", "format": "messages"})
     assert [message["role"] for message in answer["messages"]] == ["user", "assistant"]
     assert answer["messages"][1]["content"] == [{"type": "text", "text": "part one and part two."}]
+
+
+async def test_sessions_of_a_newer_folder_come_in_through_a_running_gateway_and_go_on(
+    tmp_path: Path, gateway: InProcessGateway, models: ModelServer
+) -> None:
+    base, now = database(tmp_path / "newer"), int(time.time() * 1000)
+    add_session(base, "agent:main:main", "s1", conversation("s1", "the shed is green", "noted"), updated=now)
+    add_session(base, "agent:main:work", "s2", conversation("s2", "q", "a"), updated=now)
+    words = ("sessions", "import", "--from", str(tmp_path / "newer"), "--json")
+    report = json.loads(await run_cli(gateway, *words))
+    assert (report["ok"], report["totals"]["imported"], report["totals"]["events"]) == (True, 2, 6)
+    async with gateway.client() as client:
+        keys = {row["key"] for row in (await client.call("sessions.list", {}))["sessions"]}
+        assert keys == {"agent:main:main", "agent:main:work"}
+        await client.chat("what colour?")
+        assert "the shed is green" in json.dumps(models.requests[-1].body["messages"])
+        assert len((await client.call("chat.history", {"sessionKey": "main"}))["messages"]) == 4
+    assert json.loads(await run_cli(gateway, *words))["totals"]["present"] == 2
+    refused = await gateway.command("sessions", "import", "--from", str(tmp_path))
+    assert refused.returncode == 1 and "no state folder" in refused.stderr
+
+
+async def test_a_store_that_was_moved_away_makes_the_gateway_unwell(tmp_path: Path, gateway: InProcessGateway) -> None:
+    async with gateway.client() as client:
+        await client.chat("hello")
+        session_id = (await client.call("sessions.list", {}))["sessions"][0]["sessionId"]
+        archive = gateway.sessions_dir().parent / ARCHIVE
+        archive.mkdir()
+        (gateway.sessions_dir() / f"{session_id}.jsonl").rename(
+            archive / f"m.{session_id}.jsonl.imported-1790000000000"
+        )
+        await gateway.gateway._look_at_state()
+        health = await client.call("health", {"probe": True})
+        assert not health["ok"] and ARCHIVE in health["problem"]

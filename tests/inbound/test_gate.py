@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openclaw.inbound.access import channel_settings
+from openclaw.inbound.access import GroupRules, channel_settings, group_rules
 from openclaw.inbound.gate import (
     MOST_CHARS,
     Gate,
@@ -148,7 +148,35 @@ def test_activation_of_the_session_wins_over_the_configuration(
     activation: Any, configured_: bool, expected: bool
 ) -> None:
     entry: Any = {"sessionId": "s", "updatedAt": 0, "groupActivation": activation} if activation else None
-    assert needs_mention(entry, configured_) is expected
+    rules = GroupRules(allowed=True, require_mention=configured_, mention_is_set=True)
+    assert needs_mention(entry, rules, "signal", ()) is expected
+
+
+@pytest.mark.parametrize(
+    ("channel", "groups", "patterned", "activation", "expected"),
+    [
+        ("signal", {}, False, None, False),
+        ("signal", {"*": {}}, False, None, False),
+        ("signal", {}, True, None, True),
+        ("signal", {"*": {"requireMention": True}}, False, None, True),
+        ("signal", {"*": {"requireMention": False}}, True, None, False),
+        ("signal", {}, False, "mention", True),
+        ("signal", {}, True, "always", False),
+        ("telegram", {}, False, None, True),
+        ("telegram", {"*": {"requireMention": False}}, False, None, False),
+    ],
+)
+def test_a_signal_group_is_answered_unless_something_asks_for_a_mention(
+    channel: str, groups: dict[str, Any], patterned: bool, activation: Any, expected: bool
+) -> None:
+    config = configured({**(GENERAL if patterned else {}), "channels": {channel: {"groups": groups}}})
+    inbound = group("lunch?", channel=channel)
+    entry: Any = {"sessionId": "s", "updatedAt": 0, "groupActivation": activation} if activation else None
+    patterns = mention_patterns(config, "main")
+    rules = group_rules(channel_settings(config, channel), inbound)
+    needed = needs_mention(entry, rules, channel, patterns)
+    assert needed is expected
+    assert gate(inbound, patterns, require_mention=needed).process is not expected
 
 
 UTC = EnvelopeOptions(zone="utc")

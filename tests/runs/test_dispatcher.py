@@ -195,6 +195,30 @@ async def test_steer_backlog_also_gives_the_message_a_turn_of_its_own(on: Stage)
     assert len(on.model.requests) == 3
 
 
+async def test_steer_backlog_steers_every_message_and_gives_each_a_turn(on: Stage) -> None:
+    hold, backlog = asyncio.Event(), QueueSettings(mode="steer-backlog", debounce_ms=0)
+    on.model.queue(Answer("looking", calls=[ToolCall(id="c1", name="read", arguments={"path": "a.txt"})], hold=hold))
+    await on.send("one", STEER)
+    await on.model.asked(1)
+    for name in ("two", "three", "four"):
+        assert (await on.send(name, backlog)).queued
+    hold.set()
+    assert await on.states("one", "two", "three", "four") == ["answered", *["superseded"] * 3]
+    assert await on.states("two:backlog", "three:backlog", "four:backlog") == ["answered"] * 3
+    assert on.model.prompts(3) == ["one", "two", "three", "four"]
+    assert on.model.prompts() == ["one", "two", "three", "four", "two", "three", "four"]
+
+
+async def test_steer_backlog_answers_once_what_the_run_did_not_take_in(on: Stage) -> None:
+    on.model.held()
+    await on.send("one", STEER)
+    await on.model.asked(1)
+    await on.send("two", QueueSettings(mode="steer-backlog", debounce_ms=0))
+    await on.runs.abort(KEY, "one")
+    assert await on.states("one", "two", "two:backlog") == ["superseded", "answered", "superseded"]
+    assert len(on.model.requests) == 2
+
+
 async def test_interrupting_stops_the_run_and_goes_next(on: Stage) -> None:
     on.model.held()
     await on.send("one")

@@ -723,18 +723,16 @@ def is_request(message: Message) -> bool:
 
 
 def parts_at_end(messages: Sequence[Message]) -> list[AssistantMessage]:
-    """The messages that make up the last answer. A request to go on at the very end is ignored."""
-    place = len(messages) - 1
-    if place >= 0 and is_request(messages[place]):
-        place -= 1
+    """The messages that make up the last answer. Failed attempts and a request to go on at the very end are ignored."""
+    said = (message for message in reversed(messages) if not is_failed(message))
+    message = next(said, None)
+    if message is not None and is_request(message):
+        message = next(said, None)
     parts: list[AssistantMessage] = []
-    while place >= 0 and isinstance(message := messages[place], AssistantMessage):
-        if parts and not (is_cut(message) and not message.tool_calls):
-            break
+    while isinstance(message, AssistantMessage) and (not parts or (is_cut(message) and not message.tool_calls)):
         parts.insert(0, message)
-        if place < 1 or not is_request(messages[place - 1]):
-            break
-        place -= 2
+        request = next(said, None)
+        message = next(said, None) if request is not None and is_request(request) else None
     return parts
 
 

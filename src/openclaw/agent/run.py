@@ -42,7 +42,7 @@ from openclaw.messages import AssistantMessage, ImageBlock, Message
 from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent
 from openclaw.models.cost import has_price
 from openclaw.models.errors import all_failed_text, error_text
-from openclaw.models.fallback import Candidates, ModelFailure, NextStep, failed_model, models_asked
+from openclaw.models.fallback import Candidates, NextStep, failed_model, models_asked
 from openclaw.outbound.usage_text import usage_footer
 from openclaw.outbound.visible import SpeechStream
 from openclaw.sessions.entry import SessionEntry
@@ -316,16 +316,15 @@ class AgentRun:
         show = self._recorder.show if prepared.with_reasoning else self._emit
         chosen, active = self._candidates.chosen, prepared.model.ref
         now = (chosen, active) if active != chosen else None
-        if now == self._told or prepared.source in UNSEEN_SOURCES or self._candidates.for_pictures:
+        # A person who chose another model meanwhile knows that it answers.
+        known = now == self._told or (now is None and self._told is not None and self._told[0] != chosen)
+        if known or prepared.source in UNSEEN_SOURCES or self._candidates.for_pictures:
             return show
 
         def tell_first(event: Event) -> None:
             if type(event) is TextDelta and self._told != now:
-                before, self._told = self._told, now
-                # A person who chose another model meanwhile knows that.
-                if now is not None or (before is not None and before[0] == chosen):
-                    failures = self._candidates.failures
-                    show(ModelSwitched(chosen, active, failures[0].kind if failures else ""))
+                self._told = now
+                show(ModelSwitched(chosen, active, self._candidates.reason()))
             show(event)
 
         return tell_first
@@ -354,7 +353,7 @@ class AgentRun:
             entry["abortedLastRun"] = result.outcome == "aborted" and result.error in STOPPED_BY_HAND
             entry["modelProvider"], entry["model"] = model.provider, model.id
             if self._told != told_of(entry):
-                remember_told(entry, self._told, result.failures)
+                remember_told(entry, self._told, self._candidates.reason())
             entry["contextTokens"] = model.context_window
             entry["systemPromptReport"] = report
             if footer := entry.get("responseUsage"):
@@ -376,10 +375,10 @@ def told_of(entry: SessionEntry) -> tuple[str, str] | None:
     return (chosen, active) if chosen and active else None
 
 
-def remember_told(entry: SessionEntry, told: tuple[str, str] | None, failures: Sequence[ModelFailure]) -> None:
+def remember_told(entry: SessionEntry, told: tuple[str, str] | None, reason: str) -> None:
     if told is None:
         for name in ("fallbackNoticeSelectedModel", "fallbackNoticeActiveModel", "fallbackNoticeReason"):
             entry.pop(name, None)
     else:
         entry["fallbackNoticeSelectedModel"], entry["fallbackNoticeActiveModel"] = told
-        entry["fallbackNoticeReason"] = failures[0].kind if failures else ""
+        entry["fallbackNoticeReason"] = reason

@@ -147,6 +147,18 @@ def schema(args: argparse.Namespace) -> int:
     return 0
 
 
+def docs(args: argparse.Namespace) -> int:
+    from openclaw.config.reference import all_keys, key_rows
+
+    wanted = [
+        key for key in all_keys() if not args.key or (_overlap(key.path, args.key) and len(key.path) >= len(args.key))
+    ]
+    if not wanted:
+        raise UserError(f"No key begins with {args.key}. `openclaw config docs` lists all of them.")
+    sys.stdout.write("\n".join(key_rows(wanted)) + "\n")
+    return 0
+
+
 def path(args: argparse.Namespace) -> int:
     sys.stdout.write(paths.config_path() + "\n")
     return 0
@@ -180,6 +192,12 @@ _ACTIONS = {
     ),
     "schema": Action(
         "Print the JSON Schema of the configuration", schema, example="openclaw config schema > schema.json"
+    ),
+    "docs": Action(
+        "Print the keys with their defaults and meaning, as a Markdown table",
+        docs,
+        (Flag("key KEY", "only the keys below this one, e.g. tools.exec", nargs="?"),),
+        example="openclaw config docs tools.exec",
     ),
     "path": Action("Print where the file is", path, example="openclaw config path"),
 }

@@ -85,6 +85,24 @@ def _sessions(state: Path) -> Iterator[Finding]:
     yield Finding("sessions", "ok", f"{count} sessions are listed")
 
 
+def _generation(state: Path) -> Iterator[Finding]:
+    from openclaw.storage.files.generation import check_generation, missing_stores
+    from openclaw.storage.files.newer_state import Unreadable
+    from openclaw.storage.files.session_store import sessions_folders
+
+    folders = sessions_folders(str(state), read_config(paths.config_path(), os.environ).config.session.store)
+    try:
+        check_generation(state, folders)
+    except Unreadable as problem:
+        fix = f"OPENCLAW_STATE_DIR={state}-imported openclaw sessions import --from {state}"
+        yield Finding("generation", "error", str(problem), fix)
+        return
+    lost = list(missing_stores(state, folders))
+    yield from (Finding("generation", "error", text, "put the store back from a backup") for text in lost)
+    if not lost:
+        yield Finding("generation", "ok", "the sessions are in a form that this version opens")
+
+
 def _ledger(state: Path) -> Iterator[Finding]:
     ledger = state / "ledger.db"
     if not ledger.is_file():
@@ -115,7 +133,7 @@ def _port(state: Path) -> Iterator[Finding]:
     yield Finding("port", "error", f"port {target.port} is taken by a program that is not this Gateway", fix)
 
 
-CHECKS: tuple[Check, ...] = (_configuration, _state_folder, _sessions, _ledger, _port)
+CHECKS: tuple[Check, ...] = (_configuration, _state_folder, _generation, _sessions, _ledger, _port)
 
 
 def doctor(args: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("pairing", "pairing", "Let people in who wrote on a channel"),
     ("approvals", "approvals", "Show and edit which commands may run without a question"),
     ("logs", "logs", "Show the Gateway's log"),
-    ("dashboard", "status", "Print the address of the Control UI"),
+    ("dashboard", "status", "Print the address and the token for a Control UI that you host"),
     ("completion", "completion", "Print a completion script for bash, zsh or fish"),
 )
 ALIASES = {"daemon": "gateway"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     import subprocess
+    from collections.abc import Generator
     from subprocess import CompletedProcess
 
 
@@ -141,6 +143,21 @@ def _lock_is_held() -> bool:
         return False
     except BlockingIOError:
         return True
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked_state() -> Generator[None]:
+    """Holds the lock of the state directory, so that no Gateway starts while a command writes there."""
+    import fcntl
+
+    descriptor = os.open(targets.lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError("The Gateway is starting, or another command works on its files; try again.") from None
     finally:
         os.close(descriptor)
 

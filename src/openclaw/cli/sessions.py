@@ -6,9 +6,23 @@ import os
 import sys
 import time
 
+from openclaw import paths
+from openclaw.cli import service
 from openclaw.cli.client import from_args
-from openclaw.cli.command import GATEWAY, Action, Flag, Group, UserError, query
-from openclaw.cli.terminal import paint, printable
+from openclaw.cli.command import (
+    CLIENT,
+    EXIT_FAILURE,
+    EXIT_USAGE,
+    GATEWAY,
+    Action,
+    Flag,
+    Group,
+    UserError,
+    answer,
+    query,
+)
+from openclaw.cli.target import resolve
+from openclaw.cli.terminal import note, paint, print_json, printable
 from openclaw.text import age, shortened
 
 TYPE_CHECKING = False
@@ -20,6 +34,8 @@ if TYPE_CHECKING:
 
 SLOW_MS = 120_000
 """The first search reads every transcript there is."""
+PROGRESS_S = 1.0
+"""How often a long import says how far it is, where it does not print every session."""
 SNIPPET_WIDTH = 300
 LARGEST_IMPORT = 12 << 20
 """The most that one request to the Gateway holds, with room for JSON's quoting."""
@@ -240,18 +256,106 @@ def _pages(args: argparse.Namespace) -> Iterator[str]:
             yield item if args.raw else json.dumps(item, ensure_ascii=False, separators=(",", ":"))
 
 
-def _imported(args: argparse.Namespace) -> dict[str, Any]:
+def import_(args: argparse.Namespace) -> int:
+    """Brings in one exported conversation, or with ``--from`` everything that another state folder holds."""
+    if args.from_ is not None:
+        if args.file or args.key:
+            raise UserError("--from FOLDER brings in whole sessions under their own keys; leave FILE and --key out")
+        return _import_folder(args)
+    if not args.file or not args.key:
+        hint = "openclaw sessions import FILE --key KEY, or openclaw sessions import --from FOLDER"
+        raise UserError(f"Name an export and the key of its new session, or a state folder: {hint}", EXIT_USAGE)
+    lines = _export_lines(args.file)
+    report = from_args(args).call("sessions.import", {"key": args.key, "lines": lines}, timeout_ms=SLOW_MS)
+    return answer(args, report, f"{len(lines)} lines imported as {report.get('key')}")
+
+
+def _export_lines(name: str) -> list[str]:
     try:
-        size = os.stat(args.file).st_size
+        size = os.stat(name).st_size
         if size > LARGEST_IMPORT:
-            raise UserError(f"{args.file} has {size} bytes; at most {LARGEST_IMPORT} can be imported")
-        with open(args.file, encoding="utf-8") as file:
-            args.lines = [line.rstrip("\n") for line in file]
+            raise UserError(f"{name} has {size} bytes; at most {LARGEST_IMPORT} can be imported")
+        with open(name, encoding="utf-8") as file:
+            return [line.rstrip("\n") for line in file]
     except OSError as error:
-        raise UserError(f"cannot read {args.file}: {error.strerror}") from None
+        raise UserError(f"cannot read {name}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{args.file} is not a text file in UTF-8") from None
-    return {"lines": args.lines}
+        raise UserError(f"{name} is not a text file in UTF-8") from None
+
+
+def _import_folder(args: argparse.Namespace) -> int:
+    """Prints one line for each session as it is done, and the totals at the end."""
+    folder = os.path.abspath(os.path.expanduser(args.from_))
+    by_gateway = args.url or service.running_pid() is not None or not resolve().local
+    source = _by_gateway(args, folder) if by_gateway else _by_itself(args, folder)
+    sessions: list[dict[str, Any]] = []
+    totals = {"imported": 0, "present": 0, "conflict": 0, "failed": 0, "events": 0}
+    told = time.monotonic()
+    for session in source:
+        sessions.append(session)
+        totals[session["outcome"]] += 1
+        totals["events"] += session["events"]
+        if args.json and time.monotonic() - told > PROGRESS_S:
+            told = time.monotonic()
+            note(f"{len(sessions)} sessions, {totals['events']} events")
+        elif not args.json:
+            what = f"{session['outcome']:<9} {session['key']}  {session['events']} events  {session['sha256'][:12]}"
+            sys.stdout.write(printable(f"{what}  {session['detail']}".rstrip()) + "\n")
+            sys.stdout.flush()
+    ok = not totals["failed"]
+    if args.json:
+        print_json({"ok": ok, "from": folder, "dryRun": args.dry_run, "totals": totals, "sessions": sessions})
+    else:
+        counts = ", ".join(f"{totals[name]} {name}" for name in ("imported", "present", "conflict", "failed"))
+        would = "Nothing was imported. It would be: " if args.dry_run else ""
+        sys.stdout.write(f"{would}{len(sessions)} sessions ({counts}), {totals['events']} events.\n")
+    return 0 if ok else EXIT_FAILURE
+
+
+def _by_gateway(args: argparse.Namespace, folder: str) -> Iterator[dict[str, Any]]:
+    gateway, params = from_args(args), {"from": folder, "dryRun": args.dry_run, "seen": 0}
+    done = False
+    while not done:
+        page = gateway.call("sessions.importFolder", params, timeout_ms=SLOW_MS)
+        yield from page["sessions"]
+        done, params["seen"] = page["done"], page["seen"]
+
+
+def _by_itself(args: argparse.Namespace, folder: str) -> Iterator[dict[str, Any]]:
+    """No Gateway runs: the store is opened here, and no Gateway can start meanwhile."""
+    import asyncio
+    from pathlib import Path
+
+    import msgspec
+
+    from openclaw.clock import SystemClock
+    from openclaw.config.agents import agent_ids
+    from openclaw.config.load import read_config
+    from openclaw.storage.files.import_sessions import import_sessions
+    from openclaw.storage.files.newer_state import Unreadable
+    from openclaw.storage.files.session_store import FileSessionStore
+
+    state, config = paths.make_private_dir(paths.state_dir()), read_config(paths.config_path(), os.environ).config
+
+    async def opened() -> FileSessionStore:
+        return await FileSessionStore.open(
+            state, clock=SystemClock(), store_template=config.session.store, agent_ids=agent_ids(config)
+        )
+
+    with service.locked_state(), asyncio.Runner() as runner:
+        store = runner.run(opened())
+        source = import_sessions(Path(folder), Path(state), store, dry_run=args.dry_run)
+
+        async def following() -> Any:
+            return msgspec.to_builtins(await anext(source, None))
+
+        try:
+            while (session := runner.run(following())) is not None:
+                yield session
+        except Unreadable as problem:
+            raise UserError(f"Not imported: {problem}") from None
+        finally:
+            runner.run(store.close())
 
 
 def _show_archive(answer: dict[str, Any], args: argparse.Namespace) -> Iterator[str]:
@@ -324,17 +428,17 @@ _ACTIONS = {
         ),
         example="openclaw sessions export main --output main.jsonl",
     ),
-    "import": query(
-        "Bring an exported conversation in as a new session",
-        "sessions.import",
+    "import": Action(
+        "Bring in an exported conversation, or the sessions of another state folder",
+        import_,
         (
-            Flag("file FILE", "an export in either format"),
-            Flag("--key KEY", "a session that does not exist yet", param="key", required=True),
+            Flag("file FILE", "an export in either format", nargs="?"),
+            Flag("--key KEY", "for FILE: a session that does not exist yet"),
+            Flag("--from FOLDER", "a state folder, also of OpenClaw 2026.8 and newer; it is only read", dest="from_"),
+            Flag("--dry-run", "with --from: only say what would be brought in"),
+            *CLIENT,
         ),
-        params=_imported,
-        show=lambda answer, args: [f"{len(args.lines)} lines imported as {answer.get('key')}"],
-        timeout_ms=SLOW_MS,
-        example="openclaw sessions import main.jsonl --key old-main",
+        example="openclaw sessions import --from ~/.openclaw --dry-run",
     ),
     "archive": query(
         "Compress old transcripts now; they open as before",

@@ -1,4 +1,4 @@
-"""``openclaw status``, ``health`` and ``dashboard``: how the Gateway is, and where its Control UI is."""
+"""``openclaw status``, ``health`` and ``dashboard``: how the Gateway is, and where web clients reach it."""
 
 from __future__ import annotations
 
@@ -65,17 +65,12 @@ def dashboard(args: argparse.Namespace) -> int:
     # The secret travels as a fragment, which browsers never send over the network.
     with_token = f"{clean}#token={target.secret}" if target.secret else clean
     if args.json:
-        print_json({"url": clean, "urlWithToken": with_token})
+        print_json({"url": clean, "urlWithToken": with_token, "wsUrl": target.url, "served": False})
         return 0
-    sys.stdout.write(f"Control UI: {clean}\nWith token: {with_token}\n")
+    sys.stdout.write(f"Address: {clean}\nWith token: {with_token}\nWebSocket: {target.url}\n")
+    note("The Gateway serves no web page itself; a Control UI that you host connects to this address.")
     if os.environ.get("SSH_CONNECTION") and target.local:
-        note(
-            f"From your own machine: ssh -N -L {target.port}:127.0.0.1:{target.port} USER@HOST, then open the address."
-        )
-    elif not args.no_open and sys.stdout.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        import webbrowser
-
-        webbrowser.open(with_token)
+        note(f"From your own machine: ssh -N -L {target.port}:127.0.0.1:{target.port} USER@HOST, then use the address.")
     return 0
 
 
@@ -171,7 +166,6 @@ def _page(client: Client, status: dict[str, Any], health: dict[str, Any], latenc
     ]
     facts = [
         ("Gateway", f"{client.target.url} (reachable in {latency} ms{process})"),
-        ("Dashboard", f"{client.target.http_url}/"),
         ("Model", f"{defaults.get('model') or 'none'} (window {defaults.get('contextTokens') or 'unknown'} tokens)"),
         ("Agents", ", ".join(f"{agent['id']} ({agent['sessionsCount']})" for agent in agents["agents"]) or "none"),
         ("Heartbeat", ", ".join(heartbeat) or "off"),
@@ -190,7 +184,7 @@ def _page(client: Client, status: dict[str, Any], health: dict[str, Any], latenc
     lines += [f"  {line}" for line in table((sessions.get("recent") or [])[:10]).splitlines()]
     lines += [
         "",
-        "Next: `openclaw chat` to talk, `openclaw logs -f` to watch, `openclaw dashboard` for the Control UI.",
+        "Next: `openclaw chat` to talk, `openclaw logs -f` to watch, `openclaw doctor` to check the files.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -219,9 +213,9 @@ COMMANDS = {
     ),
     "health": health_query("openclaw health --json"),
     "dashboard": Action(
-        "Print the address of the Control UI (and open it)",
+        "Print the address and the token for a Control UI that you host",
         dashboard,
-        (Flag("--no-open", "only print the address, open no browser"), JSON),
+        (Flag("--no-open", "only print the address (always done)"), JSON),
         example="openclaw dashboard --no-open",
     ),
 }

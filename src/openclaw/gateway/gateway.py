@@ -18,6 +18,7 @@ from openclaw.gateway.server.handshake import TICK_INTERVAL_MS
 from openclaw.paths import sessions_dir
 from openclaw.sessions.keys import SessionRef, canonical_key, shown_key
 from openclaw.storage.base import Compressed
+from openclaw.storage.files.generation import StateWatch
 from openclaw.storage.repairs import Repairs
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.channel_services import ChannelServices
     from openclaw.gateway.event_loop import LoopFairness, LoopLag
     from openclaw.gateway.health import DiskCheck, Health
+    from openclaw.gateway.methods.transcripts import FolderImport
     from openclaw.gateway.metrics import Metrics
     from openclaw.gateway.restart import Restart
     from openclaw.gateway.server.events import Broadcaster, Client
@@ -51,6 +53,8 @@ FIRST_CLEANUP_S = 3.0
 DAY_MS = 86_400_000
 LEDGER_DAYS = 90
 """The ledger keeps a message for this many days after its end."""
+STATE_INTERVAL_S = 30
+"""How often the state folder is looked at for what others did to it."""
 PRESENCE_DELAY_S = 0.05
 """Presence changes are collected for this long, so that many connections at once cause one event."""
 
@@ -91,6 +95,8 @@ class Gateway:
     """What the Gateway itself says in chats."""
     pipeline: Pipeline = field(init=False)
     """The one way in for messages."""
+    folder_import: FolderImport | None = None
+    """The import of another state folder that was begun last."""
     repairs: Repairs = field(default_factory=Repairs)
     """What the stores found damaged. ``tell_repairs`` tells the owner."""
     given_secret: SharedSecret | None = None
@@ -110,6 +116,8 @@ class Gateway:
         self._services: list[asyncio.Task[None]] = []
         self._presence_told: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] = lambda: None
+        sessions = self.runtime.sessions
+        self.state_watch = StateWatch(self.runtime.state_dir, lambda agent: Path(sessions.path(agent)).parent)
 
     # What the configuration says about sessions
 
@@ -206,6 +214,7 @@ class Gateway:
         await self.devices.load()
         self._unsubscribe = self.runtime.config.subscribe(self._restart_if_needed)
         await self._deliver_restart_note()
+        await self._look_at_state()
         await self.health.refresh()
         self._services = [
             asyncio.create_task(self.runtime.config.watch(), name="config watch"),
@@ -215,6 +224,7 @@ class Gateway:
             self._every(ARCHIVE_INTERVAL_S, self.compress_old, name="old transcripts", first=FIRST_CLEANUP_S),
             self._every(PRUNE_INTERVAL_S, self._prune_ledger, name="old messages", first=FIRST_CLEANUP_S),
             self._every(SEARCH_INTERVAL_S, self._update_search, name="search index"),
+            self._every(STATE_INTERVAL_S, self._look_at_state, name="state folder"),
         ]
         self.ready = True
 
@@ -248,6 +258,10 @@ class Gateway:
 
     async def _tick(self) -> None:
         self.broadcaster.publish("tick", {"ts": self.runtime.clock.now_ms()}, drop_if_slow=True)
+
+    async def _look_at_state(self) -> None:
+        for problem in await asyncio.to_thread(self.state_watch.look):
+            self.repairs.note(problem)
 
     async def _update_search(self) -> None:
         await asyncio.to_thread(self.search.update, self.transcript_folders())

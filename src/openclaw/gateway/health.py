@@ -102,8 +102,10 @@ async def build_health(gateway: Gateway) -> dict[str, Any]:
         agent["sessions"] = await session_summary(gateway, agent_id, now)
         agents.append(agent)
     sessions = next(agent["sessions"] for agent in agents if agent["isDefault"])
+    problems = gateway.state_watch.problems
     return {
-        "ok": True,
+        "ok": not problems,
+        **({"problem": "; ".join(problems)} if problems else {}),
         "ts": now,
         "durationMs": int((gateway.runtime.clock.monotonic() - began) * 1000),
         "channels": {name: summary_of(accounts) for name, accounts in channels.items()},

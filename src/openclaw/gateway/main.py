@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from openclaw.clock import Clock, SystemClock
+from openclaw.config.load import read_config
 from openclaw.config.schema import Config
 from openclaw.config.store import ConfigInvalid, ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
@@ -31,6 +32,9 @@ from openclaw.gateway.methods.exec_approvals import tell_lost
 from openclaw.gateway.server.server import LOOPBACK, Server, StartRefused, bind_host, serve
 from openclaw.paths import config_path, make_private_dir, state_dir
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
+from openclaw.storage.files.generation import check_generation
+from openclaw.storage.files.newer_state import Unreadable
+from openclaw.storage.files.session_store import sessions_folders
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -96,6 +100,7 @@ def _disk_refuses(error: OSError) -> int:
 async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
     """Runs the Gateway once. Returns True when it is to start again."""
     clock = SystemClock()
+    await asyncio.to_thread(_check_state, state)
     config = ConfigStore(config_path(), clock, os.environ)
     try:
         await asyncio.to_thread(config.load_or_create)
@@ -126,6 +131,15 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
             return await _until_told(gateway)
     finally:
         logs.stop()
+
+
+def _check_state(state: str) -> None:
+    """Refuses a folder whose sessions this version cannot open, before anything is written to it."""
+    template = read_config(config_path(), os.environ).config.session.store
+    try:
+        check_generation(Path(state), sessions_folders(state, template))
+    except Unreadable as problem:
+        raise CannotStart(str(problem)) from None
 
 
 @asynccontextmanager

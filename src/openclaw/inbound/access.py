@@ -50,6 +50,8 @@ Access: TypeAlias = Allow | Drop | Pair
 class GroupRules(msgspec.Struct, frozen=True, kw_only=True):
     allowed: bool
     require_mention: bool
+    mention_is_set: bool = False
+    """Whether the configuration sets ``require_mention`` for this group. Otherwise it is the default."""
 
 
 class SenderRights(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,7 @@ def group_rules(settings: ChannelSettings, inbound: Inbound) -> GroupRules:
     return GroupRules(
         allowed=not settings.groups or own is not None or rest is not None,
         require_mention=next((wish for wish in wishes if wish is not None), True),
+        mention_is_set=any(wish is not None for wish in wishes),
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from openclaw.config.agents import agent_config
 from openclaw.config.schema import Config
-from openclaw.inbound.access import ChannelSettings
+from openclaw.inbound.access import ChannelSettings, GroupRules
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.prompt_text import HistoryEntry, media_marks, sender_label
 from openclaw.sessions.entry import SessionEntry
@@ -21,6 +21,9 @@ log = logging.getLogger("openclaw.inbound.gate")
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f]")
 _NATIVE_ONLY = frozenset({"whatsapp"})
 """On these channels a message that mentions people natively is meant for those people only."""
+_OPEN_UNLESS_SET = frozenset({"signal"})
+"""On these channels people cannot easily mention the agent. A group is answered unless a pattern or a setting says
+otherwise."""
 _SEARCHED = 20_000
 """The number of characters that are searched, because a configured pattern may be slow."""
 
@@ -55,15 +58,19 @@ def was_mentioned(inbound: Inbound, patterns: tuple[re.Pattern[str], ...]) -> bo
     return is_mentioned(inbound.text, patterns)
 
 
-def needs_mention(entry: SessionEntry | None, configured: bool) -> bool:
+def needs_mention(
+    entry: SessionEntry | None, rules: GroupRules, channel: str, patterns: tuple[re.Pattern[str], ...]
+) -> bool:
     """Whether a mention is needed. The session's ``/activation`` overrides the configuration."""
     match (entry or {}).get("groupActivation"):
         case "always":
             return False
         case "mention":
             return True
+        case _ if not rules.mention_is_set and not patterns and channel.lower() in _OPEN_UNLESS_SET:
+            return False
         case _:
-            return configured
+            return rules.require_mention
 
 
 def gate(

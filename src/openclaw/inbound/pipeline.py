@@ -183,11 +183,13 @@ class Pipeline:
         addressed = gate(
             inbound,
             patterns,
-            require_mention=needs_mention(entry, group_rules(settings, inbound).require_mention),
+            require_mention=needs_mention(entry, group_rules(settings, inbound), inbound.channel, patterns),
             authorised_command=rights.authorised and is_control_message(inbound.text, listening),
         )
         if not addressed.process:
             self._history.record(history_key(inbound), history_entry(inbound), history_limit(config, settings))
+            place = f"{inbound.peer.kind} {inbound.peer.id}"
+            log.info("%s message of %s in %s not answered: no mention", inbound.channel, inbound.sender.id, place)
             return None
         facts = Facts(
             session=SessionRef(resolved.agent_id, resolved.session_key),
@@ -445,7 +447,7 @@ class Pipeline:
             prompt = self._prompt(message, outcome, entry)
             return msgspec.structs.replace(body, prompt=prompt, internal=outcome.greeting, **found)
         inbound = await within_reach(self._runtime, message.inbound, message.facts.session.agent_id)
-        mention = group_rules(message.settings, inbound).require_mention
+        rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
         return msgspec.structs.replace(
             body,
             prompt=self._channel_prompt(inbound, outcome, entry, rotation, pending),
@@ -457,7 +459,9 @@ class Pipeline:
             ],
             message_ids=list(inbound.message_ids or ((inbound.message_id,) if inbound.message_id else ())),
             mentioned=message.facts.mentioned,
-            extra_system_prompt=group_intro(inbound, always_on=not needs_mention(entry, mention)),
+            extra_system_prompt=group_intro(
+                inbound, always_on=not needs_mention(entry, rules, inbound.channel, patterns)
+            ),
             **found,
         )
 

@@ -171,6 +171,10 @@ class Candidates:
         """Whether the message goes to another model because the chosen one sees no pictures."""
         return self._pictures
 
+    def reason(self) -> str:
+        """The kind of failure because of which the chosen model does not answer. Empty: it does."""
+        return next((failure.kind for failure in reversed(self.failures) if failure.model == self.chosen), "")
+
     async def begin(self) -> Model:
         """The first model that does not rest. If all rest, it is the first."""
         if self._pictures:

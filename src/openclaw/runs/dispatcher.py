@@ -339,7 +339,11 @@ class Dispatcher:
             result = await (run.execute() if choice == "run" else run.give_up(reason_text(refusal), outcome))
         finally:
             for left in reversed(record.inbox.close()):
-                # This run did not take the message in. It is the next to run, before messages that came later.
+                # This run did not take the message in. It is the next to run, before messages that came later, and
+                # that is the turn which a backlog would have given it.
+                later = self._index.get(left.run_id + BACKLOG)
+                if later is not None and lane.withdraw(later):
+                    self._took_in(left, later.run_id)
                 lane.add(left, left.queue, first=True)
         gave_up = choice != "run" and result.outcome != "ok"
         await self._finish(record, result, run.transcript, refused if gave_up else None)

@@ -99,8 +99,8 @@ def is_subagent(key: str | None) -> bool:
 
 def is_cron_run_alias(key: str) -> bool:
     """Whether the key is ``cron:<jobId>:run:<sessionId>``. Each run of a job writes one; listings hide them."""
-    rest = rest_of(key)
-    return rest.startswith("cron:") and ":run:" in rest
+    # A list asks this of every session, and hardly any key has the mark.
+    return ":run:" in key and (rest := rest_of(key)).startswith("cron:") and ":run:" in rest
 
 
 def main_session_key(agent_id: str, *, main_key: str = DEFAULT_MAIN_KEY, scope: str = "per-sender") -> str:

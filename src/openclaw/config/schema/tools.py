@@ -37,11 +37,11 @@ class ApplyPatch(Record):
 
 class ExecConfig(Record):
     host: Literal["sandbox", "gateway", "node"] = "sandbox"
-    """Where commands run."""
+    """Where commands run. "sandbox" is this machine itself, as the Gateway's user: there are no containers yet."""
     security: Literal["deny", "allowlist", "full"] | None = None
-    """What may run; unset means allowlist on host "gateway", and no limit without a sandbox."""
+    """What may run; unset means everything on host "sandbox", and the allowlist on host "gateway"."""
     ask: Literal["off", "on-miss", "always"] = "on-miss"
-    """When a person is asked first."""
+    """When a person is asked first: on-miss for what is not on the allowlist, where security is allowlist."""
     node: str | None = None
     """Node for host "node"."""
     path_prepend: list[str] = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
@@ -38,8 +39,14 @@ from openclaw.storage.base import AbortReason, SessionRow, Transcript
 methods = MethodTable()
 
 
+PAGE = 100
+"""The rows of a page when its client names no limit."""
+
+
 class SessionsList(Params):
     limit: Positive | None = None
+    offset: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Asks for a page: rows from this number on, and how many there are in all. Without it the list is complete."""
     active_minutes: Positive | None = None
     include_global: bool | None = None
     include_unknown: bool | None = None
@@ -55,37 +62,46 @@ class SessionsList(Params):
 async def list_sessions(call: MethodCall) -> Any:
     params: SessionsList = call.params
     gateway = call.gateway
-    rows = [row async for row in _selected(call, params)]
+    agent = normalize_agent_id(params.agent_id) if params.agent_id else None
+    found = _matching(call, params, await gateway.runtime.sessions.rows(agent))
+    page: dict[str, Any] = {}
+    if params.offset is None:
+        rows = list(islice(found, params.limit))
+    else:
+        everything, end = list(found), params.offset + (params.limit or PAGE)
+        rows = everything[params.offset : end]
+        more = end < len(everything)
+        page = {"totalCount": len(everything), "limitApplied": params.limit or PAGE, "offset": params.offset}
+        page |= {"hasMore": more, "nextOffset": end if more else None}
     defaults = session_rows.model_defaults(gateway)
     views = [session_rows.row_view(row, defaults) for row in rows]
     if params.include_derived_titles or params.include_last_message:
         for row, view in zip(rows, views, strict=True):
             await _look_inside(call, params, row, view)
     # The default agent's store comes first.
-    agents = [normalize_agent_id(params.agent_id)] if params.agent_id else gateway.agent_ids()
-    paths = list(dict.fromkeys(gateway.runtime.sessions.path(agent) for agent in agents))
+    agents = [agent] if agent else gateway.agent_ids()
+    paths = list(dict.fromkeys(gateway.runtime.sessions.path(name) for name in agents))
     return {
         "ts": gateway.runtime.clock.now_ms(),
         "path": paths[0] if len(paths) == 1 else "(multiple)",
         "paths": paths,
         "count": len(views),
+        **page,
         "defaults": defaults,
         "sessions": views,
     }
 
 
-async def _selected(call: MethodCall, params: SessionsList) -> AsyncIterator[SessionRow]:
-    """The matching rows, newest first. The search stops as soon as there are enough."""
-    agent_id = normalize_agent_id(params.agent_id) if params.agent_id else None
+def _matching(call: MethodCall, params: SessionsList, rows: Sequence[SessionRow]) -> Iterator[SessionRow]:
+    """The matching rows, newest first. They are looked at one by one, so that a short list costs little."""
     needle = (params.search or "").strip().lower()
     since = call.gateway.runtime.clock.now_ms() - params.active_minutes * 60_000 if params.active_minutes else None
-    found = 0
-    rows = session_rows.matching(
-        await call.gateway.runtime.sessions.rows(agent_id),
+    shown = session_rows.matching(
+        rows,
         include_global=bool(params.include_global) or call.gateway.runtime.config.current.session.scope == "global",
         include_unknown=bool(params.include_unknown),
     )
-    for row in rows:
+    for row in shown:
         if since is not None and row.entry.get("updatedAt", 0) < since:
             break
         if params.spawned_by and row.entry.get("spawnedBy") != params.spawned_by:
@@ -95,9 +111,6 @@ async def _selected(call: MethodCall, params: SessionsList) -> AsyncIterator[Ses
         if needle and needle not in session_rows.search_text(row):
             continue
         yield row
-        found += 1
-        if params.limit is not None and found >= params.limit:
-            break
 
 
 async def _look_inside(call: MethodCall, params: SessionsList, row: SessionRow, view: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""``sessions.search``, ``export``, ``import`` and ``archive``: work on whole transcripts."""
+"""``sessions.search``, ``export``, ``import``, ``importFolder`` and ``archive``: work on whole transcripts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,17 @@ from openclaw.sessions.reset import home_of, previous_sessions
 from openclaw.sessions.search import MOST_RESULTS
 from openclaw.storage.base import TranscriptRef
 from openclaw.storage.files.disk import atomic_replace
+from openclaw.storage.files.import_sessions import ImportedSession, import_sessions
+from openclaw.storage.files.newer_state import Unreadable
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 methods = MethodTable()
+IMPORT_NEWS_S = 1.0
+"""How long a client waits for news of an import."""
+IMPORT_PAGE = 500
+"""The most sessions that one answer tells about."""
 
 
 class SessionsSearch(Params):
@@ -164,6 +170,55 @@ async def _bring_in(gateway: Gateway, target: SessionRef, lines: list[str]) -> s
     made = SessionEntry(sessionId=session_id, updatedAt=now)
     await gateway.runtime.sessions.update(target.agent_id, target.key, lambda _: made)
     return session_id
+
+
+class SessionsImportFolder(Params):
+    from_: NonEmpty = msgspec.field(name="from")
+    """Another state folder on the Gateway's machine. It is only read."""
+    dry_run: bool = False
+    seen: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many sessions earlier answers have told about. 0 begins."""
+
+
+class FolderImport:
+    """An import of a state folder that goes on while its client asks how far it is."""
+
+    def __init__(self, gateway: Gateway, params: SessionsImportFolder) -> None:
+        self.done: list[ImportedSession] = []
+        self.wanted = params.from_, params.dry_run
+        self._source = import_sessions(
+            Path(params.from_).expanduser(),
+            gateway.runtime.state_dir,
+            gateway.runtime.sessions,
+            dry_run=params.dry_run,
+        )
+        self.task = gateway.spawn(self._run())
+
+    async def _run(self) -> None:
+        async for session in self._source:
+            self.done.append(session)
+
+
+@methods.add("sessions.importFolder", SessionsImportFolder, access="admin")
+async def import_folder(call: MethodCall) -> Any:
+    """Begins an import, or tells what it has done since the last call. One runs at a time."""
+    params: SessionsImportFolder = call.params
+    gateway = call.gateway
+    running = gateway.folder_import
+    if running is None or (running.task.done() and not params.seen):
+        running = gateway.folder_import = FolderImport(gateway, params)
+    elif running.wanted != (params.from_, params.dry_run):
+        raise MethodError(f"another folder is being imported: {running.wanted[0]}", code="UNAVAILABLE")
+    await asyncio.wait([running.task], timeout=IMPORT_NEWS_S)
+    finished = running.task.done()
+    if finished and isinstance(problem := running.task.exception(), Unreadable):
+        gateway.folder_import = None
+        raise MethodError(str(problem))
+    if finished:
+        running.task.result()
+    news = running.done[params.seen : params.seen + IMPORT_PAGE]
+    seen = params.seen + len(news)
+    return {"sessions": msgspec.to_builtins(news), "seen": seen, "done": finished and seen == len(running.done)}
 
 
 class SessionsArchive(Params):

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -107,6 +107,11 @@ def store_path(state_dir: str, agent_id: str, template: str | None = None) -> Pa
     if template and template.strip():
         return Path(template.strip().replace("{agentId}", agent)).expanduser().absolute()
     return Path(sessions_dir(state_dir, agent)) / "sessions.json"
+
+
+def sessions_folders(state_dir: str, template: str | None) -> Callable[[str], Path]:
+    """Returns a function from an agent to the folder of its ``sessions.json`` and its transcripts."""
+    return lambda agent: store_path(state_dir, agent, template).parent
 
 
 class FileSessionStore:

@@ -462,6 +462,8 @@ class StoreFile:
             aside = set_aside(self.path, self._clock)
             log.warning("%s was edited into something that is not a JSON object; kept as %s", self.path, aside.name)
             self._unsettled = None
+        elif self._seen is not None:
+            log.error("%s was moved away or deleted while the Gateway runs; it is written again from memory", self.path)
         self._seen, self._rewrite = None, True
         return True
 

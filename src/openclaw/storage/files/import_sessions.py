@@ -1,0 +1,312 @@
+"""Brings the sessions of another state folder into this one. The other folder is only read.
+
+Every line of a transcript is written as it was found. One line of ours follows them: it says where they come from, and
+continues the branch that was active there. An import can be repeated: what is here already is left as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncIterator, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast
+
+import msgspec
+
+from openclaw import json_text
+from openclaw.clock import iso_utc
+from openclaw.paths import make_private_dir
+from openclaw.sessions.entry import SessionEntry, normalize_entry
+from openclaw.sessions.keys import safe_file_name
+from openclaw.sessions.reset import PreviousSession, previous_sessions
+from openclaw.storage.base import SessionStore
+from openclaw.storage.files.compressed import SUFFIX, unpacked_blocks
+from openclaw.storage.files.disk import put_in_place, write_beside
+from openclaw.storage.files.migrate import legacy_store_key
+from openclaw.storage.files.newer_state import FoundSession, Unreadable, file_sessions, open_databases
+
+Outcome: TypeAlias = Literal["imported", "present", "conflict", "failed"]
+MARK = "openclaw.import"
+_KEPT = SessionEntry.__annotations__.keys() - {"sessionId", "sessionFile", "previousSessions", "systemPromptReport"}
+"""The fields of an entry that are taken over."""
+_RESET_SUMMARY = (
+    "The conversation began anew here. What was said before is kept in the transcript and is no part of it."
+)
+
+
+class ImportedSession(msgspec.Struct, kw_only=True, rename="camel"):
+    agent_id: str
+    key: str
+    session_id: str
+    place: str
+    """Where it was found, relative to the other folder."""
+    outcome: Outcome
+    events: int = 0
+    sha256: str = ""
+    """The hash of its lines as they stand there, each with its line end."""
+    detail: str = ""
+    """What a person must know: why it failed, or what it was in conflict with."""
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    imported: int = 0
+    present: int = 0
+    conflict: int = 0
+    failed: int = 0
+    events: int = 0
+
+    def add(self, session: ImportedSession) -> None:
+        setattr(self, session.outcome, getattr(self, session.outcome) + 1)
+        if session.outcome == "imported":
+            self.events += session.events
+
+
+async def import_sessions(
+    folder: Path, own_state: Path, sessions: SessionStore, *, dry_run: bool = False
+) -> AsyncIterator[ImportedSession]:
+    """Imports session by session. With ``dry_run`` it only says what it would do. Raises ``Unreadable``."""
+    source = await asyncio.to_thread(folder.resolve)
+    if source == own_state.resolve():
+        raise Unreadable(
+            f"{folder} is the state folder in use; import into another one: "
+            f"OPENCLAW_STATE_DIR={own_state}-imported openclaw sessions import --from {folder}"
+        )
+    if not (source / "agents").is_dir():
+        raise Unreadable(f"{folder} is no state folder of OpenClaw: it has no folder `agents`")
+    with contextlib.ExitStack() as stack:
+        databases = await asyncio.to_thread(stack.enter_context, open_databases(source))
+        found = await asyncio.to_thread(lambda: [session for base in databases for session in base.sessions()])
+        known = {(session.agent_id, session.session_id) for session in found}
+        files = await asyncio.to_thread(list, file_sessions(source))
+        found += [session for session in files if (session.agent_id, session.session_id) not in known]
+        version = databases[0].name if databases else "OpenClaw"
+        found.sort(key=_order)
+        for (agent, key), group in groupby(found, key=_conversation):
+            async for session in _import_conversation(agent, key, list(group), sessions, version, dry_run):
+                yield session
+
+
+def _order(found: FoundSession) -> tuple[str, str, bool, int, str]:
+    """By conversation, the current session first, then the newest."""
+    agent, key = _conversation(found)
+    return agent, key, not found.current, -found.updated_at, found.session_id
+
+
+def _conversation(found: FoundSession) -> tuple[str, str]:
+    if found.key is None:
+        return found.agent_id, f"agent:{found.agent_id}:imported:{found.session_id.lower()}"
+    return found.agent_id, legacy_store_key(found.agent_id, found.key)
+
+
+async def _import_conversation(
+    agent: str, key: str, found: list[FoundSession], sessions: SessionStore, version: str, dry_run: bool
+) -> AsyncIterator[ImportedSession]:
+    """Writes the transcripts and then the entry, so that an entry never lacks its transcript."""
+    folder = Path(sessions.path(agent)).parent
+    brought: list[FoundSession] = []
+    ours = await sessions.get(agent, key)
+    listed = {ours["sessionId"], *(one.session_id for one in previous_sessions(ours))} if ours is not None else set()
+    for one in found:
+        report = await asyncio.to_thread(_bring_transcript, one, key, folder, version, dry_run)
+        if report.outcome in ("imported", "present"):
+            brought.append(one)
+            report.outcome = "present" if one.session_id in listed else "imported"
+            if one.current and ours is not None and ours["sessionId"] != one.session_id:
+                report.outcome = "present" if one.session_id in listed else "conflict"
+                report.detail = (
+                    f"{key} has another session here, which stays; this one is an earlier one of it: "
+                    f"openclaw sessions resume {key} --session {one.session_id}"
+                )
+        yield report
+    if brought and not dry_run:
+        await sessions.update(agent, key, lambda entry: _with_imported(entry, brought))
+
+
+def _with_imported(entry: SessionEntry | None, found: list[FoundSession]) -> SessionEntry:
+    """The entry with the sessions that were found. A session that is current here stays current."""
+    fields: dict[str, Any] = dict(entry or {})
+    if entry is None:
+        first = found[0]
+        taken = {name: value for name, value in first.entry.items() if name in _KEPT}
+        fields = normalize_entry({**taken, "sessionId": first.session_id, "updatedAt": first.updated_at})
+    earlier = previous_sessions(fields)
+    known = {fields["sessionId"], *(previous.session_id for previous in earlier)}
+    added = [
+        PreviousSession(session_id=one.session_id, ended_at=one.updated_at, reason="import")
+        for one in found
+        if one.session_id not in known
+    ]
+    if added:
+        newest_first = sorted([*earlier, *added], key=lambda one: -one.ended_at)
+        fields["previousSessions"] = msgspec.to_builtins(newest_first)
+    return cast("SessionEntry", fields)
+
+
+# Transcripts
+
+
+def _bring_transcript(found: FoundSession, key: str, folder: Path, version: str, dry_run: bool) -> ImportedSession:
+    report = ImportedSession(
+        agent_id=found.agent_id, key=key, session_id=found.session_id, place=found.place, outcome="imported"
+    )
+    path = folder / f"{safe_file_name(found.session_id)}.jsonl"
+    try:
+        written, size, copy = hashlib.sha256(), 0, TranscriptCopy(found, version)
+        for line in copy.lines():
+            written.update(line)
+            size += len(line)
+        report.events, report.sha256 = copy.events, copy.sha256.hexdigest()
+        if (present := _beginning(path, size)) is not None:
+            if present != written.digest():
+                report.outcome = "conflict"
+                report.detail = f"{path} holds something else, or the session went on there after an earlier import"
+            else:
+                report.outcome = "present"
+        elif copy.events and not dry_run:
+            _write(path, TranscriptCopy(found, version).lines(), written.digest(), found.updated_at)
+    except (Unreadable, OSError) as problem:
+        report.outcome, report.detail = "failed", str(problem)
+    return report
+
+
+def _beginning(path: Path, size: int) -> bytes | None:
+    """The hash of the first bytes of a transcript, which may have grown since; None when there is none."""
+    digest = hashlib.sha256()
+    for block in _blocks(path):
+        digest.update(block[:size])
+        size -= len(block[:size])
+        if not size:
+            break
+    else:
+        if not path.exists() and not Path(f"{path}{SUFFIX}").exists():
+            return None
+    return digest.digest()
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    if path.exists():
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                yield block
+    elif (packed := Path(f"{path}{SUFFIX}")).exists():
+        yield from unpacked_blocks(packed)
+
+
+def _write(path: Path, lines: Iterator[bytes], wanted: bytes, updated_at: int) -> None:
+    make_private_dir(str(path.parent))
+    prepared = write_beside(path, lines)
+    try:
+        with prepared.open("rb") as file:
+            if hashlib.file_digest(file, hashlib.sha256).digest() != wanted:
+                raise Unreadable(
+                    f"the copy of {path.name} differs from what was read; the other folder is being written to"
+                )
+        if updated_at:
+            os.utime(prepared, ns=(updated_at * 1_000_000, updated_at * 1_000_000))
+        put_in_place(prepared, path)
+    finally:
+        prepared.unlink(missing_ok=True)
+
+
+class TranscriptCopy:
+    """The lines of a transcript as they are written here, and what is learnt about them on the way."""
+
+    def __init__(self, found: FoundSession, version: str) -> None:
+        self._found = found
+        self._version = version
+        self.events = 0
+        self.sha256 = hashlib.sha256()
+        self._parents: dict[str, str | None] = {}
+        self._starts: dict[str, str | None] = {}
+        """Resets and compactions → the first entry before them that they keep."""
+        self._resets: set[str] = set()
+        self._leaf: str | None = None
+
+    def lines(self) -> Iterator[bytes]:
+        for raw in self._found.lines():
+            line = raw.rstrip(b"\r")
+            if not self.events and (header := self._missing_header(line)):
+                yield header
+            self.events += 1
+            self.sha256.update(line + b"\n")
+            yield self._followed(line) + b"\n"
+        if self._parents:
+            yield json_text.encode(self._mark()) + b"\n"
+
+    def _missing_header(self, first: bytes) -> bytes | None:
+        if _fields(first).get("type") == "session":
+            return None
+        header = {"type": "session", "version": 3, "id": self._found.session_id, "cwd": ""}
+        return json_text.encode({**header, "timestamp": iso_utc(self._found.updated_at)}) + b"\n"
+
+    def _followed(self, line: bytes) -> bytes:
+        """Follows the active branch, and links a line of the old, flat format to the one before it."""
+        fields = _fields(line)
+        kind, own = fields.get("type"), fields.get("id")
+        if kind == "session" or not isinstance(own, str):
+            return line
+        if kind == "leaf":
+            target = fields.get("targetId")
+            if target is None or target in self._parents:
+                self._leaf = target
+            return line
+        if "parentId" not in fields:
+            fields["parentId"] = self._leaf
+            line = json_text.encode(fields)
+        parent = fields["parentId"]
+        self._parents[own] = parent if isinstance(parent, str) else None
+        if kind in ("compaction", "reset"):
+            kept = fields.get("firstKeptEntryId")
+            self._starts[own] = kept if isinstance(kept, str) else None
+        if kind == "reset":
+            self._resets.add(own)
+        if fields.get("appendMode") != "side":
+            self._leaf = own
+        return line
+
+    def _mark(self) -> dict[str, Any]:
+        """Our own line. It is the same whenever the same lines are imported."""
+        facts = {"from": self._version, "events": self.events, "sha256": self.sha256.hexdigest()}
+        shared = {
+            "id": f"import-{self.sha256.hexdigest()[:8]}",
+            "parentId": self._leaf,
+            "timestamp": iso_utc(self._found.updated_at),
+        }
+        if (reset := self._last_reset()) is None:
+            return {"type": "custom", **shared, "customType": MARK, "data": facts}
+        kept = self._starts[reset] or self._child_of(reset) or reset
+        summary = {"summary": _RESET_SUMMARY, "firstKeptEntryId": kept, "tokensBefore": 0}
+        return {"type": "compaction", **shared, **summary, "details": facts}
+
+    def _path(self) -> Iterator[str]:
+        """From the active leaf towards the root."""
+        at, seen = self._leaf, set[str]()
+        while at is not None and at in self._parents and at not in seen:
+            seen.add(at)
+            yield at
+            at = self._parents[at]
+
+    def _last_reset(self) -> str | None:
+        """The reset that the active branch began anew with. A later compaction has taken its place."""
+        start = next((entry for entry in self._path() if entry in self._starts), None)
+        return start if start in self._resets else None
+
+    def _child_of(self, entry: str) -> str | None:
+        child = None
+        for at in self._path():
+            if at == entry:
+                return child
+            child = at
+        return None
+
+
+def _fields(line: bytes) -> dict[str, Any]:
+    try:
+        decoded = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return {}
+    return decoded if isinstance(decoded, dict) else {}

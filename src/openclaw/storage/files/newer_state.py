@@ -1,0 +1,365 @@
+"""State folders of a newer generation, read without writing to them.
+
+From 2026.8 on, OpenClaw keeps an agent's sessions and transcripts in ``agents/<agent>/agent/openclaw-agent.sqlite``:
+
+* ``session_nodes`` (``session_entries`` before database schema 14): session key → current session id and entry;
+* ``session_windows`` (``sessions`` before 14): every session that a key has or had;
+* ``transcript_events``: the lines of the transcripts, as text or (from 23 on) compressed with zstd;
+* ``session_transcript_cold_archives``: transcripts moved to ``sessions/cold/`` or into a blob (from 20 on).
+
+The transcript files of the generation before, which is ours, go to ``agents/<agent>/session-sqlite-import-archive/``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zstandard
+
+from openclaw.paths import normalize_agent_id
+from openclaw.storage.files.compressed import SUFFIX, unpacked_blocks
+from openclaw.storage.files.store_file import parse_store
+
+DATABASES = "agent/openclaw-agent*.sqlite"
+ARCHIVE = "session-sqlite-import-archive"
+KNOWN_SCHEMA = 25
+"""The newest database schema whose layout is known. A newer one is read if it has the same tables and columns."""
+LARGEST_EVENT = 64 << 20
+"""The most bytes that one compressed line may unpack to."""
+_COPY_ATTEMPTS = 3
+_ARCHIVED = re.compile(r"(?:.*\.)?([^.]+)\.jsonl(?:\.[^.]+)*\.imported-\d+(?:\.\d+)?")
+
+
+class Unreadable(Exception):
+    """Something in the folder cannot be read. The text says what, and what to do."""
+
+
+class Tables(msgspec.Struct, frozen=True, kw_only=True):
+    """The tables and columns of one database."""
+
+    keys: str
+    current: str
+    """The column of ``keys`` with the current session id."""
+    windows: str
+    compressed: bool
+    """Lines may be compressed."""
+    cold: bool
+
+
+class FoundSession(msgspec.Struct, frozen=True, kw_only=True):
+    """One session of the folder, with its transcript."""
+
+    agent_id: str
+    key: str | None
+    """None when nothing says which conversation it belongs to."""
+    session_id: str
+    current: bool
+    """It is the present session of its key, not one that a reset has ended."""
+    updated_at: int
+    entry: Mapping[str, Any]
+    """The entry of its key; empty for a session that is not current."""
+    place: str
+    """Where it was found, relative to the folder."""
+    lines: Callable[[], Iterator[bytes]]
+    """Reads the lines of the transcript. Raises ``Unreadable``."""
+
+
+class Database:
+    """One agent's database of the newer generation."""
+
+    def __init__(self, state: Path, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self.place = str(path.relative_to(state))
+        self.agent_id = normalize_agent_id(path.parent.parent.name)
+        self._connection = connection
+        connection.text_factory = bytes
+        self.schema, self.version = self._versions()
+
+    @property
+    def name(self) -> str:
+        """The version that wrote it, in words."""
+        return f"OpenClaw {self.version or '2026.8 or newer'} (database schema {self.schema})"
+
+    def tables(self) -> Tables | None:
+        """None when the database holds no sessions: the first databases had none. Raises ``Unreadable``."""
+        events = self._columns("transcript_events")
+        if not events:
+            return None
+        nodes, entries = self._columns("session_nodes"), self._columns("session_entries")
+        windows = self._columns("session_windows"), self._columns("sessions")
+        found = Tables(
+            keys="session_nodes" if nodes else "session_entries",
+            current="current_session_id" if nodes else "session_id",
+            windows="session_windows" if windows[0] else "sessions",
+            compressed="event_zstd" in events,
+            cold=bool(self._columns("session_transcript_cold_archives")),
+        )
+        wanted = {
+            found.keys: {"session_key", found.current, "entry_json"} - (nodes or entries),
+            found.windows: {"session_id", "session_key", "updated_at"} - (windows[0] or windows[1]),
+            "transcript_events": {"session_id", "seq", "event_json"} - events,
+        }
+        lacking = [f"{table}.{column}" for table, columns in wanted.items() for column in sorted(columns)]
+        if lacking:
+            raise Unreadable(
+                f"{self.path} of {self.name} has another layout than the ones known ({', '.join(lacking)} is missing); "
+                "update this OpenClaw, or export the sessions with the version that wrote them"
+            )
+        return found
+
+    def sessions(self) -> Iterator[FoundSession]:
+        """Every session that has a transcript or is the current one of its key. Raises ``Unreadable``."""
+        tables = self.tables()
+        if tables is None:
+            return
+        current: dict[str, str] = {}
+        entries: dict[str, dict[str, Any]] = {}
+        for key, session_id, entry in self._rows(
+            f"SELECT session_key, {tables.current}, entry_json FROM {tables.keys}"
+        ):
+            current[session_id] = key
+            entries[key] = _object(entry) or {}
+        windows = {
+            session_id: (key, updated)
+            for session_id, key, updated in self._rows(
+                f"SELECT session_id, session_key, updated_at FROM {tables.windows}"
+            )
+        }
+        written = {session_id for (session_id,) in self._rows("SELECT DISTINCT session_id FROM transcript_events")}
+        cold = self._cold() if tables.cold else set[str]()
+        for session_id in sorted({*written, *cold, *current}):
+            key, updated = windows.get(session_id, (current.get(session_id), 0))
+            is_current = current.get(session_id) == key and key is not None
+            yield FoundSession(
+                agent_id=self.agent_id,
+                key=key,
+                session_id=session_id,
+                current=is_current,
+                updated_at=int(updated or 0),
+                entry=entries.get(key or "", {}) if is_current else {},
+                place=self.place,
+                lines=partial(self._lines, session_id, tables, session_id in cold and session_id not in written),
+            )
+
+    def event_counts(self) -> dict[str, int]:
+        """The number of transcript lines of each session that has any."""
+        tables = self.tables()
+        if tables is None:
+            return {}
+        counts = dict(self._rows("SELECT session_id, count(*) FROM transcript_events GROUP BY session_id"))
+        if tables.cold:
+            query = "SELECT session_id, event_count FROM session_transcript_cold_archives"
+            counts |= {session_id: count for session_id, count in self._rows(query) if session_id not in counts}
+        return counts
+
+    def _cold(self) -> set[str]:
+        return {session_id for (session_id,) in self._rows("SELECT session_id FROM session_transcript_cold_archives")}
+
+    def _lines(self, session_id: str, tables: Tables, cold: bool) -> Iterator[bytes]:
+        if cold:
+            yield from self._cold_lines(session_id)
+            return
+        packed = "event_zstd" if tables.compressed else "NULL"
+        query = f"SELECT seq, event_json, {packed} FROM transcript_events WHERE session_id = ? ORDER BY seq"
+        for seq, text, blob in self._raw_rows(query, session_id):
+            if text is None and blob is None:
+                raise Unreadable(f"{self.place}: event {seq} of session {session_id} is stored in an unknown way")
+            yield _one_line(_unpacked(blob) if text is None else text, f"{self.place}: event {seq} of {session_id}")
+
+    def _cold_lines(self, session_id: str) -> Iterator[bytes]:
+        query = (
+            "SELECT archive_name, archive_sha256, storage, archive_blob FROM session_transcript_cold_archives "
+            "WHERE session_id = ?"
+        )
+        ((name, digest, storage, blob),) = self._raw_rows(query, session_id)
+        if storage != b"sqlite":
+            file = self.path.parent.parent / "sessions" / "cold" / Path(name.decode()).name
+            try:
+                blob = file.read_bytes()
+            except OSError as error:
+                raise Unreadable(
+                    f"the transcript of session {session_id} is missing: {file}: {error.strerror}"
+                ) from None
+        if hashlib.sha256(blob).hexdigest().encode() != digest:
+            raise Unreadable(f"the archived transcript of session {session_id} is damaged (its hash differs)")
+        with zstandard.ZstdDecompressor().stream_reader(blob) as reader:
+            for line in _lines_of(iter(partial(reader.read, 1 << 20), b"")):
+                record = _object(line) or {}
+                if record.get("kind") == "event":
+                    text = str((record.get("row") or {}).get("event_json"))
+                    yield _one_line(text.encode(), f"{self.place}: an archived event of {session_id}")
+
+    def _versions(self) -> tuple[int, str]:
+        (schema,) = next(self._raw_rows("PRAGMA user_version"))
+        version = b""
+        if self._columns("schema_meta") >= {"schema_version", "app_version", "updated_at"}:
+            query = "SELECT schema_version, app_version FROM schema_meta ORDER BY updated_at DESC LIMIT 1"
+            schema, version = next(self._raw_rows(query), (schema, version))
+        return int(schema or 0), (version or b"").decode("utf-8", "replace")
+
+    def _columns(self, table: str) -> set[str]:
+        return {name.decode() for _, name, *_ in self._raw_rows(f"PRAGMA table_info({table})")}
+
+    def _rows(self, query: str) -> Iterator[tuple[Any, ...]]:
+        for row in self._raw_rows(query):
+            yield tuple(value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in row)
+
+    def _raw_rows(self, query: str, *values: str) -> Iterator[tuple[Any, ...]]:
+        try:
+            yield from self._connection.execute(query, values)
+        except sqlite3.Error as error:
+            raise Unreadable(f"{self.path} cannot be read: {error}") from None
+
+
+@contextlib.contextmanager
+def open_databases(state: Path) -> Generator[list[Database]]:
+    """Opens the databases of all agents, without writing to the folder. Raises ``Unreadable``."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            Database(state, path, stack.enter_context(_opened(path)))
+            for path in sorted((state / "agents").glob(f"*/{DATABASES}"))
+        ]
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Generator[sqlite3.Connection]:
+    """Opens a database without any change to its folder. One with an unfinished log is copied, and the copy opened."""
+    logs = [log for end in ("-wal", "-journal") if (log := Path(f"{path}{end}")).is_file() and log.stat().st_size]
+    with contextlib.ExitStack() as stack:
+        uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        if logs:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="openclaw-import-")))
+            _copy_at_rest([path, *logs], folder)
+            uri = (folder / path.name).as_uri()
+        try:
+            connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise Unreadable(f"{path} cannot be opened: {error}") from None
+        yield stack.enter_context(closing(connection))
+
+
+def _copy_at_rest(files: list[Path], folder: Path) -> None:
+    for _ in range(_COPY_ATTEMPTS):
+        before = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+        for file in files:
+            shutil.copy(file, folder)
+        if before == [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]:
+            return
+    raise Unreadable(f"{files[0]} is being written to; stop the OpenClaw that uses it, then try again")
+
+
+# Files: those of our own generation, and the ones that the newer generation has moved away
+
+
+def file_sessions(state: Path) -> Iterator[FoundSession]:
+    """The sessions of ``sessions.json`` files, and archived transcripts that belong to none."""
+    for home in sorted((state / "agents").glob("*")):
+        agent = normalize_agent_id(home.name)
+        archived = archived_transcripts(home)
+        stores = [home / "sessions" / "sessions.json", *sorted((home / ARCHIVE).glob("*sessions.json*"))]
+        listed: set[str] = set()
+        for key, entry in _entries(stores).items():
+            session_id = str(entry["sessionId"])
+            listed.add(session_id)
+            file = _transcript_file(home, session_id, entry) or archived.get(session_id)
+            if file is not None:
+                yield _file_session(state, agent, key, session_id, file, entry)
+        for session_id, file in archived.items():
+            if session_id not in listed:
+                yield _file_session(state, agent, None, session_id, file, {})
+
+
+def archived_transcripts(home: Path) -> dict[str, Path]:
+    """The transcripts that a newer OpenClaw moved out of an agent's folder, by session id. The newest counts."""
+    found: dict[str, Path] = {}
+    for file in sorted((home / ARCHIVE).glob("*.imported-*")):
+        if match := _ARCHIVED.fullmatch(file.name):
+            found[match[1]] = file
+    return found
+
+
+def _entries(stores: list[Path]) -> dict[str, dict[str, Any]]:
+    entries: dict[str, dict[str, Any]] = {}
+    for store in stores:
+        with contextlib.suppress(OSError):
+            for key, entry in (parse_store(store.read_bytes()) or {}).items():
+                if isinstance(entry, dict) and isinstance(entry.get("sessionId"), str):
+                    entries.setdefault(key, entry)
+    return entries
+
+
+def _transcript_file(home: Path, session_id: str, entry: Mapping[str, Any]) -> Path | None:
+    named = Path(str(entry.get("sessionFile") or f"{session_id}.jsonl")).name
+    for name in (named, f"{session_id}.jsonl", f"{session_id}.jsonl{SUFFIX}"):
+        if (file := home / "sessions" / name).is_file():
+            return file
+    return None
+
+
+def _file_session(
+    state: Path, agent: str, key: str | None, session_id: str, file: Path, entry: dict[str, Any]
+) -> FoundSession:
+    updated = entry.get("updatedAt")
+    return FoundSession(
+        agent_id=agent,
+        key=key,
+        session_id=session_id,
+        current=key is not None,
+        updated_at=int(updated) if isinstance(updated, int | float) else file.stat().st_mtime_ns // 1_000_000,
+        entry=entry,
+        place=str(file.relative_to(state)),
+        lines=partial(_file_lines, file),
+    )
+
+
+def _file_lines(file: Path) -> Iterator[bytes]:
+    try:
+        if file.name.endswith(SUFFIX):
+            yield from _lines_of(unpacked_blocks(file))
+        else:
+            with file.open("rb") as plain:
+                yield from _lines_of(iter(partial(plain.read, 1 << 20), b""))
+    except OSError as error:
+        raise Unreadable(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _lines_of(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for block in blocks:
+        *lines, rest = (rest + block).split(b"\n")
+        yield from (line for line in lines if line.strip())
+    if rest.strip():
+        yield rest
+
+
+def _one_line(raw: bytes, what: str) -> bytes:
+    """The event as one line of a transcript."""
+    if _object(raw) is None:
+        raise Unreadable(f"{what} is not a JSON object")
+    return raw if b"\n" not in raw else msgspec.json.format(raw, indent=-1)
+
+
+def _object(raw: bytes | str | None) -> dict[str, Any] | None:
+    try:
+        decoded = msgspec.json.decode(raw or b"")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    return decoded if isinstance(decoded, dict) else None
+
+
+def _unpacked(blob: bytes) -> bytes:
+    try:
+        return zstandard.ZstdDecompressor().decompress(blob, max_output_size=LARGEST_EVENT)
+    except zstandard.ZstdError as error:
+        raise Unreadable(f"a compressed event is damaged: {error}") from None
