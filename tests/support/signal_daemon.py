@@ -51,6 +51,9 @@ class SignalDaemon:
         self.port = 0
         self._clock = 1_794_766_939_494
         self._faults: dict[str, deque[Any]] = {}
+        self.silent: asyncio.Event | None = None
+        """While it is set to an event, calls get no answer and are not carried out, until the event is set."""
+        self.unanswered = 0
         self._strikes: dict[str, deque[tuple[Callable[[], None], bool]]] = {}
         self._events: deque[tuple[int, str, bytes]] = deque(maxlen=BUFFERED)
         self._sequence = 0
@@ -223,6 +226,11 @@ class SignalDaemon:
             return web.Response(status=415)
         call_id: Any = None
         method = "?"
+        if self.silent is not None:
+            self.unanswered += 1
+            self._changed.set()
+            await self.silent.wait()
+            raise ConnectionResetError
         try:
             call = self._parsed(await request.read())
             call_id, method = call.get("id"), call["method"]

@@ -77,6 +77,17 @@ async def test_one_bad_page_costs_what_is_on_it_and_the_ledger_goes_on(
         assert all(stories) or len(known) == 300
 
 
+async def test_a_bad_first_page_costs_no_message(tmp_path: Path) -> None:
+    await filled(tmp_path, 50)
+    damage(tmp_path / "ledger.db", 0)
+    repairs = Repairs()
+    ledger = await FileLedger.open(str(tmp_path), clock=StillClock(), repairs=repairs)
+    assert len(await ledger.recent(limit=100)) == 50
+    assert "50 messages could be read" in repairs.take()[0]
+    assert (await ledger.accept(message(100)))[0].id == 51
+    await ledger.close()
+
+
 async def test_a_deleted_ledger_comes_back_with_everything_its_log_still_held(tmp_path: Path) -> None:
     await filled(tmp_path, 20)
     ledger = await FileLedger.open(str(tmp_path), clock=StillClock())
