@@ -136,8 +136,10 @@ async def test_without_descriptors_messages_are_refused_with_one_reason_and_noth
         ((code, reason),) = reasons
         assert code == "UNAVAILABLE" and "no file descriptors left" in reason
         held.set()
-        assert (await ending(client, "a"))["status"] == "ok", "what was under way is finished"
+        await client.call("agent.wait", {"runId": "a", "timeoutMs": 300})
         resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert (await ending(client, "a"))["status"] == "ok", "what was under way is finished, or waited"
+        assert [request.error for request in models.requests] == [None] * 2
         for number in range(5):
             await send(client, f"b{number}", "b [[reply:done]]")
             assert (await ending(client, f"b{number}"))["status"] == "ok"

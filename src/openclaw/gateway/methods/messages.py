@@ -136,7 +136,10 @@ async def _damage(gateway: Gateway, agent_id: str, session_key: str, session_id:
     entry = await gateway.runtime.sessions.get(agent_id, session_key)
     file = entry.get("sessionFile") if entry is not None and entry["sessionId"] == session_id else None
     ref = TranscriptRef(agent_id=agent_id, session_id=session_id, file=file)
-    transcript = await gateway.runtime.transcripts.open(ref, create=False) if session_id else None
+    transcripts = gateway.runtime.transcripts
+    path = transcripts.locate(ref) if session_id else None
+    # Opening a compressed one would decompress it. It was sound when it was compressed.
+    transcript = await transcripts.open(ref, create=False) if path is not None and path.endswith(".jsonl") else None
     if transcript is None or not transcript.warnings:
         return []
     found = "; ".join(transcript.warnings[:MOST_WARNINGS])
