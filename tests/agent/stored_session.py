@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from openclaw.agent.compaction.compaction import CompactionJob, CompactionSettings
+from openclaw.agent.compaction.compaction import CompactionJob, CompactionSettings, CompactionsUnderWay
 from openclaw.agent.hooks import CompactionHooks
 from openclaw.agent.loop import Deadlines
 from openclaw.agent.prompt.report import ReportStore
@@ -17,8 +17,8 @@ from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.spend import Spending
-from openclaw.agent.window.tokens import PromptBudget, Scales
-from openclaw.agent.window.window import Hygiene
+from openclaw.agent.window.history_cleaner import Hygiene
+from openclaw.agent.window.tokens import PromptBudget, TokenMeasures
 from openclaw.config.load import build
 from openclaw.config.store import Derived
 from openclaw.events import Event
@@ -86,11 +86,12 @@ def make_runtime(state_dir: Path, clock: HeldClock, config: dict[str, Any] | Non
         "clock": clock,
         "config": _ConfigStore(config or {}),
         "hooks": CompactionHooks(),
+        "compacting": CompactionsUnderWay(),
         "derived": Derived(),
         "snapshots": WorkspaceSnapshots(str(state_dir), clock),
         "prompts": PromptCache(),
         "reports": ReportStore(),
-        "scales": Scales(),
+        "measures": TokenMeasures(),
         "hygiene": Hygiene(),
         "spending": Spending(),
         "deadlines": Deadlines(),

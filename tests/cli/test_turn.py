@@ -119,3 +119,15 @@ def test_message_text_joins_text_blocks_only() -> None:
     blocks = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert message_text({"content": blocks}) == "a\n\nb"
     assert message_text({"content": "plain"}) == "plain"
+
+
+def test_a_change_of_the_model_is_a_note_between_the_words() -> None:
+    switched = {"phase": "fallback", "selectedModel": "a/m", "activeModel": "b/m", "text": "↪️ b/m answers."}
+    turn, shown = turn_of(
+        *deltas("r", "It is for"),
+        agent_event("r", "lifecycle", switched),
+        agent_event("r", "assistant", {"delta": "It is 42.", "text": "It is 42."}),
+        chat_event("r", "final", "It is 42."),
+    )
+    assert shown == [("text", "It is for"), ("note", "↪️ b/m answers."), ("break", ""), ("text", "It is 42.")]
+    assert (turn.error, turn.rest()) == (None, "")

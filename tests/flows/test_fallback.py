@@ -438,3 +438,11 @@ async def test_a_model_for_one_message_does_not_make_the_notice_come_again(tmp_p
         await client.chat("hello again")
         assert vendors.asked() == [1, 2, 1]
         assert len(await told(client, 1)) == 1
+
+
+async def test_the_command_line_says_it_beside_the_answer(tmp_path: Path, vendors: Vendors) -> None:
+    vendors.one.queue(FAILURES["billing"])
+    async with InProcessGateway(tmp_path / "state", vendors.config("two/m")) as gateway:
+        done = await gateway.command("message", "send", "hello [[reply:from two]]")
+    assert (done.returncode, done.stdout.strip()) == (0, "from two")
+    assert "one/m cannot answer now: its account has nothing left to pay with. two/m answers" in done.stderr

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
+from openclaw.agent.window.history_cleaner import HistoryCleaner, Hygiene
 from openclaw.agent.window.tokens import GrowingSum, prompt_tokens
-from openclaw.agent.window.window import HistoryCleaner, Hygiene
 from openclaw.messages import AssistantMessage, Message, TextBlock, UserMessage
 from openclaw.models import anthropic, convert
 from openclaw.models.base import Model, ModelError, ModelRequest

@@ -14,8 +14,9 @@ import msgspec
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from openclaw.agent.window.history_cleaner import HistoryCleaner, Hygiene
 from openclaw.agent.window.tokens import PromptBudget
-from openclaw.agent.window.window import HistoryCleaner, Hygiene, fit
+from openclaw.agent.window.window import fit
 from openclaw.messages import UserMessage
 from openclaw.models import anthropic, openai_chat, openai_responses
 from openclaw.models.base import Model, ModelRequest

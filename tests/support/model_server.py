@@ -106,6 +106,10 @@ class ModelServer:
     api_key: str = "test-key-123456"
     any_key: bool = False
     """Accept any key, or none: for servers such as Ollama."""
+    window: int | None = None
+    """Prompts with more tokens are refused in the vendor's words, and so is an output limit beyond the room left."""
+    count: Callable[[str], int] = lambda text: len(text) // 4
+    """The tokens of a request's text."""
     keep_requests: int = 10_000
     requests: deque[Recorded] = field(default_factory=deque)
     active: int = 0
@@ -200,7 +204,7 @@ class ModelServer:
             await asyncio.sleep(reply.sleep_ms / 1000)
         if reply.status >= 400:
             return _error_response(api, reply)
-        prompt_tokens = max(1, len(raw) // 4)
+        prompt_tokens = max(1, self.count(raw.decode()))
         if not body.get("stream") and reply.raw is None:
             whole = api.whole(reply, self._served, body["model"], prompt_tokens)
             return web.json_response(
@@ -226,7 +230,32 @@ class ModelServer:
                 self.dropped_thinking += count_unbound(request.body)
         except Refused as refused:
             return Reply(status=400, message=str(refused))
-        return None
+        return self._overflow(api, request)
+
+    def _overflow(self, api: _Api, request: Recorded) -> Reply | None:
+        body, window = request.body, self.window
+        fields = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+        output = next((body[name] for name in fields if name in body), 0)
+        prompt = self.count(request.raw.decode())
+        if window is None or prompt + output <= window:
+            return None
+        match api.name:
+            case "anthropic-messages" if prompt > window:
+                message = f"prompt is too long: {prompt} tokens > {window} maximum"
+            case "anthropic-messages":
+                message = (
+                    f"input length and `max_tokens` exceed context limit: {prompt} + {output} > {window}, decrease "
+                    "input length or `max_tokens` and try again"
+                )
+            case "openai-completions":
+                message = (
+                    f"This model's maximum context length is {window} tokens. However, you requested {prompt + output} "
+                    f"tokens ({prompt} in the messages, {output} in the completion). Please reduce the length of the "
+                    "messages or completion."
+                )
+            case _:
+                message = "Your input exceeds the context window of this model. Please adjust your input and try again."
+        return Reply(status=400, message=message)
 
     def _choose(self, api: _Api, request: Recorded) -> Reply:
         if self._queue:

@@ -17,8 +17,9 @@ from openclaw.agent.prompt.workspace_snapshot import Audience
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.skills.library import skill_folders
 from openclaw.agent.spend.budget import budget_of, is_limited
-from openclaw.agent.window.tokens import Scale, text_tokens
-from openclaw.agent.window.window import HistoryCleaner, PromptWindow, dm_history_limit
+from openclaw.agent.window.history_cleaner import HistoryCleaner, dm_history_limit
+from openclaw.agent.window.tokens import text_tokens
+from openclaw.agent.window.window import PromptWindow
 from openclaw.config.agents import agent_config, main_key, sandbox_config, workspace_dir
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import AgentTools, Tools
@@ -176,7 +177,6 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Runs share it. Never mutate it."""
     thinking: ThinkingLevel
     """The thinking level of sessions that have none of their own."""
-    scale: Scale
 
 
 def run_settings_of(agent_id: str, chosen: Model, config: Config, runtime: Runtime) -> RunSettings:
@@ -194,7 +194,6 @@ def run_settings_of(agent_id: str, chosen: Model, config: Config, runtime: Runti
             agent=agent,
             tools=tools_for(agent_id, model, agent.workspace, config, runtime),
             thinking=level_unless_set(model, config.agents.defaults.thinking_default),
-            scale=runtime.scales.of(model),
         )
 
     key = ("run settings", agent_id, chosen.provider, chosen.id, chosen.auth_profile)
@@ -278,17 +277,19 @@ class Prepared(msgspec.Struct, kw_only=True):
         return self.refusals == 1
 
     def request(self, messages: list[Message]) -> ModelRequest:
+        shown = self.window.of(self.cleaner.clean(messages))
         return ModelRequest(
             model=self.model,
             system=self.prompt.text,
             system_suffix=self.prompt.suffix,
             turn_facts=self.turn_facts,
-            messages=self.window.of(self.cleaner.clean(messages)),
+            messages=shown,
             tools=self.prompt.specs,
             thinking=self.thinking,
             session_id=self.session_id,
             tool_choice=self.tool_choice,
             max_tokens=self.max_tokens,
+            output_room=self.window.output_room,
             branch_cache=self.branch_cache,
             prompt_cache=self.prompt.encoded,
             temperature=self.temperature,
@@ -359,7 +360,7 @@ async def prepare(
     window = PromptWindow(
         model,
         prompt.overhead + text_tokens(told),
-        settings.scale,
+        runtime.measures.of(session_id, model),
         runtime.clock,
         pruning=config.agents.defaults.context_pruning,
         wanted_output=max_tokens,

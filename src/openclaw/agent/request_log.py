@@ -65,6 +65,8 @@ class NotedCall(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The number of old tool results that were removed or shortened."""
     thinking: ThinkingLevel | None = None
     """The thinking level, if it differs from that of the run's last call."""
+    output_room: int | None = None
+    """What the window left for the answer, if that was less than the model can say."""
 
 
 class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -144,7 +146,14 @@ class RequestLog:
                 parts.append(EntrySpan(entry_id, entry_id, 1))
             before = place
         self._last = request
-        call = NotedCall(at=at, parts=[], shortened=shortened, pruned=pruned, thinking=request.thinking)
+        call = NotedCall(
+            at=at,
+            parts=[],
+            shortened=shortened,
+            pruned=pruned,
+            thinking=request.thinking,
+            output_room=request.output_room,
+        )
         self._calls.append((call, parts))
 
     def _beginning(self, messages: list[Message]) -> tuple[list[EntrySpan | Message], int]:
@@ -264,6 +273,7 @@ class RebuiltRequest(msgspec.Struct, kw_only=True):
             tools=self.tools,
             thinking=self.thinking,
             max_tokens=record.max_tokens,
+            output_room=self.call.output_room,
             temperature=record.temperature,
             session_id=record.session_id,
             tool_choice=record.tool_choice,

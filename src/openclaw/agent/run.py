@@ -11,8 +11,8 @@ from typing import Any, Literal, cast
 from openclaw.agent.compaction.compaction import (
     STILL_TOO_LARGE,
     CompactionJob,
-    after_overflow,
-    compact,
+    OverflowRecovery,
+    compacted_at,
     overflowed,
     settings_for,
     silently_overflowed,
@@ -200,38 +200,46 @@ class AgentRun:
         return self._runtime.config.current.agents.defaults.max_length_continuations
 
     async def _answer(self, prepared: Prepared) -> RunResult:
-        """Runs the loop. If the prompt turns out too large, it compacts the session and runs the loop once more."""
-        transcript = self.transcript
+        """Runs the loop. Each time the prompt turns out too large, it is made smaller and the loop goes on."""
+        transcript, window = self.transcript, prepared.window
         context = transcript.context()
         prepared.use_cache(context.branch_cache)
-        if not prepared.window.fits(context.messages):
+        window.recall(context.messages, compacted_at(context))
+        recovery = OverflowRecovery(prepared)
+        if not window.fits(context.messages):
             try:
-                prepared.window.check_room()
+                window.check_room()
             except DoesNotFit as problem:
                 return await self._recorder.refuse(str(problem))
             # If the messages do not fit after a compaction either, the window shortens them in memory.
             if self._runtime.config.current.compaction.enabled:
-                await compact(self._compaction(prepared, "threshold"))
-                context = transcript.context()
-        prepared.window.begin(context.messages)
-        first = await self._loop(prepared, context)
-        silent = first.outcome == "ok" and silently_overflowed(first.final, prepared)
-        if not silent and not overflowed(first.error, self._failure):
-            return first
-        answer_id = entry_id(self._row.run_id, self._recorder.step - 1)
-        if silent:
-            await without_answer(transcript, answer_id)
-        outcome = await after_overflow(self._compaction(prepared, "overflow"), prepared)
-        if silent and (outcome is None or outcome.status != "compacted"):
-            transcript.branch(answer_id)
-            return first
-        said = first.texts[:-1] if silent and isinstance(first.speech, Spoken) else first.texts
-        self._failure = None
-        result = await self._loop(prepared, transcript.context())
-        result.texts = [*said, *result.texts]
-        if overflowed(result.error, self._failure):
-            result.error = STILL_TOO_LARGE.format(error=result.error)
-        return result
+                await recovery.compact(self._compaction(prepared, "threshold"))
+        window.begin(transcript.context().messages)
+        said: list[str] = []
+        while True:
+            result = await self._loop(prepared, transcript.context())
+            silent = result.outcome == "ok" and silently_overflowed(result.final, prepared)
+            texts = [*said, *result.texts]
+            if not silent and not overflowed(result.error, self._failure):
+                result.texts = texts
+                return result
+            if not recovery.may_go_on(result.error):
+                result.texts, result.error = texts, result.error and STILL_TOO_LARGE.format(error=result.error)
+                return result
+            answer_id = entry_id(self._row.run_id, self._recorder.step - 1)
+            if silent:
+                await without_answer(transcript, answer_id)
+            elif (problem := recovery.refused(result.error or "")) is not None:
+                result = await self._recorder.refuse(problem)
+                result.texts = texts
+                return result
+            outcome = await recovery.compact(self._compaction(prepared, "overflow"))
+            if silent and (outcome is None or outcome.status != "compacted"):
+                transcript.branch(answer_id)
+                result.texts = texts
+                return result
+            said = texts[:-1] if silent and isinstance(result.speech, Spoken) else texts
+            self._failure = None
 
     def _compaction(self, prepared: Prepared, reason: CompactionReason) -> CompactionJob:
         return CompactionJob(

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from openclaw.agent.compaction.compaction import CompactionsUnderWay
     from openclaw.agent.hooks import CompactionHooks
     from openclaw.agent.loop import Deadlines
     from openclaw.agent.prompt.report import ReportStore
     from openclaw.agent.prompt.system_prompt import PromptCache
     from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
     from openclaw.agent.spend.spend import Spending
-    from openclaw.agent.window.tokens import Scales
-    from openclaw.agent.window.window import Hygiene
+    from openclaw.agent.window.history_cleaner import Hygiene
+    from openclaw.agent.window.tokens import TokenMeasures
     from openclaw.clock import Clock
     from openclaw.config.store import ConfigStore, Derived
     from openclaw.memory.search import AgentMemories
@@ -57,6 +58,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     memories: AgentMemories
     """The agents' memory files and their search indexes."""
     hooks: CompactionHooks
+    compacting: CompactionsUnderWay
     derived: Derived
     """Settings and tools that are derived from the current configuration."""
     snapshots: WorkspaceSnapshots
@@ -64,8 +66,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     prompts: PromptCache
     reports: ReportStore
     """Prompts, tools and reports of runs, stored once by content."""
-    scales: Scales
-    """The correction of the token estimate for each model."""
+    measures: TokenMeasures
+    """The correction of the token estimate for each session."""
     hygiene: Hygiene
     """Fitted pictures, and which conversations a provider refused."""
     spending: Spending

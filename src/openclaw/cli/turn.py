@@ -84,6 +84,8 @@ class Turn:
             return self._tool(data)
         if stream == "lifecycle" and data.get("phase") == "error":
             self.error = str(data.get("error") or "the run failed")
+        if stream == "lifecycle" and str(data.get("phase")).startswith("fallback"):
+            return [(NOTE, str(data.get("text") or ""))]
         if stream == "compaction" and data.get("phase") == "start":
             return [(NOTE, "compacting older messages…")]
         return []

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from openclaw.agent.compaction.compaction import CompactionsUnderWay
 from openclaw.agent.compaction.memory_flush import watch_compactions
 from openclaw.agent.hooks import CompactionHooks, load_extensions
 from openclaw.agent.loop import Deadlines
@@ -18,8 +19,8 @@ from openclaw.agent.prompt.system_prompt import PromptCache
 from openclaw.agent.prompt.workspace_snapshot import WorkspaceSnapshots
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.spend import Spending
-from openclaw.agent.window.tokens import Scales
-from openclaw.agent.window.window import Hygiene
+from openclaw.agent.window.history_cleaner import Hygiene
+from openclaw.agent.window.tokens import TokenMeasures
 from openclaw.channels.manager import channel_kinds
 from openclaw.clock import Clock
 from openclaw.config.agents import agent_ids, default_agent_id, main_key, user_zone
@@ -186,7 +187,8 @@ async def open_runtime(
         derived=Derived(),
         prompts=PromptCache(),
         reports=ReportStore(),
-        scales=Scales(),
+        compacting=CompactionsUnderWay(),
+        measures=TokenMeasures(),
         hygiene=Hygiene(),
         spending=Spending(),
         deadlines=Deadlines(),

@@ -315,7 +315,7 @@ def _add_thinking(
     current: list[dict[str, Any]],
 ) -> None:
     model = request.model
-    body["max_tokens"] = thinking.output_limit(model, request.max_tokens)
+    body["max_tokens"] = thinking.output_limit(model, request.max_tokens, request.output_room)
     if level == "off" or _is_forced(body):
         if facts.off == "low_effort":
             _think_adaptively(body, model, "low")
@@ -324,7 +324,7 @@ def _add_thinking(
     elif facts.adaptive:
         _think_adaptively(body, model, claude_effort(level, facts))
     elif _may_think(current):
-        budget, limit = thinking.budget_and_limit(level, model, request.max_tokens)
+        budget, limit = thinking.budget_and_limit(level, model, request.max_tokens, request.output_room)
         if budget:
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}
             body["max_tokens"] = limit

@@ -65,6 +65,9 @@ class ModelRequest(msgspec.Struct, kw_only=True):
     tools: list[ToolSpec] = []
     thinking: ThinkingLevel = "off"
     max_tokens: int | None = None
+    """The wanted limit of the answer. Thinking is added to it."""
+    output_room: int | None = None
+    """What the window leaves for the answer and its thinking together. None: more than the model can say."""
     temperature: float | None = None
     session_id: str = ""
     """Some providers use it to route the calls of one session to one cache."""

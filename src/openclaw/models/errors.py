@@ -38,6 +38,15 @@ _OVERFLOW = _any_of(
     r"exceeds the available context size",
     r"greater than the context length",
     r"context window exceeds limit",
+    r"exceeds? (?:the )?(?:model'?s? )?(?:maximum )?context (?:window|length|limit|size)",
+    r"exceed_context_size",
+    r"exceeded max context length",
+    r"prompt too long",
+    r"prompt exceeds max length",
+    r"context the overflows",
+    r"too large for model with \d",
+    r"tokens? in the prompt cannot exceed",
+    r"max_new_tokens`? must be <=",
     r"exceeded model token limit",
     r"context[_ ]length[_ ]exceeded",
     r"context overflow:",
@@ -100,6 +109,65 @@ _BY_STATUS: dict[int, Classified] = {
 def is_overflow(text: str) -> bool:
     """Whether the text says that the prompt does not fit the model. Limits per minute use similar words."""
     return bool(_OVERFLOW.search(text)) and not _RATE_LIMIT.search(text)
+
+
+_N = r"(\d[\d,_]*)"
+_NAMED_LIMIT = (
+    rf"exceed context limit:\s*{_N.replace('(', '(?:')}\s*\+\s*{_N.replace('(', '(?:')}\s*>\s*{_N}",
+    rf"\d\s*tokens?\s*>\s*{_N}",
+    rf"maximum (?:context|prompt) length (?:is|of)\s*{_N}",
+    rf"maximum number of (?:input )?tokens(?: allowed)?\s*(?:is|of|:)?\s*\(?{_N}",
+    rf"exceeds the limit of {_N}",
+    rf"available context size\s*(?:of\s*)?\(?{_N}",
+    rf"context length of (?:only )?{_N}",
+    rf"model token limit:?\s*{_N}",
+    rf"with {_N} maximum context length",
+    rf"cannot exceed {_N}",
+    rf"must be <= {_N}",
+)
+_NAMED_PROMPT = (
+    rf"exceed context limit:\s*{_N}\s*\+",
+    rf"{_N}\s*tokens?\s*>\s*\d",
+    rf"{_N} input tokens",
+    rf"token count\s*(?:of\s*)?\(?{_N}",
+    rf"given:\s*{_N} `?inputs",
+    rf"keep the first {_N} tokens",
+    rf"(?:resulted in|contains?|requested:?|received|request \()\s*(?:about )?{_N}",
+)
+_BREAKDOWN = re.compile(rf"requested (?:about )?{_N} tokens \(([^)]*)\)", re.IGNORECASE)
+_PART = re.compile(rf"{_N} ([^,;\d]+)")
+
+
+class NamedCounts(msgspec.Struct, frozen=True):
+    """What a refusal of a prompt as too large says in numbers. None: it does not say."""
+
+    prompt: int | None = None
+    """The tokens of the prompt, without the room for its answer where the provider tells them apart."""
+    limit: int | None = None
+    """The tokens that the model takes."""
+
+
+def named_counts(text: str) -> NamedCounts:
+    """The numbers in an overflow error, e.g. ``prompt is too long: 210000 tokens > 200000 maximum``."""
+    return NamedCounts(_breakdown(text) or _first(_NAMED_PROMPT, text), _first(_NAMED_LIMIT, text))
+
+
+def _breakdown(text: str) -> int | None:
+    """The prompt in ``you requested 9000 tokens (7000 in the messages, 2000 in the completion)``."""
+    match = _BREAKDOWN.search(text)
+    if match is None:
+        return None
+    parts = [(_plain_number(number), words.lower()) for number, words in _PART.findall(match.group(2))]
+    return sum(tokens for tokens, words in parts if "completion" not in words and "output" not in words) or None
+
+
+def _first(patterns: tuple[str, ...], text: str) -> int | None:
+    found = (match for pattern in patterns if (match := re.search(pattern, text, re.IGNORECASE)))
+    return next((_plain_number(match.group(1)) for match in found), None) or None
+
+
+def _plain_number(digits: str) -> int:
+    return int(digits.replace(",", "").replace("_", ""))
 
 
 def is_silent_overflow(message: AssistantMessage, context_window: int) -> bool:

@@ -256,6 +256,7 @@ def for_model(request: ModelRequest, model: Model) -> ModelRequest:
     """The request as another model gets it. The providers convert its messages."""
     if model is request.model:
         return request
+    room = request.output_room
     return msgspec.structs.replace(
         request,
         model=model,
@@ -263,6 +264,7 @@ def for_model(request: ModelRequest, model: Model) -> ModelRequest:
         tool_choice=request.tool_choice if model.tools else None,
         thinking=clamp_to_model(request.thinking, model),
         max_tokens=min(request.max_tokens, model.max_tokens) if request.max_tokens else None,
+        output_room=room if room is None else max(1, room + model.context_window - request.model.context_window),
         branch_cache=None,
         prompt_cache=None,
     )

@@ -84,7 +84,7 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model.id, "messages": messages, "stream": True}
     if quirks.supports_usage_in_streaming:
         body["stream_options"] = {"include_usage": True}
-    body[quirks.max_tokens_field] = thinking.output_limit(model, request.max_tokens)
+    body[quirks.max_tokens_field] = thinking.output_limit(model, request.max_tokens, request.output_room)
     if quirks.is_openai and request.session_id:
         body["prompt_cache_key"] = request.session_id[:64]
     if request.tools:

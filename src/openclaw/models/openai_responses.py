@@ -72,7 +72,9 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
         "input": [*({"role": role, "content": text} for text in texts), *finished, *current],
         "stream": True,
         "store": False,
-        "max_output_tokens": max(MIN_OUTPUT_TOKENS, thinking.output_limit(model, request.max_tokens)),
+        "max_output_tokens": max(
+            MIN_OUTPUT_TOKENS, thinking.output_limit(model, request.max_tokens, request.output_room)
+        ),
     }
     if request.session_id:
         body["prompt_cache_key"] = request.session_id[:64]

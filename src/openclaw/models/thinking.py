@@ -86,16 +86,18 @@ def level_unless_set(model: Model, configured: str | None) -> ThinkingLevel:
     return clamp_to_model(level or ("low" if model.reasoning else "off"), model)
 
 
-def output_limit(model: Model, requested: int | None) -> int:
-    """The most tokens of the answer, without thinking."""
-    return max(1, min(requested or MAX_OUTPUT_TOKENS, model.max_tokens))
+def output_limit(model: Model, requested: int | None, room: int | None = None) -> int:
+    """The most tokens of the answer, without thinking. It is never above ``room``, which the prompt leaves."""
+    return max(1, min(requested or MAX_OUTPUT_TOKENS, model.max_tokens, model.max_tokens if room is None else room))
 
 
-def budget_and_limit(level: ThinkingLevel, model: Model, requested: int | None) -> tuple[int, int]:
+def budget_and_limit(
+    level: ThinkingLevel, model: Model, requested: int | None, room: int | None = None
+) -> tuple[int, int]:
     """Anthropic's thinking budget and ``max_tokens``. A budget of 0 means that there is no room to think."""
-    answer = output_limit(model, requested)
+    answer = output_limit(model, requested, room)
     budget = BUDGETS.get(level, 0)
-    limit = min(answer + budget, model.max_tokens)
+    limit = output_limit(model, answer + budget, room)
     if budget >= limit:
         # Some room must stay for the answer itself.
         budget = limit - MIN_BUDGET

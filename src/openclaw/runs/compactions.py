@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from openclaw.agent.compaction.compaction import (
+    BUSY,
     CompactionJob,
     CompactionOutcome,
     NothingToDo,
@@ -22,7 +23,7 @@ from openclaw.agent.compaction.compaction import (
     summary_model,
     tokens_now,
 )
-from openclaw.agent.compaction.pins import Pin, add_pin, pins_of, remove_pin
+from openclaw.agent.compaction.pins import Pin, add_pin, pin_room, pins_of, remove_pin
 from openclaw.agent.compaction.undo import go_back, preview, undo
 from openclaw.agent.hooks import CompactionReason
 from openclaw.agent.prepare import Prepared, prepare
@@ -40,7 +41,6 @@ T = TypeVar("T")
 FIRST_PAUSE_MS = 60_000
 LONGEST_PAUSE_MS = 30 * 60_000
 SESSIONS_REMEMBERED = 1_000
-BUSY = "a compaction of this session is already under way"
 
 
 class Exclusively(Protocol):
@@ -87,7 +87,7 @@ class Compactions:
     def after_run(self, prepared: Prepared, final: AssistantMessage | None, emit: Callable[[Event], None]) -> None:
         """Starts a compaction if the context window is full, and returns at once."""
         used = context_tokens(final.usage) if final is not None else 0
-        limit = history_limit(self._runtime.config.current, prepared.model.context_window)
+        limit = history_limit(self._runtime.config.current, prepared.window.budget.window)
         if 0 < used <= limit and not prepared.window.shortened:
             return
         key, settings = prepared.session_key, settings_for(prepared, self._runtime)
@@ -183,8 +183,13 @@ class Compactions:
         return [] if transcript is None else await pins_of(transcript)
 
     async def pin(self, agent_id: str, session_key: str, text: str) -> Pin:
-        """Adds a pin. Raises ``PinRefused``."""
-        return await self._on_transcript(agent_id, session_key, lambda transcript: add_pin(transcript, text))
+        """Adds a pin. Raises ``PinRefused`` and, if the session has no model to ask, ``ModelError``."""
+
+        async def add(transcript: Transcript) -> Pin:
+            prepared = await prepare(self._runtime, agent_id, session_key, transcript.session_id)
+            return await add_pin(transcript, text, pin_room(prepared.window.budget))
+
+        return await self._on_transcript(agent_id, session_key, add)
 
     async def unpin(self, agent_id: str, session_key: str, number: int) -> Pin:
         """Removes a pin by its place in the list, from 1. Raises ``PinRefused``."""

@@ -477,10 +477,12 @@ async def test_the_moment_before_content_leaves_comes_once_and_may_write(session
 
 # Pins
 
+ROOM = 1000
+
 
 async def test_pinned_text_survives_every_compaction_word_for_word(session: StoredSession) -> None:
     pinned = "Never deploy on Fridays.\n  Not even small things: ☂"
-    await add_pin(session.transcript, pinned)
+    await add_pin(session.transcript, pinned, ROOM)
     for _ in range(3):
         await session.turns(20)
         await compact(session.job())
@@ -488,9 +490,9 @@ async def test_pinned_text_survives_every_compaction_word_for_word(session: Stor
 
 
 async def test_a_pin_taken_off_leaves_with_the_next_compaction(session: StoredSession) -> None:
-    await add_pin(session.transcript, "keep me")
-    await add_pin(session.transcript, "and me")
-    assert (await add_pin(session.transcript, "keep me")).id == (await pins_of(session.transcript))[0].id
+    await add_pin(session.transcript, "keep me", ROOM)
+    await add_pin(session.transcript, "and me", ROOM)
+    assert (await add_pin(session.transcript, "keep me", ROOM)).id == (await pins_of(session.transcript))[0].id
     await session.turns(20)
     await compact(session.job())
     await remove_pin(session.transcript, 1)
@@ -500,10 +502,24 @@ async def test_a_pin_taken_off_leaves_with_the_next_compaction(session: StoredSe
     assert "<pinned>\nand me\n</pinned>" in session.seen()
 
 
-@pytest.mark.parametrize(("text", "fault"), [("  ", "Nothing to pin"), ("x" * 4001, "too long")])
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("  ", "Nothing to pin"),
+        ("x" * 3001, r"about 1001 tokens \(3001 characters\).*room for about 1000 more \(some 3000 characters\)"),
+        ("☂" * 1001, "too long"),
+    ],
+)
 async def test_what_cannot_be_pinned_is_said(session: StoredSession, text: str, fault: str) -> None:
     with pytest.raises(PinRefused, match=fault):
-        await add_pin(session.transcript, text)
+        await add_pin(session.transcript, text, ROOM)
+
+
+async def test_pins_share_the_room_that_the_window_has_for_them(session: StoredSession) -> None:
+    await add_pin(session.transcript, "x" * 2400, ROOM)
+    with pytest.raises(PinRefused, match=r"room for about 200 more .*1 pinned texts take 800 of it; .*/unpin"):
+        await add_pin(session.transcript, "y" * 2400, ROOM)
+    await add_pin(session.transcript, "y" * 600, ROOM)
 
 
 # Preview and undo
@@ -511,7 +527,7 @@ async def test_what_cannot_be_pinned_is_said(session: StoredSession, text: str, 
 
 async def test_a_preview_tells_what_would_happen_and_asks_no_model(session: StoredSession) -> None:
     assert await preview(session.job(reason="manual")) == TOO_SMALL
-    await add_pin(session.transcript, "Never on Fridays.")
+    await add_pin(session.transcript, "Never on Fridays.", ROOM)
     await session.turns(20)
     before = session.stored()
     text = await preview(session.job(reason="manual"))

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from openclaw.agent.window import images
+from openclaw.agent.window.history_cleaner import HistoryCleaner, Hygiene
 from openclaw.agent.window.images import (
     IMAGES_STEP,
     MOST_IMAGES,
@@ -20,7 +21,6 @@ from openclaw.agent.window.images import (
     newest_images,
     with_named_pictures,
 )
-from openclaw.agent.window.window import HistoryCleaner, Hygiene
 from openclaw.messages import ImageBlock, Message, TextBlock, ToolResultMessage, UserMessage
 from openclaw.models.base import Model
 from openclaw.tools.opener import PathOpener

@@ -9,8 +9,8 @@ from openclaw.agent.compaction.compaction import should_compact
 from openclaw.agent.window.tokens import (
     GrowingSum,
     PromptBudget,
-    Scale,
-    Scales,
+    TokenMeasure,
+    TokenMeasures,
     context_estimate,
     context_tokens,
     message_tokens,
@@ -24,6 +24,7 @@ from openclaw.agent.window.window import PromptWindow
 from openclaw.clock import SystemClock
 from openclaw.config.schema.agents import ContextPruning
 from openclaw.messages import AssistantMessage, ImageBlock, Message, TextBlock, ToolResultMessage, Usage, UserMessage
+from openclaw.models.errors import NamedCounts
 from tests.agent.scripted import MODEL, call, says
 
 IMAGE = ImageBlock(data="aGk=", mime_type="image/png")
@@ -100,41 +101,78 @@ def test_an_answer_from_before_the_compaction_is_no_measure_of_what_is_left() ->
     assert context_estimate(messages, since_ms=10) == 11
 
 
-def test_estimates_learn_from_reports_at_once_upwards_and_slowly_downwards() -> None:
-    scale = Scale()
-    assert scale.value == 1.0
-    scale.learn(1000, 1500)
-    assert scale.value == 1.5
-    scale.learn(1000, 1000)
-    assert 1.0 < scale.value < 1.5
-    scale.learn(10, 1000)
-    assert scale.value < 1.5, "a tiny prompt says nothing"
+def test_a_counted_prompt_has_exactly_that_size_also_when_a_later_count_is_lower() -> None:
+    measure = TokenMeasure()
+    for counted in (9000, 4000):
+        measure.learn(1000, 2000, counted)
+        assert prompt_budget(MODEL, 1000, measure).size_of(2000) == counted
+    measure.learn(10, 20, 5000)
+    assert prompt_budget(MODEL, 1000, measure).size_of(2000) == 4000, "a tiny prompt says nothing"
 
 
-def test_the_first_report_counts_at_once_also_downwards() -> None:
-    scale = Scale()
-    scale.learn(1000, 800)
-    assert scale.value == 0.8
+def test_dense_messages_do_not_make_the_fixed_part_of_the_prompt_larger() -> None:
+    measure = TokenMeasure()
+    measure.learn(8000, 10, 8800)
+    assert prompt_budget(MODEL, 8000, measure).overhead == 8790
+    measure.learn(8000, 12_000, 8790 + 60_000)
+    budget = prompt_budget(MODEL, 8000, measure)
+    assert (budget.overhead, round(budget.density, 2)) == (8790, 5.0)
 
 
-def test_a_refused_prompt_makes_the_next_estimate_larger_than_the_window() -> None:
-    scale = Scale()
-    scale.too_large(150_000, 200_000)
-    assert 150_000 * scale.value > 200_000
+NO_COUNTS = NamedCounts()
 
 
-def test_what_one_run_learns_of_a_model_the_next_one_knows() -> None:
-    scales = Scales()
-    scales.of(MODEL).learn(1000, 1500)
-    assert scales.of(MODEL).value == 1.5
-    assert scales.of(msgspec.structs.replace(MODEL, id="other")).value == 1.0
+def test_a_refused_prompt_is_larger_than_the_window_afterwards() -> None:
+    measure = TokenMeasure()
+    measure.refuse(10_000, 140_000, 200_000, NO_COUNTS)
+    first = measure.density
+    assert prompt_budget(MODEL, 10_000, measure).size_of(140_000) > 200_000
+    measure.refuse(10_000, 100_000, 200_000, NO_COUNTS)
+    assert measure.density > first
+
+
+def test_the_count_and_the_limit_that_a_refusal_names_are_believed() -> None:
+    measure = TokenMeasure()
+    measure.refuse(10_000, 20_000, 200_000, NamedCounts(110_000, 100_000))
+    budget = prompt_budget(MODEL, 10_000, measure)
+    assert (budget.window, budget.size_of(20_000)) == (100_000, 110_000)
+    measure.refuse(10_000, 20_000, 200_000, NamedCounts(90_000, 100_000))
+    assert prompt_budget(MODEL, 10_000, measure).size_of(20_000) == 90_000, "only the answer had no room"
+    measure.learn(10_000, 20_000, 150_000)
+    assert prompt_budget(MODEL, 10_000, measure).window == MODEL.context_window, "the provider took more than it said"
+
+
+def test_what_one_session_learns_no_other_session_knows() -> None:
+    measures = TokenMeasures()
+    measures.of("one", MODEL).learn(100, 1000, 4100)
+    assert measures.of("one", MODEL).density == 4.0
+    assert measures.of("two", MODEL).density == 1.0
+    assert measures.of("one", msgspec.structs.replace(MODEL, id="other")).density == 1.0
+
+
+def test_after_a_restart_the_last_count_in_the_transcript_is_known() -> None:
+    said: list[Message] = [user("x" * 4000, at=1), answered(5000, at=2), user("now", at=3)]
+    for since, density in ((-1, 5.0), (2, 1.0)):
+        measure = TokenMeasure()
+        measure.recall(0, said, msgspec.structs.replace(MODEL, provider="", id=""), since)
+        assert measure.density == density
+    other = TokenMeasure()
+    other.recall(0, said, MODEL, -1)
+    assert other.density == 1.0, "another model counts otherwise"
 
 
 def test_the_budget_keeps_room_for_the_answer_and_the_fixed_part() -> None:
-    budget = prompt_budget(MODEL, overhead=1000)
-    assert budget.room == 200_000 - 8192 - 1000
-    assert prompt_budget(MODEL, 1000, 2.0).room == (200_000 - 8192) // 2 - 1000
+    measure = TokenMeasure()
+    assert prompt_budget(MODEL, 1000, measure).room == 200_000 - 8192 - 1000
+    measure.density = 2.0
+    assert prompt_budget(MODEL, 1000, measure).room == (200_000 - 8192 - 1000) // 2
     assert PromptBudget(window=100, output=10, overhead=200).room < 0
+
+
+@pytest.mark.parametrize(("prompt", "room"), [(1000, None), (193_000, 6125), (199_900, 88), (250_000, 1)])
+def test_the_answer_gets_what_the_prompt_leaves(prompt: int, room: int | None) -> None:
+    found = PromptBudget(window=200_000, output=10, overhead=1000).output_room(prompt - 1000)
+    assert (found if found < MODEL.max_tokens else None) == room
 
 
 def test_a_prompt_is_learnt_from_as_it_was_shown_not_as_it_was_said() -> None:
@@ -142,12 +180,12 @@ def test_a_prompt_is_learnt_from_as_it_was_shown_not_as_it_was_said() -> None:
     shown: list[Message] = [UserMessage(content="x" * 8000)]
     answer = AssistantMessage(content=[], usage=Usage(input=4000))
     for size in (said, shown):
-        scale = Scale()
-        view = PromptWindow(MODEL, 0, scale, SystemClock(), pruning=ContextPruning())
+        measure = TokenMeasure()
+        view = PromptWindow(MODEL, 0, measure, SystemClock(), pruning=ContextPruning())
         assert view.fits(said)
         view.of(size)
         view.learn(answer)
-        assert scale.value == 4000 / prompt_tokens(size)
+        assert measure.density == 4000 / prompt_tokens(size)
 
 
 def test_counting_on_needs_the_same_beginning() -> None:

@@ -1,7 +1,7 @@
 """Finds the lines that a summary must keep, and checks whether it did. These functions call no model.
 
 The lines are those with an identifier (an id, a path, an address), open tasks, decisions, and facts that a person told.
-The lines that a summary lost are appended to it word for word.
+Two lines that differ in one word are two. A line that a summary does not have word for word is appended to it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from openclaw.agent.window.tokens import text_tokens
 from openclaw.messages import AssistantMessage, Message, UserMessage, user_text
 
 CARRIED_HEADING = "## Kept word for word"
+EARLIER_HEADING = "## From the summary before"
 MOST_NEEDS = 400
 LONGEST_LINE = 300
+"""A longer line is divided into its sentences."""
+LONGEST_NEED = 2000
 LONGEST_TEXT = 20_000
 LONGEST_PARAGRAPH = 4000
 SHORTEST_SUMMARY = 24
@@ -64,7 +67,13 @@ _HEADING = re.compile(r"^#{1,4}\s")
 _WRAPPER = re.compile(
     r"^\[message_id: [^\]]*\]$|^System: \[[^\]]*\]|^\[[A-Z][a-z]{2} \d{4}-\d{2}-\d{2} [^\]]*\]\s*", re.MULTILINE
 )
-_WORD = re.compile(r"[^\W_]{4,}")
+_LONG_WORD = re.compile(r"[^\W_]{4,}")
+_WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+_NEGATIONS = frozenset(
+    {"no", "not", "never", "none", "nor", "without", "cannot", "can't", "don't", "doesn't", "didn't", "won't", "isn't"}
+    | {"aren't", "wasn't", "shouldn't", "mustn't", "stop", "instead", "except", "unless", "cancelled", "canceled"}
+)
+"""A line with one of these may say the opposite of the line that it contains."""
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -73,37 +82,40 @@ class Need(msgspec.Struct, frozen=True):
     text: str
     identifiers: tuple[str, ...] = ()
     """The identifiers in the line. If there are any, the summary must have all of them."""
+    firm: bool = True
+    """False for the other lines of the summary before. They are needed if the new summary dropped most of them."""
 
 
 def needs_of(previous_summary: str, messages: Sequence[Message]) -> list[Need]:
     """The lines to keep, oldest first, each once. Of too many lines the newest are taken. Slow: call it in a thread."""
-    found: dict[str, Need] = {}
+    firm: dict[str, Need] = {}
+    other: dict[str, Need] = {}
     for source in (*(_of_message(message) for message in reversed(messages)), _of_summary(previous_summary)):
         for need in reversed(list(source)):
-            found.setdefault(need.text, need)
-        if len(found) >= MOST_NEEDS:
+            (firm if need.firm else other).setdefault(need.text, need)
+        if len(firm) >= MOST_NEEDS:
             break
-    return list(found.values())[MOST_NEEDS - 1 :: -1]
+    return [*list(other.values())[MOST_NEEDS - 1 :: -1], *list(firm.values())[MOST_NEEDS - 1 :: -1]]
 
 
 def _of_summary(summary: str) -> Iterable[Need]:
-    """The carried lines, open tasks, decisions and lines with an identifier in an earlier summary."""
+    """The lines of an earlier summary, except what is done. Carried lines, tasks, decisions and names are firm."""
     section = ""
     for line in summary.splitlines():
         if _HEADING.match(line):
             section = line.strip("# ").lower()
             continue
-        if not line.strip() or _DONE.match(line) or line.startswith("<"):
+        if not line.strip("-* ") or _DONE.match(line) or line.startswith("<"):
             continue
         text = _bare(line)
         identifiers = identifiers_in(text)
         listed = line.lstrip().startswith(("-", "*")) or line.lstrip()[:1].isdigit()
-        if (
+        firm = (
             identifiers
             or _TASK.match(line)
             or (listed and ("decision" in section or section == CARRIED_HEADING.strip("# ").lower()))
-        ):
-            yield Need(text, identifiers)
+        )
+        yield Need(text, identifiers, bool(firm))
 
 
 def _of_message(message: Message) -> Iterable[Need]:
@@ -143,9 +155,9 @@ def _sentences(line: str) -> list[str]:
 
 
 def _bare(line: str) -> str:
-    """The line without its list marker, cut to ``LONGEST_LINE``."""
+    """The line without its list marker, cut to ``LONGEST_NEED``."""
     text = re.sub(r"^\s*(?:[-*]|\d+\.)\s+(?:\[ \]\s*)?", "", line).strip()
-    return text if len(text) <= LONGEST_LINE else text[: LONGEST_LINE - 1].rstrip() + "…"
+    return text if len(text) <= LONGEST_NEED else text[: LONGEST_NEED - 1].rstrip() + "…"
 
 
 def identifiers_in(text: str) -> tuple[str, ...]:
@@ -178,20 +190,22 @@ def fault_of(summary: str, replaced_tokens: int, most_tokens: int) -> str | None
 
 
 def lost(summary: str, needs: Sequence[Need]) -> list[Need]:
-    """The needed lines whose content is not in the summary."""
-    words = frozenset(word.casefold() for word in _WORD.findall(summary))
-    return [need for need in needs if not _covered(need, summary, words)]
+    """The needed lines whose content seems to be missing in the summary. Other words may say the same."""
+    words = frozenset(word.casefold() for word in _LONG_WORD.findall(summary))
+    return [need for need in needs if not _seems_covered(need, summary, words)]
 
 
-def lost_too_much(missing: Sequence[Need], needs: Sequence[Need]) -> bool:
-    """Whether the model should be asked for a better summary."""
-    return len(missing) >= 3 and len(missing) > len(needs) * _LOST_SHARE
+def lost_too_much(summary: str, needs: Sequence[Need]) -> list[Need]:
+    """The lost lines, if they are so many that the model should be asked for a better summary."""
+    firm = [need for need in needs if need.firm]
+    missing = lost(summary, firm)
+    return missing if len(missing) >= 3 and len(missing) > len(firm) * _LOST_SHARE else []
 
 
-def _covered(need: Need, summary: str, words: frozenset[str]) -> bool:
+def _seems_covered(need: Need, summary: str, words: frozenset[str]) -> bool:
     if need.text in summary:
         return True
-    own = {word.casefold() for word in _WORD.findall(need.text)}
+    own = {word.casefold() for word in _LONG_WORD.findall(need.text)}
     share = len(own & words) / len(own) if own else 1.0
     if need.identifiers:
         # The identifier alone is not enough. Half of the words around it must be there too.
@@ -199,20 +213,54 @@ def _covered(need: Need, summary: str, words: frozenset[str]) -> bool:
     return share >= 0.7
 
 
+def to_carry(summary: str, needs: Sequence[Need]) -> list[Need]:
+    """The needed lines that the summary does not have word for word."""
+    lines = [line for text in summary.split("\n") if (line := _normal(text))]
+    everything = "\n".join(lines)
+    other = [need for need in needs if not need.firm]
+    dropped = len(lost(summary, other)) > len(other) * _LOST_SHARE
+    return [need for need in needs if (need.firm or dropped) and not _has_line(need, summary, lines, everything)]
+
+
+def _has_line(need: Need, summary: str, lines: Sequence[str], everything: str) -> bool:
+    words = _normal(need.text)
+    if not words:
+        return need.text in summary
+    if words not in everything:
+        return False
+    own = frozenset(words.split())
+    return any(words in line and not (frozenset(line.split()) - own) & _NEGATIONS for line in lines)
+
+
+def _normal(text: str) -> str:
+    """The words of a line with one space before and after each; empty without words."""
+    words = " ".join(word.casefold().replace("’", "'") for word in _WORD.findall(text))
+    return f" {words} " if words else ""
+
+
 def with_lost_lines(summary: str, missing: Sequence[Need], most_chars: int) -> str:
-    """The summary with the lost lines under their own heading. If not all fit, the newest are taken."""
-    if not missing:
-        return summary
+    """The summary with the lost lines under headings of their own. If not all fit, the newest are taken."""
+    left = most_chars
+    for heading, needs in (
+        (CARRIED_HEADING, [need for need in missing if need.firm]),
+        (EARLIER_HEADING, [need for need in missing if not need.firm]),
+    ):
+        block = _block(heading, needs, left)
+        summary, left = (f"{summary.rstrip()}\n\n{block}" if block else summary), left - len(block)
+    return summary
+
+
+def _block(heading: str, needs: Sequence[Need], most_chars: int) -> str:
     lines: list[str] = []
-    left = most_chars - len(CARRIED_HEADING) - 80
-    for need in reversed(missing):
+    left = most_chars - len(heading) - 80
+    for need in reversed(needs):
         line = f"- {need.text}"
         left -= len(line) + 1
         if left < 0:
             break
         lines.append(line)
     if not lines:
-        return summary
-    if len(lines) < len(missing):
-        lines.append(f"- ({len(missing) - len(lines)} older lines are only in the transcript)")
-    return f"{summary.rstrip()}\n\n{CARRIED_HEADING}\n" + "\n".join(reversed(lines))
+        return ""
+    if len(lines) < len(needs):
+        lines.append(f"- ({len(needs) - len(lines)} older lines are only in the transcript)")
+    return f"{heading}\n" + "\n".join(reversed(lines))

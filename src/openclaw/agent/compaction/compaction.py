@@ -2,7 +2,7 @@
 
 The summary is appended to the transcript as an entry; the messages stay in the file. A compaction makes the prompt
 smaller or appends nothing. It makes at most three model calls. If they fail and the prompt must shrink, the summary is
-made without a model.
+made without a model. A session has one compaction at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,6 +19,7 @@ from openclaw.agent.compaction.check import needs_of
 from openclaw.agent.compaction.pins import Pin, forgotten, pinned_block, pins_of, unpinned
 from openclaw.agent.compaction.summary import (
     CALL_TIMEOUT_S,
+    MOST_CALLS,
     FileOps,
     Summariser,
     SummaryFailed,
@@ -32,11 +33,12 @@ from openclaw.agent.prepare import Prepared
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.billed_calls import NO_BILL, BilledCalls, RunBill
 from openclaw.agent.window.tokens import PromptBudget, context_estimate, message_tokens, prompt_tokens, text_tokens
+from openclaw.agent.window.window import DoesNotFit, open_turn
 from openclaw.config.schema import Config
 from openclaw.events import CompactionEnded, CompactionStarted, Event
 from openclaw.messages import AssistantMessage, Message, ToolResultMessage, UserMessage
 from openclaw.models.base import Model, ModelError
-from openclaw.models.errors import is_overflow, is_silent_overflow
+from openclaw.models.errors import is_overflow, is_silent_overflow, named_counts
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.base import Context, Transcript
@@ -50,8 +52,11 @@ KEPT_SLACK = 1.2
 TOO_SMALL = "Nothing to compact (session too small)"
 ALREADY = "Already compacted"
 CANCELLED = "Compaction cancelled"
+BUSY = "a compaction of this session is already under way"
+MOST_RECOVERIES = 3
+"""How often a run shrinks its prompt and asks again, if the provider refuses it each time."""
 STILL_TOO_LARGE = (
-    "The conversation does not fit the model's window, and condensing it once did not help. Start over with /new, or "
+    "The conversation does not fit the model's window, and condensing it did not help. Start over with /new, or "
     "choose a model with a larger window with /model. ({error})"
 )
 _FAILED: dict[CompactionReason, str] = {
@@ -196,16 +201,28 @@ class CompactionJob(msgspec.Struct, kw_only=True):
     emit: Callable[[Event], None] = lambda event: None
     will_retry: bool = False
     """True if the run repeats its model call after a successful compaction. The final event says so."""
+    most_calls: int = MOST_CALLS
+    """The most model calls for the summary. With none the summary is made without a model."""
     timeout_s: float = CALL_TIMEOUT_S
     bill: RunBill = NO_BILL
 
     def summariser(self, purpose: str = "compaction") -> Summariser:
-        calls = BilledCalls(self.runtime, self.agent_id, self.session_key, self.transcript, purpose, bill=self.bill)
+        calls = BilledCalls(
+            self.runtime,
+            self.agent_id,
+            self.session_key,
+            self.transcript,
+            purpose,
+            bill=self.bill,
+            most_calls=self.most_calls,
+        )
         return Summariser(
-            calls.ask,
+            calls,
             self.model,
             self.settings.reserve,
-            scale=self.runtime.scales.of(self.model).value,
+            density=self.budget.density,
+            most_calls=self.most_calls,
+            most_pieces=1 if self.urgent else MOST_CALLS,
             timeout_s=self.timeout_s,
             small_parts=self.settings.safeguard,
         )
@@ -221,6 +238,8 @@ class CompactionPlan(msgspec.Struct, kw_only=True):
     kept_tokens: int
     tokens_before: int
     files: FileOps
+    density: float
+    """The model's tokens for each estimated token of this conversation."""
     failures: str
     """The section about failed tools that follows the summary; empty without ``safeguard``."""
     pins: list[Pin]
@@ -262,67 +281,99 @@ async def make_plan(job: CompactionJob) -> CompactionPlan:
     if context.compaction_id is not None and transcript.leaf_id == context.compaction_id:
         raise NothingToDo(ALREADY)
     start = 0 if context.compaction_id is None else 1
-    cut = _choose_cut(job, context.messages, start)
+    tokens_before = tokens_now(context)
+    density = _density(job.budget, context.messages, tokens_before)
+    cut = _choose_cut(job, context.messages, start, density)
     if cut.index <= start:
         raise NothingToDo(TOO_SMALL)
     leaving = context.messages[start : cut.index]
-    if job.reason == "threshold" and prompt_tokens(leaving) < job.settings.window // 50:
+    if job.reason == "threshold" and prompt_tokens(leaving) * density < job.settings.window // 50:
         raise NothingToDo("what could be condensed is too little to help")
     entry = await transcript.entry(context.compaction_id) if context.compaction_id is not None else None
     previous = fields_of(entry.raw) if entry is not None else {}
     files = _files(previous)
     files.take(leaving)
     pins = await pins_of(transcript)
-    kept_tokens = prompt_tokens(context.messages[cut.index :])
+    kept_tokens = round(prompt_tokens(context.messages[cut.index :]) * density)
+    taken = kept_tokens + text_tokens(pinned_block(pins))
+    said = str(previous.get("summary") or "")
     return CompactionPlan(
         first_kept_id=context.entry_ids[cut.index],
         compaction_id=context.compaction_id,
-        task=await asyncio.to_thread(_task, job, context, cut, start, str(previous.get("summary") or ""), kept_tokens),
+        task=await asyncio.to_thread(_task, job, context, cut, start, said, taken, density),
         kept_tokens=kept_tokens,
-        tokens_before=tokens_now(context),
+        tokens_before=tokens_before,
         files=files,
+        density=density,
         failures=tool_failures(leaving) if job.settings.safeguard else "",
         pins=pins,
     )
 
 
-def _choose_cut(job: CompactionJob, messages: list[Message], start: int) -> Cut:
-    """The cut for ``settings.keep``, or for less if too much would be kept or an urgent job would condense nothing."""
-    # An urgent job must not keep one old message that fills the next prompt again.
-    most = job.settings.most_kept or (max(1, job.budget.room) if job.urgent else None)
-    # A last message that waits for its answer is kept, however long it is. It does not count.
-    end = len(messages) - (bool(messages) and isinstance(messages[-1], UserMessage))
+def _density(budget: PromptBudget, messages: Sequence[Message], tokens: int) -> float:
+    """The tokens for each estimated token of the messages. The provider's count of this conversation decides."""
+    return max(budget.density, (tokens - budget.overhead) / max(1, prompt_tokens(messages)))
+
+
+def _choose_cut(job: CompactionJob, messages: list[Message], start: int, density: float) -> Cut:
+    """The cut for ``settings.keep``, or for less if too much would be kept or an urgent job would condense nothing.
+
+    The turn that has no answer yet is kept whole, however long it is: the question, the calls and their results. The
+    last turn that was answered is divided only if the job is urgent or ``settings.most_kept`` asks for it.
+    """
+    # The summary needs its room too, and an urgent job must not keep what fills the next prompt again.
+    most = min(job.settings.most_kept or job.settings.window, (job.settings.limit - job.budget.overhead) // 2)
+    turn = open_turn(messages, start)
+    last = turn if job.urgent or job.settings.safeguard or turn < len(messages) else open_turn(messages[:-1], start)
     keep = job.settings.keep
     cut = find_cut(messages, keep, start)
-    while keep > 1 and (
-        (job.urgent and cut.index <= start) or (most is not None and prompt_tokens(messages[cut.index : end]) > most)
-    ):
+    while keep > 1 and cut.index < last:
+        too_much = prompt_tokens(messages[cut.index : turn]) * density > most
+        if not too_much and not (job.urgent and cut.index <= start):
+            break
         keep //= 2
         cut = find_cut(messages, keep, start)
-    return cut
+        if cut.index > last:
+            cut = Cut(last)
+    return Cut(turn) if cut.index > turn else cut
 
 
 def tokens_now(context: Context) -> int:
     """The size of the conversation: the provider's last count, plus estimates for the messages since."""
-    since = context.messages[0].timestamp if context.compaction_id is not None and context.messages else -1
-    return context_estimate(context.messages, since)
+    return context_estimate(context.messages, compacted_at(context))
 
 
-def _task(job: CompactionJob, context: Context, cut: Cut, start: int, previous: str, kept_tokens: int) -> SummaryTask:
-    """Blocking, because the search for the needed lines may take long."""
+def compacted_at(context: Context) -> int:
+    """The time of the last compaction, or -1. The counts in answers from before are no longer true."""
+    return context.messages[0].timestamp if context.compaction_id is not None and context.messages else -1
+
+
+def _task(
+    job: CompactionJob, context: Context, cut: Cut, start: int, previous: str, taken: int, density: float
+) -> SummaryTask:
+    """Blocking, because the search for the needed lines may take long. ``taken``: the size of all that is kept."""
     end = cut.index if cut.turn_start is None else cut.turn_start
     history, prefix = context.messages[start:end], context.messages[end : cut.index]
     previous = unpinned(without_file_lists(previous)).strip()
-    room = job.settings.limit - job.budget.overhead - kept_tokens
+    room = job.settings.limit - job.budget.overhead - taken
+    replaced = sum(message_tokens(message) for message in (*history, *prefix)) + text_tokens(previous)
     return SummaryTask(
         history=history,
         prefix=prefix,
         previous=previous,
         instructions="\n".join(text for text in (job.settings.instructions, job.instructions) if text),
-        replaced_tokens=sum(message_tokens(message) for message in (*history, *prefix)) + text_tokens(previous),
+        replaced_tokens=_true_size(replaced, density),
         most_tokens=max(SMALLEST_SUMMARY, min(job.settings.reserve, room // 2)),
         needs=needs_of(previous, (*history, *prefix)),
     )
+
+
+def _true_size(estimated: int, density: float) -> int:
+    """The size of text that a summary is compared with. A short text may have far more tokens than the estimate says.
+
+    A long one has too, but its summary is probably in the same language, so that the two are compared as estimated.
+    """
+    return max(estimated, min(round(estimated * density), SMALLEST_SUMMARY))
 
 
 def _files(previous: dict[str, Any]) -> FileOps:
@@ -338,8 +389,42 @@ def _files(previous: dict[str, Any]) -> FileOps:
 # Carrying out
 
 
+class CompactionsUnderWay:
+    """The compactions of this moment. A session has at most one."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+
+    @contextlib.asynccontextmanager
+    async def turn(self, job: CompactionJob) -> AsyncGenerator[bool]:
+        """Gives False if the session is being compacted. A run does not wait for that: it ends it and makes its own.
+
+        The other compaction needs the session's lock to store its summary, and the run has the lock.
+        """
+        key, task = job.session_key, asyncio.current_task()
+        assert task is not None
+        other = self._tasks.get(key)
+        if other is not None and not job.in_run:
+            yield False
+            return
+        if other is not None:
+            other.cancel()
+            with job.waiting():
+                await asyncio.wait([other])
+        self._tasks[key] = task
+        try:
+            yield True
+        finally:
+            del self._tasks[key]
+
+
 async def compact(job: CompactionJob) -> CompactionOutcome:
     """Makes one compaction. Errors are part of the outcome; only cancellation is raised."""
+    async with job.runtime.compacting.turn(job) as free:
+        return await _compact(job) if free else CompactionOutcome(status="skipped", reason=BUSY)
+
+
+async def _compact(job: CompactionJob) -> CompactionOutcome:
     hooks = job.runtime.hooks
     session: dict[str, Any] = {
         "agent_id": job.agent_id,
@@ -460,9 +545,10 @@ async def _append(
     if lost_pins := forgotten(plan.pins, summary):
         summary += pinned_block(lost_pins)
     kept = context.messages[context.entry_ids.index(kept_id) :]
-    before, after = prompt_tokens(context.messages), text_tokens(summary) + prompt_tokens(kept)
+    leaving = prompt_tokens(context.messages) - prompt_tokens(kept)
+    before, after = _true_size(leaving, plan.density), text_tokens(summary)
     if after >= before:
-        raise CommitRefused(f"condensing would not make the conversation smaller ({before} tokens, then {after})")
+        raise CommitRefused(f"condensing would not make it smaller ({before} tokens, then {after})")
     fields: dict[str, Any] = {
         "type": "compaction",
         "summary": summary,
@@ -500,8 +586,7 @@ async def count_compaction(
 
 def settings_for(prepared: Prepared, runtime: Runtime) -> CompactionSettings:
     budget = prepared.window.budget
-    overhead = round(budget.overhead * budget.scale)
-    return compaction_settings(runtime.config.current, prepared.model.context_window, overhead)
+    return compaction_settings(runtime.config.current, budget.window, budget.overhead)
 
 
 def summary_model(runtime: Runtime, otherwise: Model) -> Model:
@@ -526,11 +611,56 @@ def silently_overflowed(final: AssistantMessage | None, prepared: Prepared) -> b
     return final is not None and is_silent_overflow(final, prepared.model.context_window)
 
 
-async def after_overflow(job: CompactionJob, prepared: Prepared) -> CompactionOutcome | None:
-    """Corrects the token estimate, which was too low, and compacts if that is enabled."""
-    prepared.window.was_too_large()
-    job.budget = prepared.window.budget
-    return await compact(job) if job.settings.enabled else None
+class OverflowRecovery:
+    """Makes the prompt of one run smaller, after the provider refused it or cut it.
+
+    An answer in between ends a recovery; the next refusal begins another one. A recovery makes at most ``MOST_CALLS``
+    calls for summaries.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._window = prepared.window
+        self._answers = 0
+        self._attempts = 0
+        self._calls = 0
+        self._named: int | None = None
+        """The refused prompt as the provider counted it."""
+        self._count: int | None = None
+        """The same, if only its room for the answer was too large."""
+
+    def may_go_on(self, error: str | None) -> bool:
+        """Whether to try once more. ``error`` is the refusal; None: the prompt was cut, and its answer is worthless."""
+        self._answers += error is None
+        if self._window.answers > self._answers:
+            self._answers, self._attempts, self._calls, self._named = self._window.answers, 0, 0, None
+        self._attempts += 1
+        named, before = named_counts(error or "").prompt, self._named
+        if named is not None and named == before:
+            return False  # The prompt is smaller, but the provider does not count it so.
+        self._named = named
+        # A refusal without words may mean something else.
+        most = 1 if error is None or "(no body)" in error else MOST_RECOVERIES
+        return self._attempts <= most
+
+    def refused(self, error: str) -> str | None:
+        """Corrects the estimate, which was too low. Returns why nothing can help, if that is clear now."""
+        said = self._window.was_too_large(error)
+        self._count = said.prompt if said.prompt is not None and said.prompt < self._window.budget.window else None
+        try:
+            self._window.check_room()
+        except DoesNotFit as problem:
+            return str(problem)
+        return None
+
+    async def compact(self, job: CompactionJob) -> CompactionOutcome | None:
+        """Condenses the conversation, unless that is switched off or the provider counts less than the threshold."""
+        count, self._count = self._count, None
+        if not job.settings.enabled or (count is not None and count <= job.settings.limit):
+            return None
+        job.most_calls = MOST_CALLS - self._calls
+        outcome = await compact(job)
+        self._calls += outcome.calls
+        return outcome
 
 
 async def without_answer(transcript: Transcript, answer_id: str) -> None:

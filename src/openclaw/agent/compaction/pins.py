@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from openclaw.messages import UserMessage, user_text
+from openclaw.agent.window.tokens import PromptBudget, careful_tokens
+from openclaw.messages import Message, TextBlock, UserMessage, user_text
 from openclaw.sessions.tree import fields_of
 from openclaw.storage.base import Entry, Transcript
 
@@ -19,9 +20,10 @@ PIN = "openclaw.pin"
 UNPIN = "openclaw.unpin"
 _PINNED = "[Pinned by the user, keep in mind]"
 _UNPINNED = "[No longer pinned]"
+_OPEN, _CLOSE = "\n\n<pinned>\n", "\n</pinned>"
 MOST_PINS = 50
-LONGEST_PIN = 4000
-MOST_PINNED_CHARS = 16_000
+PINNED_SHARE = 4
+"""Pinned texts take at most this part (a fourth) of the room that the window has for messages."""
 
 
 class PinRefused(Exception):
@@ -64,18 +66,33 @@ def _carried(compaction: Entry | None) -> list[Pin]:
         return []
 
 
-async def add_pin(transcript: Transcript, text: str) -> Pin:
-    """Pins a text, unless it is pinned already. Raises ``PinRefused``. The caller must hold the session's lock."""
+def pin_room(budget: PromptBudget) -> int:
+    """The tokens that the pinned texts of a session may take together, so that none of them is ever cut."""
+    return max(0, budget.window - budget.output - budget.overhead) // PINNED_SHARE
+
+
+async def add_pin(transcript: Transcript, text: str, room: int) -> Pin:
+    """Pins a text, unless it is pinned already. Raises ``PinRefused``. The caller must hold the session's lock.
+
+    ``room`` is the result of ``pin_room`` for the session's model.
+    """
     wanted = text.strip()
     if not wanted:
         raise PinRefused("Nothing to pin: write the text after /pin.")
-    if len(wanted) > LONGEST_PIN:
-        raise PinRefused(f"That is too long to pin: {len(wanted)} characters, {LONGEST_PIN} are possible.")
     pins = await pins_of(transcript)
     if (known := next((pin for pin in pins if pin.text == wanted), None)) is not None:
         return known
-    if len(pins) >= MOST_PINS or sum(len(pin.text) for pin in pins) + len(wanted) > MOST_PINNED_CHARS:
-        raise PinRefused(f"{len(pins)} texts are pinned already and fill the space; take one off with /unpin N.")
+    if len(pins) >= MOST_PINS:
+        raise PinRefused(f"{len(pins)} texts are pinned already, which is the most; take one off with /unpin N.")
+    taken, size = sum(careful_tokens(pin.text) for pin in pins), careful_tokens(wanted)
+    if taken + size > room:
+        left = max(0, room - taken)
+        others = f" and {len(pins)} pinned texts take {taken} of it; take one off with /unpin N" if pins else ""
+        raise PinRefused(
+            f"That is too long to pin: it has about {size} tokens ({len(wanted)} characters). The model's window has "
+            f"room for about {left} more (some {left * 3} characters), because pinned texts are sent whole with every "
+            f"message: {room} tokens in all{others}."
+        )
     fields = {
         "type": "custom_message",
         "customType": PIN,
@@ -109,16 +126,38 @@ async def remove_pin(transcript: Transcript, number: int) -> Pin:
 
 def pinned_block(pins: Sequence[Pin]) -> str:
     """The block that a compaction appends to its summary; empty without pins."""
-    return "" if not pins else "\n\n<pinned>\n" + "\n".join(pin.text for pin in pins) + "\n</pinned>"
+    return "" if not pins else _OPEN + "\n".join(pin.text for pin in pins) + _CLOSE
 
 
 def unpinned(summary: str) -> str:
     """The summary without the block of ``pinned_block``. Each compaction makes it again."""
-    before, opening, rest = summary.partition("\n\n<pinned>\n")
+    before, opening, rest = summary.partition(_OPEN)
     if not opening:
         return summary
-    _, closing, after = rest.partition("\n</pinned>")
+    _, closing, after = rest.partition(_CLOSE)
     return before + after if closing else summary
+
+
+def take_pins(messages: Sequence[Message]) -> tuple[UserMessage | None, list[Message]]:
+    """The pinned texts of a conversation as one message, and the conversation without them. None: nothing is pinned."""
+    pins: list[str] = []
+    rest: list[Message] = []
+    for place, message in enumerate(messages):
+        text = user_text(message) if isinstance(message, UserMessage) else ""
+        if place == 0 and (bare := unpinned(text)) != text:
+            pins.append(text[text.index(_OPEN) + len(_OPEN) : text.index(_CLOSE)])
+            rest.append(msgspec.structs.replace(message, content=[TextBlock(text=bare)]))
+        elif text.startswith(_PINNED):
+            pins.append(text[len(_PINNED) :].strip())
+        else:
+            rest.append(message)
+            if text.startswith(_UNPINNED):
+                gone = text[len(_UNPINNED) :].strip()
+                pins = [kept for pin in pins if (kept := pin.replace(gone, "").strip())]
+    if not pins:
+        return None, list(messages)
+    block = (_OPEN + "\n".join(pins) + _CLOSE).strip()
+    return UserMessage(content=[TextBlock(text=block)]), rest
 
 
 def forgotten(pins: Sequence[Pin], text: str) -> list[Pin]:

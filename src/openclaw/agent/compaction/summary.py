@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from openclaw.agent.compaction.check import SHORTEST_SUMMARY, Need, fault_of, lost, lost_too_much, with_lost_lines
+from openclaw.agent.compaction.check import SHORTEST_SUMMARY, Need, fault_of, lost_too_much, to_carry, with_lost_lines
+from openclaw.agent.spend.billed_calls import BilledCalls
 from openclaw.agent.window.tokens import prompt_tokens, text_tokens
 from openclaw.agent.window.window import cut_text
 from openclaw.messages import (
@@ -276,36 +277,49 @@ class SummaryTask(msgspec.Struct, frozen=True, kw_only=True):
 class Summariser:
     """Asks one model for the summaries of one compaction, counts the calls and checks each answer.
 
-    ``reserve`` bounds the length of an answer. ``scale`` is the factor between our token estimate and the provider's
-    count. With ``small_parts`` a long history is summarised in smaller pieces.
+    ``reserve`` bounds the length of an answer. ``density`` is the factor between our token estimate and the provider's
+    count. A history that does not fit one request is summarised in at most ``most_pieces``, with ``small_parts`` in
+    smaller ones.
     """
 
     def __init__(
         self,
-        ask: Callable[[ModelRequest], Awaitable[AssistantMessage]],
+        calls: BilledCalls,
         model: Model,
         reserve: int,
         *,
-        scale: float = 1.0,
+        density: float = 1.0,
+        most_calls: int = MOST_CALLS,
+        most_pieces: int = MOST_CALLS,
         timeout_s: float = CALL_TIMEOUT_S,
         small_parts: bool = False,
     ) -> None:
-        self._ask_model = ask
+        self._calls = calls
         self._model = model
-        self._scale = scale
+        self._density = density
+        self._most_calls = most_calls
+        self._most_pieces = most_pieces
         self._timeout_s = timeout_s
         self._small_parts = small_parts
         self._history_tokens = _output(model, math.floor(0.8 * reserve))
         self._prefix_tokens = _output(model, math.floor(0.5 * reserve))
-        self.calls = 0
         self.refused: list[str] = []
         """Why answers of the model were not used."""
 
+    @property
+    def calls(self) -> int:
+        """The number of model calls so far."""
+        return self._calls.made
+
     async def summarise(self, task: SummaryTask) -> str:
         """A summary that passed the checks. Raises ``SummaryFailed`` if no call gave one."""
-        for_prefix = 1 if task.prefix else 0
+        if self._most_calls < 1:
+            raise SummaryFailed("this recovery may ask for no more summaries")
+        for_prefix = task.prefix and (self._most_calls > 1 or not task.history)
         history, prefix = await asyncio.gather(
-            self._history(task, MOST_CALLS - for_prefix), self._prefix(task), return_exceptions=True
+            self._history(task, reserved=1 if for_prefix else 0),
+            self._prefix(task) if for_prefix else self._no_call(task.prefix),
+            return_exceptions=True,
         )
         for problem in (history, prefix):
             if isinstance(problem, BaseException) and not isinstance(problem, SummaryFailed):
@@ -317,26 +331,29 @@ class Summariser:
             self.refused.append(str(prefix))
             prefix = excerpts(task.prefix, self._prefix_tokens * 2)
         if task.history and len(history) < SHORTEST_SUMMARY:
-            said = excerpts(task.history, min(task.most_tokens, task.replaced_tokens) * 2)
+            said = excerpts(task.history, min(task.most_tokens, prompt_tokens(task.history)) * 2)
             history = f"{history}\n\n## What was said\n{said}"
         text = history if not prefix else f"{history or NO_HISTORY}{SPLIT_SEPARATOR}{prefix}"
-        room = task.most_tokens * 4 - len(text)
-        text = with_lost_lines(text, lost(text, task.needs), min(room, task.most_tokens * 2))
+        text = _with_needs(text, task, task.most_tokens * 2)
         if (fault := fault_of(text, task.replaced_tokens, task.most_tokens)) is not None:
             raise SummaryFailed(f"the summary was refused: {fault}")
         return text
 
-    async def _history(self, task: SummaryTask, most_calls: int) -> str:
-        """The summary of ``task.history``. Without new messages it is the previous summary."""
+    async def _history(self, task: SummaryTask, reserved: int) -> str:
+        """The summary of ``task.history``. Without new messages it is the previous summary.
+
+        ``reserved`` calls are for the beginning of the turn. They are made at the same time.
+        """
         if not task.history:
             return task.previous
+        most_calls = self._most_calls - reserved
         room = self._room(UPDATE + SYSTEM + task.previous + task.instructions, self._history_tokens)
         if self._small_parts:
             part = math.floor(self._model.context_window * part_share(task.history, self._model.context_window))
             # Smaller parts need more calls. They are used only if the allowed calls can take all of the history.
             if prompt_tokens(task.history) <= part * (most_calls - 1):
                 room = min(room, part)
-        texts = await asyncio.to_thread(pieces, task.history, room, most_calls)
+        texts = await asyncio.to_thread(pieces, task.history, room, min(most_calls, self._most_pieces))
         if not texts:
             return task.previous
         if len(texts) > 1:
@@ -348,8 +365,7 @@ class Summariser:
             if problem is None:
                 return said
             self.refused.append(problem)
-            most_calls -= 1
-            if most_calls <= 0:
+            if self.calls >= self._most_calls:
                 if fault_of(said, task.replaced_tokens, task.most_tokens) is None:
                     return said  # It only lost some lines. The caller appends them.
                 raise SummaryFailed(f"the summary was refused: {problem}")
@@ -359,8 +375,7 @@ class Summariser:
         """Why a better summary is asked for; None if this one will do."""
         if (fault := fault_of(said, task.replaced_tokens, task.most_tokens)) is not None:
             return fault
-        missing = lost(said, task.needs)
-        if not lost_too_much(missing, task.needs):
+        if not (missing := lost_too_much(said, task.needs)):
             return None
         return "it leaves out: " + cut_text("; ".join(need.text for need in missing), 2000)
 
@@ -377,14 +392,15 @@ class Summariser:
         return so_far
 
     async def _prefix(self, task: SummaryTask) -> str:
-        """The summary of ``task.prefix``; empty without one."""
-        if not task.prefix:
-            return ""
+        """The summary of ``task.prefix``."""
         text = pieces(task.prefix, self._room(PREFIX + SYSTEM, self._prefix_tokens), 1)[0]
         said = await self._call(f"<conversation>\n{text}\n</conversation>\n\n{PREFIX}", self._prefix_tokens, "off")
         if (fault := fault_of(said, task.replaced_tokens, task.most_tokens)) is not None:
             raise SummaryFailed(f"the summary of the turn's beginning was refused: {fault}")
         return said
+
+    async def _no_call(self, prefix: Sequence[Message]) -> str:
+        return excerpts(prefix, self._prefix_tokens * 2)
 
     async def branch(self, messages: Sequence[Message], most_tokens: int) -> str:
         """The summary of a branch that the person leaves."""
@@ -400,17 +416,17 @@ class Summariser:
         return await self._call("\n\n".join(parts), max_tokens, "high")
 
     async def _call(self, text: str, max_tokens: int, thinking: ThinkingLevel) -> str:
-        self.calls += 1
         request = ModelRequest(
             model=self._model,
             system=SYSTEM,
             messages=[UserMessage(content=[TextBlock(text=text)])],
             thinking=clamp_to_model(thinking, self._model),
             max_tokens=max_tokens,
+            output_room=self._model.context_window - math.ceil(text_tokens(SYSTEM + text) * max(1.0, self._density)),
         )
         try:
             async with asyncio.timeout(self._timeout_s):
-                message = await self._ask_model(request)
+                message = await self._calls.ask(request)
         except TimeoutError:
             raise SummaryFailed(f"the model gave no summary within {self._timeout_s:.0f} seconds") from None
         except ModelError as error:
@@ -419,7 +435,7 @@ class Summariser:
 
     def _room(self, fixed: str, output: int) -> int:
         """The estimated tokens of conversation that fit one request, besides ``fixed`` text and ``output`` tokens."""
-        window = math.floor((self._model.context_window - output) * 0.9 / self._scale)
+        window = math.floor((self._model.context_window - output) * 0.9 / self._density)
         return max(64, window - text_tokens(fixed) - 32)
 
 
@@ -444,5 +460,10 @@ def without_model(task: SummaryTask) -> str:
     said = excerpts([*task.history, *task.prefix], max(0, room // 2))
     if said:
         parts.append(f"## What was said\n{said}")
-    text = "\n\n".join(parts)
-    return with_lost_lines(text, lost(text, task.needs), max(0, task.most_tokens * 4 - len(text) - 8))
+    return _with_needs("\n\n".join(parts), task, task.most_tokens * 4)
+
+
+def _with_needs(text: str, task: SummaryTask, most_chars: int) -> str:
+    """The text with the needed lines that it lacks. It stays below what it replaces and what there is room for."""
+    room = min(task.most_tokens, task.replaced_tokens - 1) * 4 - len(text) - 8
+    return with_lost_lines(text, to_carry(text, task.needs), max(0, min(room, most_chars)))

@@ -6,6 +6,7 @@ from the transcripts. This is also done if the answer could not be used.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +54,9 @@ class BilledCalls:
         *,
         keep: bool = True,
         bill: RunBill = NO_BILL,
+        most_calls: int | None = None,
     ) -> None:
+        """``most_calls`` bounds the calls together, also those of other models after a failure."""
         self._runtime = runtime
         self._agent_id = agent_id
         self._session_key = session_key
@@ -61,27 +64,44 @@ class BilledCalls:
         self._purpose = purpose
         self._keep = keep
         self._bill = bill
+        self._most_calls = most_calls
+        self.made = 0
+        """The number of calls so far."""
         self._unwritten: list[AssistantMessage] = []
         self._candidates: dict[str, Candidates] = {}
         """By the model that is asked for: who answers. One piece of work stays with the model that went on."""
+        self._choosing = asyncio.Lock()
 
     async def ask(self, request: ModelRequest, on_event: OnEvent = lambda event: None) -> AssistantMessage:
         """Calls the model, or another one if it fails.
 
         Raises ``ModelError`` if none answers or the budget is used up.
         """
-        candidates = self._candidates.get(request.model.ref)
-        if candidates is None:
-            candidates = self._runtime.failover.candidates(self._agent_id, request.model)
-            self._candidates[request.model.ref] = candidates
-            await candidates.begin()
+        async with self._choosing:
+            candidates = self._candidates.get(request.model.ref)
+            if candidates is None:
+                candidates = self._runtime.failover.candidates(self._agent_id, request.model)
+                self._candidates[request.model.ref] = candidates
+                await candidates.begin()
+        if self._used_up:
+            raise ModelError(f"a {self._purpose} may make {self._most_calls} model calls", kind="other")
         while True:
+            self.made += 1
+            model = candidates.current
             try:
-                return await self._ask(for_model(request, candidates.current), on_event)
+                return await self._ask(for_model(request, model), on_event)
             except ModelError as error:
-                if await candidates.next_step(error) is None:
+                async with self._choosing:
+                    # Another call at the same time may have gone on to the next model already.
+                    if candidates.current is model and await candidates.next_step(error) is None:
+                        raise
+                if self._used_up:
                     raise
                 log.warning("a %s of %s goes on with another key or model: %s", self._purpose, self._session_key, error)
+
+    @property
+    def _used_up(self) -> bool:
+        return self._most_calls is not None and self.made >= self._most_calls
 
     async def _ask(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
         runtime, agent_id = self._runtime, self._agent_id

@@ -1,6 +1,6 @@
 """Counts tokens: estimates for a prompt before it is sent, and what the provider reported after that.
 
-An estimate takes four characters for a token. It is corrected by what the same model reported for earlier estimates.
+An estimate takes four characters for a token. It is corrected by what the provider counted in the same session.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models.base import Model
+from openclaw.models.errors import NamedCounts
 
 CHARS_PER_TOKEN = 4
 IMAGE_CHARS = 4800
 """The size of a picture in characters. ``message_tokens`` does not count the pictures in a user's message."""
-_MODELS_REMEMBERED = 200
-_LEAST_SCALE, _MOST_SCALE = 0.5, 4.0
+_SESSIONS_REMEMBERED = 1000
+_LEAST_LEARNT = 200
+_LEAST_FIXED, _MOST_FIXED = 0.5, 2.0
+_LEAST_DENSITY, _MOST_DENSITY = 0.25, 16.0
 
 
 def u16len(text: str) -> int:
@@ -118,6 +121,12 @@ def overhead_tokens(system: str, suffix: str, tools: Sequence[ToolSpec]) -> int:
 # Reported by the provider
 
 
+def careful_tokens(text: str) -> int:
+    """An estimate that is hardly ever too low: a token for each character outside ASCII, else for three characters."""
+    plain = sum(character.isascii() for character in text)
+    return -(-plain // 3) + u16len(text) - plain
+
+
 def context_tokens(usage: Usage) -> int:
     """The tokens in the window after a call: the prompt and the answer."""
     return usage.total_tokens or usage.input + usage.output + usage.cache_read + usage.cache_write
@@ -152,67 +161,124 @@ def context_estimate(messages: Sequence[Message], since_ms: int = -1) -> int:
     return later
 
 
-class Scale:
-    """The factor by which the estimate is off for one model. It is learnt from what the provider reports."""
+class TokenMeasure:
+    """What the provider told about the prompts of one session with one model. Estimates are corrected by it.
+
+    A prompt that the provider counted has exactly that size afterwards. What comes after it is estimated in proportion.
+    """
 
     def __init__(self) -> None:
-        self.value = 1.0
-        self._learnt = False
+        self.fixed = 1.0
+        """The factor between our estimate and the tokens of the system prompt and the tools."""
+        self.density = 1.0
+        """The same for the messages. Chinese, code and base64 have several times the tokens of English prose."""
+        self.window: int | None = None
+        """The window that a refusal named."""
+        self.learnt = False
 
-    def learn(self, estimated: int, reported: int) -> None:
-        """Compares the estimate of a prompt that was sent with what the provider counted."""
-        if estimated < 200 or reported <= 0:
+    def learn(self, overhead: int, messages: int, counted: int) -> None:
+        """Takes the provider's count of a prompt that it answered. The prompt's two parts were estimated."""
+        if self.window is not None and counted > self.window:
+            self.window = None  # The provider takes more than it said.
+        self._believe(overhead, messages, counted)
+
+    def _believe(self, overhead: int, messages: int, counted: int) -> None:
+        if overhead + messages < _LEAST_LEARNT or counted <= 0:
             return  # The prompt is too short to tell anything.
-        seen = min(max(reported / estimated, _LEAST_SCALE), _MOST_SCALE)
-        # A larger factor counts at once and a smaller one only slowly, because only a prompt that is too large fails.
-        slowly = self._learnt and seen < self.value
-        self.value = self.value + (seen - self.value) / 4 if slowly else seen
-        self._learnt = True
+        whole = counted / (overhead + messages)
+        if messages * 8 <= overhead:
+            self.fixed = self.density = min(max(whole, _LEAST_FIXED), _MOST_FIXED)
+        else:
+            self.density = _bounded((counted - self.fixed * overhead) / messages)
+        self.learnt = True
 
-    def too_large(self, estimated: int, window: int) -> None:
-        """Raises the factor after a provider refused a prompt that should have fitted."""
-        self.value = min(max(self.value * 1.25, window / max(estimated, 1) * 1.1), _MOST_SCALE)
-        self._learnt = True
+    def refuse(self, overhead: int, messages: int, window: int, said: NamedCounts) -> None:
+        """Takes a refusal of a prompt as too large. What it names is believed; otherwise the estimate is raised."""
+        if said.limit is not None:
+            self.window = window = min(window, said.limit)
+        if said.prompt is not None:
+            self._believe(overhead, messages, said.prompt)
+            if said.prompt < window:
+                return  # The prompt alone would fit. It was refused together with the room for its answer.
+        if overhead * self.fixed + messages * self.density <= window:
+            wanted = (window * 1.1 - overhead * self.fixed) / max(messages, 1)
+            self.density = _bounded(max(self.density * 1.25, wanted))
+        self.learnt = True
+
+    def recall(self, overhead: int, messages: Sequence[Message], model: Model, since_ms: int) -> None:
+        """Learns from the last answer in a conversation that an earlier process had, if this model gave it."""
+        self.learnt = True
+        for place in range(len(messages) - 1, -1, -1):
+            message = messages[place]
+            if not isinstance(message, AssistantMessage) or not is_measured(message):
+                continue
+            same = (message.provider, message.model) == (model.provider, model.id)
+            if not same or message.timestamp <= since_ms:
+                return
+            estimated, counted = prompt_tokens(messages[:place]), reported_prompt(message.usage)
+            # A count below the estimate and near the window may be that of a prompt that was shortened to fit.
+            if counted >= overhead + estimated or counted * 4 < model.context_window * 3:
+                self._believe(overhead, estimated, counted)
+            return
 
 
-class Scales:
-    """The ``Scale`` of each model."""
+def _bounded(density: float) -> float:
+    return min(max(density, _LEAST_DENSITY), _MOST_DENSITY)
+
+
+class TokenMeasures:
+    """The ``TokenMeasure`` of each session and model. One session's text says nothing about another's."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Scale] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], TokenMeasure] = OrderedDict()
 
-    def of(self, model: Model) -> Scale:
-        ref = model.ref
-        if ref not in self._known:
-            self._known[ref] = Scale()
-            if len(self._known) > _MODELS_REMEMBERED:
+    def of(self, session_id: str, model: Model) -> TokenMeasure:
+        key = (session_id, model.ref)
+        measure = self._known.get(key)
+        if measure is None:
+            measure = self._known[key] = TokenMeasure()
+            if len(self._known) > _SESSIONS_REMEMBERED:
                 self._known.popitem(last=False)
-        self._known.move_to_end(ref)
-        return self._known[ref]
+        self._known.move_to_end(key)
+        return measure
 
 
 class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """The size that one prompt may have. ``overhead`` is an estimate; ``window`` and ``output`` are real tokens."""
+    """The size that one prompt may have, in the model's tokens."""
 
     window: int
     output: int
+    """The least room that the answer gets."""
     overhead: int
-    scale: float = 1.0
+    """The size of everything in the prompt except the messages."""
+    density: float = 1.0
+    """The model's tokens for each estimated token of the messages."""
 
     @property
     def room(self) -> int:
         """The estimated tokens left for messages. It is not positive if the fixed part alone is too large."""
-        return int((self.window - self.output) / self.scale) - self.overhead
+        return int((self.window - self.output - self.overhead) / self.density)
 
     def size(self, messages: Iterable[Message]) -> int:
-        """The size of a prompt with these messages in the model's tokens."""
+        """The size of a prompt with these messages."""
         return self.size_of(prompt_tokens(messages))
 
     def size_of(self, estimated: int) -> int:
         """The same for messages whose ``prompt_tokens`` are known."""
-        return math.ceil((self.overhead + estimated) * self.scale)
+        return self.overhead + math.ceil(estimated * self.density)
+
+    def output_room(self, estimated: int) -> int:
+        """The tokens that such a prompt leaves for its answer. A little is kept back, because sizes are estimates."""
+        left = self.window - self.size_of(estimated)
+        return max(1, left - min(left // 8, self.window // 100))
 
 
-def prompt_budget(model: Model, overhead: int, scale: float = 1.0, wanted_output: int | None = None) -> PromptBudget:
-    output = min(wanted_output or model.max_tokens, model.max_tokens, max(model.context_window // 16, 1))
-    return PromptBudget(window=model.context_window, output=output, overhead=overhead, scale=scale)
+def prompt_budget(model: Model, overhead: int, measure: TokenMeasure, wanted_output: int | None = None) -> PromptBudget:
+    """``overhead`` is estimated."""
+    window = model.context_window if measure.window is None else min(measure.window, model.context_window)
+    return PromptBudget(
+        window=window,
+        output=min(wanted_output or model.max_tokens, model.max_tokens, max(window // 16, 1)),
+        overhead=math.ceil(overhead * measure.fixed),
+        density=measure.density,
+    )

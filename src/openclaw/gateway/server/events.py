@@ -377,8 +377,11 @@ class RunStream:
             case ModelSwitched(chosen, active, reason):
                 self._flush()
                 self._switches += 1
-                name = f"notice-{self._record.run_id}-model-{self._switches}"
-                self._notice(name, switch_text(chosen, active, reason))
+                text = switch_text(chosen, active, reason)
+                phase = "fallback_cleared" if active == chosen else "fallback"
+                data = {"phase": phase, "selectedModel": chosen, "activeModel": active, "reason": reason, "text": text}
+                self._agent("lifecycle", data)
+                self._notice(f"notice-{self._record.run_id}-model-{self._switches}", text)
             case CompactionStarted():
                 self._flush()
                 self._agent("compaction", {"phase": "start"})

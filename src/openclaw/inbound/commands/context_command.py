@@ -96,7 +96,7 @@ async def pin(context: CommandContext, facts: Facts, args: str) -> str:
         await set_entry_fields(context.runtime, session, {})
     try:
         pinned = await context.dispatcher.compactions.pin(session.agent_id, session.key, args)
-    except PinRefused as refused:
+    except (PinRefused, ModelError) as refused:
         return f"⚙️ {refused}"
     return f"📌 Pinned: {shortened(pinned.text, 120)}"
 

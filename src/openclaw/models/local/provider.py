@@ -32,6 +32,7 @@ from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEv
 from openclaw.models.convert import with_turn_facts
 from openclaw.models.cost import priced_usage
 from openclaw.models.local.install import INSTALL_COMMAND, weights_path
+from openclaw.models.thinking import output_limit
 
 IDLE_S = 600.0
 LOAD_TIMEOUT_S = 120.0
@@ -149,7 +150,8 @@ class LocalProvider:
 
     async def _answer(self, worker: Worker, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         system, turns = turns_of(request)
-        limit = min(request.max_tokens or DEFAULT_MAX_TOKENS, request.model.max_tokens, worker.context // 2)
+        wanted = output_limit(request.model, request.max_tokens or DEFAULT_MAX_TOKENS, request.output_room)
+        limit = min(wanted, worker.context // 2)
         room = worker.context - limit
         budget = int(room * CHARS_PER_TOKEN)
         parts: list[str] = []

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from openclaw.agent.loop import AbortSignal, LoopOptions, run_loop
-from openclaw.agent.window.images import ImageCache
-from openclaw.agent.window.window import (
+from openclaw.agent.window.history_cleaner import (
     PLAIN_FOR_MS,
     HistoryCleaner,
     Hygiene,
@@ -22,6 +21,7 @@ from openclaw.agent.window.window import (
     limit_turns,
     max_result_chars,
 )
+from openclaw.agent.window.images import ImageCache
 from openclaw.config.schema.channels import Channels, DmHistory, SignalAccount, SignalConfig
 from openclaw.events import RunEnded
 from openclaw.messages import (

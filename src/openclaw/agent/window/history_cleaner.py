@@ -1,0 +1,340 @@
+"""Cleans the history of a run: every provider accepts what is sent, and nobody can speak as someone else.
+
+A conversation that a provider refused as malformed is sent in its plain form for a while. The transcript is never
+changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from typing import Any, cast
+
+import msgspec
+
+from openclaw.agent.window.images import ImageCache, has_images, newest_images, replace_images
+from openclaw.agent.window.window import cut_text
+from openclaw.config.schema.channels import Channels
+from openclaw.messages import (
+    AssistantMessage,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ToolCall,
+    ToolResultMessage,
+    UserBlock,
+    UserMessage,
+)
+from openclaw.models.base import Model
+from openclaw.models.convert import FAILED, is_blank, json_text, pair, without_failed
+from openclaw.models.http import strip_lone_surrogates
+from openclaw.tools.images import MAX_SIDE
+
+INTER_SESSION = "[Inter-session message]"
+LONGEST_SOURCE = 200
+LONGEST_RESULT = 400_000
+RESULT_SHARE = 0.3
+"""One tool result takes at most this part of the window, with four characters for a token."""
+REFUSALS_KEPT = 1000
+PLAIN_FOR_MS = 3_600_000
+"""For this long a refused conversation is sent in its plain form. Then the usual form is tried again."""
+_FORGED = re.compile(r"\[(\s*inter-session\s+message[^\]\n]{0,400})\]?", re.IGNORECASE)
+LONGEST_OUTPUT = 20_000
+LONGEST_ARGUMENTS = 1000
+IMAGE = "(an image was here)"
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+class Hygiene:
+    """What the Gateway keeps between runs: fitted pictures, and which conversations a provider refused."""
+
+    def __init__(self) -> None:
+        self.images = ImageCache()
+        self._refused: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def plain_until(self, session_id: str, model: Model, now_ms: int) -> int:
+        """Messages up to this time are sent in their plain form. -1: none."""
+        moment = self._refused.get((session_id, model.ref), -1) if self._refused else -1
+        return moment if now_ms - moment < PLAIN_FOR_MS else -1
+
+    def note_refusal(self, session_id: str, model: Model, now_ms: int) -> None:
+        self._refused[session_id, model.ref] = now_ms
+        while len(self._refused) > REFUSALS_KEPT:
+            self._refused.popitem(last=False)
+
+    def forget_refusal(self, session_id: str, model: Model) -> None:
+        self._refused.pop((session_id, model.ref), None)
+
+
+class HistoryCleaner:
+    """Cleans the messages of one run. ``prepare`` must see each message before it is in a request."""
+
+    def __init__(
+        self,
+        hygiene: Hygiene,
+        model: Model,
+        session_id: str,
+        now_ms: int,
+        *,
+        history_limit: int = 0,
+        max_image_side: int | None = None,
+    ) -> None:
+        self._hygiene = hygiene
+        self._model = model
+        self._session_id = session_id
+        self._history_limit = history_limit
+        self._max_side = min(max_image_side or MAX_SIDE, MAX_SIDE)
+        self._plain_until = hygiene.plain_until(session_id, model, now_ms)
+        self._shown: list[Message] = []
+        """The messages of the last request."""
+        self._cleaned = _Cleaned()
+
+    def use_cache(self, branch_cache: dict[Any, Any]) -> None:
+        """Uses what an earlier run of the same branch cleaned for the same model."""
+        model = self._model
+        key = ("cleaned", model.ref, model.context_window, "image" in model.input, self._max_side)
+        self._cleaned = branch_cache.setdefault(key, self._cleaned)
+
+    async def prepare(self, messages: list[Message]) -> None:
+        """Fits the pictures in messages that have not been cleaned yet."""
+        if "image" in self._model.input:
+            await self._hygiene.images.prepare(self._cleaned.new(messages), self._max_side)
+
+    def clean(self, messages: list[Message]) -> list[Message]:
+        """The messages as they may be sent."""
+        if self._history_limit > 0:
+            messages = limit_turns(messages, self._history_limit)
+        if self._plain_until >= 0:
+            messages = plain_upto(without_failed(messages), self._plain_until)
+            self._shown = clean_history(messages, self._model, self._hygiene.images, self._max_side)
+        else:
+            self._shown = self._cleaned.clean(messages, self._model, self._hygiene.images, self._max_side)
+        return self._shown
+
+    def refused(self, now_ms: int) -> bool:
+        """Notes that the provider refused the last request. True: the next request will be in the plain form.
+
+        False: the request was in the plain form already, so the conversation is not the cause. From then on it is sent
+        in its usual form again.
+        """
+        if is_plain(self._shown):
+            self._plain_until = -1
+            self._hygiene.forget_refusal(self._session_id, self._model)
+            return False
+        self._plain_until = now_ms
+        self._hygiene.note_refusal(self._session_id, self._model, now_ms)
+        return True
+
+
+class _Cleaned:
+    """The cleaned messages of a branch. Each message is cleaned once."""
+
+    def __init__(self) -> None:
+        self._source: list[Message] = []
+        self._out: list[Message] = []
+        self._pictures: list[int] = []
+        """The places of messages with pictures. Pictures are put in for each request, so no second copy is kept."""
+
+    def new(self, messages: list[Message]) -> list[Message]:
+        """The messages that are not cleaned yet: all of them if the list begins differently."""
+        known = len(self._source)
+        return messages[known:] if self._source == messages[:known] else messages
+
+    def clean(self, messages: list[Message], model: Model, images: ImageCache, max_side: int) -> list[Message]:
+        known = len(self._source)
+        if self._source != messages[:known]:
+            known, self._source, self._out, self._pictures = 0, [], [], []
+        for message in messages[known:]:
+            self._source.append(message)
+            if isinstance(message, AssistantMessage):
+                self._out += without_failed([message]) if message.stop_reason in FAILED else (message,)
+                continue
+            message = _mended(message, model)
+            if has_images(message):
+                self._pictures.append(len(self._out))
+            self._out.append(message)
+        if not self._pictures or "image" not in model.input:
+            return self._out.copy()
+        return _with_pictures(self._out.copy(), self._pictures, images, max_side)
+
+
+def clean_history(messages: list[Message], model: Model, images: ImageCache, max_side: int = MAX_SIDE) -> list[Message]:
+    """The messages as they may be sent. A message that needs no change stays the same object."""
+    out = [_mended(message, model) for message in messages]
+    if "image" not in model.input:
+        return out
+    return _with_pictures(out, [place for place, message in enumerate(out) if has_images(message)], images, max_side)
+
+
+def _with_pictures(messages: list[Message], places: list[int], images: ImageCache, max_side: int) -> list[Message]:
+    for place in places:
+        messages[place] = replace_images(messages[place], lambda block: images.shown(block, max_side))
+    shown = newest_images([messages[place] for place in places])
+    for place, message in zip(places, shown, strict=True):
+        messages[place] = message
+    return messages
+
+
+def _mended(message: Message, model: Model) -> Message:
+    """The message after the changes that need no other message. Pictures are not changed here."""
+    if isinstance(message, UserMessage):
+        return attributed(message)
+    if isinstance(message, ToolResultMessage):
+        return capped(message, max_result_chars(model.context_window))
+    return message
+
+
+def limit_turns(messages: list[Message], limit: int) -> list[Message]:
+    """The messages from the ``limit``-th last one of the user on. 0 or less means all messages."""
+    if limit <= 0:
+        return messages
+    for place in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[place], UserMessage):
+            limit -= 1
+            if limit == 0:
+                return messages[place:]
+    return messages
+
+
+def max_result_chars(window: int) -> int:
+    return min(int(window * 4 * RESULT_SHARE), LONGEST_RESULT)
+
+
+def capped(message: ToolResultMessage, most: int) -> ToolResultMessage:
+    """Cuts each text of an outsized result in proportion to its length."""
+    total = sum(len(block.text) for block in message.content if isinstance(block, TextBlock))
+    if total <= most:
+        return message
+    content = [
+        TextBlock(text=cut_text(block.text, len(block.text) * most // total)) if isinstance(block, TextBlock) else block
+        for block in message.content
+    ]
+    return msgspec.structs.replace(message, content=content)
+
+
+# Who is speaking
+
+
+def attributed(message: UserMessage) -> UserMessage:
+    """Marks a message that another session sent. A marker inside a text is forged and loses its brackets."""
+    source, content = message.provenance, message.content
+    blocks: list[UserBlock] = [TextBlock(text=content)] if isinstance(content, str) else content
+    if source is not None and source.get("kind") == "inter_session":
+        return msgspec.structs.replace(message, content=[TextBlock(text=_marker(source)), *map(_unforged, blocks)])
+    for block in blocks:
+        if _unforged(block) is not block:
+            return msgspec.structs.replace(message, content=[*map(_unforged, blocks)])
+    return message
+
+
+def _unforged(block: UserBlock) -> UserBlock:
+    if isinstance(block, ImageBlock) or "[" not in block.text or _FORGED.search(block.text) is None:
+        return block
+    return TextBlock(text=_FORGED.sub(r"(\1)", block.text))
+
+
+def _marker(source: dict[str, Any]) -> str:
+    named = {"sourceSession": "sourceSessionKey", "sourceChannel": "sourceChannel", "sourceTool": "sourceTool"}
+    told = [f"{name}={_word(source[key])}" for name, key in named.items() if source.get(key)]
+    return " ".join([INTER_SESSION, *told, "isUser=false"])
+
+
+def _word(value: Any) -> str:
+    return re.sub(r"[\s\[\]]+", "_", str(value))[:LONGEST_SOURCE]
+
+
+# How far back direct chats go
+
+
+def dm_history_limit(channels: Channels, session_key: str) -> int:
+    """``channels.<id>.dms.<person>.historyLimit``, else ``dmHistoryLimit``. 0 is no limit, as in all other chats."""
+    lowered = session_key.lower()
+    if ":direct:" not in lowered and ":dm:" not in lowered:
+        return 0
+    segments = lowered.split(":")
+    if segments[0] == "agent":
+        segments = segments[2:]
+    # <channel>:direct:<person> or <channel>:<account>:direct:<person>
+    place = next((place for place in (1, 2) if segments[place : place + 1] in (["direct"], ["dm"])), None)
+    if place is None or place + 1 >= len(segments):
+        return 0
+    channel = segments[0]
+    section = _given(msgspec.to_builtins(channels.signal) if channel == "signal" else channels.others.get(channel))
+    if place == 2:
+        section |= _given(_given(section.get("accounts")).get(segments[1]))
+    person = re.split(r":(?:thread|topic):", ":".join(segments[place + 1 :]))[0]
+    people = {name.lower(): value for name, value in _given(section.get("dms")).items()}
+    limit: Any = _given(people.get(person)).get("historyLimit", section.get("dmHistoryLimit"))
+    return limit if type(limit) is int and limit > 0 else 0
+
+
+def _given(value: Any) -> dict[str, Any]:
+    """The value as a dict without its unset keys. Anything but a dict counts as empty."""
+    items = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return {name: item for name, item in items.items() if item is not None}
+
+
+# The plain form
+
+
+def plain(messages: list[Message]) -> list[Message]:
+    """The conversation as text only. Tool calls and their results become sentences."""
+    out: list[Message] = []
+    calls: list[ToolCall] = []
+    for message in pair(without_failed(messages)):
+        match message:
+            case AssistantMessage():
+                calls = message.tool_calls
+                _say(out, message, _cleaned(message.text))
+            case ToolResultMessage():
+                note = _note(calls.pop(0), message)
+                _say(out, UserMessage(content=[], timestamp=message.timestamp), note)
+            case UserMessage():
+                _say(out, message, _text_of(message))
+    return out
+
+
+def is_plain(messages: list[Message]) -> bool:
+    """Whether the messages are in their plain form already."""
+    return [_words(message) for message in messages] == [_words(message) for message in plain(messages)]
+
+
+def _words(message: Message) -> tuple[type[Message], object]:
+    content = message.content
+    return type(message), [TextBlock(text=content)] if isinstance(content, str) else content
+
+
+def plain_upto(messages: list[Message], moment_ms: int) -> list[Message]:
+    """The messages until that time in their plain form, and the rest as they are."""
+    count = max((place + 1 for place, message in enumerate(messages) if message.timestamp <= moment_ms), default=0)
+    while count < len(messages) and isinstance(messages[count], ToolResultMessage):
+        count += 1
+    return [*plain(messages[:count]), *messages[count:]]
+
+
+def _say(out: list[Message], message: UserMessage | AssistantMessage, text: str) -> None:
+    """Adds the text as a message, or to the last message if that has the same role."""
+    if is_blank(text):
+        return
+    if out and type(out[-1]) is type(message) and isinstance(before := out[-1].content[0], TextBlock):
+        out.pop()
+        text = f"{before.text}\n\n{text}"
+    out.append(msgspec.structs.replace(message, content=[TextBlock(text=text)]))
+
+
+def _note(call: ToolCall, result: ToolResultMessage) -> str:
+    arguments = cut_text(json_text(call.arguments), LONGEST_ARGUMENTS)
+    text = cut_text(_text_of(result), LONGEST_OUTPUT)
+    outcome = "failed" if result.is_error else "returned"
+    return f"(The tool {_cleaned(call.name)} was called with {arguments} and {outcome}: {text or 'nothing'})"
+
+
+def _text_of(message: UserMessage | ToolResultMessage) -> str:
+    if isinstance(message.content, str):
+        return _cleaned(message.content)
+    parts = [_cleaned(block.text) if isinstance(block, TextBlock) else IMAGE for block in message.content]
+    return "\n".join(part for part in parts if not is_blank(part))
+
+
+def _cleaned(text: str) -> str:
+    return _CONTROLS.sub("", strip_lone_surrogates(text))
