@@ -154,3 +154,17 @@ def test_a_value_that_promises_safety_is_told_everywhere_and_stops_the_start(cli
     assert "Traceback" not in started.stderr
     assert cli("config", "unset", "gateway.tls").returncode == 0
     assert cli("config", "validate").returncode == 0
+
+
+def test_the_start_says_on_the_terminal_and_in_the_log_what_has_no_effect(cli: Cli, config: Path, state: Path) -> None:
+    config.write_text(COMMENTED.replace("gateway:", "talk: { voiceId: 'v' }, gateway:"))
+    gateway = cli.start("gateway", "run", "--port", "0")
+    try:
+        assert gateway.stdout is not None and gateway.stderr is not None
+        assert any("OpenClaw Gateway" in line for line in gateway.stdout)
+    finally:
+        gateway.terminate()
+        shown = gateway.communicate()[1]
+    logged = "".join(path.read_text() for path in (state / "logs").iterdir())
+    for place in (shown, logged):
+        assert "talk (line" in place and "has no effect yet" in place

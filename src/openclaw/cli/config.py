@@ -84,7 +84,7 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
 
     It tells the warnings that the change adds, and those about the key that was set.
     """
-    from openclaw.config.keypath import KeyPathError
+    from openclaw.config.keypath import KeyPathError, overlaps
     from openclaw.config.store import ConfigStore
     from openclaw.config.validate import ConfigError, ConfigInvalid
 
@@ -101,14 +101,8 @@ def change_config(change: Callable[[ConfigStore], Snapshot], path: str = "") -> 
         raise UserError(f"Cannot write {paths.config_path()}: {error.strerror}") from error
     known = {(warning.path, warning.message) for warning in before.warnings}
     for warning in after.warnings:
-        if (warning.path, warning.message) not in known or _overlap(warning.path, path):
+        if (warning.path, warning.message) not in known or overlaps(warning.path, path):
             note(f"Warning: {warning}")
-
-
-def _overlap(one: str, other: str) -> bool:
-    """Whether one key path is the other, or covers it."""
-    shorter, longer = sorted((one, other), key=len)
-    return bool(shorter) and (longer == shorter or longer.startswith((f"{shorter}.", f"{shorter}[")))
 
 
 def validate(args: argparse.Namespace) -> int:
@@ -148,10 +142,11 @@ def schema(args: argparse.Namespace) -> int:
 
 
 def docs(args: argparse.Namespace) -> int:
+    from openclaw.config.keypath import overlaps
     from openclaw.config.reference import all_keys, key_rows
 
     wanted = [
-        key for key in all_keys() if not args.key or (_overlap(key.path, args.key) and len(key.path) >= len(args.key))
+        key for key in all_keys() if not args.key or (overlaps(key.path, args.key) and len(key.path) >= len(args.key))
     ]
     if not wanted:
         raise UserError(f"No key begins with {args.key}. `openclaw config docs` lists all of them.")

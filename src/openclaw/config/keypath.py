@@ -83,3 +83,9 @@ def get_path(data: Any, path: str | Sequence[str | int], default: Any = None) ->
         else:
             return default
     return data
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether one written key path is the other, or covers it."""
+    shorter, longer = sorted((one, other), key=len)
+    return bool(shorter) and (longer == shorter or longer.startswith((f"{shorter}.", f"{shorter}[")))

@@ -213,6 +213,7 @@ UNSUPPORTED_VALUES: dict[str, Rule] = {
     "models.providers.*.models[].api": _UNSPOKEN,
     **{f"tools.exec.{key}": rule for key, rule in _EXEC_HOST.items()},
     **{f"agents.list[].tools.exec.{key}": rule for key, rule in _EXEC_HOST.items()},
+    "logging.consoleStyle": Rule("lines on the console have one form beside json", _one_of("compact")),
     "channels.*": Rule("this channel is not connected: so far there is Signal only", _asks),
 }
 """Key path → values that have no effect. Something reads these keys, for other values or only to show them."""

@@ -280,8 +280,9 @@ class Dispatcher:
         observers = self._observers[record.run_id]
         crashes = await crashes_of(record.row, self._runtime.ledger)
         choice, refusal = how_to_go_on(record, crashes, self._runtime.clock.now_ms())
-        outcome = "aborted" if choice == "stop" else "error"
-        refused = Ending("superseded" if choice == "stop" else "expired" if record.expired else "failed", refusal)
+        stopped = refusal.code in STOP_CODES
+        refused = Ending("superseded" if stopped else "expired" if record.expired else "failed", refusal)
+        outcome = "aborted" if stopped else "error"
         if choice == "close" or (choice == "stop" and not record.row.attempts):
             await self._finish(record, RunResult(outcome=outcome), ending=refused)
             return
@@ -292,7 +293,8 @@ class Dispatcher:
         if record.recovered:
             # The attempt is counted before anything else happens, so that a message that crashes the Gateway is given
             # up in the end.
-            await self._until_written(lambda: self._note_running(record, session_id), record.disk)
+            kept = refusal if choice == "stop" else NO_REASON
+            await self._until_written(lambda: self._note_running(record, session_id, kept), record.disk)
         elif record.noted_step != "running" or session_id != record.row.session_id:
             self._in_background(self._note_running(record, session_id))
         faults.point("run.start")
@@ -466,9 +468,9 @@ class Dispatcher:
         record.reasoning = body.reasoning or (entry.get("reasoningLevel") if entry else None) or "off"
         return row.session_id if row.attempts or entry is None else entry.get("sessionId", row.session_id)
 
-    async def _note_running(self, record: RunRecord, session_id: str) -> None:
+    async def _note_running(self, record: RunRecord, session_id: str, reason: Reason = NO_REASON) -> None:
         if not record.abort.aborted:  # The note of a stop must stay the last one.
-            await self._runtime.ledger.advance(record.row.id, "running", session_id=session_id)
+            await self._runtime.ledger.advance(record.row.id, "running", reason, session_id=session_id)
 
     async def _note_stopped(self, records: Sequence[RunRecord], reason: Reason) -> None:
         """Notes that the runs are being stopped. On a disk that takes nothing, the notes are written later."""
@@ -614,7 +616,7 @@ class Dispatcher:
         cut_short = [lane.active for lane in self._lanes.values() if lane.active is not None]
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
         for record in cut_short:
-            if record.ended_at is None:
+            if record.ended_at is None and not record.abort.aborted:
                 self._in_background(note_shutdown(record.row, self._runtime.ledger))
         if self._background:
             _, late = await asyncio.wait(self._background, timeout=STOP_S)
@@ -716,7 +718,7 @@ def how_to_go_on(record: RunRecord, crashes: int, now_ms: int) -> tuple[Choice, 
     ``close`` ends the message in the ledger only, because the Gateway crashed even while it gave up.
     """
     if record.recovered and record.row.reason.code in STOP_CODES:
-        return "stop", record.row.reason
+        return "stop" if crashes <= MAX_ATTEMPTS else "close", record.row.reason
     if crashes < MAX_ATTEMPTS and not record.expired:
         return "run", NO_REASON
     if record.expired:

@@ -20,7 +20,7 @@ from tests.gateway.support import Running, running_gateway
         ("auto", None, "127.0.0.1"),
         ("lan", None, "0.0.0.0"),
         ("custom", "192.168.7.7", "192.168.7.7"),
-        ("custom", "nonsense", "0.0.0.0"),
+        ("custom", "nonsense", "127.0.0.1"),
         ("tailnet", None, "100.101.102.103"),
         ("nonsense", None, "127.0.0.1"),
     ],

@@ -298,6 +298,10 @@ async def test_config_reads_and_writes(make_desk: MakeDesk) -> None:
     assert await desk.reply("/config unset gateway.port") == "⚙️ Removed gateway.port from the configuration."
     assert await desk.reply("/config unset gateway.port") == "⚠️ Config path not found: gateway.port"
     assert "gateway.port" in (await desk.reply("/config set gateway.port=far") or "")
+    doubtful = await desk.reply("/config set talk.voiceId=v") or ""
+    assert doubtful.startswith("⚙️ Set talk.voiceId") and "has no effect yet" in doubtful
+    refused = await desk.reply("/config set gateway.tls.enabled=true") or ""
+    assert refused.startswith("⚠️") and "gateway.tls.enabled" in refused
     assert "port" not in desk.runtime.config.snapshot.parsed["gateway"]
     assert (await desk.reply("/config set nonsense") or "").startswith("⚙️ Usage: /config")
 

@@ -34,6 +34,11 @@ CREATE TABLE session_transcript_cold_archives (session_id TEXT NOT NULL PRIMARY 
   raw_bytes INTEGER NOT NULL, archive_bytes INTEGER NOT NULL, last_seq INTEGER NOT NULL, archived_at INTEGER NOT NULL,
   storage TEXT NOT NULL, archive_blob BLOB) STRICT;
 """
+SCHEMA_21 += """
+CREATE TABLE session_transcript_archives (session_id TEXT NOT NULL, generation TEXT NOT NULL, session_key TEXT NOT NULL,
+  reason TEXT NOT NULL, encoding TEXT NOT NULL, archive_blob BLOB NOT NULL, archive_sha256 TEXT NOT NULL,
+  archive_name TEXT NOT NULL UNIQUE, created_at INTEGER NOT NULL, PRIMARY KEY (session_id, generation)) STRICT;
+"""
 SCHEMA_23 = SCHEMA_21.replace(
     "event_json TEXT NOT NULL,\n  created_at",
     "event_json TEXT,\n  event_zstd BLOB, event_utf8_bytes INTEGER, created_at",
@@ -117,6 +122,20 @@ def make_cold(path: Path, session_id: str, *, in_file: bool) -> None:
         base.execute(
             "INSERT INTO session_transcript_cold_archives VALUES (?, 'g', ?, ?, ?, 0, 0, 0, 1, ?, ?)",
             (session_id, name, digest, len(rows), "file" if in_file else "sqlite", None if in_file else blob),
+        )
+
+
+def add_ended(
+    path: Path, key: str, session_id: str, events: list[dict[str, Any]], *, reason: str, packed: bool
+) -> None:
+    """The transcript of a session that was reset or deleted."""
+    blob = "".join(json.dumps(event) + "\n" for event in events).encode()
+    blob = zstandard.ZstdCompressor().compress(blob) if packed else blob
+    encoding, digest = "zstd" if packed else "identity", hashlib.sha256(blob).hexdigest()
+    with closing(sqlite3.connect(path)) as base, base:
+        base.execute(
+            "INSERT INTO session_transcript_archives VALUES (?, 'g', ?, ?, ?, ?, ?, ?, 7)",
+            (session_id, key, reason, encoding, blob, digest, f"{session_id}.{reason}"),
         )
 
 

@@ -19,7 +19,7 @@ from openclaw.storage.files.newer_state import ARCHIVE, Unreadable
 from openclaw.storage.files.session_store import FileSessionStore, sessions_folders
 from openclaw.storage.files.transcript import FileTranscriptStore
 
-from .newer_state import add_session, conversation, database, make_cold
+from .newer_state import add_ended, add_session, conversation, database, make_cold
 
 MAIN = "agent:main:main"
 
@@ -157,6 +157,19 @@ async def test_sessions_that_a_reset_ended_come_as_earlier_ones(theirs: Path, ou
     assert [previous["sessionId"] for previous in entry["previousSessions"]] == ["old", "older"]
 
 
+@pytest.mark.parametrize("packed", [True, False])
+async def test_an_ended_session_comes_from_its_archive_and_a_deleted_one_stays_deleted(
+    theirs: Path, ours: Path, packed: bool
+) -> None:
+    base = database(theirs)
+    add_session(base, MAIN, "now", conversation("now", "3", "4"))
+    add_ended(base, MAIN, "before", conversation("before", "1", "2"), reason="reset", packed=packed)
+    add_ended(base, MAIN, "gone", conversation("gone", "1", "2"), reason="deleted", packed=packed)
+    assert {report.session_id for report in await imported(theirs, ours)} == {"now", "before"}
+    assert [previous["sessionId"] for previous in entries(ours)[MAIN]["previousSessions"]] == ["before"]
+    assert await said(ours, "before") == ["1", "2"]
+
+
 @pytest.mark.parametrize("in_file", [True, False])
 async def test_cold_transcripts_are_read_and_checked(theirs: Path, ours: Path, in_file: bool) -> None:
     base = database(theirs, schema=21)
@@ -291,6 +304,16 @@ def test_a_folder_with_sessions_of_a_newer_generation_is_refused_with_version_an
 def test_a_database_of_the_first_generation_holds_no_sessions_and_stops_nothing(theirs: Path) -> None:
     database(theirs, schema=1, version="2026.7.1")
     check_generation(theirs, folders(theirs))
+
+
+@pytest.mark.parametrize("change", ["DROP TABLE transcript_events", "ALTER TABLE transcript_events RENAME TO lines"])
+def test_a_layout_that_is_not_known_stops_the_start(theirs: Path, change: str) -> None:
+    base = database(theirs, schema=30, version="2027.2.0")
+    with sqlite3.connect(base) as open_base:
+        open_base.execute(change)
+    open_base.close()
+    with pytest.raises(Unreadable, match=r"2027\.2\.0.*transcript_events"):
+        check_generation(theirs, folders(theirs))
 
 
 def test_sessions_that_stand_here_as_well_are_not_hidden_until_they_go_on_there(theirs: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pyjson5
 
 from openclaw.agent.spend.budget import OVERRIDE, end_of_day_ms, limits_of, overridden, user_zone
-from openclaw.config.keypath import MISSING, get_path, parse_path
+from openclaw.config.keypath import MISSING, get_path, overlaps, parse_path
+from openclaw.config.load import Snapshot
 from openclaw.config.schema import Config
 from openclaw.config.secrets import redacted
 from openclaw.config.validate import ConfigError
@@ -45,8 +46,9 @@ async def config(context: CommandContext, facts: Facts, args: str) -> str:
                 path, _, text = (part.strip() for part in rest.partition("="))
                 if not path or not text:
                     return CONFIG_USAGE
-                await _change(context, lambda: store.set_path(path, read_value(text)))
-                return f"⚙️ Set {path} in the configuration."
+                after = await _change(context, lambda: store.set_path(path, read_value(text)))
+                doubts = [f"⚠️ {warning}" for warning in after.warnings if overlaps(warning.path, path)]
+                return "\n".join([f"⚙️ Set {path} in the configuration.", *doubts])
             case "unset" if rest:
                 await _change(context, lambda: store.unset_path(rest))
                 return f"⚙️ Removed {rest} from the configuration."
@@ -69,9 +71,10 @@ def _may_write(config: Config, facts: Facts) -> bool:
     return (config.channels.others.get(facts.channel) or {}).get("configWrites") is not False
 
 
-async def _change(context: CommandContext, change: Callable[[], object]) -> None:
-    await asyncio.to_thread(change)
+async def _change(context: CommandContext, change: Callable[[], Snapshot]) -> Snapshot:
+    after = await asyncio.to_thread(change)
     await context.runtime.config.reload()
+    return after
 
 
 def read_value(text: str) -> Any:

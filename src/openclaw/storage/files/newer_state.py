@@ -5,7 +5,8 @@ From 2026.8 on, OpenClaw keeps an agent's sessions and transcripts in ``agents/<
 * ``session_nodes`` (``session_entries`` before database schema 14): session key → current session id and entry;
 * ``session_windows`` (``sessions`` before 14): every session that a key has or had;
 * ``transcript_events``: the lines of the transcripts, as text or (from 23 on) compressed with zstd;
-* ``session_transcript_cold_archives``: transcripts moved to ``sessions/cold/`` or into a blob (from 20 on).
+* ``session_transcript_cold_archives``: transcripts moved to ``sessions/cold/`` or into a blob (from 20 on);
+* ``session_transcript_archives``: transcripts of sessions that were reset or deleted.
 
 The transcript files of the generation before, which is ours, go to ``agents/<agent>/session-sqlite-import-archive/``.
 """
@@ -35,6 +36,8 @@ DATABASES = "agent/openclaw-agent*.sqlite"
 ARCHIVE = "session-sqlite-import-archive"
 KNOWN_SCHEMA = 25
 """The newest database schema whose layout is known. A newer one is read if it has the same tables and columns."""
+FIRST_WITH_SESSIONS = 4
+"""Databases before this schema hold no sessions."""
 LARGEST_EVENT = 64 << 20
 """The most bytes that one compressed line may unpack to."""
 _COPY_ATTEMPTS = 3
@@ -55,6 +58,8 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     compressed: bool
     """Lines may be compressed."""
     cold: bool
+    ended: bool
+    """Transcripts of sessions that a reset ended have a table of their own."""
 
 
 class FoundSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,16 +99,17 @@ class Database:
     def tables(self) -> Tables | None:
         """None when the database holds no sessions: the first databases had none. Raises ``Unreadable``."""
         events = self._columns("transcript_events")
-        if not events:
-            return None
         nodes, entries = self._columns("session_nodes"), self._columns("session_entries")
         windows = self._columns("session_windows"), self._columns("sessions")
+        if not (events or nodes or entries or any(windows)) and self.schema < FIRST_WITH_SESSIONS:
+            return None
         found = Tables(
             keys="session_nodes" if nodes else "session_entries",
             current="current_session_id" if nodes else "session_id",
             windows="session_windows" if windows[0] else "sessions",
             compressed="event_zstd" in events,
             cold=bool(self._columns("session_transcript_cold_archives")),
+            ended=bool(self._columns("session_transcript_archives")),
         )
         wanted = {
             found.keys: {"session_key", found.current, "entry_json"} - (nodes or entries),
@@ -151,6 +157,8 @@ class Database:
                 place=self.place,
                 lines=partial(self._lines, session_id, tables, session_id in cold and session_id not in written),
             )
+        if tables.ended:
+            yield from self._ended({*written, *cold, *current})
 
     def event_counts(self) -> dict[str, int]:
         """The number of transcript lines of each session that has any."""
@@ -162,6 +170,34 @@ class Database:
             query = "SELECT session_id, event_count FROM session_transcript_cold_archives"
             counts |= {session_id: count for session_id, count in self._rows(query) if session_id not in counts}
         return counts
+
+    def _ended(self, others: set[str]) -> Iterator[FoundSession]:
+        """Sessions that a reset ended, the newest transcript of each. Deleted ones stay deleted."""
+        query = (
+            "SELECT session_id, session_key, max(created_at) FROM session_transcript_archives "
+            "WHERE reason = 'reset' GROUP BY session_id"
+        )
+        for session_id, key, ended in self._rows(query):
+            if session_id not in others:
+                yield FoundSession(
+                    agent_id=self.agent_id,
+                    key=key,
+                    session_id=session_id,
+                    current=False,
+                    updated_at=int(ended or 0),
+                    entry={},
+                    place=self.place,
+                    lines=partial(self._ended_lines, session_id),
+                )
+
+    def _ended_lines(self, session_id: str) -> Iterator[bytes]:
+        query = (
+            "SELECT encoding, archive_blob, archive_sha256 FROM session_transcript_archives "
+            "WHERE session_id = ? AND reason = 'reset' ORDER BY created_at DESC LIMIT 1"
+        )
+        ((encoding, blob, digest),) = self._raw_rows(query, session_id)
+        for line in _lines_of(_checked_blocks(blob, digest, session_id, packed=encoding == b"zstd")):
+            yield _one_line(line, f"{self.place}: a line of {session_id}")
 
     def _cold(self) -> set[str]:
         return {session_id for (session_id,) in self._rows("SELECT session_id FROM session_transcript_cold_archives")}
@@ -191,14 +227,11 @@ class Database:
                 raise Unreadable(
                     f"the transcript of session {session_id} is missing: {file}: {error.strerror}"
                 ) from None
-        if hashlib.sha256(blob).hexdigest().encode() != digest:
-            raise Unreadable(f"the archived transcript of session {session_id} is damaged (its hash differs)")
-        with zstandard.ZstdDecompressor().stream_reader(blob) as reader:
-            for line in _lines_of(iter(partial(reader.read, 1 << 20), b"")):
-                record = _object(line) or {}
-                if record.get("kind") == "event":
-                    text = str((record.get("row") or {}).get("event_json"))
-                    yield _one_line(text.encode(), f"{self.place}: an archived event of {session_id}")
+        for line in _lines_of(_checked_blocks(blob, digest, session_id, packed=True)):
+            record = _object(line) or {}
+            if record.get("kind") == "event":
+                text = str((record.get("row") or {}).get("event_json"))
+                yield _one_line(text.encode(), f"{self.place}: an archived event of {session_id}")
 
     def _versions(self) -> tuple[int, str]:
         (schema,) = next(self._raw_rows("PRAGMA user_version"))
@@ -332,6 +365,20 @@ def _file_lines(file: Path) -> Iterator[bytes]:
                 yield from _lines_of(iter(partial(plain.read, 1 << 20), b""))
     except OSError as error:
         raise Unreadable(f"{file} cannot be read: {error.strerror}") from None
+
+
+def _checked_blocks(blob: bytes, digest: bytes, session_id: str, *, packed: bool) -> Iterator[bytes]:
+    """The content of an archived transcript, after its hash was compared."""
+    if hashlib.sha256(blob).hexdigest().encode() != digest:
+        raise Unreadable(f"the archived transcript of session {session_id} is damaged (its hash differs)")
+    if not packed:
+        yield blob
+        return
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(blob) as reader:
+            yield from iter(partial(reader.read, 1 << 20), b"")
+    except zstandard.ZstdError as error:
+        raise Unreadable(f"the archived transcript of session {session_id} is damaged: {error}") from None
 
 
 def _lines_of(blocks: Iterator[bytes]) -> Iterator[bytes]:
