@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -44,6 +45,43 @@ DATA = '[\n  {"name": "first", "value": 1},\n  {"name": "sec'
         ("0, 0, 0, 0, 0, 0, 0, 0, ", "0, 0, 0, 0, 0, 0, 0, 0, 1", "0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1"),
         ("the same row\nthe same row\n", "the same row\nlast", "the same row\nthe same row\nthe same row\nlast"),
         ("She said: ha", "ha, no", "She said: haha, no"),
+        # A break inside a word or sentence: what comes again is an overlap.
+        (
+            "The quick brown fox jumps over the la",
+            "fox jumps over the lazy dog",
+            "The quick brown fox jumps over the lazy dog",
+        ),
+        ("He said\nwe would go to the ", "we would go to the market", "He said\nwe would go to the market"),
+        ("It ends here.", "It ends here. And more", "It ends here. And more"),
+        (
+            "我们今天去市场买菜然后一起回家做饭吃",
+            "我们今天去市场买菜然后一起回家做饭吃了",
+            "我们今天去市场买菜然后一起回家做饭吃了",
+        ),
+        (
+            "first point: eggs\nsecond point: mi",
+            "first point: eggs\nsecond point: milk",
+            "first point: eggs\nsecond point: milk",
+        ),
+        # A break between lines or sentences: what comes again may be meant.
+        *(
+            (before, after, before + after)
+            for before, after in [
+                ("One.\nAnd so we sing along the shore\n", "And so we sing along the shore\nTwo."),
+                ("One.\nAnd so we sing along the shore", "\nAnd so we sing along the shore\nTwo."),
+                ("And so we sing along the shore\n", "And so we sing along the shore\n"),
+                ("A\nfirst line of it\nsecond line of it\n", "first line of it\nsecond line of it\nB"),
+                ("- [ ] buy one litre of milk\n- [ ] buy one", " litre of milk\n- [ ] buy one litre of milk\n"),
+                ("```py\nself.assertEqual(a, b)\nse", "lf.assertEqual(a, b)\nself.assertEqual(a, b)\n```"),
+                ("```py\nself.assertEqual(a, b)\n", "self.assertEqual(a, b)\nself.assertEqual(a, b)\n```"),
+                ("x\nline one is here\nline two is here\nline o", "ne is here\nline two is here\nline one is here\n"),
+                ("Oh, I love you more than words\n", "I love you more than words\n"),
+                ("Slowly now. The old bell rings. ", "The old bell rings. Then silence."),
+                ("Slowly now. The old bell rings.", " The old bell rings. Then silence."),
+                ('[{"a":1,"b":"xyz"},', '{"a":1,"b":"xyz"},{"a":2}]'),
+                ("床前明月光疑是地上霜举头望明月。", "床前明月光疑是地上霜举头望明月。低头"),
+            ]
+        ),
         ("", "all of it", "all of it"),
         ("all of it", "", "all of it"),
     ],
@@ -60,10 +98,26 @@ WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "{", "}", "\n", "```
 @given(st.lists(st.uuids().map(str), min_size=2, max_size=30), st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_text_cut_anywhere_and_repeated_a_little_comes_out_whole(words: list[str], data: st.DataObject) -> None:
+    """The model begins again with a word or a line, unless the break is between two of them."""
     text = json.dumps(words, indent=1)
     place = data.draw(st.integers(0, len(text)))
-    again = data.draw(st.one_of(st.just(0), st.integers(20, 400)))
-    assert join(text[:place], text[max(0, place - again) if place >= 20 else place :]) == text
+    starts = [found.start() for found in re.finditer(r"\w+", text[: max(0, place - 20)]) if place - found.start() < 400]
+    inside = 0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum()
+    again = data.draw(st.sampled_from([place, *starts])) if inside else place
+    assert join(text[:place], text[again:]) == text
+
+
+LINES = st.lists(
+    st.sampled_from(["la la la la la", "- one litre of milk", "    total += price", "", "The end."]), max_size=8
+)
+
+
+@given(LINES, st.data())
+@settings(max_examples=300, deadline=None)
+def test_a_text_of_equal_lines_that_goes_on_exactly_loses_nothing(lines: list[str], data: st.DataObject) -> None:
+    text = "\n".join(lines)
+    place = data.draw(st.integers(0, len(text)))
+    assert join(text[:place], text[place:]) == text
 
 
 @given(WORDS.map("".join), WORDS.map("".join), st.data())

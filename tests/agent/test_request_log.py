@@ -8,8 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from openclaw.agent import request_log
 from openclaw.agent.prompt.report import ReportStore
-from openclaw.agent.request_log import LARGEST_INLINE, MOST_CALLS, RequestLog, read_record, rebuild
+from openclaw.agent.request_log import (
+    LARGEST_INLINE,
+    MOST_CALLS,
+    NotStored,
+    RequestLog,
+    calls_of,
+    read_record,
+    rebuild,
+)
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolSpec, UserMessage
 from openclaw.models.base import Model, ModelRequest
 from openclaw.storage.base import Transcript, TranscriptRef
@@ -59,7 +68,12 @@ async def test_an_unchanged_conversation_is_one_span_however_long(store: FileTra
     assert record is not None
     rebuilt = await rebuild(record, transcript, blobs)
     assert [sent.message for sent in rebuilt.messages] == messages
-    assert (rebuilt.system, rebuilt.record.suffix, rebuilt.tools, rebuilt.missing) == ("Be kind.", "Noon.", [TOOL], [])
+    assert (rebuilt.system, rebuilt.settings.suffix, rebuilt.tools, rebuilt.missing) == (
+        "Be kind.",
+        "Noon.",
+        [TOOL],
+        [],
+    )
     await store.close()
 
 
@@ -78,7 +92,7 @@ async def test_what_was_changed_left_out_or_said_meanwhile_is_rebuilt_as_it_was_
     log.note(request(second), 8, shortened=0, pruned=0)
     record = await read_record(await recorded(log, blobs), blobs)
     assert record is not None
-    for number, expected in ((0, first), (1, second)):
+    for number, expected in ((1, first), (2, second)):
         rebuilt = await rebuild(record, transcript, blobs, number)
         assert [sent.message for sent in rebuilt.messages] == expected
         assert not rebuilt.missing
@@ -86,16 +100,71 @@ async def test_what_was_changed_left_out_or_said_meanwhile_is_rebuilt_as_it_was_
     await store.close()
 
 
-async def test_a_large_record_is_kept_beside_the_ledger(store: FileTranscriptStore, tmp_path: Path) -> None:
-    blobs, log = FileBlobStore(str(tmp_path)), RequestLog()
-    for number in range(MOST_CALLS + 10):
-        log.note(request([said(f"{n} in call {number // 40}") for n in range(5)]), number, shortened=0, pruned=0)
+async def test_every_call_of_a_long_run_is_rebuilt_exactly_and_costs_a_few_bytes(
+    store: FileTranscriptStore, tmp_path: Path
+) -> None:
+    """The prompt, the output limit and the messages differ from call to call."""
+    transcript, blobs = await transcript_of(store, 3), FileBlobStore(str(tmp_path))
+    log, messages = RequestLog(), list(transcript.context().messages)
+    messages[0] = said("shortened")
+    log.know(transcript.context())
+    count = 2 * MOST_CALLS + 10
+    sent: list[ModelRequest] = []
+    for number in range(count):
+        late = said(f"step {number}")
+        log.name(late, await transcript.append({"type": "message", "message": late}))
+        messages = [*messages, late]
+        call = msgspec.structs.replace(request(messages), system_suffix=f"Part {number // 50}.")
+        log.note(call, number, shortened=0, pruned=0)
+        if number % 60 == 7:
+            call = msgspec.structs.replace(call, output_room=number)
+            log.limit_output(number)
+        if log.is_full:
+            await log.pack(ReportStore(), blobs)
+        sent.append(call)
     stored = await recorded(log, blobs)
     assert len(msgspec.json.encode(stored)) < LARGEST_INLINE
     record = await read_record(stored, blobs)
-    assert record is not None
-    assert (len(record.calls), record.left_out) == (MOST_CALLS, 10)
-    assert (record.calls[0].at, record.calls[-1].at) == (0, MOST_CALLS + 9)
+    assert record is not None and record.count == count
+    assert sum(path.stat().st_size for path in (tmp_path / "blobs").rglob("*") if path.is_file()) < 200 * count
+    for number in (1, 8, 63, 64, 65, 68, 128, 129, count):
+        rebuilt = (await rebuild(record, transcript, blobs, number)).request()
+        expected = sent[number - 1]
+        assert rebuilt is not None and rebuilt.messages == expected.messages
+        assert (rebuilt.system_suffix, rebuilt.output_room) == (expected.system_suffix, expected.output_room)
+    with pytest.raises(NotStored, match=f"{count} model calls"):
+        await rebuild(record, transcript, blobs, count + 1)
+    await store.close()
+
+
+async def test_a_run_without_end_keeps_its_first_and_last_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_log, "MOST_SEGMENTS", 4)
+    blobs, log = FileBlobStore(str(tmp_path)), RequestLog()
+    count = 9 * MOST_CALLS + 5
+    for number in range(count):
+        log.note(request([said(f"in call {number // 40}")]), number, shortened=0, pruned=0)
+        if log.is_full:
+            await log.pack(ReportStore(), blobs)
+    record = await read_record(await recorded(log, blobs), blobs)
+    assert record is not None and record.count == count and len(record.earlier) == 4
+    stored = [number async for number, call in calls_of(record, blobs) if call.at == number - 1]
+    assert stored == [*range(1, 2 * MOST_CALLS + 1), *range(8 * MOST_CALLS + 1, count + 1)]
+    with pytest.raises(NotStored, match="not stored"):
+        await rebuild(record, None, blobs, 5 * MOST_CALLS)
+
+
+async def test_a_record_of_an_older_version_is_read(tmp_path: Path) -> None:
+    calls = [{"at": 1, "parts": []}, {"at": 70, "parts": [], "thinking": "high"}]
+    old = {"model": "acme/m", "thinking": "off", "system": "", "calls": calls, "left_out": 68}
+    blobs = FileBlobStore(str(tmp_path))
+    record = await read_record(old, blobs)
+    assert record is not None and record.count == 70
+    assert (await rebuild(record, None, blobs, 70)).settings.thinking == "high"
+    assert (await rebuild(record, None, blobs, 1)).call.at == 1
+    with pytest.raises(NotStored):
+        await rebuild(record, None, blobs, 2)
 
 
 async def test_what_is_gone_is_said_to_be_missing(store: FileTranscriptStore, tmp_path: Path) -> None:

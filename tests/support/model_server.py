@@ -120,6 +120,7 @@ class ModelServer:
     def __post_init__(self) -> None:
         self.requests = deque(maxlen=self.keep_requests)
         self._queue: deque[Reply] = deque()
+        self._answer: Callable[[Recorded], Reply] | None = None
         self._served = 0
         self._failures: OrderedDict[str, int] = OrderedDict()
         self._peers: set[Any] = set()
@@ -141,6 +142,10 @@ class ModelServer:
     def forget(self) -> None:
         """Drops replies that were queued and not used."""
         self._queue.clear()
+
+    def answer_with(self, answer: Callable[[Recorded], Reply] | None) -> None:
+        """Answers every request for which no reply is queued with what the function returns for it."""
+        self._answer = answer
 
     def reply(self, text: str, **fields: Any) -> None:
         self.queue(Reply(text=text, **fields))
@@ -260,6 +265,8 @@ class ModelServer:
     def _choose(self, api: _Api, request: Recorded) -> Reply:
         if self._queue:
             return self._queue.popleft()
+        if self._answer is not None:
+            return self._answer(request)
         text, answered = last_user_text(api.name, request.body)
         stages = parse_stages(text)
         failures = self._failures.get(text, 0)

@@ -46,7 +46,7 @@ from openclaw.messages import (
     ToolResultMessage,
     UserMessage,
 )
-from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text, Thinking
+from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text, Thinking
 from openclaw.models.fallback import HandOver, NextStep, TryAgain
 from openclaw.outbound.reasoning import AnswerText, Piece
 from openclaw.outbound.visible import SpeechStream
@@ -201,7 +201,7 @@ class _Loop:
         refused = again = False
         while True:
             request = options.request(self._messages)
-            streamed: list[Text | Thinking] = []
+            streamed: list[Text | Thinking | Counted] = []
             part = answer.begin()
             # A continuation goes on where the part before ended. Only a new attempt shows that part again.
             if not answer.parts or again:
@@ -250,7 +250,9 @@ class _Loop:
                 options.show(AssistantStarted())
                 return await self._end(self._failed([], "aborted", str(stopped)), answer.speech_so_far())
 
-    async def _ask(self, request: ModelRequest, part: AnswerPart, streamed: list[Text | Thinking]) -> AssistantMessage:
+    async def _ask(
+        self, request: ModelRequest, part: AnswerPart, streamed: list[Text | Thinking | Counted]
+    ) -> AssistantMessage:
         """Returns the whole message. Shows each delta as it arrives and adds it to ``streamed``."""
         options, abort = self._options, self._options.abort
 
@@ -261,6 +263,8 @@ class _Loop:
             elif type(event) is Thinking:
                 streamed.append(event)
                 options.show(ThinkingDelta(event.delta))
+            elif type(event) is Counted:
+                streamed.append(event)
             if abort.reason is not None:
                 # Whoever was shown this event has stopped the run.
                 raise Aborted(abort.reason)
@@ -290,7 +294,7 @@ class _Loop:
 
     def _failed(
         self,
-        streamed: list[Text | Thinking],
+        streamed: list[Text | Thinking | Counted],
         stop_reason: Literal["error", "aborted"],
         why: str,
         partial: AssistantMessage | None = None,
@@ -302,10 +306,13 @@ class _Loop:
             # The calls of a failed message are never run, and calls without results must not be stored.
             content = [block for block in partial.content if not isinstance(block, ToolCall)]
         else:
-            for kind, events in groupby(streamed, type):
+            said = [event for event in streamed if not isinstance(event, Counted)]
+            for kind, events in groupby(said, type):
                 text = "".join(event.delta for event in events)
                 content.append(TextBlock(text=text) if kind is Text else ThinkingBlock(thinking=text))
         base = partial or AssistantMessage(content=[], api=model.api, provider=model.provider, model=model.id)
+        if partial is None and (counted := [event for event in streamed if isinstance(event, Counted)]):
+            base.usage = counted[-1].usage
         return msgspec.structs.replace(
             base,
             content=content,
@@ -481,6 +488,11 @@ class Deadlines:
         if due < self._wakes_at:
             self._wake_at(due)
 
+    def left(self, signal: AbortSignal) -> float | None:
+        """The seconds until the run's deadline. None: it has none."""
+        due = self._due.get(signal)
+        return None if due is None else due - asyncio.get_running_loop().time()
+
     def clear(self, signal: AbortSignal) -> None:
         """Removes the run's deadline. The timer stays and finds nothing to do."""
         self._due.pop(signal, None)
@@ -514,13 +526,15 @@ _MAYBE_FENCE_AGAIN = re.compile(r"\s{0,8}(?:`{0,12}|~{0,12})(?:[ \t]*[^\s`~][^\n
 
 
 class OverlapRemover:
-    """Removes what a continuation repeats of the text before it, and nothing else.
+    """Removes what a continuation repeats of the text before the break, and nothing else.
 
-    ``feed`` holds text back until it is clear how much is repeated.
+    Text that may repeat itself on purpose (a refrain, equal lines of a list or of code) is kept. ``feed`` holds text
+    back until it is clear how much is repeated.
     """
 
     def __init__(self, before: str) -> None:
         self._done = not before
+        self._before = before[-2 * LONGEST_OVERLAP - 2 :]
         self._tail = before[-LONGEST_OVERLAP:]
         self._line = before[before.rfind("\n") + 1 :]
         self._fence = open_fence(before)
@@ -551,13 +565,36 @@ class OverlapRemover:
         """The number of characters at the beginning of ``after`` that repeat the end of the text before."""
         for size in range(min(len(after), len(self._tail)), LEAST_LINE - 1, -1):
             again = after[:size]
-            if not self._tail.endswith(again):
-                continue
-            if size >= LEAST_OVERLAP or again == self._line:
-                # A repeating pattern (a row of zeros, a rule of dashes) goes on. It is not said again.
-                periodic = 0 < (again + again).find(again, 1) <= size // 2
-                return 0 if periodic or self._tail.endswith(again + again) else size
+            if self._tail.endswith(again) and (size >= LEAST_OVERLAP or again == self._line):
+                return 0 if self._may_go_on_with(again) else size
         return 0
+
+    def _may_go_on_with(self, again: str) -> bool:
+        """Whether the answer may repeat ``again`` on purpose, so that it is no overlap of the break."""
+        head, line = self._before[: -len(again)], self._line
+        # A repeating pattern (a row of zeros, a rule of dashes) goes on. It is not said again.
+        periodic = 0 < (again + again).find(again, 1) <= len(again) // 2
+        if periodic or head.endswith(again):
+            return True
+        start = head.removesuffix(line)
+        if "\n" in again and head.endswith(line) and (not start or start.endswith("\n")):
+            return True  # Whole lines come again, and the break was inside or after them.
+        begins_line = not head or head.endswith("\n") or again.startswith("\n")
+        begins_word = begins_line or not (head[-1].isalnum() and again[0].isalnum())
+        if not line or again.startswith("\n"):
+            return begins_word  # The break was between two lines.
+        if "\n" in again:
+            return False
+        return begins_word and _is_clean_seam(self._before, again)
+
+
+def _is_clean_seam(before: str, after: str) -> bool:
+    """Whether a sentence or item may end with ``before`` and the next one begin with ``after``."""
+    last = before.rstrip()[-1:]
+    if last.isalnum():
+        return False
+    # Full-width punctuation is followed by no space.
+    return before[-1].isspace() or after[0].isspace() or not after[0].isalnum() or not last.isascii()
 
 
 def join(before: str, after: str) -> str:

@@ -382,6 +382,8 @@ class Recorder:
         faults.point("answer.before")
         await self.append(message)
         faults.point("answer.after")
+        if self.log.is_full:
+            await self.log.pack(self._runtime.reports, self._runtime.blobs)
         if not event.continues:
             note_speech(self.result, event.speech, "".join(self._reasoning))
 

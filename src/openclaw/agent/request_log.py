@@ -8,8 +8,8 @@ rebuilds the exact request, compares requests, and finds out when a phrase was i
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -35,12 +35,16 @@ from openclaw.storage.base import BlobStore, Context, Transcript
 from openclaw.text import clipped
 
 MOST_CALLS = 64
-"""The most calls of a run that are recorded: the first one and the latest ones."""
+"""The calls of a run are stored in segments of this many calls. The last segment is in the record itself."""
+MOST_SEGMENTS = 256
+"""A run with more calls than these segments hold keeps its first and its last ones."""
 LARGEST_INLINE = 4096
 """The most bytes of a record that the ledger holds. A larger one is stored as a blob."""
 SHOWN = 20
 """The most lines of one difference that are shown."""
 PREVIEW = 80
+_HOLD_MESSAGES = ("message", "custom_message", "branch_summary")
+"""The types of entries that become messages of a prompt."""
 TURN_FACTS = "turn facts"
 """The part of a request that ``ModelRequest.turn_facts`` is."""
 
@@ -53,24 +57,8 @@ class EntrySpan(msgspec.Struct, array_like=True, frozen=True):
     count: int
 
 
-class NotedCall(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One model call of a run."""
-
-    at: int
-    parts: list[EntrySpan | str]
-    """The messages in order: entries of the transcript, or the digest of a message that was changed for this call."""
-    shortened: int = 0
-    """The number of messages that were shortened or left out to fit the window."""
-    pruned: int = 0
-    """The number of old tool results that were removed or shortened."""
-    thinking: ThinkingLevel | None = None
-    """The thinking level, if it differs from that of the run's last call."""
-    output_room: int | None = None
-    """What the window left for the answer, if that was less than the model can say."""
-
-
-class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The model calls of one run. The fields outside ``calls`` describe the last call."""
+class CallSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a model call was sent besides its messages."""
 
     model: str
     thinking: ThinkingLevel
@@ -90,13 +78,59 @@ class RequestRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     session_id: str = ""
     compaction: str = ""
     """The compaction entry with which the conversation began; empty without one."""
+
+
+class NotedCall(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One model call of a run."""
+
+    at: int
+    parts: list[EntrySpan | str]
+    """The messages in order: entries of the transcript, or the digest of a message that was changed for this call.
+
+    The first ``same`` ones are left out in the stored form, because the call before it has them too.
+    """
+    same: int = 0
+    settings: int | None = None
+    """The place of the call's settings in ``RequestRecord.other_settings``. None: they are those of the last call."""
+    shortened: int = 0
+    """The number of messages that were shortened or left out to fit the window."""
+    pruned: int = 0
+    """The number of old tool results that were removed or shortened."""
+    output_room: int | None = None
+    """What the window and the budget left for the answer, if that was less than the model can say."""
+    thinking: ThinkingLevel | None = None
+    """The thinking level, if it differs from that of the last call. Only records of older versions have it."""
+
+
+class Segment(msgspec.Struct, array_like=True, frozen=True):
+    """Successive calls of a run that are stored as a blob. Without a digest they were not stored."""
+
+    digest: str
+    count: int
+
+
+class RequestRecord(CallSettings, kw_only=True, omit_defaults=True):
+    """The model calls of one run. The settings are those of the last call."""
+
+    other_settings: list[CallSettings] = []
+    earlier: list[Segment] = []
+    """The calls before those in ``calls``."""
     calls: list[NotedCall] = []
     left_out: int = 0
-    """The number of calls in the middle that were not recorded."""
+    """The number of calls after the first of ``calls`` that were not recorded. Only older records have it."""
+
+    @property
+    def count(self) -> int:
+        """The number of calls of the run."""
+        return sum(segment.count for segment in self.earlier) + len(self.calls) + self.left_out
+
+    def settings_of(self, call: NotedCall) -> CallSettings:
+        settings = self if call.settings is None else self.other_settings[call.settings]
+        return settings if call.thinking is None else msgspec.structs.replace(settings, thinking=call.thinking)
 
 
 class RequestLog:
-    """Records the calls of one run. During the run it keeps only ids and counts; ``record`` stores the content."""
+    """Records the calls of one run. It keeps ids and counts; ``pack`` and ``record`` store the content."""
 
     def __init__(self) -> None:
         self._context: Context | None = None
@@ -106,10 +140,12 @@ class RequestLog:
         """Place, entry id and message by the message's address. Holding the message keeps the address unique."""
         self._place = 0
         """The place of the next stored message in the conversation."""
-        self._last: ModelRequest | None = None
         self._compaction = ""
+        self._sent: list[tuple[ModelRequest, str]] = []
+        """The requests that differ, without their messages, and the compaction of each."""
         self._calls: list[tuple[NotedCall, list[EntrySpan | Message]]] = []
-        self._left_out = 0
+        """The calls that are not packed yet. ``NotedCall.settings`` is a place in ``_sent``."""
+        self._earlier: list[Segment] = []
 
     def know(self, context: Context) -> None:
         """Sets the conversation with which the loop starts."""
@@ -128,9 +164,6 @@ class RequestLog:
 
     def note(self, request: ModelRequest, at: int, *, shortened: int, pruned: int) -> None:
         """Records a model call."""
-        if len(self._calls) >= MOST_CALLS:
-            del self._calls[1]
-            self._left_out += 1
         parts, before = self._beginning(request.messages)
         for message in request.messages[before + 1 if parts else 0 :]:
             known = self._names.get(id(message))
@@ -145,16 +178,21 @@ class RequestLog:
             else:
                 parts.append(EntrySpan(entry_id, entry_id, 1))
             before = place
-        self._last = request
-        call = NotedCall(
-            at=at,
-            parts=[],
-            shortened=shortened,
-            pruned=pruned,
-            thinking=request.thinking,
-            output_room=request.output_room,
-        )
+        call = NotedCall(at=at, parts=[], shortened=shortened, pruned=pruned, settings=self._settings(request))
+        call.output_room = request.output_room
         self._calls.append((call, parts))
+
+    def limit_output(self, room: int) -> None:
+        """The call that was noted last is made with less room for the answer."""
+        self._calls[-1][0].output_room = room
+
+    def _settings(self, request: ModelRequest) -> int:
+        """The place of the request's settings in ``_sent``. Nearly always they are those of the call before."""
+        bare = msgspec.structs.replace(request, messages=[], output_room=None, branch_cache=None, prompt_cache=None)
+        sent = (bare, self._compaction)
+        if not self._sent or self._sent[-1] != sent:
+            self._sent.append(sent)
+        return len(self._sent) - 1
 
     def _beginning(self, messages: list[Message]) -> tuple[list[EntrySpan | Message], int]:
         """The first parts of a call and the place of the last message in them; ``-2`` if there are none.
@@ -177,45 +215,82 @@ class RequestLog:
                     self._names[id(message)] = (place, entry_id, message)
         return [], -2
 
+    @property
+    def is_full(self) -> bool:
+        return len(self._calls) >= MOST_CALLS
+
+    async def pack(self, kept: ReportStore, blobs: BlobStore) -> None:
+        """Stores the calls so far as a segment, so that a long run does not hold them."""
+        calls = await self._stored_calls(kept, blobs)
+        segment = Segment(await kept.once(msgspec.json.encode(calls), blobs) or "", len(calls))
+        self._calls.clear()
+        self._earlier.append(segment)
+        if len(self._earlier) > MOST_SEGMENTS:
+            middle = MOST_SEGMENTS // 2
+            count = self._earlier[middle].count + self._earlier[middle + 1].count
+            self._earlier[middle : middle + 2] = [Segment("", count)]
+
     async def record(self, kept: ReportStore, blobs: BlobStore) -> msgspec.Raw | dict[str, Any] | None:
         """Stores the content and returns the record for the ledger: None if no model was called.
 
         A large record is stored as a blob, and ``{"blob": digest}`` is returned.
         """
-        request = self._last
-        if request is None:
+        if not self._sent:
             return None
-        prompt = await kept.prompt_of(request, blobs)
+        calls = await self._stored_calls(kept, blobs)
+        settings = [await _settings_of(request, compaction, kept, blobs) for request, compaction in self._sent]
+        last = calls[-1].settings if calls else len(settings) - 1
+        for call in calls:
+            call.settings = None if call.settings == last else call.settings
         record = RequestRecord(
-            model=request.model.ref,
-            thinking=request.thinking,
-            system=prompt.system_digest,
-            suffix=request.system_suffix,
-            facts=request.turn_facts,
-            tools=prompt.tools_digest,
-            model_facts=prompt.model_digest,
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            tool_choice=request.tool_choice,
-            session_id=request.session_id,
-            compaction=self._compaction,
-            left_out=self._left_out,
+            **msgspec.structs.asdict(settings[-1 if last is None else last]),
+            other_settings=settings if len(settings) > 1 or self._earlier else [],
+            earlier=self._earlier,
+            calls=calls,
         )
-        digests: dict[int, str] = {}  # The same message is often in several calls.
-        for call, parts in self._calls:
-            call.thinking = call.thinking if call.thinking != request.thinking else None
-            for part in parts:
-                if isinstance(part, EntrySpan):
-                    call.parts.append(part)
-                    continue
-                if id(part) not in digests:
-                    digests[id(part)] = await kept.once(msgspec.json.encode(part), blobs) or ""
-                call.parts.append(digests[id(part)])
-            record.calls.append(call)
         data = encode(record)
         if len(data) > LARGEST_INLINE and (digest := await kept.once(data, blobs)):
             return {"blob": digest}
         return msgspec.Raw(data)
+
+    async def _stored_calls(self, kept: ReportStore, blobs: BlobStore) -> list[NotedCall]:
+        """The calls that are not packed, as they are stored."""
+        digests: dict[int, str] = {}  # The same message is often in several calls.
+        calls: list[NotedCall] = []
+        before: list[EntrySpan | str] = []
+        for call, parts in self._calls:
+            named: list[EntrySpan | str] = []
+            for part in parts:
+                if not isinstance(part, EntrySpan):
+                    if id(part) not in digests:
+                        digests[id(part)] = await kept.once(msgspec.json.encode(part), blobs) or ""
+                    named.append(digests[id(part)])
+                else:
+                    named.append(part)
+            same = 0
+            while same < min(len(named), len(before)) and named[same] == before[same]:
+                same += 1
+            calls.append(msgspec.structs.replace(call, parts=named[same:], same=same))
+            before = named
+        return calls
+
+
+async def _settings_of(request: ModelRequest, compaction: str, kept: ReportStore, blobs: BlobStore) -> CallSettings:
+    prompt = await kept.prompt_of(request, blobs)
+    return CallSettings(
+        model=request.model.ref,
+        thinking=request.thinking,
+        system=prompt.system_digest,
+        suffix=request.system_suffix,
+        facts=request.turn_facts,
+        tools=prompt.tools_digest,
+        model_facts=prompt.model_digest,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        tool_choice=request.tool_choice,
+        session_id=request.session_id,
+        compaction=compaction,
+    )
 
 
 # Rebuilding
@@ -236,7 +311,7 @@ class SentMessage(msgspec.Struct, kw_only=True):
 class RebuiltRequest(msgspec.Struct, kw_only=True):
     """A request as it was sent."""
 
-    record: RequestRecord
+    settings: CallSettings
     model: Model | None
     """None if the record was written by an older version."""
     call: NotedCall
@@ -248,12 +323,12 @@ class RebuiltRequest(msgspec.Struct, kw_only=True):
 
     @property
     def thinking(self) -> ThinkingLevel:
-        return self.call.thinking or self.record.thinking
+        return self.settings.thinking
 
     @property
     def facts_after(self) -> SentMessage | None:
         """The message behind which the turn facts stand. None: this call has none."""
-        if not self.record.facts or self.model is None:
+        if not self.settings.facts or self.model is None:
             return None
         bound = self.model.api == "anthropic-messages" and binds_thinking(self.model, self.thinking)
         place = facts_place([sent.message for sent in self.messages], stay=bound)
@@ -263,20 +338,20 @@ class RebuiltRequest(msgspec.Struct, kw_only=True):
         """The request as the provider got it; None if a part is missing."""
         if self.model is None or self.missing:
             return None
-        record = self.record
+        settings = self.settings
         return ModelRequest(
             model=self.model,
             system=self.system,
-            system_suffix=record.suffix,
-            turn_facts=record.facts,
+            system_suffix=settings.suffix,
+            turn_facts=settings.facts,
             messages=[sent.message for sent in self.messages],
             tools=self.tools,
-            thinking=self.thinking,
-            max_tokens=record.max_tokens,
+            thinking=settings.thinking,
+            max_tokens=settings.max_tokens,
             output_room=self.call.output_room,
-            temperature=record.temperature,
-            session_id=record.session_id,
-            tool_choice=record.tool_choice,
+            temperature=settings.temperature,
+            session_id=settings.session_id,
+            tool_choice=settings.tool_choice,
         )
 
 
@@ -291,17 +366,51 @@ async def read_record(stored: Any, blobs: BlobStore) -> RequestRecord | None:
         return None
 
 
+async def calls_of(record: RequestRecord, blobs: BlobStore) -> AsyncIterator[tuple[int, NotedCall]]:
+    """All calls that were stored, each with its number (from 1) and with all its parts."""
+    number = 0
+    for segment in record.earlier:
+        data = await blobs.get(segment.digest) if segment.digest else None
+        for place, call in enumerate(_whole(msgspec.json.decode(data, type=list[NotedCall])) if data else ()):
+            yield number + place + 1, call
+        number += segment.count
+    for place, call in enumerate(_whole(record.calls)):
+        yield number + place + 1 + (record.left_out if place else 0), call
+
+
+def _whole(calls: Sequence[NotedCall]) -> Iterator[NotedCall]:
+    """The calls with the parts that their stored form leaves out."""
+    before: list[EntrySpan | str] = []
+    for call in calls:
+        before = [*before[: call.same], *call.parts]
+        yield msgspec.structs.replace(call, parts=before, same=0)
+
+
+class NotStored(Exception):
+    """There is no such call in the record. The text says why."""
+
+
 async def rebuild(
-    record: RequestRecord, transcript: Transcript | None, blobs: BlobStore, number: int = -1
+    record: RequestRecord, transcript: Transcript | None, blobs: BlobStore, number: int | None = None
 ) -> RebuiltRequest:
-    """Rebuilds call ``number`` of the run; by default the last one."""
-    call = record.calls[number]
+    """Rebuilds call ``number`` (from 1) of the run; by default the last one. Raises ``NotStored``."""
+    wanted = record.count if number is None else number
+    if not 1 <= wanted <= record.count:
+        raise NotStored(f"it made {record.count} model calls, not {wanted}")
+    call: NotedCall | None = None
+    async for place, one in calls_of(record, blobs):
+        if place == wanted:
+            call = one
+            break
+    if call is None:
+        raise NotStored(f"what call {wanted} of {record.count} was sent is not stored")
+    settings = record.settings_of(call)
     missing: list[str] = []
-    system = await _blob(record.system, blobs, "the system prompt", missing)
-    tools = await _blob(record.tools, blobs, "the tools", missing)
-    model = await blobs.get(record.model_facts) if record.model_facts else None
+    system = await _blob(settings.system, blobs, "the system prompt", missing)
+    tools = await _blob(settings.tools, blobs, "the tools", missing)
+    model = await blobs.get(settings.model_facts) if settings.model_facts else None
     rebuilt = RebuiltRequest(
-        record=record,
+        settings=settings,
         model=msgspec.json.decode(model, type=Model) if model else None,
         call=call,
         system=system.decode() if system else "",
@@ -352,7 +461,7 @@ def span_ids(span: EntrySpan, parents: dict[str, tuple[str | None, str]]) -> lis
     here: str | None = span.last
     while here is not None and here in parents:
         parent, kind = parents[here]
-        if kind in ("message", "custom_message", "branch_summary"):
+        if kind in _HOLD_MESSAGES:
             ids.append(here)
         if here == span.first:
             break
@@ -392,20 +501,58 @@ def preview(message: Message) -> str:
 
 # Comparing
 
+Moved: TypeAlias = Literal["", "undo", "back"]
+_MOVED = {
+    "undo": "undo: a compaction was taken back (/compact undo), so the messages it had condensed are sent again",
+    "back": "the conversation went back to an earlier point and continued from there",
+}
 
-def differences(before: RebuiltRequest, after: RebuiltRequest) -> list[str]:
-    """The differences as lines of text; empty if both requests are the same."""
+
+async def how_it_moved(
+    before: CallSettings, after: CallSettings, left: str, now: str, transcript: Transcript | None
+) -> Moved:
+    """How the conversation came from one branch to another between two calls.
+
+    ``left`` and ``now`` are the last entries that the calls were sent. ``undo``: a compaction was taken back.
+    ``back``: it went back to an earlier point. Empty: it went straight on.
+    """
+    if transcript is None or before.session_id != after.session_id:
+        return ""
+    parents = {own: (parent, kind) for own, parent, kind in transcript.tree()}
+    undone = before.compaction
+    if undone and undone != after.compaction:
+        beside = parents[undone][0] if undone in parents else None
+        notes = [own for own, (parent, kind) in parents.items() if kind == "custom" and parent == beside]
+        for entry_id in (after.compaction, *notes):
+            entry = await transcript.entry(entry_id) if entry_id else None
+            if entry is not None and undone.encode() in entry.raw and b'"undoOf"' in entry.raw:
+                return "undo"
+    here: str | None = now
+    while left and here is not None and here in parents:
+        if here == left:
+            return ""
+        here = parents[here][0]
+    return "back" if left in parents and now in parents else ""
+
+
+def last_entry(call: NotedCall) -> str:
+    """The last entry of the transcript that the call was sent; empty if there is none."""
+    return next((part.last for part in reversed(call.parts) if isinstance(part, EntrySpan)), "")
+
+
+def differences(before: RebuiltRequest, after: RebuiltRequest, moved: Moved = "") -> list[str]:
+    """The differences as lines of text; empty if both requests are the same. ``moved`` comes from ``how_it_moved``."""
     lines: list[str] = []
     for name in ("model", "thinking"):
-        old, new = getattr(before.record, name), getattr(after.record, name)
+        old, new = getattr(before.settings, name), getattr(after.settings, name)
         if old != new:
             lines.append(f"{name}: {old} → {new}")
     if before.system != after.system:
         lines += ["system prompt:", *_text_diff(before.system, after.system)]
-    if before.record.suffix != after.record.suffix:
-        lines += ["last lines of the system prompt:", *_text_diff(before.record.suffix, after.record.suffix)]
-    if before.record.facts != after.record.facts:
-        lines += [f"{TURN_FACTS}:", *_text_diff(before.record.facts, after.record.facts)]
+    if before.settings.suffix != after.settings.suffix:
+        lines += ["last lines of the system prompt:", *_text_diff(before.settings.suffix, after.settings.suffix)]
+    if before.settings.facts != after.settings.facts:
+        lines += [f"{TURN_FACTS}:", *_text_diff(before.settings.facts, after.settings.facts)]
     old_tools, new_tools = ({tool.name: tool for tool in each.tools} for each in (before, after))
     for words, names in (
         ("tools added", new_tools.keys() - old_tools.keys()),
@@ -415,8 +562,10 @@ def differences(before: RebuiltRequest, after: RebuiltRequest) -> list[str]:
         if names:
             lines.append(f"{words}: {', '.join(sorted(names))}")
     lines += _message_diff(before.messages, after.messages)
-    if before.record.compaction != after.record.compaction and after.record.compaction:
-        lines.append(f"the older part was condensed (entry {after.record.compaction})")
+    if moved:
+        lines.append(_MOVED[moved])
+    elif before.settings.compaction != after.settings.compaction and after.settings.compaction:
+        lines.append(f"the older part was condensed (entry {after.settings.compaction})")
     for name, words in (("pruned", "old tool results pruned"), ("shortened", "messages shortened to fit the window")):
         old, new = getattr(before.call, name), getattr(after.call, name)
         if old != new:
@@ -461,10 +610,14 @@ class NotedRun(msgspec.Struct, kw_only=True):
 
 
 class Sighting(msgspec.Struct, rename="camel", kw_only=True):
-    """The run with which a phrase entered or left the prompt."""
+    """The model call with which a phrase entered or left the prompt."""
 
     run_id: str
     at: int
+    call: int
+    """The number of the call in its run, from 1."""
+    calls: int
+    """The number of calls of the run."""
     change: Literal["entered", "left"]
     where: list[str] = []
     """The parts of the request that hold the phrase. If it left, these are the parts that held it before."""
@@ -481,43 +634,89 @@ class PhraseSearch:
         self._seen: dict[str, str | None] = {}
         """By digest or entry id: the role or name of the part that holds the phrase, or None if it does not."""
         self._parents: dict[int, dict[str, tuple[str | None, str]]] = {}
+        self._spans: dict[tuple[str, str], list[str]] = {}
+        """By the first and last entry of a span: what of it holds the phrase."""
+        self.where: list[str] = []
+        """The parts of the last call searched that hold the phrase."""
 
     async def sightings(self, runs: Sequence[NotedRun]) -> list[Sighting]:
-        """Where the phrase entered and left. The runs must be in order, oldest first."""
+        """Where the phrase entered and left, in all calls of the runs. The runs must be in order, oldest first."""
         found: list[Sighting] = []
-        held: list[str] = []
-        before: NotedRun | None = None
+        before: tuple[CallSettings, NotedCall] | None = None
         for run in runs:
-            holds = await self.where(run)
-            if holds and not held:
-                found.append(Sighting(run_id=run.run_id, at=run.at, change="entered", where=holds))
-            elif held and not holds and before is not None:
-                why = _why_gone(before.record, run.record, held)
-                found.append(Sighting(run_id=run.run_id, at=run.at, change="left", where=held, why=why))
-            held, before = holds, run
+            async for number, call in calls_of(run.record, self._blobs):
+                settings, held = run.record.settings_of(call), self.where
+                self.where = await self._holding(settings, call, run.transcript)
+                seen = Sighting(run_id=run.run_id, at=call.at, call=number, calls=run.record.count, change="entered")
+                if self.where and not held:
+                    found.append(msgspec.structs.replace(seen, where=self.where))
+                elif held and not self.where and before is not None:
+                    why = "the facts of the turn had changed"
+                    if held != [TURN_FACTS]:
+                        why = await self._why_gone(*before, settings, call, run.transcript)
+                    found.append(msgspec.structs.replace(seen, change="left", where=held, why=why))
+                before = settings, call
         return found
 
-    async def where(self, run: NotedRun) -> list[str]:
-        """The parts of the run's last call that hold the phrase."""
-        record = run.record
+    async def _holding(self, settings: CallSettings, call: NotedCall, transcript: Transcript | None) -> list[str]:
+        """The parts of the call that hold the phrase."""
         holds = [
             name
-            for name, digest in (("system prompt", record.system), ("tools", record.tools))
+            for name, digest in (("system prompt", settings.system), ("tools", settings.tools))
             if await self._in_blob(digest, name)
         ]
-        if self._phrase in record.suffix.casefold():
+        if self._phrase in settings.suffix.casefold():
             holds.append("system prompt (last lines)")
-        if self._phrase in record.facts.casefold():
+        if self._phrase in settings.facts.casefold():
             holds.append(TURN_FACTS)
-        for part in record.calls[-1].parts if record.calls else ():
+        for part in call.parts:
             if isinstance(part, str):
                 if await self._in_blob(part, "summary or changed message"):
                     holds.append("summary or changed message")
-            elif run.transcript is not None:
-                for entry_id in reversed(span_ids(part, self._tree(run.transcript))):
-                    if role := await self._in_entry(entry_id, run.transcript):
-                        holds.append(f"{role} message {entry_id}")
+            elif transcript is not None:
+                holds += await self._in_span(part, transcript)
         return list(dict.fromkeys(holds))
+
+    async def _in_span(self, span: EntrySpan, transcript: Transcript) -> list[str]:
+        """What of the span holds the phrase. The span of the call before is mostly its beginning, which is known."""
+        parents, new = self._tree(transcript), list[str]()
+        here: str | None = span.last
+        known: list[str] = []
+        while here is not None and here in parents:
+            if (span.first, here) in self._spans:
+                known = self._spans[span.first, here]
+                break
+            parent, kind = parents[here]
+            if kind in _HOLD_MESSAGES:
+                new.append(here)
+            if here == span.first:
+                break
+            here = parent
+        holds = list(known)
+        for entry_id in reversed(new):
+            if role := await self._in_entry(entry_id, transcript):
+                holds.append(f"{role} message {entry_id}")
+        self._spans[span.first, span.last] = holds
+        return holds
+
+    async def _why_gone(
+        self, before: CallSettings, last: NotedCall, after: CallSettings, call: NotedCall, transcript: Transcript | None
+    ) -> str:
+        """Why a phrase that the call before had is no longer in the request."""
+        if before.session_id != after.session_id:
+            return "a new session had begun"
+        moved = await how_it_moved(before, after, last_entry(last), last_entry(call), transcript)
+        if moved:
+            return _MOVED[moved]
+        if after.compaction and after.compaction != before.compaction:
+            return "the older part of the conversation had been condensed"
+        if call.shortened:
+            return "the conversation was larger than the window and was shortened"
+        if call.pruned:
+            return "old tool results had been pruned"
+        if before.system != after.system or before.suffix != after.suffix:
+            return "the system prompt had changed"
+        return "it is not on the branch the conversation went on from"
 
     def _tree(self, transcript: Transcript) -> dict[str, tuple[str | None, str]]:
         if id(transcript) not in self._parents:
@@ -554,20 +753,3 @@ def _strings(value: Any) -> list[str]:
         return [value]
     children: list[Any] = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
     return [text for child in children for text in _strings(child)]
-
-
-def _why_gone(before: RequestRecord, after: RequestRecord, held: list[str]) -> str:
-    """Why a phrase that the run before had in the parts ``held`` is no longer in the request."""
-    if held == [TURN_FACTS]:
-        return "the facts of the turn had changed"
-    if before.session_id != after.session_id:
-        return "a new session had begun"
-    if after.compaction and after.compaction != before.compaction:
-        return "the older part of the conversation had been condensed"
-    if after.calls and after.calls[-1].shortened:
-        return "the conversation was larger than the window and was shortened"
-    if after.calls and after.calls[-1].pruned:
-        return "old tool results had been pruned"
-    if before.system != after.system or before.suffix != after.suffix:
-        return "the system prompt had changed"
-    return "it is not on the branch the conversation went on from"

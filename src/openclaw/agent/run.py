@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,23 +24,16 @@ from openclaw.agent.compaction.memory_flush import flush, is_due
 from openclaw.agent.compaction.summary import WAITED_FOR_S
 from openclaw.agent.hooks import CompactionReason
 from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox, is_failed, run_loop
-from openclaw.agent.prepare import (
-    UNSEEN_SOURCES,
-    Prepared,
-    agent_settings,
-    choose_model,
-    prepare,
-    tool_context,
-)
+from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, tool_context
 from openclaw.agent.recorder import Recorder, RunResult, entry_id, open_transcript
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.billed_calls import RunBill
-from openclaw.agent.spend.budget import check_budget
+from openclaw.agent.spend.billed_calls import PaidCalls, RunBill
+from openclaw.agent.spend.budget import Payer
 from openclaw.agent.window.tokens import reported_prompt
 from openclaw.agent.window.window import DoesNotFit
-from openclaw.events import Event, ModelSwitched, Spoken, TextDelta
+from openclaw.events import AssistantEnded, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.messages import AssistantMessage, ImageBlock, Message
-from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent
+from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent, StreamEvent
 from openclaw.models.cost import has_price
 from openclaw.models.errors import all_failed_text, error_text
 from openclaw.models.fallback import Candidates, NextStep, failed_model, models_asked
@@ -53,6 +47,8 @@ from openclaw.storage.disk_errors import DiskWait
 
 log = logging.getLogger("openclaw.agents.run")
 
+LONGEST_SILENCE = 0.9
+"""The part of a run's time that a silent model may use up if there are others."""
 STOPPED_BY_HAND = ("stop", "rpc")
 """Abort reasons that the next turn is told about. An abort by a next message explains itself."""
 
@@ -96,6 +92,7 @@ class AgentRun:
         self._failure: ModelError | None = None
         """The last error of a model call."""
         self._recorder: Recorder
+        self._paid: PaidCalls
 
     @property
     def transcript(self) -> Transcript:
@@ -112,6 +109,8 @@ class AgentRun:
         except Aborted as stopped:
             # The run was stopped while it waited for a full disk. The loop handles every other abort itself.
             result = RunResult(outcome="aborted", error=str(stopped))
+        finally:
+            self._paid.written()
         result.session_id = self.transcript.session_id
         result.duration_ms = self._runtime.clock.now_ms() - began
         return result
@@ -127,7 +126,14 @@ class AgentRun:
     async def _open(self) -> None:
         row, runtime = self._row, self._runtime
         transcript = await open_transcript(runtime, row.agent_id, row.session_key, self._session_id)
-        self._recorder = Recorder(row, self._images, runtime, transcript, self._abort, self._disk, self._emit)
+        recorder = Recorder(row, self._images, runtime, transcript, self._abort, self._disk, self._emit)
+        payer = Payer(
+            agent_id=row.agent_id,
+            session_key=row.session_key,
+            transcript=Path(transcript.path),
+            spent=lambda: recorder.spent,
+        )
+        self._recorder, self._paid = recorder, PaidCalls(runtime, payer)
 
     async def _run(self) -> RunResult:
         """Prepares, begins, answers and accounts."""
@@ -293,14 +299,14 @@ class AgentRun:
 
         options = LoopOptions(
             model=prepared.model,
-            ask=self._call_model,
+            ask=self._ask_in_time,
             request=request,
             tools=prepared.prompt.tools,
             tool_context=partial(tool_context, runtime, prepared, self._row.run_id),
             clock=runtime.clock,
             abort=self._abort,
             show=self._show(prepared),
-            keep=recorder.keep,
+            keep=self._keep,
             inbox=self._inbox,
             client_tools=frozenset(spec.name for spec in prepared.body.client_tools),
             after_failure=after_failure,
@@ -318,6 +324,11 @@ class AgentRun:
         result.outcome, result.error, result.failure = outcome, ended.error, ended.failure
         result.usage = result.final.usage if result.final else None
         return result
+
+    async def _keep(self, event: Event) -> None:
+        await self._recorder.keep(event)
+        if isinstance(event, AssistantEnded):
+            self._paid.written()
 
     def _show(self, prepared: Prepared) -> Callable[[Event], None]:
         """Shows events. It says before the first words that another model answers, if the person does not know it."""
@@ -337,14 +348,34 @@ class AgentRun:
 
         return tell_first
 
+    async def _ask_in_time(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
+        """Calls the model. If another one could answer, a model that stays silent fails before the run's time is up."""
+        left = self._runtime.deadlines.left(self._abort)
+        if left is None or not self._candidates.has_others:
+            return await self._call_model(request, on_event)
+        silent = True
+
+        def heard(event: StreamEvent) -> None:
+            nonlocal silent
+            if silent:
+                silent = False
+                timer.reschedule(None)
+            on_event(event)
+
+        timer = asyncio.timeout(left * LONGEST_SILENCE)
+        try:
+            async with timer:
+                return await self._call_model(request, heard)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            text = f"{request.model.ref} gave no answer within {left * LONGEST_SILENCE:.0f} s."
+            raise ModelError(text, kind="timeout", retryable=True) from None
+
     async def _call_model(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
-        runtime, row = self._runtime, self._row
         faults.point("model.call")
         self._on_model_call()
-        if agent_settings(row.agent_id, runtime).limited:
-            path = Path(self.transcript.path)
-            await check_budget(runtime, row.agent_id, row.session_key, path, self._recorder.spent)
-        return await runtime.call_model(request, row.agent_id, on_event)
+        return await self._paid.ask(request, on_event, self._recorder.log.limit_output)
 
     async def _account(self, result: RunResult, prepared: Prepared) -> None:
         """Updates the session's entry: what the run used, and in ``totalTokens`` the size of its last prompt."""

@@ -96,7 +96,8 @@ def _sightings(found: dict[str, Any], phrase: str) -> list[str]:
         where = ", ".join(seen["where"][:3])
         why = f"; {seen['why']}" if seen["why"] else ""
         verb = "came into view in" if seen["change"] == "entered" else "was gone from view in"
-        lines.append(f"  {_when(seen['at'])}  {seen['change']:<8} {verb} run {seen['runId']} ({where}{why})")
+        run = f"run {seen['runId']}" + (f", call {seen['call']} of {seen['calls']}" if seen["calls"] > 1 else "")
+        lines.append(f"  {_when(seen['at'])}  {seen['change']:<8} {verb} {run} ({where}{why})")
     if not found["sightings"]:
         lines.append("  never in the model's view")
     return [*lines, "It is in view now." if found["inViewNow"] else "It is not in view now."]

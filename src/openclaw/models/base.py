@@ -8,12 +8,12 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from openclaw.messages import AssistantMessage, Message, ThinkingLevel, ToolSpec
+from openclaw.messages import AssistantMessage, Message, ThinkingLevel, ToolSpec, Usage
 
 ErrorKind: TypeAlias = Literal[
     "overflow", "rate_limit", "overloaded", "auth", "billing", "format", "timeout", "network", "budget", "other"
 ]
-"""``budget``: the Gateway did not ask, because a limit on spending is reached."""
+"""``budget``: the Gateway did not ask, because the call could exceed a limit on spending."""
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -92,13 +92,19 @@ class ToolCallStart(msgspec.Struct, frozen=True):
     name: str
 
 
+class Counted(msgspec.Struct, frozen=True):
+    """What the call has used so far, as the provider counts it. A call that is cut or stopped has used this much."""
+
+    usage: Usage
+
+
 class Done(msgspec.Struct, frozen=True):
     """The last event of every stream that does not raise. The message is complete, with usage and cost."""
 
     message: AssistantMessage
 
 
-StreamEvent: TypeAlias = Text | Thinking | ToolCallStart | Done
+StreamEvent: TypeAlias = Text | Thinking | ToolCallStart | Counted | Done
 OnEvent: TypeAlias = Callable[[StreamEvent], None]
 """A callback that gets every event before ``Done``."""
 

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from openclaw.messages import AssistantBlock, AssistantMessage, StopReason, TextBlock, ThinkingBlock, ToolCall
-from openclaw.models.base import Done, ErrorKind, Model, ModelError, StreamEvent, Text, Thinking, ToolCallStart
+from openclaw.models.base import Counted, Done, ErrorKind, Model, ModelError, StreamEvent, Text, Thinking, ToolCallStart
 from openclaw.models.cost import priced_usage
 from openclaw.models.errors import classify, describe_error, redact, status_error
 from openclaw.models.keys import is_local_url
@@ -412,6 +412,7 @@ class MessageBuilder:
         self.timestamp = timestamp
         self.blocks: list[BlockBuilder] = []
         self._counted: dict[str, int] = {}
+        self._count_is_new = False
         self.complete = False
         self.started = False
         """Whether the model has begun to answer. Only then is there a partial message."""
@@ -447,11 +448,15 @@ class MessageBuilder:
     def count(self, *, input: int = 0, output: int = 0, cache_read: int = 0, cache_write: int = 0) -> None:
         """Sets the tokens used so far. Servers correct the numbers during a stream."""
         self._counted = {"input": input, "output": output, "cache_read": cache_read, "cache_write": cache_write}
+        self._count_is_new = True
 
     def take(self) -> list[StreamEvent]:
         """The events since the last call."""
         self._flush()
         out, self._out = self._out, []
+        if self._count_is_new and not self.complete:
+            out.insert(0, Counted(priced_usage(self.model.cost, **self._counted)))
+        self._count_is_new = False
         return out
 
     def done(self, reason: StopReason, error: str | None = None) -> None:

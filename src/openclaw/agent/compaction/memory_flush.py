@@ -190,6 +190,7 @@ async def _flush(
             log.warning("memory flush of %s failed: %s", prepared.session_key, ended.error)
             return False
         await _store(runtime, transcript, words, ended.messages)
+        await calls.stored()
         kept = True
     except TimeoutError:
         log.warning("memory flush of %s took too long; it is tried again at the next message", prepared.session_key)

@@ -1,7 +1,9 @@
-"""Model calls outside the conversation, for summaries and notes. They obey the budget and are charged to the session.
+"""Calls that cost money: they obey the budget and are charged to a session.
 
-What such a call used is written to the transcript as an entry that the model never sees, because all sums are computed
-from the transcripts. This is also done if the answer could not be used.
+``PaidCalls`` makes the calls of a run, whose answers are stored with their usage. ``BilledCalls`` makes calls outside
+the conversation, for summaries and notes, and ``BilledEmbeddings`` those of the memory search. What these used is
+written to the transcript as an entry that the model never sees, because all sums are computed from the transcripts.
+This is also done if the call failed or its answer could not be used.
 """
 
 from __future__ import annotations
@@ -10,15 +12,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from openclaw.agent.prepare import agent_settings
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.budget import check_budget
+from openclaw.agent.spend.budget import Payer, reserve
+from openclaw.agent.spend.reservations import Reservation
 from openclaw.agent.spend.spend import BILL
 from openclaw.messages import AssistantMessage, Usage
-from openclaw.models.base import ModelError, ModelRequest, OnEvent
+from openclaw.models.base import Counted, ModelError, ModelRequest, OnEvent, StreamEvent
 from openclaw.models.fallback import Candidates, for_model
 from openclaw.storage.base import Transcript
 
@@ -37,11 +41,65 @@ class RunBill(msgspec.Struct, frozen=True):
 NO_BILL = RunBill()
 
 
+class PaidCalls:
+    """Calls models within the budget of one session. The caller stores the answers and then calls ``written``."""
+
+    def __init__(self, runtime: Runtime, payer: Payer) -> None:
+        self._runtime = runtime
+        self._payer = payer
+        self._unwritten: list[Reservation] = []
+        """The reservations of calls that have ended and whose usage may not be in the transcript yet."""
+
+    async def ask(
+        self,
+        request: ModelRequest,
+        on_event: OnEvent = lambda event: None,
+        limited: Callable[[int], None] = lambda room: None,
+    ) -> AssistantMessage:
+        """Calls the model. Raises ``ModelError`` if the call could exceed a limit.
+
+        If the budget leaves only a part of the output limit, the request is sent with that, and ``limited`` is told.
+        """
+        runtime, payer = self._runtime, self._payer
+        if not agent_settings(payer.agent_id, runtime).limited:
+            return await runtime.call_model(request, payer.agent_id, on_event)
+        book = runtime.spending.reservations
+        wanted = book.estimate(request, payer.session_key)
+        reservation, granted = await reserve(runtime, payer, wanted)
+        if granted.output < wanted.output:
+            request = msgspec.structs.replace(request, output_room=granted.output)
+            limited(granted.output)
+        used = Usage()
+
+        def watch(event: StreamEvent) -> None:
+            nonlocal used
+            if isinstance(event, Counted):
+                used = event.usage
+            on_event(event)
+
+        try:
+            message = await runtime.call_model(request, payer.agent_id, watch)
+            used = message.usage
+        except ModelError as error:
+            used = error.partial.usage if error.partial is not None else used
+            raise
+        finally:
+            reservation.tokens, reservation.usd = used.total_tokens, used.cost.total
+            self._unwritten.append(reservation)
+            book.learn(request.model, payer.session_key, wanted, used)
+        return message
+
+    def written(self) -> None:
+        """Releases the reservations of all calls that have ended. The transcript holds what they used."""
+        while self._unwritten:
+            self._runtime.spending.reservations.release(self._unwritten.pop())
+
+
 class BilledCalls:
     """Makes the model calls of one piece of work in one session.
 
-    With ``keep`` each call is charged in the transcript at once. Without it the caller stores the answers itself, or
-    calls ``write_down`` if it does not.
+    With ``keep`` each call is charged in the transcript at once. Without it the caller stores the answers itself and
+    calls ``stored``, or calls ``write_down`` if it does not.
     """
 
     def __init__(
@@ -68,6 +126,11 @@ class BilledCalls:
         self.made = 0
         """The number of calls so far."""
         self._unwritten: list[AssistantMessage] = []
+        self._unseen: list[AssistantMessage] = []
+        """Answers of calls that failed and were made again with another model. The caller knows nothing of them."""
+        path = Path(transcript.path)
+        payer = Payer(agent_id=agent_id, session_key=session_key, transcript=path, spent=bill.spent)
+        self._paid = PaidCalls(runtime, payer)
         self._candidates: dict[str, Candidates] = {}
         """By the model that is asked for: who answers. One piece of work stays with the model that went on."""
         self._choosing = asyncio.Lock()
@@ -75,7 +138,7 @@ class BilledCalls:
     async def ask(self, request: ModelRequest, on_event: OnEvent = lambda event: None) -> AssistantMessage:
         """Calls the model, or another one if it fails.
 
-        Raises ``ModelError`` if none answers or the budget is used up.
+        Raises ``ModelError`` if none answers or the call could exceed the budget.
         """
         async with self._choosing:
             candidates = self._candidates.get(request.model.ref)
@@ -86,6 +149,7 @@ class BilledCalls:
         if self._used_up:
             raise ModelError(f"a {self._purpose} may make {self._most_calls} model calls", kind="other")
         while True:
+            known = len(self._unwritten)
             self.made += 1
             model = candidates.current
             try:
@@ -97,6 +161,8 @@ class BilledCalls:
                         raise
                 if self._used_up:
                     raise
+                self._unseen += self._unwritten[known:]
+                del self._unwritten[known:]
                 log.warning("a %s of %s goes on with another key or model: %s", self._purpose, self._session_key, error)
 
     @property
@@ -104,31 +170,51 @@ class BilledCalls:
         return self._most_calls is not None and self.made >= self._most_calls
 
     async def _ask(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
-        runtime, agent_id = self._runtime, self._agent_id
-        if agent_settings(agent_id, runtime).limited:
-            path = Path(self._transcript.path)
-            await check_budget(runtime, agent_id, self._session_key, path, self._bill.spent())
-        message = await runtime.call_model(request, agent_id, on_event)
+        model = request.model
+        answer = AssistantMessage(content=[], api=model.api, provider=model.provider, model=model.id)
+
+        def watch(event: StreamEvent) -> None:
+            if isinstance(event, Counted):
+                answer.usage = event.usage
+            on_event(event)
+
+        try:
+            answer = message = await self._paid.ask(request, watch)
+        except ModelError as error:
+            answer = error.partial or answer
+            raise
+        finally:
+            # Also when the caller has stopped waiting: what was counted until then is paid for.
+            await self._charge(answer)
+        return message
+
+    async def _charge(self, message: AssistantMessage) -> None:
         usage = message.usage
         if usage.total_tokens or usage.input or usage.output:
             self._bill.spend(usage)
             self._unwritten.append(message)
-            if self._keep:
-                await self.write_down()
-        return message
+        if self._keep:
+            await self.write_down()
 
     async def write_down(self) -> None:
         """Writes the usage of the answers that are not in the transcript."""
-        while self._unwritten:
-            message = self._unwritten.pop(0)
-            data = {
-                "purpose": self._purpose,
-                "provider": message.provider,
-                "model": message.model,
-                "timestamp": message.timestamp or self._runtime.clock.now_ms(),
-                "usage": message.usage,
-            }
+        while waiting := self._unseen or self._unwritten:
+            message = waiting.pop(0)
+            at = message.timestamp or self._runtime.clock.now_ms()
+            entry = bill_entry(self._purpose, message.provider, message.model, message.usage, at)
             try:
-                await self._transcript.append({"type": "custom", "customType": BILL, "data": data})
+                await self._transcript.append(entry)
             except OSError as error:
                 log.warning("what a %s of %s used is not counted: %s", self._purpose, self._session_key, error)
+        self._paid.written()
+
+    async def stored(self) -> None:
+        """The caller has stored the answers with their usage."""
+        self._unwritten.clear()
+        await self.write_down()
+
+
+def bill_entry(purpose: str, provider: str, model: str, usage: Usage, at: int) -> dict[str, Any]:
+    """The entry of a transcript that says what a call outside the conversation used."""
+    data = {"purpose": purpose, "provider": provider, "model": model, "timestamp": at, "usage": usage}
+    return {"type": "custom", "customType": BILL, "data": data}

@@ -1,8 +1,9 @@
-"""Hard limits on what agents may spend. They are checked before every model call."""
+"""Hard limits on what agents may spend. No call is made that could exceed one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.report import DAY_MS, last_days, prices, transcript_path
+from openclaw.agent.spend.reservations import EXPECTED_OUTPUT, LEAST_OUTPUT, CallEstimate, Reservation, sum_of
 from openclaw.agent.spend.spend import FileSpend, Totals, total_of
 from openclaw.config.agents import agent_config, user_zone
 from openclaw.config.schema import Config
@@ -25,6 +27,8 @@ from openclaw.storage.base import SessionRow
 
 OVERRIDE = "budgetOverrideUntil"
 """The field of a session's entry that suspends all limits until the time it holds."""
+MOST_LOOKS = 4
+"""How often the sums are read again because a call ended meanwhile."""
 _SCOPES = (("run", "This run"), ("session", "This session"), ("day", "This agent"))
 """The scopes in the order in which they are checked, each with the words for it in a refusal."""
 
@@ -39,6 +43,13 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """All sessions of the agent today."""
 
 
+class Reserved(msgspec.Struct, frozen=True, kw_only=True):
+    """What calls under way may cost in the scopes that several calls share."""
+
+    session: Sequence[Reservation] = ()
+    day: Sequence[Reservation] = ()
+
+
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """One limit and how far it is used up."""
 
@@ -49,6 +60,14 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     in_money: bool
     unpriced: int = 0
     """The number of calls whose price is unknown. A limit in money does not count them."""
+    reserved: float = 0
+    """What calls that are under way may cost."""
+    under_way: int = 0
+    """The number of these calls."""
+
+    @property
+    def left(self) -> float:
+        return self.most - self.used - self.reserved
 
     @property
     def reached(self) -> bool:
@@ -56,9 +75,20 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        show = money if self.in_money else lambda count: token_count(int(count))
         unseen = f" ({self.unpriced} calls of unknown price not counted)" if self.unpriced else ""
-        return f"{show(self.used)} of {show(self.most)}{unseen}"
+        calls = "1 call" if self.under_way == 1 else f"{self.under_way} calls"
+        waiting = f", {self.show(self.reserved)} reserved by {calls} under way" if self.under_way else ""
+        return f"{self.show(self.used)} of {self.show(self.most)}{unseen}{waiting}"
+
+    def show(self, amount: float) -> str:
+        return money(amount) if self.in_money else token_count(int(amount))
+
+    def output_left(self, call: CallEstimate) -> float:
+        """How many tokens of an answer the limit leaves after the prompt of the call."""
+        if not self.in_money:
+            return self.left - call.prompt
+        left, price = self.left - call.prompt_usd, call.output_usd
+        return left / price if price > 0 else math.inf if left >= 0 else -1
 
 
 def budget_of(config: Config, agent_id: str) -> Budget:
@@ -70,35 +100,56 @@ def is_limited(budget: Budget) -> bool:
     return any(getattr(budget, name) is not None for name in budget.__struct_fields__)
 
 
-def limits(budget: Budget, spent: Spent) -> list[Limit]:
+def limits(budget: Budget, spent: Spent, reserved: Reserved | None = None) -> list[Limit]:
     """The limits that are set, in the order run, session, day."""
-    run = spent.run or Usage()
+    run, under_way = spent.run or Usage(), reserved or Reserved()
     used = {
         "run": (run.total_tokens, run.cost.total, 0),
         "session": (spent.session.total_tokens, spent.session.total_cost, spent.session.missing_cost_entries),
         "day": (spent.day.total_tokens, spent.day.total_cost, spent.day.missing_cost_entries),
     }
+    waiting = {"run": sum_of(()), "session": sum_of(under_way.session), "day": sum_of(under_way.day)}
     found: list[Limit] = []
     for scope, _ in _SCOPES:
-        tokens, dollars, unpriced = used[scope]
+        (tokens, dollars, unpriced), (more_tokens, more_dollars, calls) = used[scope], waiting[scope]
         if (most := getattr(budget, f"{scope}_tokens")) is not None:
-            found.append(Limit(key=f"{scope}Tokens", used=tokens, most=most, in_money=False))
+            limit = Limit(key=f"{scope}Tokens", used=tokens, most=most, in_money=False)
+            found.append(msgspec.structs.replace(limit, reserved=more_tokens, under_way=calls))
         if (most := getattr(budget, f"{scope}_usd")) is not None:
-            found.append(Limit(key=f"{scope}Usd", used=dollars, most=most, in_money=True, unpriced=unpriced))
+            limit = Limit(key=f"{scope}Usd", used=dollars, most=most, in_money=True, unpriced=unpriced)
+            found.append(msgspec.structs.replace(limit, reserved=more_dollars, under_way=calls))
     return found
 
 
-def refusal(found: list[Limit]) -> str | None:
-    """The notice for the first limit that is reached; None if none is."""
-    reached = next((limit for limit in found if limit.reached), None)
-    if reached is None:
-        return None
-    who = next(words for scope, words in _SCOPES if reached.key.startswith(scope))
-    today = " today" if reached.key.startswith("day") else ""
+def affordable_output(found: Sequence[Limit], call: CallEstimate) -> tuple[int, Limit | None]:
+    """How many output tokens the call may reserve, and the limit that allows the fewest."""
+    if not found:
+        return call.output, None
+    tightest = min(found, key=lambda limit: limit.output_left(call))
+    left = tightest.output_left(call)
+    return int(min(call.output, left, max(EXPECTED_OUTPUT, left / 4))), tightest
+
+
+def refusal(limit: Limit, call: CallEstimate, resets: str) -> str:
+    """The notice for a call that the limit does not allow. ``resets`` says when the limit holds anew."""
+    who = next(words for scope, words in _SCOPES if limit.key.startswith(scope))
+    today = " today" if limit.key.startswith("day") else ""
+    least = min(call.output, LEAST_OUTPUT)
+    needs = call.prompt_usd + least * call.output_usd if limit.in_money else call.prompt + least
+    head = "has used up its budget" if limit.reached else "has too little left of its budget"
     return (
-        f"{who} has used up its budget{today}: {reached.text} (agents.defaults.budget.{reached.key}). Nothing more was "
-        "asked of the model. An owner can send /budget override to go on in this session for today, or raise the limit."
+        f"{who} {head}{today}: {limit.text} (agents.defaults.budget.{limit.key}); this call needs at least "
+        f"{limit.show(needs)}. Nothing was asked of the model. {resets} An owner can send /budget override to go on in "
+        "this session for today, or raise the limit."
     )
+
+
+def reset_text(key: str, now_ms: int, zone: tzinfo | None) -> str:
+    """When a limit holds anew, for people."""
+    if key.startswith("day"):
+        midnight = datetime.fromtimestamp(end_of_day_ms(now_ms, zone) / 1000, UTC).astimezone(zone)
+        return f"It counts anew from {midnight:%Y-%m-%d %H:%M} ({midnight.tzname()})."
+    return "It counts anew with a new session (/new)." if key.startswith("session") else "The next message counts anew."
 
 
 def end_of_day_ms(now_ms: int, zone: tzinfo | None) -> int:
@@ -107,12 +158,12 @@ def end_of_day_ms(now_ms: int, zone: tzinfo | None) -> int:
     return int(midnight.timestamp() * 1000)
 
 
-async def family_of(runtime: Runtime, session_key: str) -> list[SessionRow]:
-    """The session that a person talks to and its sub-agents, given any of them. They share the limits."""
+async def family_of(runtime: Runtime, session_key: str) -> tuple[str, list[SessionRow]]:
+    """The key of the session that a person talks to, with its row and those of its sub-agents. They share limits."""
     rows = {row.key: row for row in await runtime.sessions.rows()}
     own = rows.get(session_key)
     head = own.entry.get("spawnedBy", session_key) if own is not None else session_key
-    return [row for key, row in rows.items() if key == head or row.entry.get("spawnedBy") == head]
+    return head, [row for key, row in rows.items() if key == head or row.entry.get("spawnedBy") == head]
 
 
 async def spent_so_far(
@@ -141,7 +192,9 @@ async def limits_of(runtime: Runtime, session: SessionRef, entry: SessionEntry |
     # The folder of the transcript tells which agent's day is added up, also when there is no transcript yet.
     nothing = Path(sessions_dir(str(runtime.state_dir), session.agent_id), "none.jsonl")
     transcript = transcript_path(runtime, session, entry) or nothing
-    return limits(budget, await spent_so_far(runtime, transcript, await family_of(runtime, session.key)))
+    head, family = await family_of(runtime, session.key)
+    reserved = _reserved(runtime.spending.reservations.held(), session.agent_id, head)
+    return limits(budget, await spent_so_far(runtime, transcript, family), reserved)
 
 
 def overridden(entry: SessionEntry | None, now_ms: int) -> bool:
@@ -150,11 +203,46 @@ def overridden(entry: SessionEntry | None, now_ms: int) -> bool:
     return isinstance(until, int) and now_ms < until
 
 
-async def check_budget(runtime: Runtime, agent_id: str, session_key: str, transcript: Path, run: Usage | None) -> None:
-    """Raises ``ModelError`` if a limit is reached and the session has no override."""
-    budget = budget_of(runtime.config.current, agent_id)
-    family = await family_of(runtime, session_key)
-    if not any(overridden(row.entry, runtime.clock.now_ms()) for row in family):
-        problem = refusal(limits(budget, await spent_so_far(runtime, transcript, family, run)))
-        if problem is not None:
+class Payer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who pays for a call."""
+
+    agent_id: str
+    session_key: str
+    transcript: Path
+    spent: Callable[[], Usage | None] = lambda: None
+    """What the run has spent so far. None: the call belongs to no run."""
+
+
+async def reserve(runtime: Runtime, payer: Payer, call: CallEstimate) -> tuple[Reservation, CallEstimate]:
+    """Reserves the cost of a call, with fewer output tokens than asked for if no more can be afforded.
+
+    Raises ``ModelError`` of the kind ``budget`` if the call could exceed a limit and the session has no override.
+    """
+    config, book, now = runtime.config.current, runtime.spending.reservations, runtime.clock.now_ms()
+    head, family = await family_of(runtime, payer.session_key)
+    free = any(overridden(row.entry, now) for row in family)
+    budget = Budget() if free else budget_of(config, payer.agent_id)
+    looks = 0
+    while True:
+        looks += 1
+        before, released = book.held(), book.released
+        spent = await spent_so_far(runtime, payer.transcript, family, payer.spent())
+        # What was released during the look may be missing in both sums, so it still counts.
+        held = list(dict.fromkeys([*before, *book.held()]))
+        output, limit = affordable_output(limits(budget, spent, _reserved(held, payer.agent_id, head)), call)
+        if output >= min(call.output, LEAST_OUTPUT):
+            break
+        if limit is not None and (book.released == released or looks == MOST_LOOKS):
+            problem = refusal(limit, call, reset_text(limit.key, now, user_zone(config)))
             raise ModelError(problem, kind="budget")
+    call = call.within(output)
+    usd = call.prompt_usd + output * call.output_usd
+    reservation = Reservation(agent_id=payer.agent_id, family=head, tokens=call.prompt + output, usd=usd)
+    book.hold(reservation)
+    return reservation, call
+
+
+def _reserved(held: Sequence[Reservation], agent_id: str, family: str) -> Reserved:
+    return Reserved(
+        session=[one for one in held if one.family == family], day=[one for one in held if one.agent_id == agent_id]
+    )

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from openclaw.agent.spend.reservations import Reservations
 from openclaw.messages import Usage
 from openclaw.models.base import Price
 from openclaw.models.cost import added, cost_of
@@ -345,6 +346,8 @@ class Spending:
     """Keeps the sums of every transcript that was read. It reads in a thread, one caller at a time."""
 
     def __init__(self) -> None:
+        self.reservations = Reservations()
+        """What calls under way may cost. It is not in the transcripts yet."""
         self._files: dict[Path, FileSpend] = {}
         self._lock = asyncio.Lock()
 

@@ -10,9 +10,12 @@ import msgspec
 from openclaw.agent.prompt.system_prompt import cut_files, prompt_parts
 from openclaw.agent.request_log import (
     NotedRun,
+    NotStored,
     PhraseSearch,
     RebuiltRequest,
     differences,
+    how_it_moved,
+    last_entry,
     preview,
     read_record,
     rebuild,
@@ -52,12 +55,9 @@ async def get(call: MethodCall) -> Any:
     run = (
         await _run(call.gateway, params.run_id) if params.run_id else (await _last_runs(call.gateway, params.key, 1))[0]
     )
-    calls = len(run.record.calls)
-    if params.call is not None and params.call > calls:
-        raise MethodError(f"run {run.run_id} has {calls} noted model calls, not {params.call}")
-    number = params.call or calls
-    rebuilt = await rebuild(run.record, run.transcript, call.gateway.runtime.blobs, number - 1)
-    view = {"runId": run.run_id, "call": number, "calls": calls + run.record.left_out, **_view(rebuilt)}
+    rebuilt = await _rebuilt(call.gateway, run, params.call)
+    calls = run.record.count
+    view = {"runId": run.run_id, "call": params.call or calls, "calls": calls, **_view(rebuilt)}
     view["since"] = await _since(call.gateway, run, rebuilt)
     if params.wire:
         request = rebuilt.request()
@@ -66,8 +66,8 @@ async def get(call: MethodCall) -> Any:
     if params.full:
         view["request"] = {
             "system": rebuilt.system,
-            "systemSuffix": rebuilt.record.suffix,
-            "turnFacts": rebuilt.record.facts,
+            "systemSuffix": rebuilt.settings.suffix,
+            "turnFacts": rebuilt.settings.facts,
             "messages": [sent.message for sent in rebuilt.messages],
             "tools": rebuilt.tools,
         }
@@ -78,41 +78,53 @@ async def _since(gateway: Gateway, run: NotedRun, rebuilt: RebuiltRequest) -> di
     """The changes since the run before it in the same session; None for the first run."""
     rows = await gateway.runtime.ledger.recent(session_key=run.session_key, limit=MOST_RUNS)
     earlier = next((rows[place + 1 :] for place, row in enumerate(rows) if row.run_id == run.run_id), [])
-    opened: dict[str, Transcript | None] = {run.record.session_id: run.transcript}
+    opened: dict[str, Transcript | None] = {rebuilt.settings.session_id: run.transcript}
     for row in earlier:
         before = await _noted(gateway, row, opened)
         if before is not None:
-            old = await rebuild(before.record, before.transcript, gateway.runtime.blobs)
-            return {"runId": before.run_id, "changes": differences(old, rebuilt)}
+            old = await _rebuilt(gateway, before)
+            return {"runId": before.run_id, "changes": await _changes(old, rebuilt, run.transcript)}
     return None
 
 
+async def _rebuilt(gateway: Gateway, run: NotedRun, number: int | None = None) -> RebuiltRequest:
+    try:
+        return await rebuild(run.record, run.transcript, gateway.runtime.blobs, number)
+    except NotStored as problem:
+        raise MethodError(f"run {run.run_id}: {problem}") from None
+
+
+async def _changes(old: RebuiltRequest, new: RebuiltRequest, transcript: Transcript | None) -> list[str]:
+    last_entries = last_entry(old.call), last_entry(new.call)
+    return differences(old, new, await how_it_moved(old.settings, new.settings, *last_entries, transcript))
+
+
 def _view(rebuilt: RebuiltRequest) -> dict[str, Any]:
-    record, call = rebuilt.record, rebuilt.call
+    settings, call = rebuilt.settings, rebuilt.call
     return {
         "at": call.at,
-        "sessionId": record.session_id,
-        "model": record.model,
-        "thinking": record.thinking,
+        "sessionId": settings.session_id,
+        "model": settings.model,
+        "thinking": settings.thinking,
         "exact": not rebuilt.missing,
         "missing": rebuilt.missing,
         "systemPrompt": {
-            "chars": len(rebuilt.system) + len(record.suffix),
-            "digest": record.system,
-            "parts": prompt_parts(rebuilt.system, record.suffix),
+            "chars": len(rebuilt.system) + len(settings.suffix),
+            "digest": settings.system,
+            "parts": prompt_parts(rebuilt.system, settings.suffix),
             "truncated": cut_files(rebuilt.system),
         },
         "tools": {
             "names": [tool.name for tool in rebuilt.tools],
             "chars": sum(len(msgspec.json.encode(tool.parameters)) for tool in rebuilt.tools),
-            "digest": record.tools,
+            "digest": settings.tools,
         },
         "turnFacts": {
-            "chars": len(record.facts),
+            "chars": len(settings.facts),
             "after": after.name if (after := rebuilt.facts_after) else None,
-            "text": record.facts,
+            "text": settings.facts,
         },
-        "compaction": record.compaction or None,
+        "compaction": settings.compaction or None,
         "pruned": call.pruned,
         "shortened": call.shortened,
         "messages": [
@@ -148,12 +160,12 @@ async def diff(call: MethodCall) -> Any:
         if len(runs) < 2:
             raise MethodError("There is only one run so far; nothing to compare it with")
         before, after = runs[1], runs[0]
-    old, new = [await rebuild(run.record, run.transcript, gateway.runtime.blobs) for run in (before, after)]
+    old, new = [await _rebuilt(gateway, run) for run in (before, after)]
     return {
         "a": {"runId": before.run_id, "at": before.at, "messages": len(old.messages)},
         "b": {"runId": after.run_id, "at": after.at, "messages": len(new.messages)},
         "exact": not old.missing and not new.missing,
-        "changes": differences(old, new),
+        "changes": await _changes(old, new, after.transcript),
     }
 
 
@@ -170,8 +182,7 @@ async def find(call: MethodCall) -> Any:
     runs = await _last_runs(call.gateway, params.key, params.limit)
     search = PhraseSearch(params.phrase, call.gateway.runtime.blobs)
     sightings = await search.sightings(runs[::-1])
-    now = await search.where(runs[0])
-    return {"runs": len(runs), "sightings": sightings, "inViewNow": bool(now), "where": now}
+    return {"runs": len(runs), "sightings": sightings, "inViewNow": bool(search.where), "where": search.where}
 
 
 # Finding runs
@@ -211,7 +222,7 @@ async def _last_runs(gateway: Gateway, key: str, count: int) -> list[NotedRun]:
 
 async def _noted(gateway: Gateway, row: LedgerRow, opened: dict[str, Transcript | None]) -> NotedRun | None:
     record = await read_record((row.result or {}).get("request"), gateway.runtime.blobs)
-    if record is None or not record.calls:
+    if record is None or not record.count:
         return None
     session_id = record.session_id
     if session_id not in opened:
@@ -222,7 +233,7 @@ async def _noted(gateway: Gateway, row: LedgerRow, opened: dict[str, Transcript 
     return NotedRun(
         run_id=row.run_id,
         session_key=row.session_key,
-        at=record.calls[-1].at,
+        at=record.calls[-1].at if record.calls else row.ended_at or row.accepted_at,
         record=record,
         transcript=opened[session_id],
     )
