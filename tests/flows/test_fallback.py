@@ -446,3 +446,14 @@ async def test_the_command_line_says_it_beside_the_answer(tmp_path: Path, vendor
         done = await gateway.command("message", "send", "hello [[reply:from two]]")
     assert (done.returncode, done.stdout.strip()) == (0, "from two")
     assert "one/m cannot answer now: its account has nothing left to pay with. two/m answers" in done.stderr
+
+
+async def test_a_model_that_stays_silent_gives_way_before_the_time_is_up(tmp_path: Path, vendors: Vendors) -> None:
+    hold = asyncio.Event()
+    vendors.one.queue(Reply(text="never", hold=hold))
+    async with chatting(tmp_path, vendors.config("two/m", timeoutSeconds=1)) as (client, _):
+        answer = await client.chat("hello [[reply:from two]]", run_id="r")
+        assert text_of(answer) == "from two"
+        story = "\n".join((await client.call("messages.why", {"ref": "r"}))["story"])
+        assert "it took too long to answer (one/m gave no answer within 1 s.)" in story
+        hold.set()
