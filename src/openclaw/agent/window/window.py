@@ -47,6 +47,7 @@ MOST_SHORTENED = 4
 """If the messages take more than this many times the room, whole turns are left out first."""
 TEXT_CHARS = (8000, 2000, 500)
 OUTPUT_CHARS = (3000, 400)
+GLIMPSE_CHARS = 60
 LEFT_OUT = "[… {count} characters left out here: the conversation is larger than the model's window …]"
 FORGOTTEN = "[Earlier messages of this conversation were left out: together they are larger than the model's window.]"
 
@@ -301,6 +302,10 @@ def _newest_steps(result: list[Message], room: int) -> list[Message]:
     while len(said) > 1 and prompt_tokens(said.values()) > room // 2:
         del said[next(iter(said))]
     left, start = room - prompt_tokens([note, *said.values()]), len(result)
+    step = next((n for n in reversed(range(len(result))) if isinstance(result[n], AssistantMessage)), len(result))
+    if prompt_tokens(result[step:]) > left:
+        # The last step is what the model waits for. A glimpse of its results is better than none.
+        result = [*result[:step], *(shortened(message, GLIMPSE_CHARS) for message in result[step:])]
     for place in range(len(result) - 1, min(said, default=0) - 1, -1):
         if place in said:
             continue
