@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from openclaw.agent import run
 from tests.models.histories import picture
 from tests.support.clock import MovableClock, until
 from tests.support.gateway import TOKEN, WireClient, model_config, text_of
@@ -447,12 +448,15 @@ async def test_the_command_line_says_it_beside_the_answer(tmp_path: Path, vendor
     assert "one/m cannot answer now: its account has nothing left to pay with. two/m answers" in done.stderr
 
 
-async def test_a_model_that_stays_silent_gives_way_before_the_time_is_up(tmp_path: Path, vendors: Vendors) -> None:
+async def test_a_model_that_stays_silent_gives_way_before_the_time_is_up(
+    tmp_path: Path, vendors: Vendors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "LONGEST_SILENCE", 0.05)
     hold = asyncio.Event()
     vendors.one.queue(Reply(text="never", hold=hold))
-    async with chatting(tmp_path, vendors.config("two/m", timeoutSeconds=1)) as (client, _):
+    async with chatting(tmp_path, vendors.config("two/m", timeoutSeconds=10)) as (client, _):
         answer = await client.chat("hello [[reply:from two]]", run_id="r")
         assert text_of(answer) == "from two"
         story = "\n".join((await client.call("messages.why", {"ref": "r"}))["story"])
-        assert "it took too long to answer (one/m gave no answer within 1 s.)" in story
+        assert "it took too long to answer (one/m gave no answer within " in story
         hold.set()
