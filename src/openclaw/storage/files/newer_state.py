@@ -285,8 +285,13 @@ def _opened(path: Path) -> Generator[sqlite3.Connection]:
 def _copy_at_rest(files: list[Path], folder: Path) -> None:
     for _ in range(_COPY_ATTEMPTS):
         before = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-        for file in files:
-            shutil.copy(file, folder)
+        try:
+            for file in files:
+                shutil.copy(file, folder)
+        except OSError as error:
+            raise Unreadable(
+                f"{files[0]} cannot be copied to {folder}: {error.strerror}; set TMPDIR elsewhere"
+            ) from None
         if before == [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]:
             return
     raise Unreadable(f"{files[0]} is being written to; stop the OpenClaw that uses it, then try again")
