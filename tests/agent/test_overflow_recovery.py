@@ -1,5 +1,4 @@
-"""Random conversations that overflow at a random call, with four vendors: the question is never lost, and no tool call
-stands without its result.
+"""Random conversations that overflow at random calls, with four vendors: no question, pin or tool call is lost.
 
 ``OPENCLAW_OVERFLOW_CASES`` is the number of conversations.
 """
@@ -14,8 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from openclaw.agent.compaction.pins import Pin, add_pin, pinned_block
 from openclaw.agent.compaction.summary import SYSTEM
-from openclaw.agent.loop import AbortSignal
+from openclaw.agent.loop import AbortSignal, Steered
 from openclaw.agent.recorder import RunResult
 from openclaw.agent.run import AgentRun
 from openclaw.gateway.gateway import Gateway
@@ -32,7 +32,6 @@ from openclaw.models.base import ModelError, ModelRequest, OnEvent
 from openclaw.models.calls import wire_body
 from openclaw.models.convert import NO_RESULT
 from openclaw.models.errors import classify
-from openclaw.runs.queue import RunInbox
 from openclaw.sessions.entry import SessionEntry
 from openclaw.storage.base import Accept, MessageBody, Transcript, TranscriptRef
 from tests.support.gateway_in_process import gateway_parts
@@ -71,16 +70,20 @@ def vendor_words(vendor: str, prompt: int, output: int, window: int) -> str:
 
 
 class Vendor:
-    """A model that counts tokens in its own way, refuses what is too large, and once more at a random call."""
+    """A model that counts tokens in its own way. It refuses what is too large, and a call or two for no such reason."""
 
     def __init__(self, name: str, chance: random.Random, question: str, steps: int) -> None:
         self.name = name
         self.chance = chance
         self.question = question
         self.steps = steps
-        self.fails_at = chance.randrange(steps + 1)
+        self.fails_at = {chance.randrange(steps + 1) for _ in range(chance.choice((1, 1, 2)))}
+        self.pin = "PINNED " + "rule " * chance.choice((0, 10, 400))
         self.density = chance.choice((1.0, 1.0, 1.5, 2.5))
         self.summary = chance.choice(("good", "good", "word", "empty", "long", "error"))
+        self.steered_after = chance.choice((-1, -1, 1, 2))
+        """The call after which one more thing is said; -1: none."""
+        self.steered = ""
         self.calls = 0
         self.made: list[str] = []
         """The ids of the calls of this turn."""
@@ -101,9 +104,8 @@ class Vendor:
             self.most_summaries = max(self.most_summaries, self.summaries)
             return self._say(request, self._summary(), prompt)
         self._check(request, raw)
-        if prompt + output > WINDOW or self.calls == self.fails_at:
-            if self.calls == self.fails_at:
-                self.fails_at = -1
+        if prompt + output > WINDOW or self.calls in self.fails_at:
+            self.fails_at.discard(self.calls)
             self.refused += 1
             words = vendor_words(self.name, max(prompt, WINDOW - output + 1), output, WINDOW)
             kind = classify(400, words)
@@ -119,6 +121,8 @@ class Vendor:
     def _check(self, request: ModelRequest, raw: bytes) -> None:
         text = raw.decode()
         assert self.question in text, "the question is lost"
+        assert self.steered in text, "what was said in the middle is lost"
+        assert self.pin.strip() in text, "a pin was cut"
         assert NO_RESULT not in text, "a call has lost its result"
         called: set[str] = set()
         for message in request.messages:
@@ -162,7 +166,28 @@ class Vendor:
         )
 
 
-async def write_history(transcript: Transcript, chance: random.Random, provider: str) -> None:
+class Inbox:
+    """A person says one more thing in the middle of some of the turns."""
+
+    def __init__(self, vendor: Vendor) -> None:
+        self._vendor = vendor
+
+    def waiting(self) -> bool:
+        return False
+
+    def steering(self) -> list[Steered]:
+        vendor = self._vendor
+        if vendor.calls != vendor.steered_after or vendor.steered:
+            return []
+        vendor.steered = f"STEERED {vendor.question}"
+        text = TextBlock(text=vendor.steered + " and more" * vendor.chance.choice((1, 500)))
+        return [Steered(UserMessage(content=[text], timestamp=1_800_000_000_000), f"steer-{vendor.question}")]
+
+    def follow_ups(self) -> list[Steered]:
+        return []
+
+
+async def write_history(transcript: Transcript, chance: random.Random, provider: str, pin: Pin) -> None:
     """Turns of all sizes, with tool loops, failed answers, an unanswered question, a pin, a condensed part."""
 
     async def add(message: Message) -> str:
@@ -190,7 +215,8 @@ async def write_history(transcript: Transcript, chance: random.Random, provider:
                 AssistantMessage(content=list(said), provider=provider, model="m", stop_reason=kind, timestamp=at)
             )
         if turn and chance.random() < 0.05:
-            fields = {"type": "compaction", "summary": "It was about a shed.", "firstKeptEntryId": last}
+            summary, details = f"It was about a shed.{pinned_block([pin])}", {"pins": [pin]}
+            fields = {"type": "compaction", "summary": summary, "firstKeptEntryId": last, "details": details}
             await transcript.append({**fields, "tokensBefore": 9000})
 
 
@@ -220,7 +246,8 @@ async def run_case(gateway: Gateway, number: int, vendor: Vendor) -> RunResult:
     await runtime.sessions.update("main", key, lambda _: begun)
     transcript = await runtime.transcripts.open(TranscriptRef(agent_id="main", session_id=session_id), cwd="/tmp")
     assert transcript is not None
-    await write_history(transcript, chance, vendor.name)
+    pin = await add_pin(transcript, vendor.pin, WINDOW)
+    await write_history(transcript, chance, vendor.name, pin)
     runtime.call_model = vendor.answer
     body = MessageBody(
         prompt=f"{vendor.question} " + "please " * chance.choice((1, 30, 3000)), model=f"{vendor.name}/m"
@@ -237,7 +264,9 @@ async def run_case(gateway: Gateway, number: int, vendor: Vendor) -> RunResult:
             body=body,
         )
     )
-    run = AgentRun(row, runtime, session_id=session_id, abort=AbortSignal(), inbox=RunInbox(), emit=lambda event: None)
+    run = AgentRun(
+        row, runtime, session_id=session_id, abort=AbortSignal(), inbox=Inbox(vendor), emit=lambda event: None
+    )
     return await run.execute()
 
 

@@ -20,7 +20,7 @@ def test_a_fresh_machine_is_well(cli: Cli) -> None:
     code, found = findings(cli)
     assert code == 0
     assert {finding["level"] for finding in found.values()} == {"ok"}
-    assert set(found) == {"config", "state", "generation", "sessions", "ledger", "port"}
+    assert set(found) == {"config", "state", "generation", "sessions", "ledger", "damage", "port"}
 
 
 def test_a_wrong_value_and_an_open_folder_are_errors_with_a_way_out(cli: Cli, state: Path) -> None:
@@ -63,3 +63,31 @@ def test_sessions_and_messages_are_counted(cli: Cli, state: Path) -> None:
     assert (code, found["sessions"]["text"], found["ledger"]["text"]) == (
         0, "1 sessions are listed", "0 messages are in the ledger",
     )  # fmt: skip
+
+
+def test_what_is_damaged_or_gone_is_listed_and_repaired(cli: Cli, state: Path) -> None:
+    folder = state / "agents" / "main" / "sessions"
+    folder.mkdir(parents=True)
+    (folder / "sessions.json.bak").write_text('{"agent:main:main": {"sessionId": "s", "updatedAt": 1}}')
+    (folder / "s.jsonl").write_bytes(b'{"type":"session","id":"s"}\n{"type":"mess\x00ge","id":"a","parentId":null}\n')
+    (state / "openclaw.json.last-good").write_text('{"gateway": {"mode": "local"}}')
+    (state / "openclaw.json").unlink(missing_ok=True)
+    (state / "ledger.db").write_bytes(b"no database" * 1000)
+    bookmark = state / "channels" / "signal" / "default" / "last-event.bak"
+    bookmark.parent.mkdir(parents=True)
+    bookmark.write_text("17")
+
+    def damage(*args: str) -> tuple[dict[str, Any], list[str]]:
+        answer = json.loads(cli("doctor", "--json", *args).stdout)
+        return answer, [found["text"] for found in answer["findings"] if found["check"] == "damage"]
+
+    _, found = damage()
+    for what in ("openclaw.json is gone", "sessions.json is gone", "ledger.db is damaged", "last-event is gone"):
+        assert any(what in text for text in found), found
+    assert any("s.jsonl: line 2 is damaged" in text for text in found)
+    assert not (state / "openclaw.json").exists(), "looking changes nothing"
+    answer, found = damage("--repair")
+    assert len(answer["repaired"]) == 4, answer["repaired"]
+    assert "agent:main:main" in (folder / "sessions.json").read_text()
+    assert (bookmark.with_suffix("").read_text(), bool(list(state.glob("ledger.db.damaged-*")))) == ("17", True)
+    assert not [text for text in found if " is gone" in text or "ledger.db is damaged" in text]

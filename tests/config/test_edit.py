@@ -1,13 +1,18 @@
+import copy
+import functools
 import json
+import os
 from typing import Any
 
 import pyjson5
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openclaw.config.edit import merge_patch, merge_text, remove_value, set_value
+from openclaw.config.edit import merge_patch, merge_text, remove_value, saved_text, set_value, shown_values
 from openclaw.config.keypath import KeyPathError
+from openclaw.config.load import parse_config
+from openclaw.config.secrets import SENTINEL, redacted
 
 DOCUMENT = """// my gateway
 {
@@ -199,3 +204,45 @@ def test_every_key_can_be_removed(document: tuple[str, dict[str, Any]], data: st
     key = data.draw(st.sampled_from(list(meaning)))
     rest = {name: value for name, value in meaning.items() if name != key}
     assert pyjson5.decode(remove_value(text, (key,))) == rest
+
+
+FILE = """{
+  // Mine.
+  gateway: { auth: { token: "a-very-long-secret-token" } }, // keep
+  agents: { defaults: { model: "p/m", workspace: "${HOME_OF_IT}" }, list: [{ id: "a", name: "A" }, { id: "b" }] },
+  ui: { assistant: { name: "Ada" }, seamColor: "#fff" },
+}
+"""
+VARIABLES = {"HOME_OF_IT": "/srv/work"}
+
+
+def nodes(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths of all values below an object."""
+    found: list[tuple[Any, ...]] = []
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        found += [(*path, key), *nodes(item, (*path, key))]
+    return found
+
+
+@settings(max_examples=int(os.environ.get("OPENCLAW_EDIT_CASES", "60")), deadline=None)
+@given(st.data())
+def test_what_a_form_saves_is_what_it_is_shown_afterwards(data: st.DataObject) -> None:
+    before = parse_config("openclaw.json", FILE, VARIABLES)
+    form: Any = copy.deepcopy(shown_values(before))
+    for _ in range(data.draw(st.integers(0, 3), label="changes")):
+        path = data.draw(st.sampled_from(nodes(form)), label="path")
+        parent = functools.reduce(lambda at, key: at[key], path[:-1], form)
+        if isinstance(parent[path[-1]], str) and data.draw(st.booleans(), label="set"):
+            parent[path[-1]] = data.draw(st.sampled_from(["x", "p/other", "#000"]), label="value")
+        elif path[-1] != "id":
+            del parent[path[-1]]
+        if not nodes(form):
+            break
+    after = parse_config("openclaw.json", saved_text(json.dumps(form, indent=2), before), VARIABLES)
+    assert shown_values(after) == redacted(form)
+    if form == shown_values(before):
+        assert after.raw == FILE
+    if form.get("gateway", {}).get("auth", {}).get("token") == SENTINEL:
+        assert after.parsed["gateway"]["auth"]["token"] == "a-very-long-secret-token"
+    if form.get("agents", {}).get("defaults", {}).get("workspace") == "/srv/work":
+        assert after.parsed["agents"]["defaults"]["workspace"] == "${HOME_OF_IT}"

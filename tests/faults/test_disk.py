@@ -360,6 +360,29 @@ async def test_a_gateway_starts_on_a_full_disk_and_still_shows_what_it_has(
             assert text_of(await again.chat("b [[reply:done b]]")) == "done b"
 
 
+async def test_a_start_on_a_disk_that_filled_up_after_an_orderly_stop_says_so_in_one_sentence(
+    small_disk: Path, models: ModelServer
+) -> None:
+    """It serves what it has, or it ends with one sentence. When there is space again, all is there."""
+    async with serving_process(small_disk, models, {}) as (gateway, client):
+        await client.chat("a [[reply:done a]]")
+        assert await gateway.stop() == 0
+        ballast = fill(small_disk)
+        try:
+            await gateway.start()
+            async with gateway.client() as again:
+                assert await history(again) == ["a", "done a"]
+            assert await gateway.stop() == 0
+        except AssertionError:
+            said = gateway.errors()
+            assert "No space left on device" in said and "free some space" in said and "Traceback" not in said
+        os.unlink(ballast)
+        await gateway.start()
+        async with gateway.client() as again:
+            assert await history(again) == ["a", "done a"]
+            assert text_of(await again.chat("b [[reply:done b]]")) == "done b"
+
+
 async def test_a_read_only_disk_is_named_when_the_gateway_cannot_start(small_disk: Path, models: ModelServer) -> None:
     async with serving_process(small_disk, models, {}) as (gateway, client):
         await client.chat("a [[reply:done a]]")

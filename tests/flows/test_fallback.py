@@ -304,10 +304,9 @@ async def test_stopping_a_run_asks_nobody_else(tmp_path: Path, vendors: Vendors)
 
 async def test_a_budget_that_is_used_up_asks_nobody_else(tmp_path: Path, vendors: Vendors) -> None:
     async with chatting(tmp_path, vendors.config("two/m", budget={"sessionTokens": 1})) as (client, _):
-        await client.chat("hello")
         refused = await client.chat("hello")
         assert "budget" in refused["errorMessage"]
-        assert vendors.asked() == [1, 0, 0]
+        assert vendors.asked() == [0, 0, 0]
 
 
 async def test_pictures_go_to_the_image_model_and_its_fallbacks(tmp_path: Path, vendors: Vendors) -> None:
@@ -446,3 +445,14 @@ async def test_the_command_line_says_it_beside_the_answer(tmp_path: Path, vendor
         done = await gateway.command("message", "send", "hello [[reply:from two]]")
     assert (done.returncode, done.stdout.strip()) == (0, "from two")
     assert "one/m cannot answer now: its account has nothing left to pay with. two/m answers" in done.stderr
+
+
+async def test_a_model_that_stays_silent_gives_way_before_the_time_is_up(tmp_path: Path, vendors: Vendors) -> None:
+    hold = asyncio.Event()
+    vendors.one.queue(Reply(text="never", hold=hold))
+    async with chatting(tmp_path, vendors.config("two/m", timeoutSeconds=1)) as (client, _):
+        answer = await client.chat("hello [[reply:from two]]", run_id="r")
+        assert text_of(answer) == "from two"
+        story = "\n".join((await client.call("messages.why", {"ref": "r"}))["story"])
+        assert "it took too long to answer (one/m gave no answer within 1 s.)" in story
+        hold.set()

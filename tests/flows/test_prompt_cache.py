@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,25 @@ async def test_a_step_with_many_calls_is_found_in_the_cache_of_the_step_before(
     marked = [marks(request.body["messages"]) for request in models.requests]
     assert marked == [[(0, 0)], [(0, 0), (2, 14)], [(4, 1)]]
     assert not [request.error for request in models.requests if request.error]
+
+
+async def test_after_a_long_tool_loop_with_bound_thinking_the_question_before_it_is_marked(
+    tmp_path: Path, models: ModelServer, signal: SignalDaemon
+) -> None:
+    process = InProcessGateway(tmp_path / "state", configuration(models, signal))
+    async with process as gateway, gateway.client() as client:
+        await client.call("sessions.patch", {"key": "main", "model": f"mock/{BOUND}", "thinkingLevel": "high"})
+        for number in range(7):
+            look = Reply(thinking="hm", calls=[Call("read", {"path": "none"})])
+            models.queue(look, look, Reply(text=f"Answer {number}."))
+            await client.chat(f"question {number}")
+    for place, request in enumerate(models.requests):
+        turn, step = divmod(place, 3)
+        messages = request.body["messages"]
+        marked = [messages[at]["content"][block].get("text", "a result") for at, block in marks(messages)]
+        asked = [f"question {number}" for number in (turn - 1, turn) if number >= 0]
+        told = [re.sub(r"^.*(question \d+).*$", r"\1", text, flags=re.DOTALL) for text in marked]
+        assert told == (asked if step == 0 else [f"question {turn}", "a result"]), (turn, step)
 
 
 def marks(messages: list[dict[str, Any]]) -> list[tuple[int, int]]:

@@ -339,3 +339,68 @@ async def test_a_document_that_came_along_can_be_read_by_the_agent(
         await signal.say(f'[[tool:read {{"path": "{path}"}}]][[next]][[reply:read it]]', sender=ANN)
         await signal.called("send", 2)
     assert "the secret word is heron" in prompts(models)
+
+
+async def test_a_mention_in_a_group_shows_the_typing_sign_at_once(
+    start: Start, signal: SignalDaemon, models: ModelServer
+) -> None:
+    held = asyncio.Event()
+    groups = {"groupPolicy": "open", "groups": {"*": {"requireMention": False}}}
+    async with start(allowFrom=[ANN], **groups):
+        models.queue(Reply("not yet", hold=held, hold_after=0), Reply("not yet", hold=held, hold_after=0))
+        await signal.deliver(in_group(signal, "just talking"))
+        await models.wait_for_requests(1)
+        assert signal.of("sendTyping") == [], "nobody spoke to the agent, so nothing shows before it says something"
+        held.set()
+        await signal.called("send")
+        held.clear()
+        mention = {"start": 0, "length": 1, "number": US}
+        await signal.deliver(in_group(signal, "\ufffc help me", mentions=[mention]))
+        await models.wait_for_requests(2)
+        assert (await signal.called("sendTyping"))[0]["groupId"] == GROUP
+        held.set()
+        await signal.called("send", 2)
+
+
+async def test_a_quote_reaches_the_person_it_is_for(start: Start, signal: SignalDaemon, models: ModelServer) -> None:
+    groups = {"groupPolicy": "open", "groups": {"*": {"requireMention": False}}}
+    tags = ("[[reply_to_current]] first", "[[reply_to_current]] second", "[[reply_to:nonsense]] third")
+    models.queue(*(Reply(text) for text in tags))
+    async with start(allowFrom=[ANN], **groups):
+        direct = await signal.say("one", sender=ANN)
+        (first,) = await signal.called("send")
+        group = in_group(signal, "two")
+        await signal.deliver(group)
+        second = (await signal.called("send", 2))[1]
+        await signal.say("three", sender=ANN)
+        third = (await signal.called("send", 3))[2]
+    assert first["message"] == "first"
+    assert (first["quoteTimestamp"], first["quoteAuthor"]) == (direct["timestamp"], ANN)
+    assert (second["quoteTimestamp"], second["quoteAuthor"]) == (group["timestamp"], ANN)
+    assert third["message"] == "third" and "quoteTimestamp" not in third
+
+
+async def test_a_daemon_that_is_silent_for_long_gets_the_reply_once_when_it_answers_again(
+    start: Start, signal: SignalDaemon, models: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openclaw.channels.signal.channel.SEND_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("openclaw.channels.manager.ANSWER_S", 0.1)
+    monkeypatch.setattr("openclaw.outbound.deliver.ASK_AGAIN_S", 0.1)
+    held, silence = asyncio.Event(), asyncio.Event()
+    models.queue(Reply("Hi Ann", hold=held, hold_after=0))
+    async with start(allowFrom=[ANN]) as gateway, gateway.client() as client:
+        await signal.say("hello", sender=ANN)
+        await models.wait_for_requests(1)
+        signal.silent = silence
+        held.set()
+        await signal.until(lambda: signal.unanswered > 8)
+        (row,) = (await client.call("messages.list", {}))["messages"]
+        (part,) = (await client.call("messages.get", {"id": row["id"]}))["deliveries"]
+        assert (part["state"], part["attempts"], part["possiblyDuplicate"]) == ("pending", 1, True)
+        signal.silent = None
+        silence.set()
+        await signal.called("send")
+        async with asyncio.timeout(10):
+            while (await client.call("messages.get", {"id": row["id"]}))["deliveries"][0]["state"] != "sent":
+                await asyncio.sleep(0.02)
+    assert [call["message"] for call in signal.of("send")] == ["(possibly sent twice) Hi Ann"]

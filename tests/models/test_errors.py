@@ -36,12 +36,64 @@ from openclaw.models.errors import error_text, redact, retry_after_s, status_err
         "Request exceeds the maximum size",
         "413 Payload too large",
         "Context overflow: estimated 250000 tokens",
+        "input length and `max_tokens` exceed context limit: 198411 + 32000 > 200000, decrease input length",
+        "request (9000 tokens) exceeds the available context size (8192 tokens), try increasing it",
+        "Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+        "prompt too long; exceeded max context length by 12 tokens",
+        "Trying to keep the first 9000 tokens when context the overflows.",
+        "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 `inputs` tokens and 512 `max_new_tokens`",
     ],
 )
 def test_a_prompt_that_does_not_fit_is_recognised_in_every_vendors_words(text: str) -> None:
     assert errors.is_overflow(text)
     assert errors.classify(400, text).kind == "overflow"
     assert not errors.classify(400, text).retryable
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt", "limit"),
+    [
+        ("400 invalid_request_error: prompt is too long: 210000 tokens > 200000 maximum", 210_000, 200_000),
+        ("input length and `max_tokens` exceed context limit: 198411 + 32000 > 200000", 198_411, 200_000),
+        ("maximum context length is 8192 tokens. However, your messages resulted in 10,000 tokens.", 10_000, 8192),
+        ("maximum context length is 128000 tokens, however you requested 150000 tokens", 150_000, 128_000),
+        (
+            "maximum context length is 8192 tokens. However, you requested 9100 tokens (7000 in the messages, 100 in "
+            "the functions, and 2000 in the completion).",
+            7100,
+            8192,
+        ),
+        (
+            "maximum context length is 131072 tokens. However, you requested about 150000 tokens (147000 of text "
+            "input, 1000 of tool input, 2000 in the output).",
+            148_000,
+            131_072,
+        ),
+        (
+            "'max_tokens' is too large: 32000. This model's maximum context length is 8192 tokens and your request has "
+            "3000 input tokens (32000 > 8192 - 3000).",
+            3000,
+            8192,
+        ),
+        (
+            "The input token count (1196265) exceeds the maximum number of tokens allowed (1048575).",
+            1_196_265,
+            1_048_575,
+        ),
+        ("The input token count exceeds the maximum number of tokens allowed 1048576.", None, 1_048_576),
+        ("maximum prompt length is 131072 but the request contains 537812 tokens.", 537_812, 131_072),
+        ("prompt token count of 150000 exceeds the limit of 128000", 150_000, 128_000),
+        ("request (9000 tokens) exceeds the available context size (8192 tokens)", 9000, 8192),
+        ("Your request exceeded model token limit: 131072 (requested: 140000)", 140_000, 131_072),
+        ("Prompt contains 40000 tokens, too large for model with 32768 maximum context length", 40_000, 32_768),
+        ("number of tokens in the prompt cannot exceed 4081 - received 5000", 5000, 4081),
+        ("invalid params, context window exceeds limit (2013)", None, None),
+        ("Your input exceeds the context window of this model.", None, None),
+        ("413 status code (no body)", None, None),
+    ],
+)
+def test_the_numbers_in_a_refusal_are_read(text: str, prompt: int | None, limit: int | None) -> None:
+    assert errors.named_counts(text) == errors.NamedCounts(prompt, limit)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from openclaw.models.thinking import (
     budget_and_limit,
     clamp,
     clamp_to_model,
+    output_limit,
     parse_level,
     reasoning_effort,
     supported_levels,
@@ -91,3 +92,21 @@ def test_thinking_always_leaves_room_for_the_answer(
 ) -> None:
     model = Model(provider="anthropic", id="m", reasoning=True, max_tokens=max_tokens)
     assert budget_and_limit("high", model, requested) == expected
+
+
+@pytest.mark.parametrize(
+    ("requested", "room", "answer", "thinking"),
+    [
+        (None, None, 32_000, (16_384, 48_384)),
+        (None, 100_000, 32_000, (16_384, 48_384)),
+        (None, 40_000, 32_000, (16_384, 40_000)),
+        (500, 10_000, 500, (8976, 10_000)),
+        (None, 2000, 2000, (0, 2000)),
+        (None, 0, 1, (0, 1)),
+    ],
+)
+def test_neither_answer_nor_thinking_exceeds_the_room_that_the_prompt_leaves(
+    requested: int | None, room: int | None, answer: int, thinking: tuple[int, int]
+) -> None:
+    assert output_limit(BIG, requested, room) == answer
+    assert budget_and_limit("high", BIG, requested, room) == thinking

@@ -56,6 +56,9 @@ class Wire(Watched):
         self.parts: list[OutgoingMessage] = []
         self.keys: list[str] = []
         self.down: set[str] = set()
+        self.silent: set[str] = set()
+        """Channels whose platform answers no question."""
+        self.asked = 0
         self.keyed: set[str] = set()
         self.failures: dict[str, list[SendFailed]] = {}
         self.hanging: dict[str, asyncio.Event] = {}
@@ -66,6 +69,10 @@ class Wire(Watched):
 
     def idempotent(self, channel: str) -> bool:
         return channel in self.keyed
+
+    async def answers(self, channel: str, route: dict[str, Any]) -> bool:
+        self.asked += 1
+        return channel not in self.silent
 
     async def send(self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str) -> SendReceipt:
         self._at_once += 1
@@ -291,30 +298,62 @@ async def test_where_the_platform_knows_keys_nothing_is_in_doubt(bench: Bench) -
     assert row.error == ""
 
 
-async def test_a_part_in_doubt_three_times_is_not_sent_again(bench: Bench) -> None:
-    bench.wire.failures["signal"] = [SendFailed("no answer", reached=False, maybe_sent=True) for _ in range(3)]
+async def test_a_server_that_stays_silent_for_minutes_costs_no_reply_and_one_repeat(bench: Bench) -> None:
+    """Nothing is sent again before the platform answers a question; then it is sent once, marked."""
+    bench.wire.failures["signal"] = [SendFailed("no answer", reached=False, maybe_sent=True)]
+    bench.wire.silent.add("signal")
     message = await bench.post("r1", "one")
-    for _ in range(3):
+    for _ in range(60):
         await bench.round()
         bench.clock.advance(30)
     (row,) = await bench.ledger.outbox_of(message)
-    assert row.state == "dead" and (row.code, row.doubts, row.error) == (DeliveryCode.GIVEN_UP, 3, "no answer")
-    bench.clock.advance(1000)
+    assert (row.state, row.attempts, row.doubts, row.code) == ("pending", 1, 1, DeliveryCode.UNANSWERED)
+    assert bench.wire.asked > 30
+    bench.wire.silent.clear()
     await bench.round()
+    assert [(part.text, part.possibly_duplicate) for part in bench.wire.parts] == [("one", True)]
+    (row,) = await bench.ledger.outbox_of(message)
+    assert (row.state, row.code, row.doubts) == ("sent", DeliveryCode.REPEATED, 1)
+
+
+async def test_a_silence_survives_a_restart_and_ends_only_after_a_day(bench: Bench) -> None:
+    bench.wire.failures["signal"] = [SendFailed("no answer", reached=False, maybe_sent=True)]
+    bench.wire.silent.add("signal")
+    message = await bench.post("r1", "one")
+    await bench.round()
+    await bench.crash()
+    bench.clock.advance(23 * 3600)
+    await bench.round()
+    assert await bench.states(message) == ["pending"]
+    bench.clock.advance(3600)
+    await bench.round()
+    (row,) = await bench.ledger.outbox_of(message)
+    assert (row.state, row.code, row.error) == ("dead", DeliveryCode.GIVEN_UP, "expired: no answer")
     assert bench.wire.got == []
 
 
-async def test_crashes_and_lost_answers_count_as_the_same_doubt(bench: Bench) -> None:
+async def test_a_server_that_answers_everything_but_sends_gets_few_copies_in_a_day(bench: Bench) -> None:
+    sends = [SendFailed("no answer", reached=False, maybe_sent=True) for _ in range(1000)]
+    bench.wire.failures["signal"] = sends
+    message = await bench.post("r1", "one")
+    for _ in range(24 * 60 - 2):
+        await bench.round()
+        bench.clock.advance(60)
+    assert await bench.states(message) == ["pending"]
+    assert 3 < 1000 - len(sends) < 20
+
+
+async def test_a_part_that_brings_the_gateway_down_three_times_is_not_sent_again(bench: Bench) -> None:
     message = await bench.post("r1", "one")
     (row,) = await bench.ledger.outbox_of(message)
-    for crash in (1, 2):
+    for crash in (1, 2, 3):
         await bench.ledger.outbox_mark(row.id, "sending", error=row.error, doubts=row.doubts)
         await bench.crash()
         (row,) = await bench.ledger.outbox_of(message)
         assert row.doubts == crash
-    bench.wire.failures["signal"] = [SendFailed("no answer", maybe_sent=True)]
     await bench.round()
-    assert await bench.states(message) == ["dead"]
+    (row,) = await bench.ledger.outbox_of(message)
+    assert (row.state, row.code, row.doubts, bench.wire.got) == ("dead", DeliveryCode.GIVEN_UP, 3, [])
 
 
 async def test_a_refusal_after_a_doubt_does_not_say_that_it_never_arrived(bench: Bench) -> None:

@@ -51,6 +51,9 @@ class SignalDaemon:
         self.port = 0
         self._clock = 1_794_766_939_494
         self._faults: dict[str, deque[Any]] = {}
+        self.silent: asyncio.Event | None = None
+        """While it is set to an event, calls get no answer and are not carried out, until the event is set."""
+        self.unanswered = 0
         self._strikes: dict[str, deque[tuple[Callable[[], None], bool]]] = {}
         self._events: deque[tuple[int, str, bytes]] = deque(maxlen=BUFFERED)
         self._sequence = 0
@@ -133,6 +136,10 @@ class SignalDaemon:
     def disconnect(self) -> None:
         for task in list(self._stream_tasks):
             task.cancel()
+
+    def forget_events(self) -> None:
+        """Repeats nothing to a stream that comes back."""
+        self._events.clear()
 
     def refuse_next(self, method: str, code: int, message: str, data: Any = None) -> None:
         self._faults.setdefault(method, deque()).append(Refusal(code, message, data))
@@ -219,6 +226,11 @@ class SignalDaemon:
             return web.Response(status=415)
         call_id: Any = None
         method = "?"
+        if self.silent is not None:
+            self.unanswered += 1
+            self._changed.set()
+            await self.silent.wait()
+            raise ConnectionResetError
         try:
             call = self._parsed(await request.read())
             call_id, method = call.get("id"), call["method"]
@@ -290,6 +302,10 @@ class SignalDaemon:
             )
         for attachment in attachments:
             self._check_attachment(attachment)
+        if "quoteAuthor" in params or "quoteTimestamp" in params:
+            self._check_person(params.get("quoteAuthor"))
+            if not isinstance(params.get("quoteTimestamp"), int):
+                raise Refusal(INVALID_PARAMS, "quoteTimestamp must be a number")
         for name in names:
             if name in self.unregistered:
                 raise Refusal(USER_ERROR, f"The user {name} is not registered.")
@@ -361,7 +377,7 @@ class SignalDaemon:
 _TARGET = {"recipient", "groupId", "username"}
 PARAMETERS: dict[str, set[str]] = {
     "version": set(),
-    "send": {*_TARGET, "message", "attachments", "textStyle"},
+    "send": {*_TARGET, "message", "attachments", "textStyle", "quoteTimestamp", "quoteAuthor", "quoteMessage"},
     "sendTyping": {"recipient", "groupId", "stop"},
     "sendReceipt": {"recipient", "targetTimestamp", "type"},
     "sendReaction": {*_TARGET, "emoji", "targetAuthor", "targetTimestamp", "remove"},

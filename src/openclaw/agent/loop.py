@@ -488,6 +488,11 @@ class Deadlines:
         if due < self._wakes_at:
             self._wake_at(due)
 
+    def left(self, signal: AbortSignal) -> float | None:
+        """The seconds until the run's deadline. None: it has none."""
+        due = self._due.get(signal)
+        return None if due is None else due - asyncio.get_running_loop().time()
+
     def clear(self, signal: AbortSignal) -> None:
         """Removes the run's deadline. The timer stays and finds nothing to do."""
         self._due.pop(signal, None)

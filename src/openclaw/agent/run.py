@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,7 +33,7 @@ from openclaw.agent.window.tokens import reported_prompt
 from openclaw.agent.window.window import DoesNotFit
 from openclaw.events import AssistantEnded, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.messages import AssistantMessage, ImageBlock, Message
-from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent
+from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent, StreamEvent
 from openclaw.models.cost import has_price
 from openclaw.models.errors import all_failed_text, error_text
 from openclaw.models.fallback import Candidates, NextStep, failed_model, models_asked
@@ -46,6 +47,8 @@ from openclaw.storage.disk_errors import DiskWait
 
 log = logging.getLogger("openclaw.agents.run")
 
+LONGEST_SILENCE = 0.9
+"""The part of a run's time that a silent model may use up if there are others."""
 STOPPED_BY_HAND = ("stop", "rpc")
 """Abort reasons that the next turn is told about. An abort by a next message explains itself."""
 
@@ -300,7 +303,7 @@ class AgentRun:
 
         options = LoopOptions(
             model=prepared.model,
-            ask=self._call_model,
+            ask=self._ask_in_time,
             request=request,
             tools=prepared.prompt.tools,
             tool_context=partial(tool_context, runtime, prepared, self._row.run_id, pay=self._embeddings),
@@ -348,6 +351,30 @@ class AgentRun:
             show(event)
 
         return tell_first
+
+    async def _ask_in_time(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
+        """Calls the model. If another one could answer, a model that stays silent fails before the run's time is up."""
+        left = self._runtime.deadlines.left(self._abort)
+        if left is None or not self._candidates.has_others:
+            return await self._call_model(request, on_event)
+        silent = True
+
+        def heard(event: StreamEvent) -> None:
+            nonlocal silent
+            if silent:
+                silent = False
+                timer.reschedule(None)
+            on_event(event)
+
+        timer = asyncio.timeout(left * LONGEST_SILENCE)
+        try:
+            async with timer:
+                return await self._call_model(request, heard)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            text = f"{request.model.ref} gave no answer within {left * LONGEST_SILENCE:.0f} s."
+            raise ModelError(text, kind="timeout", retryable=True) from None
 
     async def _call_model(self, request: ModelRequest, on_event: OnEvent) -> AssistantMessage:
         faults.point("model.call")

@@ -29,11 +29,13 @@ from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.inbound.message import Inbound, Route
 from openclaw.outbound.backoff import Backoff, Chance
-from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
+from openclaw.outbound.reply import REPEAT_MARK, OutgoingMessage, SendFailed, SendReceipt
 from openclaw.sessions.keys import DEFAULT_ACCOUNT, normalize_account_id
 from openclaw.storage.base import BlobStore
 
 RESTART = Backoff(initial_s=1.0, max_s=300.0)
+ANSWER_S = 10.0
+"""A platform that takes longer to answer a probe counts as silent."""
 STABLE_S = 60.0
 """After an account has run this long, its next crash counts as the first one again."""
 
@@ -200,6 +202,10 @@ class ChannelManager:
         kind = self._kinds.get(channel)
         return kind is not None and kind.capabilities.idempotent
 
+    async def answers(self, channel: str, route: dict[str, Any]) -> bool:
+        running = self.find(channel, route.get("accountId"))
+        return running is not None and bool((await self.probe(running, ANSWER_S)).get("ok"))
+
     async def send(self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str) -> SendReceipt:
         account_id = route.get("accountId")
         running = self.find(channel, account_id)
@@ -212,6 +218,8 @@ class ChannelManager:
             where = msgspec.convert(route, Route)
         except msgspec.ValidationError as error:
             raise SendFailed(f"the route cannot be read: {error}", permanent=True) from None
+        if message.possibly_duplicate:
+            message = msgspec.structs.replace(message, text=f"{REPEAT_MARK} {message.text}".strip())
         try:
             sent = await running.channel.send(where, message, key)
         except SendFailed:

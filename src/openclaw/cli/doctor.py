@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from openclaw import __version__, paths
 from openclaw.cli import service
 from openclaw.cli import target as targets
-from openclaw.cli.command import EXIT_FAILURE, JSON, Action
+from openclaw.cli.command import EXIT_FAILURE, JSON, Action, Flag, UserError
 from openclaw.cli.terminal import paint, print_json, printable
 from openclaw.config.load import read_config
 
@@ -133,11 +133,42 @@ def _port(state: Path) -> Iterator[Finding]:
     yield Finding("port", "error", f"port {target.port} is taken by a program that is not this Gateway", fix)
 
 
-CHECKS: tuple[Check, ...] = (_configuration, _state_folder, _generation, _sessions, _ledger, _port)
+def _damage(state: Path) -> Iterator[Finding]:
+    from openclaw.storage.files.check import find_damage
+
+    found = list(find_damage(state, Path(paths.config_path())))
+    for damage in found:
+        yield Finding("damage", "error" if damage.lost else "warning", damage.text, damage.fix)
+    if not found:
+        yield Finding("damage", "ok", "nothing is damaged or missing")
+
+
+CHECKS: tuple[Check, ...] = (_configuration, _state_folder, _generation, _sessions, _ledger, _damage, _port)
+
+
+def _repair(state: Path) -> list[str]:
+    """Mends what a start of the Gateway would mend. Returns what was done."""
+    import asyncio
+
+    from openclaw.clock import SystemClock
+    from openclaw.config.agents import agent_ids
+    from openclaw.config.store import ConfigStore
+    from openclaw.storage.files.check import repair
+
+    if (pid := service.running_pid()) is not None:
+        raise UserError(f"The Gateway runs as process {pid} and mends its files itself. Stop it to repair them here.")
+    if not state.is_dir():
+        return []
+    store = ConfigStore(paths.config_path())
+    store.restore_if_gone()
+    config = read_config(paths.config_path(), os.environ).config
+    done = asyncio.run(repair(state, SystemClock(), store_template=config.session.store, agent_ids=agent_ids(config)))
+    return [*([store.restored] if store.restored else []), *done]
 
 
 def doctor(args: argparse.Namespace) -> int:
     state = Path(paths.state_dir())
+    repaired = _repair(state) if args.repair else []
     findings = [finding for check in CHECKS for finding in check(state)]
     broken = any(finding.level == "error" for finding in findings)
     if args.json:
@@ -145,8 +176,10 @@ def doctor(args: argparse.Namespace) -> int:
             {name: value for name, value in finding._asdict().items() if value} for finding in findings
         ]
         about = {"version": __version__, "stateDir": str(state), "configPath": paths.config_path()}
-        print_json({"ok": not broken, **about, "findings": shown})
+        print_json({"ok": not broken, **about, "findings": shown, **({"repaired": repaired} if args.repair else {})})
         return EXIT_FAILURE if broken else 0
+    for sentence in repaired:
+        sys.stdout.write(f"{paint('repaired', 'green')} {printable(sentence)}\n")
     for finding in findings:
         sys.stdout.write(f"{paint(f'{finding.level:<8}', _COLOURS[finding.level])}{printable(finding.text)}\n")
         if finding.fix:
@@ -158,7 +191,7 @@ COMMANDS = {
     "doctor": Action(
         "Check the configuration and the state folder, and say what is wrong",
         doctor,
-        (JSON,),
+        (Flag("--repair", "bring back what is damaged or gone, while no Gateway runs"), JSON),
         example="openclaw doctor",
     )
 }

@@ -65,8 +65,7 @@ def start(client: Client, extra: list[str] | None = None) -> int:
                     # A first start has written a secret into the configuration.
                     fresh = targets.resolve()
                     client.target.secret, client.target.secret_source = fresh.secret, fresh.secret_source
-                _tell_settings()
-                return running_pid() or process.pid
+                break
             # Another start may have been quicker. Its Gateway then holds the lock and is the one to wait for.
             if process.poll() is not None and not _lock_is_held():
                 raise UserError(f"The Gateway stopped while starting (exit code {process.returncode}).\n{_log_tail()}")
@@ -76,10 +75,13 @@ def start(client: Client, extra: list[str] | None = None) -> int:
                 next_dot += 1.0
                 dots = True
             time.sleep(POLL_S)
+        else:
+            raise Unreachable(f"The Gateway did not answer within {START_TIMEOUT_S:.0f} s.\n{_log_tail()}")
     finally:
         if dots:
             sys.stderr.write("\n")
-    raise Unreachable(f"The Gateway did not answer within {START_TIMEOUT_S:.0f} s.\n{_log_tail()}")
+    _tell_settings()
+    return running_pid() or process.pid
 
 
 def _tell_settings() -> None:

@@ -30,6 +30,8 @@ def _message(found: dict[str, Any]) -> list[str]:
     message = found.get("message") or {}
     state = str(message.get("state"))
     head = f"Message {message.get('id')} (run {printable(str(message.get('runId')))}): "
+    if message.get("id") is None:  # It is held, and was given neither a number nor a run yet.
+        head = f"Message {printable(', '.join(map(str, message.get('messageIds') or ())))}: "
     lines = [head + paint(state, COLOURS.get(state, "yellow"))]
     if text := shortened(printable(str(message.get("text") or "")), 100):
         lines.append(paint(f"“{text}”", "dim"))

@@ -239,7 +239,7 @@ def saved_text(raw: str, before: Snapshot) -> str:
     """Returns the text to write when a client hands back, changed or not, what it was shown of the file.
 
     What equals the shown value stays as the file has it: a secret, a ``${NAME}``, the content of an included file. A
-    form hands back plain JSON, so the comments of the file stay. Any other text takes the file's place as it is.
+    form hands back plain JSON, so the file keeps its comments and its layout. Any other text takes the file's place.
     """
     try:
         incoming, _ = parse_source(raw)
@@ -249,8 +249,9 @@ def saved_text(raw: str, before: Snapshot) -> str:
         text = with_secrets(raw, before.parsed)
     except Json5Error:
         return raw
-    loses_comments = _is_json(raw) and not _is_json(before.raw or "{}") and bool(before.parsed)
-    if parse_source(text)[0] == wanted and not loses_comments:
+    from_form = raw.rstrip() == json.dumps(incoming, indent=2, ensure_ascii=False)
+    plain_over = _is_json(raw) and (wanted == before.parsed or not _is_json(before.raw or ""))
+    if parse_source(text)[0] == wanted and not (before.parsed and (from_form or plain_over)):
         return text
     return merged_text(before, _difference(before.parsed, wanted))
 

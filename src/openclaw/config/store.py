@@ -93,7 +93,7 @@ class ConfigStore:
         The last good copy takes the place of a file that is gone, and is used in place of one that is not valid.
         Without a copy it raises ConfigInvalid. Whoever starts a Gateway with it looks at ``refusals`` first.
         """
-        self._restore_if_gone()
+        self.restore_if_gone()
         before = self._signature([])
         snapshot = read_config(self.path, self._environ)
         # A crash or a full disk leaves an empty file; it does not mean that every default is wanted.
@@ -211,7 +211,7 @@ class ConfigStore:
                 marks[path] = None
         return marks
 
-    def _restore_if_gone(self) -> None:
+    def restore_if_gone(self) -> None:
         """Puts the last good copy in the place of a file that somebody deleted."""
         copy = Path(self._last_good_path)
         if os.path.lexists(self.path) or not copy.is_file() or not read_config(str(copy), self._environ).valid:
@@ -313,7 +313,7 @@ class ConfigStore:
         With ``repair``, a file that is not valid may also get fewer faults, so that they can be mended one by one.
         """
         with self._writing, exclusive(self.path):
-            self._restore_if_gone()
+            self.restore_if_gone()
             before = read_config(self.path, self._environ)
             text = change(before)
             after = parse_config(self.path, text, self._environ)

@@ -24,7 +24,8 @@ class ChannelRun:
         self._services = services
         session, defaults = config.session, config.agents.defaults
         direct = not any(f":{kind}:" in record.session_key for kind in ("group", "channel", "room"))
-        self._mode = session.typing_mode or defaults.typing_mode or ("instant" if direct else "message")
+        addressed = direct or record.row.body.mentioned
+        self._mode = session.typing_mode or defaults.typing_mode or ("instant" if addressed else "message")
         self._interval_s = session.typing_interval_seconds or defaults.typing_interval_seconds
         self._active_at = 0.0
         self._sealed = self._mode == "never"

@@ -158,7 +158,9 @@ async def serving(
     gateway = await open_gateway(state, config, clock, environ)
     gateway.given_secret = secret
     try:
-        unfinished = await gateway.dispatcher.find_unfinished()
+        unfinished = await gateway.dispatcher.find_unfinished(
+            after_orderly_stop=lock is not None and lock.after_orderly_stop
+        )
         server = await _listen(gateway, host, port)
         if lock is not None:
             lock.describe(started_at=gateway.started_at, port=server.port, config_path=config.path)
@@ -175,6 +177,8 @@ async def serving(
         await server.stop("gateway restarting" if restart else "gateway stopping", 1500 if restart else None)
     finally:
         await close_gateway(gateway)
+        if lock is not None:
+            lock.after_orderly_stop = True  # A restart in place comes here, and the process goes on.
 
 
 def _collect_garbage_rarely() -> None:
@@ -230,6 +234,7 @@ async def _until_told(gateway: Gateway) -> bool:
 
 
 LOCK_NAME = "gateway.lock"
+LOCK_BYTES = 4096
 
 
 class AlreadyRunning(Exception):
@@ -237,11 +242,17 @@ class AlreadyRunning(Exception):
 
 
 class GatewayLock:
-    """The lock on a state directory, held until ``release`` or the end of the process. The file itself may stay."""
+    """The lock on a state directory, held until ``release`` or the end of the process. The file itself may stay.
+
+    The file says who holds the lock, and after an orderly stop that nobody does. It is always written in place, so
+    that a full disk takes it too.
+    """
 
     def __init__(self, state_dir: str, descriptor: int | None) -> None:
         self.path = Path(state_dir) / LOCK_NAME
         self._descriptor = descriptor
+        self.after_orderly_stop = descriptor is not None and not isinstance(_read(descriptor).get("pid"), int)
+        """The last Gateway stopped because it was told to. False when it died, or when nobody knows."""
 
     @classmethod
     def acquire(cls, state_dir: str, environ: Mapping[str, str]) -> GatewayLock:
@@ -259,17 +270,23 @@ class GatewayLock:
 
     def describe(self, *, started_at: int, port: int, config_path: str) -> None:
         """Writes who holds the lock into the file, for other processes and for the command line."""
-        if self._descriptor is None:
-            return
-        facts = {"pid": os.getpid(), "startedAt": started_at, "port": port, "configPath": config_path}
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, json.dumps(facts).encode(), 0)
+        self._put({"pid": os.getpid(), "startedAt": started_at, "port": port, "configPath": config_path})
 
     def release(self) -> None:
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
+            self._put({})
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _put(self, facts: dict[str, Any]) -> None:
+        if self._descriptor is None:
+            return
+        try:
+            os.pwrite(self._descriptor, json.dumps(facts).encode().ljust(LOCK_BYTES), 0)
+            os.ftruncate(self._descriptor, LOCK_BYTES)
+            os.fsync(self._descriptor)
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self.path, error)
 
 
 def _read(descriptor: int) -> dict[str, Any]:

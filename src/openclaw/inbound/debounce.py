@@ -80,6 +80,9 @@ class _Waiting:
 class Debouncer:
     """Holds texts back and hands them on in lists. ``merged`` makes one message of such a list.
 
+    ``deliver`` gets a message that did not wait, and the caller of ``add`` learns whether it failed. ``deliver_held``
+    gets those that waited, and has to try again by itself. Without it, ``deliver`` gets them too.
+
     ``window_ms`` is called for every message, so that a changed configuration counts at once. ``is_control`` finds
     commands and stop words. They never wait and never mix with other text.
     """
@@ -87,12 +90,14 @@ class Debouncer:
     def __init__(
         self,
         deliver: Deliver,
+        deliver_held: Deliver | None = None,
         *,
         clock: Clock,
         window_ms: Callable[[Inbound], int],
         is_control: Callable[[str], bool],
     ) -> None:
         self._deliver = deliver
+        self._deliver_held = deliver_held or deliver
         self._clock = clock
         self._window_ms = window_ms
         self._is_control = is_control
@@ -101,6 +106,10 @@ class Debouncer:
         self._last: dict[Key, asyncio.Task[None]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
         self._closed = False
+
+    def hand_on(self, item: Inbound) -> asyncio.Task[None]:
+        """Hands on a message that an earlier process held back, before those of its sender that come later."""
+        return self._start(conversation_of(item), [item], self._deliver_held)
 
     def add(self, item: Inbound) -> asyncio.Task[None] | None:
         """Takes a message. Returns the task that hands it on, or None for a message that waits for more.
@@ -165,20 +174,22 @@ class Debouncer:
         self._held -= len(waiting.items)
         if waiting.timer is not None:
             waiting.timer.cancel()
-        self._start(key, waiting.items).add_done_callback(lambda done: _report(done, waiting.items))
+        task = self._start(key, waiting.items, self._deliver_held)
+        task.add_done_callback(lambda done: _report(done, waiting.items))
 
-    def _start(self, key: Key | None, items: list[Inbound]) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._hand_on(self._last.get(key) if key is not None else None, items))
+    def _start(self, key: Key | None, items: list[Inbound], deliver: Deliver | None = None) -> asyncio.Task[None]:
+        earlier = self._last.get(key) if key is not None else None
+        task = asyncio.create_task(self._hand_on(earlier, items, deliver or self._deliver))
         self._under_way.add(task)
         if key is not None:
             self._last[key] = task
         task.add_done_callback(lambda done: self._ended(key, done))
         return task
 
-    async def _hand_on(self, earlier: asyncio.Task[None] | None, items: list[Inbound]) -> None:
+    async def _hand_on(self, earlier: asyncio.Task[None] | None, items: list[Inbound], deliver: Deliver) -> None:
         if earlier is not None:
             await asyncio.wait([earlier])
-        await self._deliver(items)
+        await deliver(items)
 
     def _ended(self, key: Key | None, task: asyncio.Task[None]) -> None:
         self._under_way.discard(task)

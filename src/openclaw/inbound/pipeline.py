@@ -32,7 +32,7 @@ from openclaw.inbound.command_text import Listening, is_abort, is_control_messag
 from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
-from openclaw.inbound.dedupe import Dedupe, dedupe_key, held_key, run_id_of
+from openclaw.inbound.dedupe import Dedupe, dedupe_key, run_id_of
 from openclaw.inbound.gate import (
     PendingHistory,
     gate,
@@ -42,6 +42,7 @@ from openclaw.inbound.gate import (
     mention_patterns,
     needs_mention,
 )
+from openclaw.inbound.held import Held
 from openclaw.inbound.incoming import (
     CommandContext,
     Continue,
@@ -77,6 +78,9 @@ from openclaw.storage import faults
 from openclaw.storage.base import MessageBody, ReasonCode, StoredImage, TurnedAway
 
 log = logging.getLogger("openclaw.inbound")
+
+RECOVERY_S = 5.0
+"""A start waits this long for messages that an earlier process held."""
 
 
 class Blocked(msgspec.Struct, frozen=True):
@@ -116,8 +120,13 @@ class Pipeline:
         self._spawn = spawn
         self._dedupe = Dedupe(runtime.ledger)
         self._history = PendingHistory()
+        self.held = Held(runtime, notices, self._hand_on)
         self._debouncer = Debouncer(
-            self._hand_on, clock=runtime.clock, window_ms=self._window, is_control=is_control_message
+            self._hand_on,
+            self.held.deliver,
+            clock=runtime.clock,
+            window_ms=self._window,
+            is_control=is_control_message,
         )
 
     # From a channel
@@ -138,11 +147,13 @@ class Pipeline:
                 pass
         if self._window(inbound) > 0:
             # It may wait for more words, so it is written down first. After a restart, ``recover`` hands it on.
-            await self._runtime.ledger.hold(held_key(inbound), msgspec.json.encode(inbound))
+            await self.held.keep(inbound)
         handing_on = self._debouncer.add(inbound)
         if handing_on is not None:
             # A channel that is stopped now does not cut off a message that is half accepted.
             await asyncio.shield(handing_on)
+            if self._window(inbound) > 0:
+                await self.held.let_go([inbound])
         return True
 
     async def _hand_on(self, items: list[Inbound]) -> None:
@@ -165,8 +176,6 @@ class Pipeline:
                     written |= message is not None and await self._finish(message, await self.process(message))
                 for key in () if written else keys:
                     await self._dedupe.keep(key)
-            if self._window(items[0]) > 0:
-                await self._runtime.ledger.let_go([held_key(item) for item in items])
         finally:
             for key in keys:
                 self._dedupe.release(key)
@@ -296,22 +305,22 @@ class Pipeline:
     async def recover(self) -> int:
         """Ends the commands that the last Gateway left, and hands on what waited for more words when it ended.
 
-        Dedupe skips what it had handed on.
+        Dedupe skips what it had handed on. It returns soon, even if the disk takes nothing: then the messages wait,
+        before later ones of their sender.
         """
-        await self._notices.end_interrupted()
-        held = await self._runtime.ledger.held()
-        for key, message in held:
-            try:
-                await self._hand_on([msgspec.json.decode(message, type=Inbound)])
-            except OSError:
-                raise
-            except Exception:
-                log.exception("a message that was kept aside cannot be taken in and is given up")
-            await self._runtime.ledger.let_go([key])
-        return len(held)
+        try:
+            await self._notices.end_interrupted()
+            tasks = await self.held.take_up(self._debouncer.hand_on)
+        except OSError as error:
+            log.error("what the last Gateway left cannot be taken up now: %s", error)
+            return 0
+        if tasks:
+            await asyncio.wait(tasks, timeout=RECOVERY_S)
+        return len(tasks)
 
     async def close(self) -> None:
         """Hands on what still waits for more words, so that it reaches the ledger."""
+        self.held.close()
         await self._debouncer.close()
 
     def _settings(self, inbound: Inbound) -> ChannelSettings:
@@ -492,6 +501,7 @@ class Pipeline:
                 if media.blob and media.mime_type.startswith("image/")
             ],
             message_ids=inbound.own_ids,
+            mentioned=message.facts.mentioned,
             extra_system_prompt=group_intro(
                 inbound, always_on=not needs_mention(entry, rules, inbound.channel, patterns)
             ),

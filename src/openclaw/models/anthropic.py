@@ -105,8 +105,12 @@ def build_body(request: ModelRequest) -> dict[str, Any]:
     if current[-1]["role"] == "assistant":
         current.append({"role": "user", "content": [{"type": "text", "text": convert.CONTINUE}]})
     marker = _cache_marker(model)
-    _mark_last(current, request.turn_facts, marker)
-    body: dict[str, Any] = {"model": model.id, "messages": [*finished, *current], "stream": True}
+    told = _without_refusal_test(request.turn_facts)
+    _mark_last(current, told, marker)
+    messages: list[Any] = [*finished, *current]
+    if binds:
+        _mark_question(messages, told, marker)
+    body: dict[str, Any] = {"model": model.id, "messages": messages, "stream": True}
     if system := _system(request, marker):
         body["system"] = system
     _add_tools(body, request, marker)
@@ -248,14 +252,33 @@ def _marked(block: dict[str, Any], marker: dict[str, str] | None) -> dict[str, A
     return {**block, "cache_control": marker} if marker else block
 
 
-def _mark_last(messages: list[dict[str, Any]], turn_facts: str, marker: dict[str, str] | None) -> None:
-    """Marks the last block that the next request will have too. The turn facts behind it are never cached."""
-    blocks = messages[-1]["content"]
-    told = len(blocks) > 1 and blocks[-1].get("text") == _without_refusal_test(turn_facts)
-    blocks[-2 if told else -1] = _marked(blocks[-2 if told else -1], marker)
+def _mark_last(messages: list[dict[str, Any]], told: str, marker: dict[str, str] | None) -> None:
+    """Marks the last block that the next request will have too. The turn facts (``told``) are not such a block."""
+    _mark_before_facts(messages[-1]["content"], told, marker)
     before = next((message for message in messages[-2::-1] if message["role"] == "user"), None)
     if before is not None and sum(len(message["content"]) for message in messages[-2:]) > LOOKED_BACK:
         before["content"][-1] = _marked(before["content"][-1], marker)
+
+
+def _mark_before_facts(blocks: list[dict[str, Any]], told: str, marker: dict[str, str] | None) -> None:
+    place = -2 if len(blocks) > 1 and blocks[-1].get("text") == told else -1
+    blocks[place] = _marked(blocks[place], marker)
+
+
+def _mark_question(messages: list[Any], told: str, marker: dict[str, str] | None) -> None:
+    """Marks the newest question before the last message, for models with bound thinking.
+
+    After a turn its thinking and its facts are gone, so the next turn finds in the cache what stood before them: the
+    question. It is too far back to be found without a mark. During the turn the mark keeps it in the cache.
+    """
+    for place in range(len(messages) - 2, -1, -1):
+        message: Any = messages[place]
+        if isinstance(message, msgspec.Raw):
+            message = msgspec.json.decode(message)
+        if message["role"] == "user" and message["content"][-1]["type"] != "tool_result":
+            _mark_before_facts(message["content"], told, marker)
+            messages[place] = message
+            return
 
 
 def _add_tools(body: dict[str, Any], request: ModelRequest, marker: dict[str, str] | None) -> None:

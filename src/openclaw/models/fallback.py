@@ -171,6 +171,11 @@ class Candidates:
         """Whether the message goes to another model because the chosen one sees no pictures."""
         return self._pictures
 
+    @property
+    def has_others(self) -> bool:
+        """Whether there are models that were not asked yet."""
+        return bool(self._others())
+
     def reason(self) -> str:
         """The kind of failure because of which the chosen model does not answer. Empty: it does."""
         return next((failure.kind for failure in reversed(self.failures) if failure.model == self.chosen), "")

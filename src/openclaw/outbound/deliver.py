@@ -3,7 +3,7 @@
 A part is marked ``sending`` on disk before it is handed to a channel. So after a crash it is known which parts may have
 arrived. Such a part is sent again. A channel with idempotency keys drops the second copy. On other channels the part is
 marked as a possible duplicate, because a reply that comes twice is better than none, and it is sent again only a few
-times.
+times. A part whose try got no answer waits until its channel answers a question again, at most until it expires.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ IDLE_S = 30.0
 SETTLE_S = 5.0
 RETRY = Backoff(initial_s=1.0, max_s=300.0, jitter=0.1)
 MAX_DOUBTS = 3
-"""How often a part may be sent without knowing whether it arrived. After that it is given up."""
+"""How often the Gateway may die while it sends a part. After that the part is given up."""
+ASK_AGAIN_S = 20.0
+"""A channel that left a part unanswered is asked this often whether it answers again."""
+DOUBT_PAUSES_S = (0.0, 300.0, 1800.0, 7200.0)
+"""The least pause after the first, second … try that got no answer although the channel answers other questions."""
 
 RouteKey: TypeAlias = tuple[str, str, str, str]
 Outcome: TypeAlias = Literal["sent", "dead", "later"]
@@ -54,6 +58,10 @@ class Outlet(Protocol):
         """Whether the channel drops a second send with the same key."""
         ...
 
+    async def answers(self, channel: str, route: dict[str, Any]) -> bool:
+        """Asks the channel's platform something harmless. False when no answer comes."""
+        ...
+
     async def send(self, channel: str, route: dict[str, Any], message: OutgoingMessage, key: str) -> SendReceipt:
         """Sends one part. Raises ``SendFailed``."""
         ...
@@ -63,6 +71,11 @@ def route_key(row: OutboxRow) -> RouteKey:
     """The conversation of a part. Parts of one conversation are delivered one after the other."""
     route = row.route
     return row.channel, str(route.get("accountId") or ""), str(route.get("to") or ""), str(route.get("threadId") or "")
+
+
+def pause_s(doubts: int) -> float:
+    """The least pause before a part is sent again that may have arrived this often."""
+    return DOUBT_PAUSES_S[min(doubts, len(DOUBT_PAUSES_S)) - 1] if doubts else 0.0
 
 
 class Delivery:
@@ -207,9 +220,12 @@ class Delivery:
         if self._is_too_old(row):
             return await self._expire(row)
         doubts = 0 if self._outlet.idempotent(row.channel) else row.doubts
-        if doubts >= MAX_DOUBTS:
+        unanswered = doubts > 0 and row.code is DeliveryCode.UNANSWERED
+        if doubts >= MAX_DOUBTS and not unanswered:
             return await self._end(row, "dead", error=row.error, doubts=doubts, code=DeliveryCode.GIVEN_UP)
-        await self._mark(row, "sending", error=row.error, doubts=row.doubts)
+        if unanswered and not await self._outlet.answers(row.channel, row.route):
+            return await self._hold(row, ASK_AGAIN_S, row.error, row.doubts, row.code)
+        await self._mark(row, "sending", error=row.error, doubts=row.doubts, code=row.code)
         try:
             message = msgspec.convert(row.payload, OutgoingMessage)
             if doubts:
@@ -229,27 +245,35 @@ class Delivery:
             return await self._end(row, "dead", error=error, doubts=doubts)
         if failure.reached and attempts >= self._max_attempts:
             return await self._end(row, "dead", error=f"given up after {attempts} tries: {error}", doubts=doubts)
+        delay_s, code = retry_delay_s(RETRY, attempts, failure.retry_after_s, self._chance), row.code
         if failure.maybe_sent and not self._outlet.idempotent(row.channel):
-            doubts += 1
-            if doubts >= MAX_DOUBTS:
-                return await self._end(row, "dead", error=error, doubts=doubts, code=DeliveryCode.GIVEN_UP)
-        delay_s = retry_delay_s(RETRY, attempts, failure.retry_after_s, self._chance)
+            doubts, code = doubts + 1, DeliveryCode.UNANSWERED
+            delay_s = max(delay_s, pause_s(doubts))
+        return await self._hold(row, delay_s, error, doubts, code)
+
+    async def _hold(
+        self, row: OutboxRow, delay_s: float, error: str, doubts: int, code: DeliveryCode
+    ) -> Literal["later"]:
+        """Lets the part, and what follows it in its conversation, wait for another try."""
         until = self._now() + int(delay_s * 1000)
         self._held[route_key(row)] = until
-        await self._mark(row, "pending", next_at=until, error=error, doubts=doubts)
+        await self._mark(row, "pending", next_at=until, error=error, doubts=doubts, code=code)
         log.info("part %d of %s waits %.1f s for another try: %s", row.part, row.run_id, delay_s, error)
         return "later"
 
     async def _expire(self, row: OutboxRow) -> Literal["sent", "dead"]:
         problem = row.error or "the channel was not there in time"
-        return await self._end(row, "dead", error=f"expired: {problem}", doubts=row.doubts)
+        code = DeliveryCode.GIVEN_UP if row.doubts and row.code is DeliveryCode.UNANSWERED else DeliveryCode.NONE
+        return await self._end(row, "dead", error=f"expired: {problem}", doubts=row.doubts, code=code)
 
     async def _put_back(self, row: OutboxRow) -> None:
         until = self._now() + int(RETRY.max_s * 1000)
         self._held[route_key(row)] = until
         try:
             doubts = row.doubts + 1
-            await self._ledger.outbox_mark(row.id, "pending", next_at=until, error="see the log", doubts=doubts)
+            await self._ledger.outbox_mark(
+                row.id, "pending", next_at=until, error="see the log", doubts=doubts, code=row.code
+            )
         except Exception:
             log.exception("part %s of %s stays as it is until the next start", row.part, row.run_id)
 
@@ -295,7 +319,10 @@ class Delivery:
     async def _defer(self, rows: Sequence[OutboxRow], until: int) -> None:
         """Lets all the parts wait until the same time. Parts with equal times keep their order across restarts."""
         await asyncio.gather(
-            *(self._mark(row, "pending", next_at=until, error=row.error, doubts=row.doubts) for row in rows)
+            *(
+                self._mark(row, "pending", next_at=until, error=row.error, doubts=row.doubts, code=row.code)
+                for row in rows
+            )
         )
 
     async def _wait_for_channel(self, rows: list[OutboxRow], *, full: bool) -> None:
@@ -311,10 +338,10 @@ class Delivery:
         """Holds back the conversations that waited for another attempt when the Gateway stopped."""
         now = self._now()
         for row in await self._ledger.outbox_due(FOR_EVER, BATCH):
-            key, longest = route_key(row), now + int(RETRY.max_s * 1000)
+            key, longest = route_key(row), now + int(max(RETRY.max_s, pause_s(row.doubts)) * 1000)
             if row.next_at > longest:
-                # The clock was ahead when this was written. No attempt is put off for longer than ``RETRY.max_s``.
-                await self._mark(row, "pending", next_at=longest, error=row.error, doubts=row.doubts)
+                # The clock was ahead when this was written. No attempt is put off for longer than that.
+                await self._mark(row, "pending", next_at=longest, error=row.error, doubts=row.doubts, code=row.code)
             if row.next_at > now:
                 self._held[key] = max(self._held.get(key, 0), min(row.next_at, longest))
 

@@ -16,6 +16,10 @@ NOT_DELIVERED = frozenset({"", "webchat", "internal", "last", "none"})
 """Channels of routes whose readers get the reply as events and from the transcript."""
 
 
+REPEAT_MARK = "(possibly sent twice)"
+"""Begins a message that may have arrived already, on a channel that cannot tell a repeat by itself."""
+
+
 class MediaRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """A file to send. Its bytes are in the blob store."""
 

@@ -59,7 +59,7 @@ from openclaw.storage.base import (
     Transcript,
     Writing,
 )
-from openclaw.storage.disk_errors import DiskWait, until_written
+from openclaw.storage.disk_errors import DiskWait, check_descriptors, until_written
 
 RunKind: TypeAlias = Literal["main", "subagent", "cron"]
 
@@ -153,6 +153,7 @@ class Dispatcher:
         """Messages that an earlier process left without an end, by session. A session's lane takes them when it is
         made."""
         self._background: set[asyncio.Task[None]] = set()
+        self._one_suspect = asyncio.Lock()
         self._limits = ConcurrencyLimits(lambda: runtime.config.current)
         self.admission = Admission()
         self.compactions = Compactions(runtime, self.exclusively)
@@ -172,6 +173,7 @@ class Dispatcher:
         ``ticket`` is the message's place in the admission. A message that runs at once keeps it until it asks its
         model. ``after`` is a write that must be on disk before the message is.
         """
+        check_descriptors()
         settings = settings or QueueSettings(mode="followup")
         lane = self._lane(message.session_key)
         step = self._expected_step(lane, settings)
@@ -277,8 +279,22 @@ class Dispatcher:
             self._absorb(record, other)
 
     async def _run(self, lane: Lane, record: RunRecord) -> None:
+        crashes = await crashes_of(record, self._runtime.ledger)
+        if crashes < SUSPECT_CRASHES:
+            await self._attempt(lane, record, crashes)
+            return
+        # Several such messages may have run when the Gateway died. One after the other, the next crash shows which.
+        waits = asyncio.ensure_future(self._one_suspect.acquire())
+        try:
+            await asyncio.wait([waits], timeout=SUSPECT_S)
+            await self._attempt(lane, record, crashes)
+        finally:
+            if not waits.cancel():
+                self._one_suspect.release()
+
+    async def _attempt(self, lane: Lane, record: RunRecord, crashes: int) -> None:
+        await self._until_written(_descriptors_free, record.disk)
         observers = self._observers[record.run_id]
-        crashes = await crashes_of(record.row, self._runtime.ledger)
         choice, refusal = how_to_go_on(record, crashes, self._runtime.clock.now_ms())
         stopped = refusal.code in STOP_CODES
         refused = Ending("superseded" if stopped else "expired" if record.expired else "failed", refusal)
@@ -294,7 +310,7 @@ class Dispatcher:
             # The attempt is counted before anything else happens, so that a message that crashes the Gateway is given
             # up in the end.
             kept = refusal if choice == "stop" else NO_REASON
-            await self._until_written(lambda: self._note_running(record, session_id, kept), record.disk)
+            await self._until_written(lambda: self._note_running_again(record, session_id, kept), record.disk)
         elif record.noted_step != "running" or session_id != record.row.session_id:
             self._in_background(self._note_running(record, session_id))
         faults.point("run.start")
@@ -470,6 +486,13 @@ class Dispatcher:
         record.reasoning = body.reasoning or (entry.get("reasoningLevel") if entry else None) or "off"
         return row.session_id if row.attempts or entry is None else entry.get("sessionId", row.session_id)
 
+    async def _note_running_again(self, record: RunRecord, session_id: str, reason: Reason) -> None:
+        """Counts an attempt, after the stop that a full disk kept from being noted."""
+        if record.stop_unnoted:
+            await note_shutdown(record.row, self._runtime.ledger)
+            record.stop_unnoted = False
+        await self._note_running(record, session_id, reason)
+
     async def _note_running(self, record: RunRecord, session_id: str, reason: Reason = NO_REASON) -> None:
         if not record.abort.aborted:  # The note of a stop must stay the last one.
             await self._runtime.ledger.advance(record.row.id, "running", reason, session_id=session_id)
@@ -510,13 +533,16 @@ class Dispatcher:
 
     # Recovery after a restart
 
-    async def find_unfinished(self) -> int:
+    async def find_unfinished(self, *, after_orderly_stop: bool = False) -> int:
         """Finds the messages that an earlier process left without an end. Returns their number.
 
-        Call it before anyone can send a message, so that these come first in their sessions.
+        Call it before anyone can send a message, so that these come first in their sessions. ``after_orderly_stop``
+        says that the earlier process was told to stop: then no message brought it down.
         """
         records = await unfinished_records(self._runtime)
         for record in records:
+            stopped = record.row.reason.code in STOP_CODES
+            record.stop_unnoted = after_orderly_stop and record.row.state == "running" and not stopped
             self._remember(record)
             self._unfinished.setdefault(record.session_key, []).append(record)
             if not record.row.attempts and record.row.reason.code not in STOP_CODES:
@@ -618,7 +644,7 @@ class Dispatcher:
         cut_short = [lane.active for lane in self._lanes.values() if lane.active is not None]
         await asyncio.gather(*(lane.stop() for lane in self._lanes.values()))
         for record in cut_short:
-            if record.ended_at is None and not record.abort.aborted:
+            if record.ended_at is None and record.started_at is not None and not record.abort.aborted:
                 self._in_background(note_shutdown(record.row, self._runtime.ledger))
         if self._background:
             _, late = await asyncio.wait(self._background, timeout=STOP_S)
@@ -680,6 +706,10 @@ def reply_parts(route: dict[str, Any], ending: Ending, result: RunResult, config
 
 MAX_ATTEMPTS = 3
 """A message is given up when the Gateway has crashed this often while it worked on it."""
+SUSPECT_CRASHES = 2
+"""Messages during which the Gateway has crashed this often run one at a time, so that the right one is given up."""
+SUSPECT_S = 300.0
+"""How long such a message waits for the one before it. That one has shown by then that it is harmless."""
 EXPIRY_MS = 24 * 3600 * 1000
 """A message that has waited this long when the Gateway starts is not answered, because it may not matter any more."""
 
@@ -731,12 +761,18 @@ def how_to_go_on(record: RunRecord, crashes: int, now_ms: int) -> tuple[Choice, 
     return "give up" if crashes <= MAX_ATTEMPTS else "close", reason
 
 
-async def crashes_of(row: LedgerRow, ledger: Ledger) -> int:
+async def crashes_of(record: RunRecord, ledger: Ledger) -> int:
     """Counts how often the Gateway died while it worked on this message. A shutdown does not count."""
-    if row.attempts < MAX_ATTEMPTS:
+    row = record.row
+    if row.attempts < SUSPECT_CRASHES:
         return row.attempts
     changes = await ledger.story(row.id)
-    return row.attempts - sum(change.reason.code is ReasonCode.SHUTDOWN for change in changes)
+    noted = sum(change.reason.code is ReasonCode.SHUTDOWN for change in changes)
+    return row.attempts - noted - record.stop_unnoted
+
+
+async def _descriptors_free() -> None:
+    check_descriptors()
 
 
 async def note_shutdown(row: LedgerRow, ledger: Ledger) -> None:

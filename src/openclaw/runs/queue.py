@@ -326,6 +326,8 @@ class RunRecord:
         """The step that the ledger noted together with the acceptance. None when it noted no step."""
         self.recovered = False
         """An earlier process accepted the message and left it without an end."""
+        self.stop_unnoted = False
+        """The message was running when the last Gateway was told to stop, and the ledger does not say so."""
         self.expired = False
         """The message was too old to be answered when the Gateway started."""
         self.disk = DiskWait()

@@ -76,6 +76,7 @@ _REASONS = {
     ReasonCode.SEND_POLICY: "the session's send policy does not allow replies",
     ReasonCode.NOTHING_WRITTEN: "nothing was written",
     ReasonCode.PAIRING: "a stranger asked to be let in",
+    ReasonCode.NOT_TAKEN: "This message was received but could not be taken in ({detail}). Send it again.",
     ReasonCode.NEW_SESSION: "a new session began",
     ReasonCode.ACCESS_DENIED: "its sender may not write to the agent here ({detail})",
     ReasonCode.NOT_ADDRESSED: (
@@ -116,7 +117,8 @@ def delivery_text(part: OutboxRow) -> str:
         return f"in doubt {part.doubts} times, so not sent again: {problem}"
     if not part.doubts:
         return part.error
-    head = "interrupted" if part.doubts == 1 else f"interrupted {part.doubts} times"
+    word = "unanswered" if part.code is DeliveryCode.UNANSWERED else "interrupted"
+    head = word if part.doubts == 1 else f"{word} {part.doubts} times"
     return f"{head}: {part.error}" if part.error else head
 
 

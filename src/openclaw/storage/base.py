@@ -309,6 +309,8 @@ class ReasonCode(StrEnum):
     """The message has neither words nor files."""
     PAIRING = "pairing"
     """A stranger was told a pairing code."""
+    NOT_TAKEN = "not_taken"
+    """The message was received and kept, but could not be handed on (the problem)."""
     NEW_SESSION = "new_session"
     """The line that says that a new session began."""
     ACCESS_DENIED = "access_denied"
@@ -369,6 +371,8 @@ class DeliveryCode(StrEnum):
     """The part was sent again although an earlier try may have arrived."""
     GIVEN_UP = "given_up"
     """The part is not sent again, because too many tries may have arrived."""
+    UNANSWERED = "unanswered"
+    """A try got no answer. The part waits until its channel is known to answer again."""
 
 
 class StoredImage(msgspec.Struct, frozen=True, rename="camel"):
@@ -408,6 +412,8 @@ class MessageBody(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """The beginnings of the last of them."""
     message_ids: list[str] = []
     """The platform's ids of the messages that this one was made of."""
+    mentioned: bool = False
+    """The message speaks to the agent: it mentions it, answers it, or comes in a direct chat."""
     timeout_seconds: int | float | None = None
     extra_system_prompt: str = ""
     client_tools: list[ToolSpec] = []
@@ -522,6 +528,16 @@ class OutboxRow(msgspec.Struct, kw_only=True):
     code: DeliveryCode = DeliveryCode.NONE
     message_id: str = ""
     """The platform's id of the sent message. Empty when the platform gave none."""
+
+
+class HeldMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel message that waits for more words of its sender before it is accepted."""
+
+    key: str
+    message: bytes
+    """The message as its channel handed it in, as JSON."""
+    attempts: int = 0
+    """How often a Gateway has tried after its start to hand it on."""
 
 
 FirstStep: TypeAlias = Literal["running", "queued"]
@@ -658,8 +674,12 @@ class Ledger(Protocol):
         """Keeps a message that waits for more words of its sender. A known key changes nothing."""
         ...
 
-    async def held(self) -> list[tuple[str, bytes]]:
+    async def held(self) -> list[HeldMessage]:
         """Returns the messages that are held, oldest first."""
+        ...
+
+    async def held_tried(self, key: str) -> None:
+        """Counts one more attempt to hand on a message that is held."""
         ...
 
     async def let_go(self, keys: Sequence[str]) -> None: ...

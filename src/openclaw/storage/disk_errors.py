@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
@@ -16,11 +17,17 @@ log = logging.getLogger("openclaw.storage")
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
-_DISK = _FULL | _FORBIDDEN | {errno.EIO}
+_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+_DISK = _FULL | _FORBIDDEN | _DESCRIPTORS | {errno.EIO}
+SPARE_DESCRIPTORS = 32
+"""No message is begun with fewer descriptors left, so that those under way can be finished."""
 
 
 def is_disk_trouble(error: BaseException) -> bool:
-    """Tells whether the disk is full, read-only, forbidden or failing, so that the same write may succeed later."""
+    """Tells whether the disk is full, read-only, forbidden or failing, or all file descriptors are in use.
+
+    The same write may succeed later.
+    """
     return isinstance(error, OSError) and error.errno in _DISK
 
 
@@ -30,7 +37,20 @@ def kind_of(error: OSError) -> Literal["full", "read_only", "error"]:
     return "read_only" if error.errno in _FORBIDDEN else "error"
 
 
+def check_descriptors() -> None:
+    """Raises ``OSError`` when the process has hardly any file descriptors left."""
+    lowest_free = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    os.close(lowest_free)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and lowest_free >= limit - SPARE_DESCRIPTORS:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
 def in_words(error: OSError) -> str:
+    if error.errno in _DESCRIPTORS:
+        return (
+            f"the Gateway has no file descriptors left: {os.strerror(error.errno or errno.EMFILE)}; raise `ulimit -n`"
+        )
     advice = {
         "full": "raise the limit on file sizes" if error.errno == errno.EFBIG else "free some space",
         "read_only": "make the state directory writable",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from openclaw.agent.compaction.compaction import (
     ALREADY,
+    BUSY,
     CANCELLED,
     TOO_SMALL,
     CompactionJob,
@@ -520,6 +522,68 @@ async def test_pins_share_the_room_that_the_window_has_for_them(session: StoredS
     with pytest.raises(PinRefused, match=r"room for about 200 more .*1 pinned texts take 800 of it; .*/unpin"):
         await add_pin(session.transcript, "y" * 2400, ROOM)
     await add_pin(session.transcript, "y" * 600, ROOM)
+
+
+# The turn that waits for its answer
+
+
+async def test_a_turn_without_an_answer_is_kept_whole_however_long_it_is(session: StoredSession) -> None:
+    await session.turns(5)
+    question = await session.user("read it all")
+    for number in range(6):
+        await session.say(says("", call(f"c{number}", "read", path="x")))
+        output = [TextBlock(text="line " * 3000)]
+        await session.say(ToolResultMessage(tool_call_id=f"c{number}", tool_name="read", content=list(output)))
+    await session.say(AssistantMessage(content=[], stop_reason="error", error_message="prompt is too long"))
+    for urgent in (True, False):
+        plan = await make_plan(session.job(urgent=urgent, keep=10))
+        assert plan.first_kept_id == question
+        assert not plan.task.prefix
+
+
+async def test_what_the_provider_counts_decides_how_much_is_kept(session: StoredSession) -> None:
+    for number in range(9):
+        await session.user(f"message {number} " + "汉" * 300)
+        await session.answer("好" * 30, total=0)
+    await session.user("the last " + "汉" * 300)
+    last = await session.answer("好" * 30, total=9000)
+    plan = await make_plan(session.job(keep=4000))
+    assert 0 < plan.kept_tokens < 4000
+    assert plan.first_kept_id != last
+    with pytest.raises(NothingToDo):
+        await make_plan(session.job(keep=4000, settings=CompactionSettings(window=90_000, reserve=2000, keep=4000)))
+
+
+async def test_a_recovery_that_has_used_up_its_calls_asks_no_model(session: StoredSession) -> None:
+    await session.turns(20)
+    outcome = await compact(session.job(urgent=True, most_calls=0))
+    assert (outcome.status, outcome.method, outcome.calls) == ("compacted", "trim", 0)
+    assert not session.summaries.requests
+
+
+async def test_with_one_call_left_the_beginning_of_a_turn_is_quoted_and_not_summarised(session: StoredSession) -> None:
+    await session.turns(5)
+    await session.user("read everything")
+    for number in range(10):
+        await session.say(says(f"step {number}", call(f"c{number}", "read", path="x")))
+        output = [TextBlock(text="line " * 400)]
+        await session.say(ToolResultMessage(tool_call_id=f"c{number}", tool_name="read", content=list(output)))
+    await session.answer("all read")
+    outcome = await compact(session.job(most_calls=1))
+    assert (outcome.status, outcome.calls) == ("compacted", 1)
+    assert "read everything" in session.lines()[-1]["summary"]
+
+
+async def test_a_session_has_one_compaction_at_a_time(session: StoredSession) -> None:
+    await session.turns(20)
+    session.summaries.answers = [HANGS, GOOD]
+    beside = asyncio.create_task(compact(session.job()))
+    while not session.summaries.requests:
+        await asyncio.sleep(0)
+    assert (await compact(session.job(reason="manual"))).reason == BUSY
+    within = await compact(session.job(urgent=True, in_run=True))
+    assert within.status == "compacted" and beside.cancelled()
+    assert (await session.entry()).get("compactionCount") == 1
 
 
 # Preview and undo

@@ -6,9 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openclaw.agent.loop import CONTINUE
 from openclaw.agent.window.tokens import PromptBudget, prompt_tokens
-from openclaw.agent.window.window import FORGOTTEN, DoesNotFit, check_room, fit
-from openclaw.messages import ImageBlock, Message, TextBlock, ToolResultMessage, UserMessage, user_text
+from openclaw.agent.window.window import FORGOTTEN, DoesNotFit, check_room, fit, open_turn
+from openclaw.messages import (
+    AssistantMessage,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ToolResultMessage,
+    UserMessage,
+    user_text,
+)
 from tests.agent.scripted import call, says
 
 
@@ -93,3 +102,67 @@ def test_any_history_fits_any_window_and_no_result_loses_its_call(steps: list[tu
             assert message.tool_call_id in called
         elif not isinstance(message, UserMessage):
             called |= {each.id for each in message.tool_calls}
+
+
+PINNED = "[Pinned by the user, keep in mind] rule " + "r" * 3000
+
+
+def test_a_pin_stays_whole_among_far_denser_text() -> None:
+    messages: list[Message] = [user(PINNED), says("ok"), user("x" * 20_000), says("yes"), user("and now?")]
+    dense = PromptBudget(window=6000, output=0, overhead=0, density=4.0)
+    fitted = fit(messages, dense).messages
+    shown = [user_text(message) for message in fitted if isinstance(message, UserMessage)]
+    assert "r" * 3000 in shown[0] and shown[-1] == "and now?"
+    assert 1000 + prompt_tokens(fitted[1:]) * dense.density <= 6000
+
+
+def test_a_pin_that_was_taken_off_may_go() -> None:
+    off = user(PINNED.replace("Pinned by the user, keep in mind", "No longer pinned"))
+    fitted = fit([user(PINNED), says("ok"), off, user("x" * 8000), user("now?")], budget(600)).messages
+    assert not any("<pinned>" in user_text(message) for message in fitted if isinstance(message, UserMessage))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "place"),
+    [
+        ("", 0),
+        ("ua", 2),
+        ("uau", 2),
+        ("uaucr", 2),
+        ("uaucre", 2),
+        ("uaucreecr", 2),
+        ("ueu", 2),
+        ("uxu", 2),
+        ("uau u", 2),
+        ("ulg", 0),
+        ("uaul", 4),
+        ("uaulu", 4),
+    ],
+)
+def test_a_turn_is_open_until_an_answer_that_calls_no_tool(kinds: str, place: int) -> None:
+    """u: a person, a: an answer, c: a call, r: its result, e: an error, x: aborted, l: cut, g: asked to go on."""
+    made: dict[str, Message] = {
+        "u": user("hello"),
+        "a": says("yes"),
+        "c": says("", call("1")),
+        "r": tool_output("done"),
+        "e": AssistantMessage(content=[], stop_reason="error"),
+        "x": AssistantMessage(content=[], stop_reason="aborted"),
+        "l": AssistantMessage(content=[TextBlock(text="and")], stop_reason="length"),
+        "g": user(f"{CONTINUE} go on"),
+    }
+    assert open_turn([made[kind] for kind in kinds.replace(" ", "")]) == place
+
+
+def test_a_turn_that_is_too_long_keeps_its_question_and_its_last_steps() -> None:
+    messages: list[Message] = [user("old"), says("yes"), user("QUESTION")]
+    for number in range(60):
+        messages += [says("", call(str(number), text="t" * 200))]
+        messages += [ToolResultMessage(tool_call_id=str(number), tool_name="e", content=[TextBlock(text="r" * 3000)])]
+        if number == 30:
+            messages.append(user("STEERED"))
+    fitted = fit(messages, budget(1000)).messages
+    shown = [user_text(message) for message in fitted if isinstance(message, UserMessage)]
+    assert shown == [FORGOTTEN, "QUESTION", "STEERED"]
+    assert isinstance(last := fitted[-1], ToolResultMessage) and last.tool_call_id == "59"
+    assert prompt_tokens(fitted) <= 1000

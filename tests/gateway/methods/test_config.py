@@ -208,3 +208,18 @@ async def test_text_with_its_own_comments_takes_the_place_of_the_file(form: Runn
     base = (await payload(form, "config.get"))["hash"]
     await payload(form, "config.set", {"raw": raw, "baseHash": base})
     assert Path(form.gateway.runtime.config.path).read_text() == raw
+
+
+@pytest.mark.parametrize("layout", [{"indent": 4}, {"indent": 2}, {}], ids=["wide", "form", "compact"])
+async def test_a_form_leaves_the_layout_of_a_plain_file_alone(tmp_path: Path, layout: Any) -> None:
+    path = tmp_path / "openclaw.json"
+    given = {"gateway": {"mode": "local", "auth": {"mode": "token", "token": TOKEN}}, "ui": {"seamColor": "#fff"}}
+    path.write_text(json.dumps(given, **layout))
+    async with running_gateway(tmp_path) as running:
+        shown = await payload(running, "config.get")
+        for text in (as_form_saves(shown["config"]), json.dumps(shown["config"])):
+            await payload(running, "config.set", {"raw": text, "baseHash": shown["hash"]})
+            assert path.read_text() == json.dumps(given, **layout)
+        shown["config"]["ui"]["seamColor"] = "#000"
+        await payload(running, "config.set", {"raw": as_form_saves(shown["config"]), "baseHash": shown["hash"]})
+        assert path.read_text() == json.dumps(given, **layout).replace("#fff", "#000")

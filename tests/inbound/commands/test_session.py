@@ -127,6 +127,11 @@ def test_which_words_name_a_model(tmp_path: Path, text: str, model: str | None, 
     assert (found.ref if found else None, left) == (model, rest)
 
 
+def test_a_word_that_is_part_of_many_names_names_no_model(tmp_path: Path) -> None:
+    catalogue = Catalogue(build({}), {"OPENROUTER_API_KEY": "k"}, state_dir=str(tmp_path))
+    assert leading_model("thinking about lunch", build({}), catalogue, "main") == (None, "thinking about lunch")
+
+
 async def test_a_stranger_starts_nothing_anew(desk: Desk) -> None:
     assert await desk.say("/reset", authorised=False) == Handled()
     assert desk.done == []

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from openclaw.runs.dispatcher import crashes_of
+from openclaw.runs.queue import RunRecord
 from openclaw.runs.why_text import delivery_text, reason_text, tell
 from openclaw.storage.base import DeliveryCode, MessageBody, Reason, ReasonCode
 from openclaw.storage.files.ledger import FileLedger
@@ -181,7 +182,7 @@ async def test_what_was_running_or_accepted_is_taken_up_and_orderly_stops_are_no
     ledger = await old.opened(tmp_path)
     rows = {row.id: row for row in await ledger.unfinished()}
     assert sorted(rows) == [accepted, running]
-    assert await crashes_of(rows[running], ledger) == 2
+    assert await crashes_of(RunRecord(rows[running]), ledger) == 2
     assert "It has not begun yet, 30 s after it was accepted." in await told(ledger, accepted)
     assert "It has been running for 29 s." in await told(ledger, running)
     await ledger.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,17 @@ async def test_one_bad_page_costs_what_is_on_it_and_the_ledger_goes_on(
         assert all(stories) or len(known) == 300
 
 
+async def test_a_bad_first_page_costs_no_message(tmp_path: Path) -> None:
+    await filled(tmp_path, 50)
+    damage(tmp_path / "ledger.db", 0)
+    repairs = Repairs()
+    ledger = await FileLedger.open(str(tmp_path), clock=StillClock(), repairs=repairs)
+    assert len(await ledger.recent(limit=100)) == 50
+    assert "50 messages could be read" in repairs.take()[0]
+    assert (await ledger.accept(message(100)))[0].id == 51
+    await ledger.close()
+
+
 async def test_a_deleted_ledger_comes_back_with_everything_its_log_still_held(tmp_path: Path) -> None:
     await filled(tmp_path, 20)
     ledger = await FileLedger.open(str(tmp_path), clock=StillClock())
@@ -99,3 +112,16 @@ async def test_a_log_without_its_ledger_is_kept_and_told(tmp_path: Path) -> None
     await ledger.close()
     (kept,) = tmp_path.glob("ledger.db-wal.damaged-*")
     assert kept.read_bytes() == b"something" and kept.name in repairs.take()[0]
+
+
+async def test_a_flipped_bit_in_one_row_costs_no_other_row(tmp_path: Path) -> None:
+    await filled(tmp_path, 10)
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
+        db.execute("UPDATE messages SET session_key = CAST(X'FF61' AS TEXT), body = X'FF' WHERE id = 10")
+        db.execute("UPDATE outbox SET payload = X'FF7B', code = 'g\u00fcnther' WHERE id = 1")
+        db.commit()
+    ledger = await FileLedger.open(str(tmp_path), clock=StillClock())
+    assert len(await ledger.unfinished()) == 5
+    first, *others = await ledger.outbox_due(1 << 60)
+    assert first.payload == {"text": None} and [part.payload for part in others] == [{"text": "hi"}] * 4
+    await ledger.close()

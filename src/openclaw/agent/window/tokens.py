@@ -270,6 +270,8 @@ class PromptBudget(msgspec.Struct, frozen=True, kw_only=True):
     def output_room(self, estimated: int) -> int:
         """The tokens that such a prompt leaves for its answer. A little is kept back, because sizes are estimates."""
         left = self.window - self.size_of(estimated)
+        if left <= 0:
+            return self.output  # The prompt was made to fit, so that it is smaller than the density says.
         return max(1, left - min(left // 8, self.window // 100))
 
 

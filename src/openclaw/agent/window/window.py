@@ -19,6 +19,7 @@ from openclaw.agent.window.tokens import (
     GrowingSum,
     PromptBudget,
     TokenMeasure,
+    careful_tokens,
     prompt_budget,
     prompt_tokens,
     reported_prompt,
@@ -33,6 +34,7 @@ from openclaw.messages import (
     ToolResultMessage,
     UserBlock,
     UserMessage,
+    user_text,
 )
 from openclaw.models.base import Model
 from openclaw.models.errors import NamedCounts, named_counts
@@ -198,12 +200,14 @@ def fit(messages: list[Message], budget: PromptBudget, estimated: int | None = N
     if (prompt_tokens(messages) if estimated is None else estimated) <= room:
         return Fitted(messages, 0)
     pinned, rest = take_pins(messages)
-    if pinned:
-        # A pin is refused if it does not fit, but then the session may have got a model with a smaller window.
-        pins: list[Message] = [shortened(pinned, room * CHARS_PER_TOKEN // 2)]
-        result = [*pins, *_fit(rest, room - prompt_tokens(pins))]
+    if pinned is None:
+        result = _fit(rest, room)
     else:
-        result = _fit(list(messages), room)
+        # The pins may be far less dense than the messages, so they are measured by themselves.
+        if careful_tokens(user_text(pinned)) > room * budget.density / 2:
+            # A pin is refused if it does not fit, but the session may have got a model with a smaller window since.
+            pinned = shortened(pinned, room * CHARS_PER_TOKEN // 2)
+        result = [pinned, *_fit(rest, room - min(prompt_tokens([pinned]), room // 2))]
     kept = {id(message) for message in result}
     return Fitted(result, sum(1 for message in messages if id(message) not in kept))
 

@@ -191,7 +191,7 @@ class SignalChannel:
             params["attachments"] = await self._outgoing_media(message)
         elif not message.text:
             raise SendFailed("there is nothing to send", permanent=True)
-        return sent_of(await self._ask("send", params, SEND_TIMEOUT_S))
+        return sent_of(await self._ask("send", {**params, **quote_params(route, message)}, SEND_TIMEOUT_S))
 
     async def _outgoing_media(self, message: OutgoingMessage) -> list[str]:
         uris: list[str] = []
@@ -248,6 +248,22 @@ def base_url(settings: SignalAccount) -> str:
 
 def _address_of_sender(inbound: Inbound) -> str:
     return inbound.sender.e164 or inbound.sender.id.removeprefix("uuid:")
+
+
+def quote_params(route: Route, message: OutgoingMessage) -> dict[str, Any]:
+    """The daemon's parameters for the message that this one quotes. Empty for an id that is none of Signal's.
+
+    In a group the id names the author too. In a direct chat only the other person's messages have an id here.
+    """
+    stamp, _, author = (message.reply_to_id or "").partition(":")
+    if not (stamp.isascii() and stamp.isdigit()):
+        return {}
+    try:
+        target = recipient_params(author or route.to or "")
+    except SendFailed:
+        return {}
+    people = target.get("recipient")
+    return {"quoteTimestamp": int(stamp), "quoteAuthor": people[0]} if people else {}
 
 
 def data_uri(data: bytes, mime_type: str, file_name: str | None) -> str:

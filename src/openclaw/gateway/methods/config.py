@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -65,11 +66,18 @@ def _issue(issue: Any) -> dict[str, Any]:
     return {**shown, "line": issue.line} if issue.line else shown
 
 
-@methods.add("config.schema", NoParams)
-async def schema(call: MethodCall) -> Any:
+@functools.cache
+def _described() -> dict[str, msgspec.Raw]:
+    """The schema and the hints. They are the same for the life of the process and take long to make."""
     from openclaw.config.jsonschema import config_schema, ui_hints
 
-    answer = await asyncio.to_thread(lambda: {"schema": config_schema(), "uiHints": ui_hints()})
+    made = {"schema": config_schema(), "uiHints": ui_hints()}
+    return {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in made.items()}
+
+
+@methods.add("config.schema", NoParams)
+async def schema(call: MethodCall) -> Any:
+    answer = await asyncio.to_thread(_described)
     return {**answer, "version": __version__, "generatedAt": iso_utc(call.gateway.runtime.clock.now_ms())}
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row, target_of
+from openclaw.inbound.held import Waiting
 from openclaw.runs.dispatcher import LONGEST_CHAIN
 from openclaw.runs.why_text import (
     Life,
@@ -54,7 +55,12 @@ async def list_messages(call: MethodCall) -> Any:
     params: MessagesList = call.params
     key = None if params.session_key is None else target_of(call.gateway, params.session_key).key
     rows = await call.gateway.runtime.ledger.recent(session_key=key, state=params.state, limit=params.limit)
-    return {"ts": call.gateway.runtime.clock.now_ms(), "messages": [row_facts(row) for row in rows]}
+    listed = [row_facts(row) for row in rows]
+    if key is None and params.state is None:
+        # What waits for more words of its sender has no session and no number yet.
+        waiting = await call.gateway.pipeline.held.waiting()
+        listed = [*(held_facts(one) for one in reversed(waiting)), *listed][: params.limit]
+    return {"ts": call.gateway.runtime.clock.now_ms(), "messages": listed}
 
 
 class MessagesGet(Params):
@@ -102,6 +108,8 @@ async def explain(gateway: Gateway, ref: str) -> dict[str, Any]:
         if found is not None:
             return found
         row = await gateway.runtime.ledger.by_message_id(name) if name else None
+        if row is None and (held := await _held(gateway, name)) is not None:
+            return held
         if row is None and (notes := await gateway.runtime.ledger.turned_away([name])):
             return _turned_away(gateway, notes)
         row = row or await _by_prefix(gateway, name)
@@ -142,12 +150,25 @@ async def why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:
     return answer
 
 
+async def _held(gateway: Gateway, name: str) -> dict[str, Any] | None:
+    """Returns what is known of a message that was received and not accepted yet."""
+    for one in await gateway.pipeline.held.waiting() if name else ():
+        if name in (one.held.key, one.message_id):
+            tries = f" {one.held.attempts} Gateways have tried since it came." if one.held.attempts > 1 else ""
+            story = [f"Received from {one.channel} and kept; no run has begun: {one.words()}.{tries}"]
+            return {"kind": "message", "message": held_facts(one), "story": story}
+    return None
+
+
 async def _damage(gateway: Gateway, agent_id: str, session_key: str, session_id: str) -> list[str]:
     """Tells what is damaged in the transcript of a session."""
     entry = await gateway.runtime.sessions.get(agent_id, session_key)
     file = entry.get("sessionFile") if entry is not None and entry["sessionId"] == session_id else None
     ref = TranscriptRef(agent_id=agent_id, session_id=session_id, file=file)
-    transcript = await gateway.runtime.transcripts.open(ref, create=False) if session_id else None
+    transcripts = gateway.runtime.transcripts
+    path = transcripts.locate(ref) if session_id else None
+    # Opening a compressed one would decompress it. It was sound when it was compressed.
+    transcript = await transcripts.open(ref, create=False) if path is not None and path.endswith(".jsonl") else None
     if transcript is None or not transcript.warnings:
         return []
     found = "; ".join(transcript.warnings[:MOST_WARNINGS])
@@ -250,6 +271,16 @@ def row_facts(row: LedgerRow) -> dict[str, Any]:
         view["messageIds"] = row.body.message_ids
     view["reply"] = clipped(result["text"], LONGEST_TEXT) if isinstance(result.get("text"), str) else None
     return view
+
+
+def held_facts(one: Waiting) -> dict[str, Any]:
+    """The facts of a message that is held. It has neither a number nor a session yet."""
+    inbound = one.inbound
+    view: dict[str, Any] = {"id": None, "runId": None, "sessionKey": None, "sessionId": None, "agentId": None}
+    view |= {"source": one.channel, "channel": one.channel, "state": "held", "reason": one.words()}
+    view |= {"attempts": one.held.attempts, "acceptedAt": inbound.timestamp_ms if inbound else None}
+    view |= {"startedAt": None, "endedAt": None, "text": clipped(inbound.text, LONGEST_TEXT) if inbound else ""}
+    return {**view, "model": None, "answeredBy": None, "messageIds": [one.message_id], "reply": None}
 
 
 def facts(life: Life) -> dict[str, Any]:

@@ -167,7 +167,8 @@ def leading_model(text: str, config: Config, catalogue: Catalogue, agent_id: str
     if model is None and provider in providers:
         model = next(each for each in offered if each.provider == provider)
     if model is None and len(first) >= SHORTEST_FRAGMENT:
-        model = fuzzy_model(first, offered)
+        # A word such as "thinking" is part of many names and means none of them.
+        model = fuzzy_model(first, offered, only=True)
     return (model, _after(text, 1)) if model is not None else (None, text)
 
 

@@ -25,6 +25,7 @@ from openclaw.storage.base import (
     Accept,
     DeliveryCode,
     FirstStep,
+    HeldMessage,
     LedgerRow,
     MessageBody,
     MessageState,
@@ -494,8 +495,12 @@ class FileLedger:
     async def hold(self, key: str, message: bytes) -> None:
         await self._write("INSERT OR IGNORE INTO held (key, message) VALUES (?, ?)", key, message)
 
-    async def held(self) -> list[tuple[str, bytes]]:
-        return await self._rows("SELECT key, message FROM held ORDER BY step")
+    async def held(self) -> list[HeldMessage]:
+        rows = await self._rows("SELECT key, message, attempts FROM held ORDER BY step")
+        return [HeldMessage(key=key, message=message, attempts=attempts) for key, message, attempts in rows]
+
+    async def held_tried(self, key: str) -> None:
+        await self._write("UPDATE held SET attempts = attempts + 1 WHERE key = ?", key)
 
     async def let_go(self, keys: Sequence[str]) -> None:
         statement, values = "DELETE FROM held WHERE key = ?", [(key,) for key in keys]

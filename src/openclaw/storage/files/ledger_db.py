@@ -32,7 +32,7 @@ from openclaw.storage.files.ledger_rescue import FoundDamaged, is_damage, keep_s
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 _CHECKED_UP_TO = 256 << 20
 """A larger database is not checked at the start, which takes a second. Its damage is noticed when it is met."""
 _LOG_BYTES = 1_008 * (4_096 + 24)
@@ -157,6 +157,7 @@ UPDATE story SET code = reason_code(detail), detail = reason_detail(detail) WHER
 UPDATE outbox SET doubts = doubts_in(error), code = delivery_code(error), error = problem_in(error) WHERE error <> '';
 """
 """Up to version 4, reasons and doubts were stored as English sentences."""
+_HELD_ATTEMPTS = "ALTER TABLE held ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;"
 _REASON_SENTENCES: dict[str, ReasonCode] = {
     r"another message of this session is running": ReasonCode.SESSION_BUSY,
     r"another message of this session is running; what comes meanwhile is collected": ReasonCode.COLLECTING,
@@ -191,10 +192,12 @@ _ERRNO = {
 }
 
 
-def ledger_error(what: str, error: Exception) -> LedgerError:
+def ledger_error(what: str, error: Exception, path: Path | None = None) -> LedgerError:
     """Makes the error that callers see. With its number they recognise a full disk."""
     explained = LedgerError(f"{what}: {error}")
     explained.errno = getattr(error, "errno", None) or _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    if explained.errno == errno.EIO and path is not None and not shutil.disk_usage(path.parent).free:
+        explained.errno = errno.ENOSPC  # SQLite says so only for some of its files.
     return explained
 
 
@@ -206,7 +209,7 @@ def open_ledger(path: Path, now_ms: int, note: Callable[[str], None] = log.error
         connection = _connect(path)
     except sqlite3.Error as error:
         if not is_damage(error):
-            raise ledger_error(f"the ledger {path} cannot be opened", error) from error
+            raise ledger_error(f"the ledger {path} cannot be opened", error, path) from error
         rescue(path, now_ms, str(error), note, _connect)
         connection = _connect(path)
     keep_second_name(path)
@@ -226,6 +229,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         # SQLite gives -wal and -shm the mode of this file.
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, isolation_level=None, cached_statements=256)
+    # A flipped bit in one row must not make every query that meets it fail.
+    connection.text_factory = lambda raw: raw.decode(errors="replace")
     try:
         connection.execute("PRAGMA busy_timeout = 5000")
         connection.execute("PRAGMA journal_mode = WAL")
@@ -269,7 +274,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         connection.create_function("doubts_in", 1, lambda text: delivery_from_sentence(text)[0])
         connection.create_function("delivery_code", 1, lambda text: delivery_from_sentence(text)[1])
         connection.create_function("problem_in", 1, lambda text: delivery_from_sentence(text)[2])
-        steps = [_SCHEMA, _SEEN_SCHEMA, _MESSAGE_ID, _HELD_SCHEMA, _CODES, _TURNED_AWAY_SCHEMA]
+        steps = [_SCHEMA, _SEEN_SCHEMA, _MESSAGE_ID, _HELD_SCHEMA, _CODES, _HELD_ATTEMPTS, _TURNED_AWAY_SCHEMA]
         missing = "".join(steps[version:])
         connection.executescript(f"BEGIN; {missing} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     # A part that was being sent when the process died may have arrived. The delivery decides, given its doubts.
@@ -354,7 +359,11 @@ def tool_call_of(row: tuple[Any, ...]) -> ToolCallRow:
 
 
 def part_of(row: tuple[Any, ...]) -> OutboxRow:
+    """Makes a part of a row. One whose payload is damaged cannot be sent, and ends with that reason."""
     fields = dict(zip(OutboxRow.__struct_fields__, row, strict=True))
-    fields["route"], fields["payload"] = _decode_object(fields["route"]), _decode_object(fields["payload"])
-    fields["code"] = DeliveryCode(fields["code"])
+    fields["route"] = _object(fields["route"]) or {}
+    payload = _object(fields["payload"])
+    fields["payload"] = {"text": None} if payload is None else payload
+    codes = frozenset(DeliveryCode)
+    fields["code"] = DeliveryCode(fields["code"]) if fields["code"] in codes else DeliveryCode.NONE
     return OutboxRow(**fields)

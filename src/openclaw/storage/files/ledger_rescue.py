@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ _MOST_FAILURES = 20_000
 """A table is given up after this many failed reads. A page above many others may be the damaged one."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SUFFIXES = ("", "-wal", "-shm")
+_PAGE = 4096
 
 
 class FoundDamaged(sqlite3.DatabaseError):
@@ -97,11 +99,13 @@ def rescue(
     try:
         with contextlib.closing(make(fresh)) as new:
             new.executescript("DROP TRIGGER temp.accepted; DROP TRIGGER temp.ended")  # The story is taken over too.
-            rescued = _take_over(path, new)
+            rescued = _take_over(path, new, fresh)
             new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except BaseException:
         _remove(fresh)
         raise
+    finally:
+        _remove(fresh.with_name(f"{fresh.name}.copy"))
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
@@ -116,13 +120,33 @@ def _remove(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def _take_over(damaged: Path, new: sqlite3.Connection) -> Rescued:
+def _with_first_page(damaged: Path, fresh: Path) -> Path:
+    """Returns the damaged file, or a copy with the first page of the new one if its own first page cannot be read.
+
+    Every ledger has the same tables in the same places.
+    """
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(damaged)) as old:
+        old.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        return damaged
+    mended = fresh.with_name(f"{fresh.name}.copy")
+    _remove(mended)
+    for suffix in _SUFFIXES[:2]:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(damaged.with_name(damaged.name + suffix), mended.with_name(mended.name + suffix))
+    with fresh.open("rb") as first, mended.open("r+b") as file:
+        pages = file.seek(0, os.SEEK_END) // _PAGE
+        file.seek(0)
+        page = bytearray(first.read(_PAGE))
+        page[28:40] = pages.to_bytes(4, "big") + bytes(8)  # The number of pages, and no list of free ones.
+        file.write(page)
+    return mended
+
+
+def _take_over(damaged: Path, new: sqlite3.Connection, fresh: Path) -> Rescued:
     rescued = Rescued()
-    try:
-        old = sqlite3.connect(damaged, isolation_level=None)
-    except sqlite3.Error:
-        return rescued
-    with contextlib.closing(old):
+    new.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    source = _with_first_page(damaged, fresh)
+    with contextlib.closing(sqlite3.connect(source, isolation_level=None)) as old:
         for table, key in KEYS.items():
             new.execute("BEGIN")
             try:

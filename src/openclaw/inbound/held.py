@@ -1,0 +1,173 @@
+"""Messages that were received and kept, and wait to be handed on: for more words of their sender, or for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from openclaw import json_text
+from openclaw.agent.runtime import Runtime
+from openclaw.clock import wait_within
+from openclaw.config.agents import default_agent_id, main_session_key
+from openclaw.inbound.dedupe import held_key
+from openclaw.inbound.message import Inbound
+from openclaw.inbound.notices import Notices
+from openclaw.outbound.backoff import Backoff
+from openclaw.runs.why_text import reason_text
+from openclaw.storage.base import Accept, HeldMessage, MessageBody, Reason, ReasonCode
+from openclaw.storage.disk_errors import is_disk_trouble
+
+log = logging.getLogger("openclaw.inbound.held")
+
+AGAIN = Backoff(initial_s=0.5, max_s=30.0, jitter=0.0)
+MOST_ATTEMPTS = 5
+"""A message is given up after so many attempts, of one Gateway or of as many that died over it."""
+_GIVEN_UP = uuid.UUID("5e4b3d62-7f0c-4d59-9d0e-0f6a9b1c2d3e")
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A message that waits to be handed on."""
+
+    held: HeldMessage
+    inbound: Inbound | None
+    """None when what was stored cannot be read."""
+    problem: str
+    """What keeps it from being handed on. Empty when it waits for more words of its sender."""
+
+    @property
+    def message_id(self) -> str:
+        return self.held.key.rpartition("|")[2]
+
+    @property
+    def channel(self) -> str:
+        return self.held.key.partition("|")[0]
+
+    def words(self) -> str:
+        if self.problem:
+            return f"it could not be handed on yet and is tried again: {self.problem}"
+        return "it waits for more words of its sender" if self.inbound else "what was stored of it cannot be read"
+
+
+class Held:
+    """Hands on what is held in the ledger, again and again until it is taken or has failed too often.
+
+    A disk that takes nothing is waited for without a limit. ``hand_on`` takes the messages of one turn.
+    """
+
+    def __init__(self, runtime: Runtime, notices: Notices, hand_on: Callable[[list[Inbound]], Awaitable[None]]) -> None:
+        self._runtime = runtime
+        self._notices = notices
+        self._hand_on = hand_on
+        self._closing = asyncio.Event()
+        self._problems: dict[str, str] = {}
+        """What keeps messages from being handed on, by their keys."""
+
+    async def keep(self, inbound: Inbound) -> None:
+        """Writes a message down before it waits. Returns when it is on disk."""
+        await self._runtime.ledger.hold(held_key(inbound), msgspec.json.encode(inbound))
+
+    async def let_go(self, items: Sequence[Inbound]) -> None:
+        """Forgets messages that were handed on."""
+        await self._runtime.ledger.let_go([held_key(item) for item in items])
+
+    async def deliver(self, items: list[Inbound]) -> None:
+        keys, attempt = [held_key(item) for item in items], 0
+        while not (attempt and self._closing.is_set()):
+            attempt += 1
+            try:
+                await self._hand_on(items)
+                await self.let_go(items)
+                break
+            except Exception as error:
+                problem = str(error) or type(error).__name__
+                self._problems |= dict.fromkeys(keys, problem)
+                if attempt == 1:
+                    log.warning("%s message cannot be handed on yet: %s", items[0].channel, problem, exc_info=error)
+                if (
+                    not is_disk_trouble(error)
+                    and attempt >= MOST_ATTEMPTS
+                    and await self._give_up(keys, items, problem)
+                ):
+                    break
+            await wait_within(self._closing, AGAIN.delay_s(attempt, lambda: 0.0), self._runtime.clock)
+        for key in keys:
+            self._problems.pop(key, None)
+
+    async def take_up(self, start: Callable[[Inbound], asyncio.Task[None]]) -> list[asyncio.Task[None]]:
+        """Starts to hand on what an earlier process held. What cannot be read, or failed too often, is given up."""
+        tasks: list[asyncio.Task[None]] = []
+        for held in await self._rows():
+            try:
+                inbound = read(held)
+                problem = "the Gateway stopped each time it tried" if held.attempts >= MOST_ATTEMPTS else ""
+            except ValueError as error:
+                inbound, problem = None, f"what was stored of it is damaged: {error}"
+            if inbound is None or problem:
+                await self._give_up([held.key], [inbound] if inbound else [], problem)
+                continue
+            try:
+                await self._runtime.ledger.held_tried(held.key)
+            except OSError as error:
+                log.warning("an attempt to hand on %s could not be counted: %s", held.key, error)
+            tasks.append(start(inbound))
+        return tasks
+
+    async def waiting(self) -> list[Waiting]:
+        """Returns the messages that wait, oldest first."""
+        return [Waiting(held, _read_or_none(held), self._problems.get(held.key, "")) for held in await self._rows()]
+
+    async def _rows(self) -> list[HeldMessage]:
+        return await self._runtime.ledger.held()
+
+    def close(self) -> None:
+        """Ends the attempts. The next start takes up what was not taken."""
+        self._closing.set()
+
+    async def _give_up(self, keys: Sequence[str], items: Sequence[Inbound], problem: str) -> bool:
+        """Ends the messages and tells their sender. False when not even that could be written."""
+        channel, account, to = (*keys[0].split("|"), "", "", "")[:3]
+        config = self._runtime.config.current
+        agent = default_agent_id(config)
+        reason = Reason(ReasonCode.NOT_TAKEN, problem)
+        text = "\n".join(item.text for item in items)
+        entry = await self._runtime.sessions.get(agent, main_session_key(config, agent))
+        accept = Accept(
+            run_id=str(uuid.uuid5(_GIVEN_UP, keys[0])),
+            dedupe_key="",
+            agent_id=agent,
+            session_key=main_session_key(config, agent),
+            session_id=entry["sessionId"] if entry else "",
+            source=channel,
+            route={"channel": channel, "to": items[-1].to if items else to, "accountId": account},
+            body=MessageBody(prompt=text or None, message_ids=[key.rpartition("|")[2] for key in keys]),
+            dedupe_keys=tuple(keys),
+        )
+        log.error("message %s is given up: %s", ", ".join(keys), problem)
+        try:
+            await self._notices.post(accept, [f"⚠️ {reason_text(reason)}"], state="failed", reason=reason)
+            await self._runtime.ledger.let_go(keys)
+        except OSError as error:
+            log.error("that could not be written down; it is tried again: %s", error)
+            return False
+        return True
+
+
+def read(held: HeldMessage) -> Inbound:
+    """Decodes a held message, also one with broken text. Raises ``ValueError``."""
+    try:
+        return msgspec.json.decode(held.message, type=Inbound)
+    except (msgspec.MsgspecError, UnicodeError):
+        fields: Any = json_text.decode_loosely(held.message)
+        return msgspec.convert(fields, Inbound)  # A ValidationError is a ValueError.
+
+
+def _read_or_none(held: HeldMessage) -> Inbound | None:
+    try:
+        return read(held)
+    except ValueError:
+        return None

@@ -1,0 +1,131 @@
+"""A message that was received and waits for more words, while the disk or its stored form fails: known, tried again
+while the Gateway runs, and never in the way of a start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.forked_gateway import ForkedGateway
+from tests.support.gateway import WireClient, model_config
+from tests.support.model_server import ModelServer
+from tests.support.signal_daemon import SignalDaemon
+
+US, ANN = "+15550000001", "+15550000042"
+
+
+@pytest.fixture
+async def signal() -> AsyncIterator[SignalDaemon]:
+    async with SignalDaemon(US) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, models: ModelServer, signal: SignalDaemon) -> ForkedGateway:
+    section = {"enabled": True, "account": US, "httpUrl": signal.url, "autoStart": False, "allowFrom": [ANN]}
+    config = model_config(
+        models.base_url, models.api_key, channels={"signal": section}, messages={"inbound": {"debounceMs": 300}}
+    )
+    return ForkedGateway(tmp_path / "state", config)
+
+
+def plan(gateway: ForkedGateway, *faults: dict[str, Any]) -> None:
+    gateway.env |= {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(faults)}
+
+
+async def held(client: WireClient) -> list[dict[str, Any]]:
+    return [row for row in (await client.call("messages.list", {}))["messages"] if row["state"] == "held"]
+
+
+async def until_held(client: WireClient, reason: str) -> dict[str, Any]:
+    async with asyncio.timeout(15):
+        while True:
+            for row in await held(client):
+                if reason in row["reason"]:
+                    return row
+            await asyncio.sleep(0.02)
+
+
+async def test_what_cannot_be_handed_on_is_known_and_tried_again_while_the_gateway_runs(
+    gateway: ForkedGateway, signal: SignalDaemon, tmp_path: Path
+) -> None:
+    full = tmp_path / "full"
+    plan(gateway, {"at": "write", "path": "*/sessions.journal", "do": "ENOSPC", "while": str(full)})
+    async with gateway, gateway.client() as client:
+        await signal.connected()
+        full.touch()
+        envelope = await signal.say("hello [[reply:Hi Ann]]", sender=ANN)
+        row = await until_held(client, "No space left")
+        assert row["text"] == "hello [[reply:Hi Ann]]" and row["channel"] == "signal"
+        told = await client.call("messages.why", {"ref": str(envelope["timestamp"])})
+        assert "could not be handed on yet and is tried again" in told["story"][0]
+        full.unlink()
+        await signal.called("send")
+        assert [call["message"] for call in signal.of("send")] == ["Hi Ann"]
+        assert await held(client) == []
+
+
+async def test_a_full_disk_and_a_damaged_held_message_do_not_keep_the_gateway_from_starting(
+    gateway: ForkedGateway, signal: SignalDaemon, tmp_path: Path, models: ModelServer
+) -> None:
+    full = tmp_path / "full"
+    fault = {"at": "write", "path": "*/sessions.journal", "do": "ENOSPC", "while": str(full)}
+    plan(gateway, fault)
+    async with gateway:
+        async with gateway.client() as client:
+            await signal.connected()
+            full.touch()
+            await signal.say("one [[reply:first]]", sender=ANN)
+            await until_held(client, "No space left")
+            gateway.kill()
+        database = gateway.state_dir / "ledger.db"
+        with contextlib.closing(sqlite3.connect(database)) as ledger:
+            lost = f"signal|default|signal:{ANN}|1700000000001"
+            ledger.execute("INSERT INTO held (key, message) VALUES (?, ?)", (lost, b'{"channel": "sig\xff'))
+            ledger.commit()
+        signal.disconnect()
+        await gateway.start()
+        async with gateway.client() as client:
+            await signal.connected()
+            await until_held(client, "No space left")
+            full.unlink()
+            await signal.called("send", 2)
+            told = await client.call("messages.why", {"ref": "1700000000001"})
+            assert told["message"]["state"] == "failed"
+        sent = [call["message"] for call in signal.of("send")]
+        assert "first" in sent
+        (notice,) = [text for text in sent if "could not be taken in" in text]
+        assert "Send it again" in notice
+    assert len(models.requests) == 1
+
+
+async def test_a_held_message_that_kills_every_start_is_given_up_in_the_end(
+    gateway: ForkedGateway, signal: SignalDaemon, models: ModelServer
+) -> None:
+    plan(gateway, {"at": "accept.before", "do": "kill"})
+    await gateway.start()
+    await signal.connected()
+    await signal.say("one [[reply:first]]", sender=ANN)
+    for _ in range(8):
+        assert gateway._process is not None
+        await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 20)
+        signal.disconnect()
+        signal.forget_events()
+        try:
+            await gateway.start()
+        except AssertionError:
+            continue
+        with contextlib.suppress(TimeoutError):
+            await signal.until(lambda: bool(signal.of("send")), 3)
+            break
+    assert "could not be taken in" in signal.of("send")[0]["message"]
+    assert len(models.requests) == 0
+    gateway.kill()
