@@ -71,7 +71,7 @@ _REASONS = {
     ),
     ReasonCode.COMMAND: "a command",
     ReasonCode.COMMAND_INSIDE: "a command inside the message",
-    ReasonCode.COMMAND_INTERRUPTED: "a command that the Gateway was working on when it stopped",
+    ReasonCode.COMMAND_INTERRUPTED: "the Gateway stopped while it carried this command out, and did not repeat it",
     ReasonCode.COMMAND_UNANSWERED: "a command that has no answer, or that its sender may not give",
     ReasonCode.SEND_POLICY: "the session's send policy does not allow replies",
     ReasonCode.NOTHING_WRITTEN: "nothing was written",
@@ -261,6 +261,10 @@ def _working(row: LedgerRow, changes: Sequence[StateChange], now: int, zone: tzi
         )
     if not runs:
         return told
+    if row.body.command:
+        took = duration((now if row.ended_at is None else row.ended_at) - runs[0])
+        worked = "has been working" if row.ended_at is None else "worked"
+        return [f"It is a command, and the Gateway {worked} on it for {took}."]
     model = (row.result or {}).get("model")
     on = f" on {shortened(model, LONGEST_NAME)}" if isinstance(model, str) and model.strip() else ""
     if row.ended_at is None:
@@ -380,6 +384,8 @@ def _answer(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
 
 def _silence(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
     because = f": {_cause(row)}" if row.reason.code is not ReasonCode.NONE else ""
+    if row.body.command:
+        return f"It was done {at} without an answer{because}."
     if all(change.state != "running" for change in changes):
         return f"It got no answer and needed no run of the agent; done {at}{because}."
     return f"The agent decided {at} to say nothing{because}."
