@@ -33,7 +33,7 @@ from openclaw.agent.window.tokens import reported_prompt
 from openclaw.agent.window.window import DoesNotFit
 from openclaw.events import AssistantEnded, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.messages import AssistantMessage, ImageBlock, Message
-from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent, StreamEvent
+from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent
 from openclaw.models.cost import has_price
 from openclaw.models.errors import all_failed_text, error_text
 from openclaw.models.fallback import Candidates, NextStep, failed_model, models_asked
@@ -361,7 +361,7 @@ class AgentRun:
 
         def heard(event: StreamEvent) -> None:
             nonlocal silent
-            if silent:
+            if silent and type(event) is not Counted:
                 silent = False
                 timer.reschedule(None)
             on_event(event)

@@ -202,7 +202,7 @@ class TokenMeasure:
                 return  # The prompt alone would fit. It was refused together with the room for its answer.
         if overhead * self.fixed + messages * self.density <= window:
             wanted = (window * 1.1 - overhead * self.fixed) / max(messages, 1)
-            self.density = _bounded(max(self.density * 1.25, wanted))
+            self.density = _bounded(max(self.density * 1.6, wanted))
         self.learnt = True
 
     def recall(self, overhead: int, messages: Sequence[Message], model: Model, since_ms: int) -> None:
