@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.gateway import RequestFailed, model_config, text_of
 from tests.support.gateway_in_process import InProcessGateway
-from tests.support.model_server import ModelServer
+from tests.support.model_server import Call, ModelServer, Reply
 
 
 def texts(content: Any) -> list[str]:
@@ -137,3 +137,29 @@ async def test_what_a_summary_replaced_is_seen_to_leave(tmp_path: Path, models: 
         seen = (await client.call("context.find", {"phrase": "xylophone 0"}))["sightings"]
         assert [(one["runId"], one["change"]) for one in seen] == [("run-0", "entered"), ("after", "left")]
         assert seen[1]["why"] == "the older part of the conversation had been condensed"
+        assert "Compaction taken back" in text_of(await client.chat("/compact undo"))
+        await client.chat("and again? [[reply:Yes.]]", run_id="undone")
+        changes = "\n".join((await client.call("context.diff", {}))["changes"])
+        assert "undo: a compaction was taken back" in changes and "the older part was condensed" not in changes
+
+
+async def test_a_phrase_in_any_call_of_a_run_is_found_and_any_call_can_be_shown(
+    gateway: InProcessGateway, models: ModelServer
+) -> None:
+    """A run of 70 calls. Each writes another word, which the calls after it are sent."""
+    count = 70
+    models.queue(
+        *(Reply(calls=[Call("read", {"path": f"word-{n}.txt"})]) for n in range(1, count)), Reply(text="Done.")
+    )
+    async with gateway.client() as client:
+        await client.chat("go", run_id="long")
+        for number in (1, 2, 64, 65, count):
+            found = await client.call("context.get", {"runId": "long", "call": number, "wire": True})
+            assert (found["call"], found["calls"], found["exact"]) == (number, count, True)
+            assert found["wire"].encode() == models.requests[number - 1].raw
+        with pytest.raises(RequestFailed, match="70 model calls, not 71"):
+            await client.call("context.get", {"runId": "long", "call": count + 1})
+        (seen,) = (await client.call("context.find", {"phrase": "word-40.txt"}))["sightings"]
+        assert (seen["change"], seen["call"], seen["calls"]) == ("entered", 41, count)
+        shown = await gateway.command("context", "--find", "word-40.txt")
+        assert "run long, call 41 of 70" in shown.stdout

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from openclaw.agent import run
 from tests.models.histories import picture
 from tests.support.clock import MovableClock, until
 from tests.support.gateway import TOKEN, WireClient, model_config, text_of
@@ -304,10 +305,9 @@ async def test_stopping_a_run_asks_nobody_else(tmp_path: Path, vendors: Vendors)
 
 async def test_a_budget_that_is_used_up_asks_nobody_else(tmp_path: Path, vendors: Vendors) -> None:
     async with chatting(tmp_path, vendors.config("two/m", budget={"sessionTokens": 1})) as (client, _):
-        await client.chat("hello")
         refused = await client.chat("hello")
         assert "budget" in refused["errorMessage"]
-        assert vendors.asked() == [1, 0, 0]
+        assert vendors.asked() == [0, 0, 0]
 
 
 async def test_pictures_go_to_the_image_model_and_its_fallbacks(tmp_path: Path, vendors: Vendors) -> None:
@@ -448,12 +448,15 @@ async def test_the_command_line_says_it_beside_the_answer(tmp_path: Path, vendor
     assert "one/m cannot answer now: its account has nothing left to pay with. two/m answers" in done.stderr
 
 
-async def test_a_model_that_stays_silent_gives_way_before_the_time_is_up(tmp_path: Path, vendors: Vendors) -> None:
+async def test_a_model_that_stays_silent_gives_way_before_the_time_is_up(
+    tmp_path: Path, vendors: Vendors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "LONGEST_SILENCE", 0.05)
     hold = asyncio.Event()
     vendors.one.queue(Reply(text="never", hold=hold))
-    async with chatting(tmp_path, vendors.config("two/m", timeoutSeconds=1)) as (client, _):
+    async with chatting(tmp_path, vendors.config("two/m", timeoutSeconds=10)) as (client, _):
         answer = await client.chat("hello [[reply:from two]]", run_id="r")
         assert text_of(answer) == "from two"
         story = "\n".join((await client.call("messages.why", {"ref": "r"}))["story"])
-        assert "it took too long to answer (one/m gave no answer within 1 s.)" in story
+        assert "it took too long to answer (one/m gave no answer within " in story
         hold.set()

@@ -59,6 +59,39 @@ async def test_the_agent_the_methods_and_the_command_line_find_by_meaning(
         assert KEY not in json.dumps(await client.call("config.get", {}))
 
 
+async def test_embeddings_are_on_the_bill_and_obey_the_budget(
+    tmp_path: Path, models: ModelServer, embeddings: EmbeddingServer
+) -> None:
+    config: dict[str, Any] = model_config(models.base_url, models.api_key)
+    config["agents"]["defaults"]["memorySearch"] = {
+        "provider": "openai",
+        "remote": {"baseUrl": f"{embeddings.url}/v1", "apiKey": KEY},
+    }
+    config["agents"]["defaults"]["budget"] = {"dayTokens": 200_000}
+    notes = tmp_path / "state" / "workspace" / "memory"
+    notes.mkdir(parents=True)
+    (notes / "2026-01-30.md").write_text("# Choices\n\n- the database is SQLite\n")
+    embeddings.tokens = 1000
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        models.queue(
+            Reply(calls=[Call("memory_search", {"query": QUERY})], usage={"input": 10, "output": 1}),
+            Reply(text="In SQLite.", usage={"input": 20, "output": 2}),
+        )
+        await client.chat("Where are the rows kept?")
+        session = (await client.call("sessions.usage", {"key": "main"}))["totals"]
+        assert session["totalTokens"] == 33 + 2000  # The note and the question.
+        assert session["totalCost"] == pytest.approx(2000 * 0.02 / 1e6)
+        # A search that belongs to no session is on the agent's bill.
+        await client.call("memory.search", {"query": "which colour has the shed"})
+        assert (await client.call("usage.cost", {}))["totals"]["totalTokens"] == 33 + 3000
+        embeddings.tokens = 300_000
+        await client.call("memory.search", {"query": "who called"})
+        refused = await client.call("memory.search", {"query": "a cup of tea"})
+        assert refused["mode"] == "keyword" and "agents.defaults.budget.dayTokens" in refused["fallback"]["reason"]
+        assert len(embeddings.texts) == 4
+        assert (await client.chat("hello"))["state"] == "error"
+
+
 async def _session(client: Any) -> str:
     (row,) = (await client.call("sessions.list", {}))["sessions"]
     return row["sessionId"]

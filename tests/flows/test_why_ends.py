@@ -97,6 +97,81 @@ async def test_silence_a_failure_and_a_time_limit(start: Start, models: ModelSer
         assert state == "failed" and ": the run took longer than its time limit." in told
 
 
+async def test_a_time_limit_is_told_to_every_client(start: Start, models: ModelServer) -> None:
+    words = "the run took longer than its time limit of 1 s and was stopped"
+    async with start() as (_, client):
+        models.queue(never())
+        await send(client, "c", timeoutMs=1000)
+        shown = await client.ending("c")
+        assert (shown["state"], shown["errorMessage"], shown["stopReason"]) == ("error", words, "timeout")
+        of_run = [event["payload"] for event in client.of_run("c")]
+        assert any(e.get("stream") == "lifecycle" and e["data"].get("error") == words for e in of_run)
+        waited = await client.call("agent.wait", {"runId": "c", "timeoutMs": 5000})
+        assert (waited["status"], waited["error"]) == ("error", words)
+        assert words in await story(client, "c")
+
+
+async def test_an_answer_that_was_continued_says_how_often_and_what_ended_it(start: Start, models: ModelServer) -> None:
+    async with start() as (_, client):
+        models.queue(Reply(text="one ", stop="length"), Reply(text="two.", stop="stop"))
+        await send(client, "a")
+        _, told = await ended(client, "a")
+        assert "The output limit cut its answer, and the model was asked to go on once.\n" in told
+        assert "most it is asked" not in told
+        models.queue(*(Reply(text=f"part {number} ", stop="length") for number in range(9)))
+        await send(client, "b")
+        _, told = await ended(client, "b")
+        assert "the model was asked to go on 3 times." in told
+        assert "The answer was still not whole then. 3 times is the most it is asked (agents.defaults." in told
+        models.forget()
+
+
+async def test_a_redelivery_is_counted_and_told(start: Start, models: ModelServer, signal: SignalDaemon) -> None:
+    async with start(**on_signal(signal)) as (_, client):
+        await send(client, "web")
+        await wait(client, "web")
+        for _ in range(2):
+            await send(client, "web")
+        assert "The same message came again twice, the last time on " in await story(client, "web")
+        await signal.connected()
+        await signal.say("hello [[reply:Hi.]]", sender=ANN)
+        await signal.called("send")
+        row = await newest(client, "answered")
+        await signal.repeat_all()
+        async with asyncio.timeout(10):
+            while "came again" not in (told := await story(client, row["id"])):
+                await asyncio.sleep(0.02)
+        assert "The same message came again once on " in told and "recognised and ignored" in told
+
+
+async def test_a_message_that_was_turned_away_is_found_by_its_id_on_the_channel_without_its_words(
+    start: Start, models: ModelServer, signal: SignalDaemon
+) -> None:
+    config = on_signal(signal)
+    config["channels"]["signal"] |= {"dmPolicy": "allowlist", "allowFrom": [ANN]}
+    async with start(**config) as (gateway, client):
+        await signal.connected()
+        envelope = await signal.say("a secret of a stranger", sender="+15550009999")
+        ref = str(envelope["timestamp"])
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    told = await why(client, ref)
+                    break
+                except RequestFailed:
+                    await asyncio.sleep(0.02)
+        assert told["kind"] == "turnedAway" and told["turnedAway"][0]["code"] == "access_denied"
+        assert "It was not taken in: its sender may not write to the agent here" in "\n".join(told["story"])
+        assert "secret" not in json.dumps(told)
+        assert b"secret" not in (gateway.state_dir / "ledger.db").read_bytes()
+        await signal.repeat_all()
+        async with asyncio.timeout(10):
+            while (await why(client, ref))["turnedAway"][0]["count"] < 2:
+                await asyncio.sleep(0.02)
+        shown = await gateway.command("why", ref)
+        assert "not taken in" in shown.stdout and "and once more" in shown.stdout
+
+
 @pytest.mark.parametrize(("drop", "passed_on"), [("old", False), ("summarize", True)])
 async def test_dropped_from_a_full_queue(start: Start, models: ModelServer, drop: str, passed_on: bool) -> None:
     held = asyncio.Event()

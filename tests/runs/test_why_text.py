@@ -17,6 +17,7 @@ from openclaw.storage.base import (
     MessageState,
     OutboxRow,
     Reason,
+    ReasonCode,
     StateChange,
     ToolCallRow,
 )
@@ -427,3 +428,55 @@ def test_whatever_the_ledger_holds_can_be_told(
     assert len(ends) == (1 if state in END_STATES else 0)
     assert all(line.strip() and "\n" not in line for line in [*told[1:], summary(row, "x", START + now)])
     assert answered_by(row) == (result or {}).get("answeredBy")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "result", "told"),
+    [
+        ("running", Reason(), None, ["It is a command, and the Gateway has been working on it for 1 min."]),
+        (
+            "answered",
+            Reason(ReasonCode.COMMAND),
+            {"text": "Compacted."},
+            [
+                "It is a command, and the Gateway worked on it for 1 s.",
+                "Answered on 1970-01-01 at 00:00:02: “Compacted.”",
+            ],
+        ),
+        (
+            "failed",
+            Reason(ReasonCode.COMMAND_INTERRUPTED),
+            None,
+            [
+                "It is a command, and the Gateway worked on it for 1 s.",
+                "Failed on 1970-01-01 at 00:00:02: the Gateway stopped while it carried this command out, and did not "
+                "repeat it.",
+            ],
+        ),
+    ],
+)
+def test_a_command_is_told_from_its_acknowledgement_on(
+    state: Any, reason: Reason, result: dict[str, Any] | None, told: list[str]
+) -> None:
+    row = LedgerRow(
+        id=1,
+        run_id="r",
+        dedupe_key="",
+        agent_id="main",
+        session_key="agent:main:main",
+        session_id="s",
+        source="webchat",
+        route={},
+        body=MessageBody(prompt="/compact", command=True),
+        state=state,
+        reason=reason,
+        accepted_at=1000,
+        ended_at=None if state == "running" else 2000,
+        result=result,
+    )
+    changes = [
+        StateChange(at=1000, state="accepted", reason=Reason()),
+        StateChange(at=1000, state="running", reason=Reason()),
+    ]
+    lines = tell(row, changes, [], [], now=61_000)
+    assert lines[1 : 1 + len(told)] == told

@@ -28,6 +28,8 @@ class EmbeddingServer:
         self.requests: list[list[str]] = []
         self.refused: list[str] = []
         self.fail: int | None = None
+        self.tokens = 1
+        """What each call is said to have used."""
         self.drop = 0
         """Vectors left out of each answer."""
 
@@ -73,7 +75,7 @@ class EmbeddingServer:
         self.requests.append(texts)
         rows = [{"object": "embedding", "index": n, "embedding": vector_of(text)} for n, text in enumerate(texts)]
         rows = rows[::-1][self.drop :]  # The index says which is which, not the order.
-        usage = {"prompt_tokens": 1, "total_tokens": 1}
+        usage = {"prompt_tokens": self.tokens, "total_tokens": self.tokens}
         return web.json_response({"object": "list", "data": rows, "model": body["model"], "usage": usage})
 
     async def _gemini(self, request: web.Request) -> web.Response:

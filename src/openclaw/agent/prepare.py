@@ -23,6 +23,7 @@ from openclaw.agent.window.window import PromptWindow
 from openclaw.config.agents import agent_config, main_key, sandbox_config, workspace_dir
 from openclaw.config.schema import Config
 from openclaw.config.schema.tools import AgentTools, Tools
+from openclaw.memory.embedders import Pay, unpaid
 from openclaw.messages import ImageBlock, Message, ThinkingLevel, ToolCall
 from openclaw.models.base import Model, ModelError, ModelRequest
 from openclaw.models.errors import RetrySettings, supported_thinking_levels
@@ -475,9 +476,14 @@ def exec_overrides(body: MessageBody, entry: SessionEntry | None, elevated_defau
 
 
 def tool_context(
-    runtime: Runtime, prepared: Prepared, run_id: str, call: ToolCall, update: Callable[[ToolResult], None]
+    runtime: Runtime,
+    prepared: Prepared,
+    run_id: str,
+    call: ToolCall,
+    update: Callable[[ToolResult], None],
+    pay: Pay = unpaid,
 ) -> ToolContext:
-    """The context of one tool call. The tool reports its progress to ``update``."""
+    """The context of one tool call. The tool reports its progress to ``update``, and embeds its texts with ``pay``."""
     key = prepared.session_key
 
     def notify(text: str) -> None:
@@ -496,6 +502,7 @@ def tool_context(
         model_sees_images="image" in prepared.model.input,
         env=prepared.skill_env,
         update=update,
+        pay=pay,
         notify=notify,
         wake=partial(runtime.wake, run_id) if runtime.wake is not None else notify,
         exec_overrides=overrides,

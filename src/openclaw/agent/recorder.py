@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from openclaw.agent.loop import AbortSignal, joined, not_run, parts_at_end, unfinished
+from openclaw.agent.loop import AbortSignal, is_cut, joined, not_run, parts_at_end, unfinished
 from openclaw.agent.prepare import Prepared, agent_settings
 from openclaw.agent.prompt.report import PromptReport
 from openclaw.agent.request_log import RequestLog
@@ -413,6 +413,12 @@ class Recorder:
     def add_spent(self, usage: Usage) -> None:
         self.spent = added(self.spent, usage)
 
+    @property
+    def continuations(self) -> int:
+        """How often the run asked its model to go on, also before a restart."""
+        run_id, transcript = self._row.run_id, self.transcript
+        return sum(entry_id(run_id, f"continue {step}") in transcript for step in range(self.step + 1))
+
     async def settle(self) -> None:
         """Waits a short time for the notes that are still being written."""
         if self._background:
@@ -496,6 +502,11 @@ class RunResult(msgspec.Struct, kw_only=True):
     """The ``ModelError`` that ended the run. None: it ended otherwise, or ``error`` has its own words."""
     failures: list[ModelFailure] = []
     """The failures of models and keys after which the run went on, oldest first."""
+    time_limit_s: int = 0
+    """The run's time limit. 0: it has none."""
+    continuations: int = 0
+    """How often the model was asked for the rest of an answer that the output limit cut."""
+    most_continuations: int = 0
     taken_in: bool = False
     """Another run had taken the message in before a restart, and answered it."""
 
@@ -510,6 +521,9 @@ class RunResult(msgspec.Struct, kw_only=True):
             kept["failures"] = self.failures
         if self.request:
             kept["request"] = self.request
+        cut = self.final is not None and is_cut(self.final) and not self.final.tool_calls and bool(self.texts)
+        if self.continuations or cut:
+            kept["lengthCut"] = {"asked": self.continuations, "most": self.most_continuations, "cut": cut}
         return kept
 
     @property

@@ -27,13 +27,13 @@ from openclaw.agent.loop import Aborted, AbortSignal, LoopOptions, SteeringInbox
 from openclaw.agent.prepare import UNSEEN_SOURCES, Prepared, choose_model, prepare, tool_context
 from openclaw.agent.recorder import Recorder, RunResult, entry_id, open_transcript
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.billed_calls import PaidCalls, RunBill
+from openclaw.agent.spend.billed_calls import BilledEmbeddings, PaidCalls, RunBill
 from openclaw.agent.spend.budget import Payer
 from openclaw.agent.window.tokens import reported_prompt
 from openclaw.agent.window.window import DoesNotFit
 from openclaw.events import AssistantEnded, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.messages import AssistantMessage, ImageBlock, Message
-from openclaw.models.base import Model, ModelError, ModelRequest, OnEvent, StreamEvent
+from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent
 from openclaw.models.cost import has_price
 from openclaw.models.errors import all_failed_text, error_text
 from openclaw.models.fallback import Candidates, NextStep, failed_model, models_asked
@@ -93,6 +93,7 @@ class AgentRun:
         """The last error of a model call."""
         self._recorder: Recorder
         self._paid: PaidCalls
+        self._embeddings: BilledEmbeddings
 
     @property
     def transcript(self) -> Transcript:
@@ -134,6 +135,7 @@ class AgentRun:
             spent=lambda: recorder.spent,
         )
         self._recorder, self._paid = recorder, PaidCalls(runtime, payer)
+        self._embeddings = BilledEmbeddings(runtime, payer, transcript.append, self._bill)
 
     async def _run(self) -> RunResult:
         """Prepares, begins, answers and accounts."""
@@ -151,6 +153,8 @@ class AgentRun:
         result.provider, result.model = prepared.model.provider, prepared.model.id
         result.report, result.failures = prepared.report, self._candidates.failures
         result.request = await recorder.log.record(runtime.reports, runtime.blobs)
+        result.time_limit_s = round(prepared.timeout_s or 0)
+        result.continuations, result.most_continuations = recorder.continuations, self._max_continuations
         await self._account(result, prepared)
         failure = result.failure
         if isinstance(failure, ModelError) and failure.kind != "overflow":
@@ -302,7 +306,7 @@ class AgentRun:
             ask=self._ask_in_time,
             request=request,
             tools=prepared.prompt.tools,
-            tool_context=partial(tool_context, runtime, prepared, self._row.run_id),
+            tool_context=partial(tool_context, runtime, prepared, self._row.run_id, pay=self._embeddings),
             clock=runtime.clock,
             abort=self._abort,
             show=self._show(prepared),
@@ -357,7 +361,7 @@ class AgentRun:
 
         def heard(event: StreamEvent) -> None:
             nonlocal silent
-            if silent:
+            if silent and type(event) is not Counted:
                 silent = False
                 timer.reschedule(None)
             on_event(event)

@@ -17,6 +17,9 @@ COLOURS = {"answered": "green", "silent": "green", "failed": "red", "expired": "
 def _show(found: dict[str, Any], args: argparse.Namespace) -> list[str]:
     if found.get("kind") == "session":
         return _session(found)
+    if found.get("kind") == "turnedAway":
+        names = dict.fromkeys(f"{note['messageId']} on {note['channel']}" for note in found["turnedAway"])
+        return [f"Message {printable(', '.join(names))}: {paint('not taken in', 'yellow')}", *_sentences(found)]
     lines = _message(found)
     if answering := found.get("answeredBy"):
         lines += ["", "The run that answered it:", "", *_message(answering)]
@@ -57,7 +60,7 @@ COMMANDS = {
         (
             Flag(
                 "ref MESSAGE|RUN|SESSION",
-                "number of a message, a run id (its beginning will do), a session key, session id or label",
+                "number of a message, run id (its beginning will do), channel's message id, session key, id or label",
                 param="ref",
             ),
         ),

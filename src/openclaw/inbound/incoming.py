@@ -168,6 +168,8 @@ class Incoming(msgspec.Struct, kw_only=True):
     def for_ledger(self, session_id: str, body: MessageBody, run_id: str) -> Accept:
         """Returns what the ledger keeps. With another run id than its own it is an extra line beside the message."""
         session = self.facts.session
+        if self.inbound is not None and run_id == self.run_id and not body.message_ids:
+            body = msgspec.structs.replace(body, message_ids=self.inbound.own_ids)
         return Accept(
             run_id=run_id,
             dedupe_key=f"{self.source}|{run_id}",

@@ -87,6 +87,11 @@ class Inbound(msgspec.Struct, kw_only=True):
     untrusted: tuple[str, ...] = ()
     """Metadata from outside. The model sees it as information, not as instructions."""
 
+    @property
+    def own_ids(self) -> list[str]:
+        """The platform's ids of the message, or of all messages that were joined into it."""
+        return list(self.message_ids or ((self.message_id,) if self.message_id else ()))
+
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """Where replies go. It is fixed when a message is accepted and reaches the outbox unchanged."""

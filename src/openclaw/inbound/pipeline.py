@@ -75,7 +75,7 @@ from openclaw.sessions.prompt_prefix import ABORT_NOTE, system_line
 from openclaw.sessions.reset import Rotation, touched
 from openclaw.sessions.send_policy import is_blocked
 from openclaw.storage import faults
-from openclaw.storage.base import MessageBody, ReasonCode, StoredImage
+from openclaw.storage.base import MessageBody, ReasonCode, StoredImage, TurnedAway
 
 log = logging.getLogger("openclaw.inbound")
 
@@ -137,8 +137,10 @@ class Pipeline:
         match decide_access(inbound, self._settings(inbound), allowed):
             case Drop(reason):
                 log.info("%s message of %s dropped: %s", inbound.channel, inbound.sender.id, reason)
+                await self._turn_away(inbound, ReasonCode.ACCESS_DENIED, reason)
                 return False
             case Pair(sender_id):
+                await self._turn_away(inbound, ReasonCode.PAIRING)
                 await self._offer_pairing(inbound, sender_id)
                 return False
             case _:
@@ -159,7 +161,12 @@ class Pipeline:
 
         Dedupe comes this late, so that a message that could not be kept counts as new when it is delivered again.
         """
-        new = [(item, key) for item in items if await self._dedupe.take(key := dedupe_key(item))]
+        new: list[tuple[Inbound, str | None]] = []
+        for item in items:
+            if await self._dedupe.take(key := dedupe_key(item)):
+                new.append((item, key))
+            else:
+                await self._turn_away(item, ReasonCode.REDELIVERED)
         keys = tuple(key for _, key in new if key is not None)
         try:
             if new:
@@ -190,6 +197,7 @@ class Pipeline:
             self._history.record(history_key(inbound), history_entry(inbound), history_limit(config, settings))
             place = f"{inbound.peer.kind} {inbound.peer.id}"
             log.info("%s message of %s in %s not answered: no mention", inbound.channel, inbound.sender.id, place)
+            await self._turn_away(inbound, ReasonCode.NOT_ADDRESSED)
             return None
         facts = Facts(
             session=SessionRef(resolved.agent_id, resolved.session_key),
@@ -258,6 +266,35 @@ class Pipeline:
         text = pairing_reply(inbound.channel, sender_id, asked.code)
         await self._notices.say(message, text, ReasonCode.PAIRING)
 
+    async def _turn_away(self, inbound: Inbound, code: ReasonCode, detail: str = "") -> None:
+        """Remembers that a message was not taken in, for ``openclaw why``. Its words are not kept."""
+        for message_id in inbound.own_ids:
+            await self._remember(
+                TurnedAway(
+                    message_id=message_id,
+                    channel=inbound.channel,
+                    chat=inbound.to or inbound.peer.id,
+                    sender=inbound.sender.id,
+                    code=code,
+                    detail=detail,
+                )
+            )
+
+    async def _came_again(self, message: Incoming, known: Submission) -> Accepted:
+        """The ledger knows the message already. Of one that came through a channel, its ids are remembered."""
+        if message.inbound is not None:
+            await self._turn_away(message.inbound, ReasonCode.REDELIVERED)
+        elif message.door != "program":
+            note = TurnedAway(message_id=message.run_id, channel=message.source, code=ReasonCode.REDELIVERED)
+            await self._remember(note)
+        return Accepted(known)
+
+    async def _remember(self, note: TurnedAway) -> None:
+        try:
+            await self._runtime.ledger.turn_away(note)
+        except OSError as error:
+            log.warning("that %s message %s was not taken in is not noted: %s", note.channel, note.message_id, error)
+
     async def notice(self, inbound: Inbound) -> None:
         """Notes something that the agent learns at its next turn, such as a reaction."""
         allowed = await self._pairing.allowed(inbound.channel)
@@ -311,7 +348,7 @@ class Pipeline:
     async def _process(self, message: Incoming, ticket: Ticket | None) -> Result:
         """``ticket`` is the message's place in the admission. A word that stops the run has none."""
         if (known := await self._known(message)) is not None:
-            return Accepted(known)
+            return await self._came_again(message, known)
         inbound, session, config = message.inbound, message.facts.session, self._runtime.config.current
         outcome = Continue(text=message.text)
         if message.reads_commands:
@@ -322,6 +359,10 @@ class Pipeline:
         entry = await self._runtime.sessions.get(session.agent_id, session.key)
         kind = inbound.peer.kind if inbound else None
         if is_blocked(config.session.send_policy, session.key, entry, channel=message.policy_channel, chat_type=kind):
+            if inbound is None:
+                # On a channel the ledger gets a row that says so.
+                note = TurnedAway(message_id=message.run_id, channel=message.source, code=ReasonCode.SEND_POLICY)
+                await self._remember(note)
             return Blocked()
         for number, reply in enumerate(outcome.side_replies):
             if inbound is None:
@@ -337,6 +378,8 @@ class Pipeline:
         body = await self._body(message, outcome, entry, rotation, pending)
         message.queue = outcome.queue or message.queue
         submission = await accept(message, body, self._runtime, self._dispatcher, ticket)
+        if not submission.new:
+            return await self._came_again(message, submission)
         if inbound is not None:
             self._history.forget(history_key(inbound), pending)
         return Accepted(submission, outcome.side_replies)
@@ -457,7 +500,7 @@ class Pipeline:
                 for media in inbound.media
                 if media.blob and media.mime_type.startswith("image/")
             ],
-            message_ids=list(inbound.message_ids or ((inbound.message_id,) if inbound.message_id else ())),
+            message_ids=inbound.own_ids,
             mentioned=message.facts.mentioned,
             extra_system_prompt=group_intro(
                 inbound, always_on=not needs_mention(entry, rules, inbound.channel, patterns)

@@ -32,6 +32,10 @@ class EmbeddingFailed(Exception):
     """There are no vectors. The text says why and holds no secret."""
 
 
+class EmbeddingRefused(EmbeddingFailed):
+    """The server was not asked, because the call could exceed a budget. The embedder itself works."""
+
+
 class Embedder(Protocol):
     """Turns texts into vectors."""
 
@@ -39,6 +43,8 @@ class Embedder(Protocol):
     model: str
     batch_texts: int
     """The most texts of one call."""
+    tokens_used: int
+    """What its calls so far used. It stays 0 for an embedder that nobody charges for."""
 
     @property
     def identity(self) -> str:
@@ -50,6 +56,33 @@ class Embedder(Protocol):
         ...
 
 
+Pay: TypeAlias = Callable[
+    [Embedder, Sequence[str], Callable[[], Awaitable[list[list[float]]]]], Awaitable[list[list[float]]]
+]
+"""Makes one call of an embedder, given the embedder, its texts and the call. It charges what the call used.
+
+Raises ``EmbeddingRefused`` if the call could exceed a budget.
+"""
+
+
+async def unpaid(
+    embedder: Embedder, texts: Sequence[str], call: Callable[[], Awaitable[list[list[float]]]]
+) -> list[list[float]]:
+    """Makes the call and charges nobody."""
+    return await call()
+
+
+EMBEDDING_PRICES = {
+    "text-embedding-3-small": 0.02,
+    "text-embedding-3-large": 0.13,
+    "text-embedding-ada-002": 0.10,
+    "gemini-embedding-001": 0.15,
+    "voyage-3-large": 0.18,
+    "voyage-3.5": 0.06,
+    "voyage-3.5-lite": 0.02,
+    "mistral-embed": 0.10,
+}
+"""US dollars per million tokens."""
 OFF = frozenset({"none", "off"})
 
 
@@ -190,16 +223,27 @@ class _OpenAIRow(msgspec.Struct):
     index: int | None = None
 
 
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+
+
 class _OpenAIAnswer(msgspec.Struct):
     data: list[_OpenAIRow]
+    usage: _Usage | None = None
 
 
 class _Values(msgspec.Struct):
     values: list[float]
 
 
+class _GeminiUsage(msgspec.Struct, rename="camel"):
+    prompt_token_count: int = 0
+
+
 class _GeminiAnswer(msgspec.Struct):
     embeddings: list[_Values]
+    usage_metadata: _GeminiUsage | None = msgspec.field(default=None, name="usageMetadata")
 
 
 _Answer = TypeVar("_Answer", _OpenAIAnswer, _GeminiAnswer)
@@ -219,6 +263,11 @@ class _HttpEmbedder:
         self._base = base_url.rstrip("/")
         self._key = key
         self._headers = dict(headers)
+        self.tokens_used = 0
+
+    def _count(self, reported: int, texts: Sequence[str]) -> None:
+        """Adds what a call used. If the server does not say it, it is estimated: four bytes for a token."""
+        self.tokens_used += reported or embedding_tokens(texts)
 
     @property
     def identity(self) -> str:
@@ -238,6 +287,11 @@ class _HttpEmbedder:
             raise EmbeddingFailed(f"{self.provider} answered with something other than embeddings: {error}") from None
 
 
+def embedding_tokens(texts: Sequence[str]) -> int:
+    """The tokens of the texts, estimated a little too high."""
+    return sum(len(text.encode("utf-8", "replace")) // 4 + 1 for text in texts)
+
+
 class OpenAIEmbedder(_HttpEmbedder):
     """``POST <base>/embeddings`` with ``{model, input: [...]}``."""
 
@@ -245,7 +299,9 @@ class OpenAIEmbedder(_HttpEmbedder):
         body: dict[str, Any] = {"model": self.model, "input": list(texts)}
         if self.provider == "voyage":
             body["input_type"] = purpose
-        rows = (await self._post("/embeddings", body, _OpenAIAnswer, key_header="authorization")).data
+        answer = await self._post("/embeddings", body, _OpenAIAnswer, key_header="authorization")
+        rows, usage = answer.data, answer.usage or _Usage()
+        self._count(usage.prompt_tokens or usage.total_tokens, texts)
         places = {row.index if row.index is not None else number: row.embedding for number, row in enumerate(rows)}
         if sorted(places) != list(range(len(texts))):
             raise EmbeddingFailed(f"{self.provider} gave {len(rows)} embeddings for {len(texts)} texts")
@@ -262,6 +318,7 @@ class GeminiEmbedder(_HttpEmbedder):
         ]
         path, body = f"/{name}:batchEmbedContents", {"requests": requests}
         answer = await self._post(path, body, _GeminiAnswer, key_header="x-goog-api-key")
+        self._count(answer.usage_metadata.prompt_token_count if answer.usage_metadata else 0, texts)
         found = [row.values for row in answer.embeddings]
         if len(found) != len(texts):
             raise EmbeddingFailed(f"{self.provider} gave {len(found)} embeddings for {len(texts)} texts")
@@ -279,6 +336,7 @@ class GgufEmbedder:
 
     provider = "local"
     batch_texts = 16
+    tokens_used = 0
 
     def __init__(self, path: Path, *, idle_s: float = IDLE_S) -> None:
         self.model = path.name
@@ -365,6 +423,7 @@ class WordVectors:
     provider = "local"
     model = "wordllama-256"
     batch_texts = 256
+    tokens_used = 0
     identity = "local:wordllama-256"
 
     def __init__(self, place: Path) -> None:

@@ -14,7 +14,16 @@ import msgspec
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import MemorySearch
-from openclaw.memory.embedders import Embedder, Embedders, EmbeddingFailed, NoEmbedder, Purpose
+from openclaw.memory.embedders import (
+    Embedder,
+    Embedders,
+    EmbeddingFailed,
+    EmbeddingRefused,
+    NoEmbedder,
+    Pay,
+    Purpose,
+    unpaid,
+)
 from openclaw.memory.files import MemoryFile, memory_files
 from openclaw.memory.index import MOST_VECTORS, Counts, Hit, MemoryIndex, MemoryQuery, packed
 from openclaw.paths import normalize_agent_id
@@ -72,18 +81,19 @@ class EmbedderHealth:
     def works(self, embedder: Embedder) -> None:
         self._failed.pop(embedder.identity, None)
 
-    async def query_vector(self, embedder: Embedder, text: str) -> bytes:
+    async def query_vector(self, embedder: Embedder, text: str, pay: Pay = unpaid) -> bytes:
         key = (embedder.identity, text)
         if key not in self._queries:
-            self._queries[key] = (await vectors_of(embedder, [text], "query"))[0]
+            self._queries[key] = (await vectors_of(embedder, [text], "query", pay))[0]
         self._queries.move_to_end(key)
         while len(self._queries) > QUERIES_REMEMBERED:
             self._queries.popitem(last=False)
         return self._queries[key]
 
 
-async def vectors_of(embedder: Embedder, texts: Sequence[str], purpose: Purpose) -> list[bytes]:
-    raw = await embedder.embed([text[:LONGEST_TEXT] for text in texts], purpose)
+async def vectors_of(embedder: Embedder, texts: Sequence[str], purpose: Purpose, pay: Pay = unpaid) -> list[bytes]:
+    asked = [text[:LONGEST_TEXT] for text in texts]
+    raw = await pay(embedder, asked, lambda: embedder.embed(asked, purpose))
     if len(raw) != len(texts):
         raise EmbeddingFailed(f"{embedder.provider} gave {len(raw)} embeddings for {len(texts)} texts")
     try:
@@ -105,16 +115,19 @@ class AgentMemory:
         self._health = health
         self._embedding = asyncio.Lock()
 
-    async def search(self, text: str, limit: int, least: float) -> MemoryResults:
-        """Searches the notes. Raises ``OSError`` and ``sqlite3.Error`` when the index cannot be used."""
+    async def search(self, text: str, limit: int, least: float, pay: Pay = unpaid) -> MemoryResults:
+        """Searches the notes. ``pay`` makes the calls of the embedder.
+
+        Raises ``OSError`` and ``sqlite3.Error`` when the index cannot be used.
+        """
         files = await asyncio.to_thread(self._files)
         question = MemoryQuery(text=text, limit=limit, least=least, hybrid=self._settings.query.hybrid)
         embedders, fallback = self.embedders()
         for embedder in embedders if files and text.strip() else ():
             try:
                 async with asyncio.timeout(QUESTION_S):
-                    waiting = await self._embed_new(embedder, files, PER_QUESTION)
-                    vector = await self._health.query_vector(embedder, text)
+                    waiting = await self._embed_new(embedder, files, PER_QUESTION, pay)
+                    vector = await self._health.query_vector(embedder, text, pay)
             except (EmbeddingFailed, TimeoutError) as error:
                 fallback = fallback or Fallback(embedder.provider, self._note(embedder, error))
                 continue
@@ -136,14 +149,16 @@ class AgentMemory:
         except NoEmbedder as problem:
             return [], Fallback(str(self._settings.provider), str(problem))
 
-    async def refresh(self, *, anew: bool = False) -> tuple[Counts, Embedder | None, Fallback | None]:
+    async def refresh(
+        self, *, anew: bool = False, pay: Pay = unpaid
+    ) -> tuple[Counts, Embedder | None, Fallback | None]:
         """Brings the index and all vectors up to date."""
         files = await asyncio.to_thread(self._files)
         embedders, fallback = self.embedders()
         counts = await asyncio.to_thread(self.index.update, files, anew=anew)
         for embedder in embedders:
             try:
-                await self._embed_new(embedder, files, MOST_VECTORS, patient=True)
+                await self._embed_new(embedder, files, MOST_VECTORS, pay, patient=True)
             except EmbeddingFailed as error:
                 fallback = fallback or Fallback(embedder.provider, self._note(embedder, error))
                 continue
@@ -153,7 +168,7 @@ class AgentMemory:
         return counts, None, fallback
 
     async def _embed_new(
-        self, embedder: Embedder, files: Sequence[MemoryFile], most: int, *, patient: bool = False
+        self, embedder: Embedder, files: Sequence[MemoryFile], most: int, pay: Pay, *, patient: bool = False
     ) -> int:
         """Embeds new chunks and stores each batch at once. Returns how many chunks are left without a vector."""
         if not patient and (trouble := self._health.trouble(embedder)) is not None:
@@ -164,7 +179,7 @@ class AgentMemory:
             new = await asyncio.to_thread(self.index.without_vector, embedder.identity, most)
             for start in range(0, len(new), embedder.batch_texts):
                 batch = new[start : start + embedder.batch_texts]
-                vectors = await vectors_of(embedder, [text for _, text in batch], "document")
+                vectors = await vectors_of(embedder, [text for _, text in batch], "document", pay)
                 kept: Mapping[str, bytes] = dict(zip((hash for hash, _ in batch), vectors, strict=True))
                 await asyncio.to_thread(
                     self.index.keep_vectors, embedder.identity, kept, cache.max_entries, spare=cache.enabled
@@ -175,7 +190,7 @@ class AgentMemory:
 
     def _note(self, embedder: Embedder, error: Exception) -> str:
         reason = str(error) or f"no embeddings within {QUESTION_S:g} seconds"
-        if self._health.trouble(embedder) is None:
+        if not isinstance(error, EmbeddingRefused) and self._health.trouble(embedder) is None:
             log.warning("memory search by meaning with %s: %s", embedder.provider, reason)
             self._health.failed(embedder, reason)
         return reason

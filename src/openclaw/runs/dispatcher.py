@@ -377,10 +377,12 @@ class Dispatcher:
         self._tell_end(record, result, ending.reason)
 
     def _tell_end(self, record: RunRecord, result: RunResult, reason: Reason) -> None:
-        error = None if result.outcome == "ok" else abort_text(reason)
+        # A run that took too long failed: everyone is told why, and not only that it was stopped.
+        outcome = "error" if reason.code is ReasonCode.TIME_LIMIT else result.outcome
+        error = None if outcome == "ok" else abort_text(reason)
         for one in (record, *record.absorbed):
             one.started_at = one.started_at or record.started_at
-            one.end(result.outcome, self._runtime.clock.now_ms(), error, result)
+            one.end(outcome, self._runtime.clock.now_ms(), error, result)
             self._index.ended(one.run_id)
         for observer in self._observers.pop(record.run_id, ()):
             observer.finished()
@@ -670,7 +672,7 @@ def ending_of(result: RunResult) -> Ending:
         case "error":
             return Ending("failed", Reason(ReasonCode.OTHER, result.error or "unknown error"))
         case "aborted" if result.error == AbortReason.TIMEOUT:
-            return Ending("failed", abort_reason(AbortReason.TIMEOUT))
+            return Ending("failed", Reason(ReasonCode.TIME_LIMIT, str(result.time_limit_s or "")))
         case "aborted":
             return Ending("superseded", abort_reason(result.error or ""))
 

@@ -24,6 +24,7 @@ from openclaw.storage.base import (
     ReasonCode,
     StateChange,
     ToolCallRow,
+    TurnedAway,
 )
 from openclaw.storage.disk_errors import DiskWait
 from openclaw.text import duration, shortened
@@ -50,7 +51,7 @@ _REASONS = {
     ReasonCode.ANSWERED_BEFORE: "its words were taken into the run before it",
     ReasonCode.NO_REPLY: "its reply was NO_REPLY",
     ReasonCode.NO_WORDS: "the model ended its turn without a word",
-    ReasonCode.TIME_LIMIT: "the run took longer than its time limit",
+    ReasonCode.TIME_LIMIT: "the run took longer than its time limit{detail}",
     ReasonCode.STOPPED: "stopped ({detail})",
     ReasonCode.QUEUE_OVERFLOW: "Dropped: more messages were waiting than the queue holds ({detail}).",
     ReasonCode.QUEUE_OVERFLOW_SUMMARIZED: (
@@ -70,13 +71,19 @@ _REASONS = {
     ),
     ReasonCode.COMMAND: "a command",
     ReasonCode.COMMAND_INSIDE: "a command inside the message",
-    ReasonCode.COMMAND_INTERRUPTED: "a command that the Gateway was working on when it stopped",
+    ReasonCode.COMMAND_INTERRUPTED: "the Gateway stopped while it carried this command out, and did not repeat it",
     ReasonCode.COMMAND_UNANSWERED: "a command that has no answer, or that its sender may not give",
     ReasonCode.SEND_POLICY: "the session's send policy does not allow replies",
     ReasonCode.NOTHING_WRITTEN: "nothing was written",
     ReasonCode.PAIRING: "a stranger asked to be let in",
     ReasonCode.NOT_TAKEN: "This message was received but could not be taken in ({detail}). Send it again.",
     ReasonCode.NEW_SESSION: "a new session began",
+    ReasonCode.ACCESS_DENIED: "its sender may not write to the agent here ({detail})",
+    ReasonCode.NOT_ADDRESSED: (
+        "it was not meant for the agent, which answers in this chat only when it is mentioned; the agent reads it as "
+        "context of the next message that is"
+    ),
+    ReasonCode.REDELIVERED: "the same message was delivered again",
     ReasonCode.OTHER: "{detail}",
 }
 _STOPPED_BY: dict[str, str] = {
@@ -90,13 +97,14 @@ _STOPPED_BY: dict[str, str] = {
 
 def reason_text(reason: Reason) -> str:
     """Puts the reason for a state into the words that clients see."""
-    return _REASONS[reason.code].format(detail=reason.detail)
+    detail = reason.detail
+    if reason.code is ReasonCode.TIME_LIMIT:
+        detail = f" of {duration(int(detail) * 1000)} and was stopped" if detail.isdigit() else ""
+    return _REASONS[reason.code].format(detail=detail)
 
 
 def abort_text(reason: Reason) -> str:
     """Puts the reason for a failed or stopped run into the words that clients see, or the code that they know."""
-    if reason.code is ReasonCode.TIME_LIMIT:
-        return AbortReason.TIMEOUT
     return reason.detail if reason.code is ReasonCode.STOPPED else reason_text(reason)
 
 
@@ -122,18 +130,22 @@ def tell(
     now: int,
     zone: tzinfo | None = UTC,
     disk: DiskWait | None = None,
+    turned_away: Sequence[TurnedAway] = (),
 ) -> list[str]:
     """Tells what became of a message and why, in the order it happened. ``zone`` None is the machine's own zone.
 
-    ``disk`` says whether a message that has not ended waits for the disk now.
+    ``disk`` says whether a message that has not ended waits for the disk now. ``turned_away`` is what is remembered of
+    deliveries of the same message that were not taken in.
     """
     changes = [change for change in changes if change.reason.code is not ReasonCode.SHUTDOWN]
     return [
         f"Accepted {_on(row.accepted_at, zone)} from {row.source}, for session {row.session_key}.",
         *_put_together(row),
+        *_came_again(turned_away, zone),
         *_waiting(row, changes, now),
         *_working(row, changes, now, zone),
         *_tools(row, changes, tool_calls),
+        *_continued(row),
         *_disk(row, disk),
         *_ending(row, changes, zone),
         *_delivering(row, outbox, now),
@@ -170,6 +182,34 @@ def _put_together(row: LedgerRow) -> list[str]:
     if len(row.body.message_ids) < 2:
         return []
     return [f"It was put together from {len(row.body.message_ids)} messages that came one right after the other."]
+
+
+def _came_again(turned_away: Sequence[TurnedAway], zone: tzinfo | None) -> list[str]:
+    told: list[str] = []
+    for note in turned_away:
+        last = f" {_on(note.last_at, zone)}" if note.count == 1 else f", the last time {_on(note.last_at, zone)}"
+        if note.code is ReasonCode.REDELIVERED:
+            told.append(f"The same message came again {_times(note.count)}{last}; it was recognised and ignored.")
+        else:
+            why = reason_text(Reason(note.code, shortened(note.detail, LONGEST_REASON)))
+            told.append(f"Before that it was turned away {_times(note.count)}{last}: {why}.")
+    return told
+
+
+def tell_turned_away(notes: Sequence[TurnedAway], zone: tzinfo | None = UTC) -> list[str]:
+    """Tells what is known of a message that was not taken in."""
+    told: list[str] = []
+    for note in notes:
+        sender = f" from {shortened(note.sender, LONGEST_NAME)}" if note.sender else ""
+        chat = f" in {shortened(note.chat, LONGEST_NAME)}" if note.chat and note.chat != note.sender else ""
+        more = f", and {_times(note.count - 1)} more until {_on(note.last_at, zone)[3:]}" if note.count > 1 else ""
+        told.append(f"It came {_on(note.first_at, zone)} on {note.channel}{sender}{chat}{more}.")
+        why = reason_text(Reason(note.code, shortened(note.detail, LONGEST_REASON)))
+        if note.code is ReasonCode.REDELIVERED:
+            told.append(f"It started nothing: {why}, and what became of the first delivery is no longer on record.")
+        else:
+            told.append(f"It was not taken in: {why}. Its words were not kept.")
+    return told
 
 
 def _waiting(row: LedgerRow, changes: Sequence[StateChange], now: int) -> list[str]:
@@ -221,6 +261,10 @@ def _working(row: LedgerRow, changes: Sequence[StateChange], now: int, zone: tzi
         )
     if not runs:
         return told
+    if row.body.command:
+        took = duration((now if row.ended_at is None else row.ended_at) - runs[0])
+        worked = "has been working" if row.ended_at is None else "worked"
+        return [f"It is a command, and the Gateway {worked} on it for {took}."]
     model = (row.result or {}).get("model")
     on = f" on {shortened(model, LONGEST_NAME)}" if isinstance(model, str) and model.strip() else ""
     if row.ended_at is None:
@@ -278,6 +322,26 @@ def _exceptions(results: Sequence[str]) -> str:
     return f" ({', '.join(how if alone else f'{_number(count)} {how}' for how, count in found.items())})"
 
 
+def _continued(row: LedgerRow) -> list[str]:
+    """Tells how often the model was asked for the rest of an answer that its output limit cut, and what ended that."""
+    match (row.result or {}).get("lengthCut"):
+        case {"asked": int(asked), "most": int(most), "cut": bool(cut)}:
+            pass
+        case _:
+            return []
+    told: list[str] = []
+    if asked:
+        told.append(f"The output limit cut its answer, and the model was asked to go on {_times(asked)}.")
+    if cut and most and asked >= most:
+        told.append(
+            f"The answer was still not whole then. {'Once' if most == 1 else f'{most} times'} is the most it is asked "
+            "(agents.defaults.maxLengthContinuations), so it ends where it was cut."
+        )
+    elif cut:
+        told.append("The output limit cut its answer, and the model was not asked to go on.")
+    return told
+
+
 def _disk(row: LedgerRow, disk: DiskWait | None) -> list[str]:
     if disk is not None and disk.waiting:
         return [f"It waits for the disk now: {disk.problem}. It goes on by itself when the disk takes it."]
@@ -320,6 +384,8 @@ def _answer(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
 
 def _silence(row: LedgerRow, changes: Sequence[StateChange], at: str) -> str:
     because = f": {_cause(row)}" if row.reason.code is not ReasonCode.NONE else ""
+    if row.body.command:
+        return f"It was done {at} without an answer{because}."
     if all(change.state != "running" for change in changes):
         return f"It got no answer and needed no run of the agent; done {at}{because}."
     return f"The agent decided {at} to say nothing{because}."
@@ -459,13 +525,22 @@ class Life(msgspec.Struct, frozen=True):
     changes: list[StateChange]
     tool_calls: list[ToolCallRow]
     outbox: list[OutboxRow]
+    turned_away: list[TurnedAway] = []
+    """Deliveries of the same message that were not taken in."""
 
 
 async def life_of(runtime: Runtime, row: LedgerRow) -> Life:
     ledger = runtime.ledger
     # Queries that are asked together share one trip to the ledger's thread.
-    parts = await asyncio.gather(ledger.story(row.id), ledger.tool_calls(row.id), ledger.outbox_of(row.id))
-    return Life(row, *parts)
+    story, calls, outbox, turned_away = await asyncio.gather(
+        ledger.story(row.id),
+        ledger.tool_calls(row.id),
+        ledger.outbox_of(row.id),
+        ledger.turned_away([row.run_id, *row.body.message_ids]),
+    )
+    # Two channels may use the same ids.
+    own = [note for note in turned_away if note.channel in (row.source, row.route.get("channel"))]
+    return Life(row, story, calls, outbox, own)
 
 
 def story_of(runtime: Runtime, dispatcher: Dispatcher, life: Life) -> list[str]:
@@ -473,4 +548,4 @@ def story_of(runtime: Runtime, dispatcher: Dispatcher, life: Life) -> list[str]:
     now, zone = runtime.clock.now_ms(), user_zone(runtime.config.current)
     record = dispatcher.find(life.row.run_id)
     disk = record.disk if record is not None and life.row.ended_at is None else None
-    return tell(life.row, life.changes, life.tool_calls, life.outbox, now, zone, disk)
+    return tell(life.row, life.changes, life.tool_calls, life.outbox, now, zone, disk, life.turned_away)

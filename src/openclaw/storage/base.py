@@ -281,6 +281,7 @@ class ReasonCode(StrEnum):
     NO_WORDS = "no_words"
     """The model ended its turn without a word."""
     TIME_LIMIT = "time_limit"
+    """The run took longer than its time limit (the seconds)."""
     STOPPED = "stopped"
     """Somebody stopped the message (an ``AbortReason``)."""
     QUEUE_OVERFLOW = "queue_overflow"
@@ -312,8 +313,30 @@ class ReasonCode(StrEnum):
     """The message was received and kept, but could not be handed on (the problem)."""
     NEW_SESSION = "new_session"
     """The line that says that a new session began."""
+    ACCESS_DENIED = "access_denied"
+    """The sender may not write to the agent there (the rule that says so)."""
+    NOT_ADDRESSED = "not_addressed"
+    """A message of a group that was not meant for the agent."""
+    REDELIVERED = "redelivered"
+    """The same message was delivered again. It was recognised and started nothing."""
     OTHER = "other"
     """There is no code for the reason (its words, for example the provider's own error)."""
+
+
+class TurnedAway(msgspec.Struct, kw_only=True):
+    """A message that was not taken in, or that was delivered again. Its words are not kept."""
+
+    message_id: str
+    """The channel's id of the message, or the run id that a client gave it."""
+    channel: str
+    chat: str = ""
+    sender: str = ""
+    code: ReasonCode
+    detail: str = ""
+    count: int = 1
+    """How often it came."""
+    first_at: int = 0
+    last_at: int = 0
 
 
 class AbortReason(StrEnum):
@@ -612,6 +635,18 @@ class Ledger(Protocol):
         self, *, session_key: str | None = None, state: MessageState | None = None, limit: int = 50
     ) -> list[LedgerRow]:
         """Returns the latest messages, newest first. A search by ``state`` reads only a limited number of messages."""
+        ...
+
+    async def by_message_id(self, message_id: str) -> LedgerRow | None:
+        """Returns the latest message with this id of its channel. Only the latest thousands are looked through."""
+        ...
+
+    async def turn_away(self, note: TurnedAway) -> None:
+        """Remembers a message that was not taken in. The same note again raises its count. Old notes are dropped."""
+        ...
+
+    async def turned_away(self, message_ids: Sequence[str]) -> list[TurnedAway]:
+        """Returns what is remembered of the messages with these ids, oldest first."""
         ...
 
     async def runs_beginning(self, prefix: str, limit: int = 10) -> list[LedgerRow]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from openclaw.memory.embedders import Pay, unpaid
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class ToolContext(msgspec.Struct, kw_only=True):
     """Queues a line for the session's next turn, for example when a background process exits."""
     wake: Callable[[str], None] | None = None
     """Like ``notify``, but starts the next turn at once, so that the person is told."""
+    pay: Pay = unpaid
+    """Makes the calls of an embedder and charges them to the session."""
     exec_overrides: Callable[[], Awaitable[ExecOverrides | None]] | None = None
     """Returns the present ``/exec`` and ``/elevated`` settings. A change counts for a run that is under way, too."""
 

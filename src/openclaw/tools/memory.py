@@ -84,7 +84,7 @@ class MemorySearchTool:
         private = is_private(context.session_key)
         try:
             # The index holds all notes. A group gets other notes in place of the curated ones.
-            found = await self._notes.search(query, limit if private else MOST_RESULTS, least)
+            found = await self._notes.search(query, limit if private else MOST_RESULTS, least, context.pay)
             hits = [hit for hit in found.hits if private or hit.name not in CURATED][:limit]
             said: list[dict[str, Any]] = []
             if private and self._transcripts is not None and limit > len(hits):

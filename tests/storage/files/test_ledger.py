@@ -22,6 +22,7 @@ from openclaw.storage.base import (
     Reason,
     ReasonCode,
     StoredImage,
+    TurnedAway,
 )
 from openclaw.storage.files import disk
 from openclaw.storage.files.disk import AppendFile, Disk
@@ -534,3 +535,32 @@ async def test_what_was_left_in_a_long_log_by_a_crash_is_found(tmp_path, ledger,
     again = await FileLedger.open(str(crashed), clock=clock)
     assert (await again.by_run("run-1")) is not None
     await again.close()
+
+
+async def test_a_message_is_found_by_its_channels_id_and_not_by_a_part_of_it(ledger: FileLedger) -> None:
+    body = MessageBody(prompt="the words 1794766940494", message_ids=["17947", '"odd"'])
+    row, _ = await ledger.accept(message(body=body))
+    for name in ("17947", '"odd"'):
+        found = await ledger.by_message_id(name)
+        assert found is not None and found.id == row.id
+    assert await ledger.by_message_id("1794766940494") is None
+    assert await ledger.by_message_id("1794") is None
+
+
+async def test_messages_that_were_turned_away_are_counted_and_bounded(
+    ledger: FileLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openclaw.storage.files.ledger.MOST_TURNED_AWAY", 3)
+    denied = TurnedAway(message_id="7", channel="signal", chat="+1", code=ReasonCode.ACCESS_DENIED, detail="a rule")
+    for _ in range(3):
+        await ledger.turn_away(denied)
+    await ledger.turn_away(TurnedAway(message_id="7", channel="signal", chat="+2", code=ReasonCode.REDELIVERED))
+    found = await ledger.turned_away(["7", "8"])
+    assert [(note.chat, note.code, note.count, note.detail) for note in found] == [
+        ("+1", ReasonCode.ACCESS_DENIED, 3, "a rule"),
+        ("+2", ReasonCode.REDELIVERED, 1, ""),
+    ]
+    for number in range(10, 13):
+        await ledger.turn_away(TurnedAway(message_id=str(number), channel="signal", code=ReasonCode.NOT_ADDRESSED))
+    assert await ledger.turned_away(["7"]) == []
+    assert len(await ledger.turned_away(["10", "11", "12"])) == 3

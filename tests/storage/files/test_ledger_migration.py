@@ -15,6 +15,7 @@ from openclaw.runs.queue import RunRecord
 from openclaw.runs.why_text import delivery_text, reason_text, tell
 from openclaw.storage.base import DeliveryCode, MessageBody, Reason, ReasonCode
 from openclaw.storage.files.ledger import FileLedger
+from openclaw.storage.files.ledger_db import SCHEMA_VERSION
 from tests.storage.still_clock import StillClock
 
 SCHEMA_4 = """
@@ -212,4 +213,4 @@ async def test_the_translation_happens_once(tmp_path: Path) -> None:
     assert row is not None and row.reason == Reason(ReasonCode.SESSION_BUSY)
     await ledger.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (6,)
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)

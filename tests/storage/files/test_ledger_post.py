@@ -52,6 +52,8 @@ async def test_an_older_ledger_learns_the_platforms_ids(tmp_path: Path, version:
             older.execute(f"ALTER TABLE {table} RENAME COLUMN detail TO reason")
         older.execute("ALTER TABLE outbox DROP COLUMN code")
         older.execute("ALTER TABLE outbox DROP COLUMN doubts")
+        for table in ("held", "turned_away"):
+            older.execute(f"DROP TABLE {table}")
         if version == 1:
             older.execute("DROP TABLE seen")
         older.execute(f"PRAGMA user_version = {version}")

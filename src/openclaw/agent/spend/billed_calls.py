@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,15 @@ import msgspec
 from openclaw.agent.prepare import agent_settings
 from openclaw.agent.runtime import Runtime
 from openclaw.agent.spend.budget import Payer, reserve
-from openclaw.agent.spend.reservations import Reservation
+from openclaw.agent.spend.report import agent_bill, prices
+from openclaw.agent.spend.reservations import CallEstimate, Reservation
 from openclaw.agent.spend.spend import BILL
+from openclaw.memory.embedders import EMBEDDING_PRICES, Embedder, EmbeddingRefused, embedding_tokens
 from openclaw.messages import AssistantMessage, Usage
-from openclaw.models.base import Counted, ModelError, ModelRequest, OnEvent, StreamEvent
+from openclaw.models.base import Counted, ModelError, ModelRequest, OnEvent, Price, StreamEvent
+from openclaw.models.cost import priced_usage
 from openclaw.models.fallback import Candidates, for_model
+from openclaw.paths import sessions_dir
 from openclaw.storage.base import Transcript
 
 log = logging.getLogger("openclaw.agents.spend")
@@ -212,6 +217,77 @@ class BilledCalls:
         """The caller has stored the answers with their usage."""
         self._unwritten.clear()
         await self.write_down()
+
+
+class BilledEmbeddings:
+    """Makes the calls of an embedder within the budget. ``write`` gets the entry that says what each call used."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        payer: Payer,
+        write: Callable[[dict[str, Any]], Awaitable[object]],
+        bill: RunBill = NO_BILL,
+    ) -> None:
+        self._runtime = runtime
+        self._payer = payer
+        self._write = write
+        self._bill = bill
+
+    async def __call__(
+        self, embedder: Embedder, texts: Sequence[str], call: Callable[[], Awaitable[list[list[float]]]]
+    ) -> list[list[float]]:
+        """Raises ``EmbeddingRefused`` if the call could exceed a limit."""
+        runtime, reservation = self._runtime, None
+        if embedder.provider == "local":
+            return await call()
+        price = self._price(embedder)
+        if agent_settings(self._payer.agent_id, runtime).limited:
+            try:
+                estimate = CallEstimate(prompt=embedding_tokens(texts), output=0, price=price)
+                reservation, _ = await reserve(runtime, self._payer, estimate)
+            except ModelError as refused:
+                raise EmbeddingRefused(str(refused)) from None
+        before = embedder.tokens_used
+        try:
+            return await call()
+        finally:
+            if tokens := embedder.tokens_used - before:
+                usage = priced_usage(price, input=tokens)
+                self._bill.spend(usage)
+                now = runtime.clock.now_ms()
+                entry = bill_entry("embedding", embedder.provider, embedder.model, usage, now)
+                try:
+                    await self._write(entry)
+                except OSError as error:
+                    log.warning("what embeddings of %s used is not counted: %s", self._payer.session_key, error)
+            if reservation is not None:
+                runtime.spending.reservations.release(reservation)
+
+    def _price(self, embedder: Embedder) -> Price | None:
+        known = prices(self._runtime.catalogue())(embedder.provider, embedder.model)
+        if known is not None:
+            return known
+        dollars = EMBEDDING_PRICES.get(embedder.model.removeprefix("models/"))
+        return None if dollars is None else Price(input=dollars)
+
+
+def embeddings_of_agent(runtime: Runtime, agent_id: str) -> BilledEmbeddings:
+    """Charges embeddings that no session asked for to the agent's day."""
+    path = agent_bill(Path(sessions_dir(str(runtime.state_dir), agent_id)))
+
+    def append(entry: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        now = datetime.fromtimestamp(runtime.clock.now_ms() / 1000, UTC)
+        with path.open("ab") as file:
+            file.write(msgspec.json.encode({**entry, "timestamp": now.isoformat()}) + b"\n")
+
+    async def write(entry: dict[str, Any]) -> None:
+        await asyncio.to_thread(append, entry)
+
+    # The budget looks at the folder of the transcript. There need not be such a file.
+    nothing = Path(sessions_dir(str(runtime.state_dir), agent_id), "none.jsonl")
+    return BilledEmbeddings(runtime, Payer(agent_id=agent_id, session_key="", transcript=nothing), write)
 
 
 def bill_entry(purpose: str, provider: str, model: str, usage: Usage, at: int) -> dict[str, Any]:

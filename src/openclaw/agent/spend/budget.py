@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from openclaw.agent.runtime import Runtime
-from openclaw.agent.spend.report import DAY_MS, last_days, prices, transcript_path
+from openclaw.agent.spend.report import DAY_MS, agent_bill, last_days, prices, transcript_path
 from openclaw.agent.spend.reservations import EXPECTED_OUTPUT, LEAST_OUTPUT, CallEstimate, Reservation, sum_of
 from openclaw.agent.spend.spend import FileSpend, Totals, total_of
 from openclaw.config.agents import agent_config, user_zone
@@ -175,13 +175,15 @@ async def spent_so_far(
     price_of = prices(runtime.catalogue())
     paths = (transcript_path(runtime, SessionRef(row.agent_id, row.key), row.entry) for row in family)
     together = {transcript, *(path for path in paths if path is not None)}
+    folder = transcript.parent
+    bill = agent_bill(folder)
 
     def add_up(found: dict[Path, FileSpend]) -> Spent:
         session = total_of((found[path] for path in together if path in found), price_of)
-        agents = [spend for path, spend in found.items() if path == transcript or path.parent == transcript.parent]
+        agents = [spend for path, spend in found.items() if path in (transcript, bill) or path.parent == folder]
         return Spent(run=run, session=session, day=total_of(agents, price_of, days))
 
-    return await runtime.spending.compute(add_up, [*together, transcript.parent], now - 2 * DAY_MS)
+    return await runtime.spending.compute(add_up, [*together, folder, bill], now - 2 * DAY_MS)
 
 
 async def limits_of(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> list[Limit]:

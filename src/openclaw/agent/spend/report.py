@@ -50,7 +50,13 @@ def begins_ms(days: Days) -> int:
 def folders(runtime: Runtime, agents: Sequence[str]) -> list[Path]:
     """The folders that may hold transcripts of these agents, each once."""
     found = [Path(sessions_dir(str(runtime.state_dir), agent)) for agent in agents]
-    return list(dict.fromkeys([*found, *(Path(runtime.sessions.path(agent)).parent for agent in agents)]))
+    bills = [agent_bill(folder) for folder in found]
+    return list(dict.fromkeys([*found, *(Path(runtime.sessions.path(agent)).parent for agent in agents), *bills]))
+
+
+def agent_bill(folder: Path) -> Path:
+    """The file that says what an agent used outside its sessions. It lies beside the folder of its transcripts."""
+    return folder.parent / "usage.jsonl"
 
 
 def transcript_path(runtime: Runtime, session: SessionRef, entry: SessionEntry | None) -> Path | None:

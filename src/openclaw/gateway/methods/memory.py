@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from openclaw.agent.spend.billed_calls import BilledEmbeddings, embeddings_of_agent
 from openclaw.config.agents import agent_config, default_agent_id, workspace_dir
 from openclaw.config.schema.agents import MemorySearch
 from openclaw.gateway.server.params import NonEmpty, Params
@@ -29,6 +30,7 @@ class AgentNotes(msgspec.Struct, frozen=True):
     workspace: Path
     settings: MemorySearch
     search: AgentMemory
+    pay: BilledEmbeddings
 
 
 def notes_of(gateway: Gateway, agent_id: str | None) -> AgentNotes:
@@ -38,7 +40,8 @@ def notes_of(gateway: Gateway, agent_id: str | None) -> AgentNotes:
     agent = agent_config(config, chosen)
     settings = agent.memory_search if agent and agent.memory_search else config.agents.defaults.memory_search
     workspace = workspace_dir(config, gateway.runtime.state_dir, chosen)
-    return AgentNotes(chosen, workspace, settings, gateway.runtime.memories.of(chosen, workspace, settings, config))
+    memory = gateway.runtime.memories.of(chosen, workspace, settings, config)
+    return AgentNotes(chosen, workspace, settings, memory, embeddings_of_agent(gateway.runtime, chosen))
 
 
 class MemoryStatus(Params):
@@ -63,7 +66,7 @@ async def status(call: MethodCall) -> Any:
     answer |= {"chunks": counts.chunks, "embedded": counts.vectors, "sources": list(settings.sources or ["memory"])}
     if params.deep and chosen is not None:
         try:
-            await vectors_of(chosen, ["ping"], "query")
+            await vectors_of(chosen, ["ping"], "query", notes.pay)
         except EmbeddingFailed as error:
             fallback = Fallback(chosen.provider, str(error))
         answer["embeddingsWork"] = fallback is None
@@ -80,7 +83,7 @@ class MemoryIndexParams(Params):
 async def index(call: MethodCall) -> Any:
     params: MemoryIndexParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
-    counts, embedder, fallback = await notes.search.refresh(anew=params.force)
+    counts, embedder, fallback = await notes.search.refresh(anew=params.force, pay=notes.pay)
     answer: dict[str, Any] = {"ok": True, "agentId": notes.agent_id, "files": counts.files, "chunks": counts.chunks}
     answer |= {"embedded": counts.vectors, "provider": embedder.provider if embedder else "none"}
     return {**answer, "model": embedder.model if embedder else None, "fallback": msgspec.to_builtins(fallback)}
@@ -102,7 +105,7 @@ async def search(call: MethodCall) -> Any:
         raise MethodError("memory search is switched off (agents.defaults.memorySearch.enabled)")
     least = usual.min_score if params.min_score is None else params.min_score
     try:
-        found = await notes.search.search(params.query, params.max_results or usual.max_results, least)
+        found = await notes.search.search(params.query, params.max_results or usual.max_results, least, notes.pay)
     except (OSError, sqlite3.Error) as error:
         raise MethodError(f"the notes cannot be searched: {error}") from None
     results = [result_of(hit, params.query, cite=False) for hit in found.hits]

@@ -11,11 +11,20 @@ from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, find_row, target_of
 from openclaw.inbound.held import Waiting
 from openclaw.runs.dispatcher import LONGEST_CHAIN
-from openclaw.runs.why_text import Life, answered_by, delivery_text, life_of, reason_text, story_of, summary
+from openclaw.runs.why_text import (
+    Life,
+    answered_by,
+    delivery_text,
+    life_of,
+    reason_text,
+    story_of,
+    summary,
+    tell_turned_away,
+)
 from openclaw.sessions.keys import key_problem, shown_key
 from openclaw.sessions.prompt_prefix import without_wrappers
 from openclaw.sessions.reset import previous_sessions
-from openclaw.storage.base import LedgerRow, MessageState, TranscriptRef
+from openclaw.storage.base import LedgerRow, MessageState, Reason, TranscriptRef, TurnedAway
 from openclaw.text import clipped
 
 if TYPE_CHECKING:
@@ -88,7 +97,8 @@ async def why(call: MethodCall) -> Any:
 async def explain(gateway: Gateway, ref: str) -> dict[str, Any]:
     """Returns the facts and the ``story`` of a message or a session.
 
-    A message goes by its ledger id, its run id, the beginning of its run id or its channel's id. A session goes by its
+    A message goes by its ledger id, its run id, the beginning of its run id or its channel's id, also if it was turned
+    away. A session goes by its
     key, id or label. Raises ``MethodError`` when the name fits nothing, or more than one run.
     """
     name = ref.strip()
@@ -97,13 +107,32 @@ async def explain(gateway: Gateway, ref: str) -> dict[str, Any]:
         found = await _session(gateway, name)
         if found is not None:
             return found
-        # Then it may be the channel's id of one of the latest messages.
-        latest = await gateway.runtime.ledger.recent(limit=EARLIER_LOOKED_AT) if name else []
-        row = next((row for row in latest if name in row.body.message_ids), None)
+        row = await gateway.runtime.ledger.by_message_id(name) if name else None
         if row is None and (held := await _held(gateway, name)) is not None:
             return held
+        if row is None and (notes := await gateway.runtime.ledger.turned_away([name])):
+            return _turned_away(gateway, notes)
         row = row or await _by_prefix(gateway, name)
     return await why_message(gateway, row)
+
+
+def _turned_away(gateway: Gateway, notes: list[TurnedAway]) -> dict[str, Any]:
+    """The answer about a message that was not taken in. Its words are not known."""
+    views = [
+        {
+            "messageId": note.message_id,
+            "channel": note.channel,
+            "chat": note.chat or None,
+            "sender": note.sender or None,
+            "code": note.code,
+            "reason": reason_text(Reason(note.code, note.detail)),
+            "count": note.count,
+            "firstAt": note.first_at,
+            "lastAt": note.last_at,
+        }
+        for note in notes
+    ]
+    return {"kind": "turnedAway", "turnedAway": views, "story": tell_turned_away(notes, gateway.user_zone())}
 
 
 async def why_message(gateway: Gateway, row: LedgerRow) -> dict[str, Any]:

@@ -413,7 +413,8 @@ class RunStream:
             error = {"phase": "error", "error": record.error, "endedAt": record.ended_at}
             self._agent("lifecycle", error)
             if not self._chat_closed:
-                self._chat("error", errorMessage=record.error or "the run failed")
+                stopped = {"stopReason": _stop_reason(record.abort.reason)} if record.abort.reason else {}
+                self._chat("error", errorMessage=record.error or "the run failed", **stopped)
             return
         aborted = {"aborted": True} if record.state == "aborted" else {}
         self._agent("lifecycle", {"phase": "end", "endedAt": record.ended_at, **aborted})

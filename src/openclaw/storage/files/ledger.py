@@ -36,6 +36,7 @@ from openclaw.storage.base import (
     StateChange,
     ToolCallRow,
     Transcript,
+    TurnedAway,
     Writing,
 )
 from openclaw.storage.files.disk import AppendFile, Batch, Outcome, settle
@@ -400,7 +401,9 @@ def end_of(db: sqlite3.Connection, ledger_id: int) -> str | None:
 
 
 _LOOKED_THROUGH = 20_000
-"""How many of the latest messages a search by state may read."""
+"""How many of the latest messages a search by state or by the channel's id may read."""
+MOST_TURNED_AWAY = 5_000
+"""How many messages that were not taken in are remembered."""
 
 
 class FileLedger:
@@ -556,6 +559,24 @@ class FileLedger:
         condition = "WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?"
         return await self._messages(condition, prefix, f"{prefix}\U0010ffff", max(0, limit))
 
+    async def by_message_id(self, message_id: str) -> LedgerRow | None:
+        # The id is looked for as bytes first, so that only few bodies are decoded.
+        latest = "id > (SELECT coalesce(max(id), 0) FROM messages) - ?"
+        condition = f"WHERE {latest} AND instr(body, ?) > 0 ORDER BY id DESC LIMIT 50"
+        rows = await self._messages(condition, _LOOKED_THROUGH, encode(message_id))
+        return next((row for row in rows if message_id in row.body.message_ids), None)
+
+    async def turn_away(self, note: TurnedAway) -> None:
+        now = self._clock.now_ms()
+        await self._thread.run(lambda db: _turn_away(db, note, now))
+
+    async def turned_away(self, message_ids: Sequence[str]) -> list[TurnedAway]:
+        names = TurnedAway.__struct_fields__
+        marks = ", ".join("?" * len(message_ids))
+        statement = f"SELECT {', '.join(names)} FROM turned_away WHERE message_id IN ({marks}) ORDER BY first_at, step"
+        rows = await self._rows(statement, *message_ids)
+        return [msgspec.convert(dict(zip(names, row, strict=True)), TurnedAway) for row in rows]
+
     async def outbox_due(self, now_ms: int, limit: int = 100) -> list[OutboxRow]:
         due = "WHERE state = 'pending' AND next_at <= ? ORDER BY next_at, id LIMIT ?"
         return [part_of(row) for row in await self._rows(f"{SELECT_PARTS} {due}", now_ms, max(0, limit))]
@@ -647,6 +668,21 @@ def _absorb(db: sqlite3.Connection, into: int, others: Mapping[int, Reason], bod
     for other, reason in others.items():
         answered = reason.code is ReasonCode.COLLECTED
         FinishOperation(other, "superseded", reason, {"answeredBy": run_id} if answered else None, (), now)(db)
+
+
+def _turn_away(db: sqlite3.Connection, note: TurnedAway, now: int) -> None:
+    known = (note.message_id, note.channel, note.chat, note.code)
+    where = "WHERE message_id = ? AND channel = ? AND chat = ? AND code = ?"
+    again = db.execute(f"UPDATE turned_away SET count = count + 1, last_at = ? {where}", (now, *known))
+    if again.rowcount:
+        return
+    db.execute(
+        "INSERT INTO turned_away (message_id, channel, chat, code, sender, detail, count, first_at, last_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?)",
+        (*known, note.sender, note.detail, now, now),
+    )
+    newest_to_go = "SELECT step FROM turned_away ORDER BY step DESC LIMIT 1 OFFSET ?"
+    db.execute(f"DELETE FROM turned_away WHERE step <= ({newest_to_go})", (MOST_TURNED_AWAY,))
 
 
 def _prune(db: sqlite3.Connection, before: int, most: int) -> int:

@@ -32,7 +32,7 @@ from openclaw.storage.files.ledger_rescue import FoundDamaged, is_damage, keep_s
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 _CHECKED_UP_TO = 256 << 20
 """A larger database is not checked at the start, which takes a second. Its damage is noticed when it is met."""
 _LOG_BYTES = 1_008 * (4_096 + 24)
@@ -115,6 +115,21 @@ CREATE TABLE IF NOT EXISTS held (
 );
 """
 """The messages that wait for more words of their sender before they are accepted."""
+_TURNED_AWAY_SCHEMA = """
+CREATE TABLE IF NOT EXISTS turned_away (
+  step INTEGER PRIMARY KEY AUTOINCREMENT,
+  message_id TEXT NOT NULL,
+  channel TEXT NOT NULL,
+  chat TEXT NOT NULL,
+  sender TEXT NOT NULL,
+  code TEXT NOT NULL,
+  detail TEXT NOT NULL,
+  count INTEGER NOT NULL,
+  first_at INTEGER NOT NULL,
+  last_at INTEGER NOT NULL,
+  UNIQUE (message_id, channel, chat, code)
+);
+"""
 _TELL_STORY = """
 CREATE TEMP TRIGGER accepted AFTER INSERT ON main.messages BEGIN
   INSERT INTO story (ledger_id, step, at, state, detail) VALUES (NEW.id, 1, NEW.accepted_at, 'accepted', '');
@@ -259,7 +274,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
         connection.create_function("doubts_in", 1, lambda text: delivery_from_sentence(text)[0])
         connection.create_function("delivery_code", 1, lambda text: delivery_from_sentence(text)[1])
         connection.create_function("problem_in", 1, lambda text: delivery_from_sentence(text)[2])
-        steps = [_SCHEMA, _SEEN_SCHEMA, _MESSAGE_ID, _HELD_SCHEMA, _CODES, _HELD_ATTEMPTS]
+        steps = [_SCHEMA, _SEEN_SCHEMA, _MESSAGE_ID, _HELD_SCHEMA, _CODES, _HELD_ATTEMPTS, _TURNED_AWAY_SCHEMA]
         missing = "".join(steps[version:])
         connection.executescript(f"BEGIN; {missing} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
     # A part that was being sent when the process died may have arrived. The delivery decides, given its doubts.

@@ -12,7 +12,15 @@ from typing import Any
 
 import msgspec
 
-KEYS = {"messages": "id", "story": "ledger_id", "tool_calls": "rowid", "outbox": "id", "seen": "step", "held": "step"}
+KEYS = {
+    "messages": "id",
+    "story": "ledger_id",
+    "tool_calls": "rowid",
+    "outbox": "id",
+    "seen": "step",
+    "held": "step",
+    "turned_away": "step",
+}
 """The tables with the number by which their rows are read. No index is needed for it, as one may be damaged too."""
 _AT_ONCE = 1_000
 _MOST_FAILURES = 20_000
