@@ -114,6 +114,7 @@ class Vendor:
         self.summaries = 0
         self.calls += 1
         if self.calls > self.steps:
+            self.made.clear()  # The turn is over, and may be condensed. What is said now begins another one.
             return self._say(request, "all done", prompt)
         calls = [self._call() for _ in range(self.chance.choice((1, 1, 2, 3)))]
         return self._say(request, f"step {self.calls}", prompt, calls)
