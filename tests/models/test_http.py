@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from openclaw.models import http
-from openclaw.models.base import Done, Model, ModelError, ModelRequest, StreamEvent, Text
+from openclaw.models.base import Counted, Done, Model, ModelError, ModelRequest, StreamEvent, Text
 from openclaw.models.calls import ModelCalls
 from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest
 from tests.models.streams import READ, ask, done_of, model_calls
@@ -198,7 +198,10 @@ async def test_text_arrives_while_the_model_is_still_writing(server: ModelServer
     server.reply("one two", hold=gate, hold_after=1)
     model = server.model(api)
     stream = calls.provider_for(model).stream(ask(model), server.api_key)
-    assert await anext(stream) == Text("one ")
+    first = await anext(stream)
+    if isinstance(first, Counted):  # This vendor counts the prompt before it speaks.
+        first = await anext(stream)
+    assert first == Text("one ")
     gate.set()
     assert done_of([event async for event in stream]).text == "one two"
 
