@@ -14,8 +14,9 @@ import pytest
 from openclaw.gateway.gateway import Gateway
 from openclaw.messages import ToolCall
 from openclaw.models.base import ModelError
-from openclaw.runs.dispatcher import EXPIRY_MS, Dispatcher, Submission
+from openclaw.runs.dispatcher import Dispatcher, Submission
 from openclaw.runs.queue import QueueSettings
+from openclaw.runs.recovery import EXPIRY_MS
 from openclaw.storage.base import Accept, LedgerRow, MessageBody
 from tests.support.clock import HeldClock, until
 from tests.support.gateway_in_process import gateway_parts

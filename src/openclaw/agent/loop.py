@@ -1,7 +1,8 @@
 """The agent loop: it streams an answer, runs the tool calls, takes in new messages of the user, and repeats.
 
-The loop knows no storage, no channel and no vendor. It reports everything that happens to its caller, in order. Events
-for ``show`` are only displayed. Events for ``keep`` must be stored, and the loop waits for that before it goes on.
+The loop writes to no store, speaks to no channel and knows no vendor. It reports everything that happens to its caller,
+in order. Events for ``show`` are only displayed. Events for ``keep`` must be stored, and the loop waits for that before
+it goes on.
 """
 
 from __future__ import annotations

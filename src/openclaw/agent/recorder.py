@@ -344,7 +344,7 @@ class Recorder:
         self._emit(event)
 
     async def keep(self, event: Event) -> None:
-        """Stores the event and passes it on. The event is on disk when this returns."""
+        """Stores the event and passes it on. docs/architecture.md says which events are also synced before that."""
         cleaner = self._prepared.cleaner
         match event:
             case AssistantEnded():

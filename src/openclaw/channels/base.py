@@ -96,7 +96,7 @@ class Channel(Protocol):
 
 
 class ChannelKind(Protocol):
-    """A platform, as listed in ``channels/registry.py``. It must be cheap to import."""
+    """A platform, as ``channel_kinds`` in ``channels/manager.py`` lists it. It must be cheap to import."""
 
     id: str
     label: str

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from openclaw.runs.dispatcher import crashes_of
 from openclaw.runs.queue import RunRecord
+from openclaw.runs.recovery import crashes_of
 from openclaw.runs.why_text import delivery_text, reason_text, tell
 from openclaw.storage.base import DeliveryCode, MessageBody, Reason, ReasonCode
 from openclaw.storage.files.ledger import FileLedger

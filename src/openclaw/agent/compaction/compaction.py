@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from openclaw.agent.compaction.check import needs_of
 from openclaw.agent.compaction.pins import Pin, forgotten, pinned_block, pins_of, unpinned
 from openclaw.agent.compaction.summary import (
     CALL_TIMEOUT_S,
@@ -28,6 +27,7 @@ from openclaw.agent.compaction.summary import (
     without_file_lists,
     without_model,
 )
+from openclaw.agent.compaction.summary_check import needs_of
 from openclaw.agent.hooks import BeforeCompact, Cancel, Compacted, CompactionReason, CompactionResult, Leaving
 from openclaw.agent.prepare import Prepared
 from openclaw.agent.runtime import Runtime

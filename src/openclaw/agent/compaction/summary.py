@@ -12,7 +12,14 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from openclaw.agent.compaction.check import SHORTEST_SUMMARY, Need, fault_of, lost_too_much, to_carry, with_lost_lines
+from openclaw.agent.compaction.summary_check import (
+    SHORTEST_SUMMARY,
+    Need,
+    fault_of,
+    lost_too_much,
+    to_carry,
+    with_lost_lines,
+)
 from openclaw.agent.spend.billed_calls import BilledCalls
 from openclaw.agent.window.tokens import prompt_tokens, text_tokens
 from openclaw.agent.window.window import cut_text

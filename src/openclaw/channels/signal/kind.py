@@ -1,4 +1,4 @@
-"""Signal's entry in the registry: its configured accounts, and the form of its addresses."""
+"""Signal's entry in the list of channels: its configured accounts, and the form of its addresses."""
 
 from __future__ import annotations
 
