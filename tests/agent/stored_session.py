@@ -97,7 +97,7 @@ def make_runtime(state_dir: Path, clock: HeldClock, config: dict[str, Any] | Non
         "deadlines": Deadlines(),
     }
     fields["failover"] = Failover(
-        Keys({}, clock=clock), lambda: fields["config"].current, lambda: fields["catalogue"]()
+        Keys({}, clock=clock), lambda: fields["config"].current, lambda: fields["catalogue"](), fields["derived"]
     )
     return Runtime(**{**fields, **parts})
 

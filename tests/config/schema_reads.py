@@ -16,7 +16,7 @@ import msgspec
 
 import openclaw
 from openclaw.config.schema import Config
-from openclaw.config.shape import Shape, shape_of
+from openclaw.config.shape import record_in, shape_of
 
 ROOT = Path(openclaw.__file__).parent
 READERS_IN_CONFIG = ("agents.py", "secrets.py", "store.py")
@@ -51,7 +51,7 @@ class Schema:
             shape = shape_of(field.type)
             free = field.name == getattr(record, "catch_all", "")
             path = prefix + ("*" if free else field.encode_name)
-            inner, mark = _record_in(shape)
+            inner, mark = record_in(shape)
             self.fields[record.__name__][field.name] = inner.__name__ if inner else ""
             declaring = [base for base in record.__mro__ if field.name in inspect.get_annotations(base)]
             owner = declaring[-1]
@@ -62,16 +62,6 @@ class Schema:
                 yield Key(path, fields)
             else:
                 yield from self._walk(inner, f"{path}{'' if free else mark}.", fields)
-
-
-def _record_in(shape: Shape) -> tuple[type[msgspec.Struct] | None, str]:
-    if shape.record is not None:
-        return shape.record, ""
-    for inner, mark in ((shape.items, "[]"), (shape.values, ".*")):
-        if inner is not None:
-            record, below = _record_in(inner)
-            return record, mark + below
-    return None, ""
 
 
 class Reads:

@@ -17,6 +17,7 @@ from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import close_gateway, open_gateway
 from openclaw.storage.base import Accept, MessageBody
+from tests.faults.lives import died, lives_to_the_end, plan, wait
 from tests.support.forked_gateway import ForkedGateway
 from tests.support.gateway import RequestFailed, WireClient, model_config, text_of
 from tests.support.model_server import Call, ModelServer, Reply
@@ -35,38 +36,6 @@ def make(tmp_path: Path, models: ModelServer) -> Make:
     return gateway
 
 
-def plan(gateway: ForkedGateway, *faults: dict[str, Any]) -> None:
-    gateway.env |= {"OPENCLAW_FAULT_INJECTION": "allow", "OPENCLAW_FAULT_PLAN": json.dumps(faults)}
-
-
-async def died(gateway: ForkedGateway) -> None:
-    assert gateway._process is not None
-    assert await asyncio.wait_for(asyncio.to_thread(gateway._process.wait), 20) == -9
-
-
-async def dies_again(gateway: ForkedGateway) -> bool:
-    """False when it lives long enough to tell how ``a`` ended."""
-
-    async def ask() -> str:
-        async with gateway.client() as client:
-            return (await wait(client, "a"))["status"]
-
-    try:
-        await gateway.start()
-    except AssertionError:
-        await died(gateway)
-        return True
-    asked, death = asyncio.create_task(ask()), asyncio.create_task(died(gateway))
-    await asyncio.wait([asked, death], return_when=asyncio.FIRST_COMPLETED)
-    if asked.done() and asked.exception() is not None:
-        await death  # It was dying while it was being asked.
-    alive = not death.done()
-    for task in (asked, death):
-        task.cancel()
-    await asyncio.gather(asked, death, return_exceptions=True)
-    return not (alive and asked.result() == "error")
-
-
 async def send(client: WireClient, key: str, text: str | None = None, **more: Any) -> dict[str, Any]:
     params = {"sessionKey": "main", "message": text or key, "idempotencyKey": key, **more}
     return await client.call("chat.send", params)
@@ -76,10 +45,6 @@ async def send_to_its_death(gateway: ForkedGateway, client: WireClient, key: str
     """It may die before or after it acknowledges the message."""
     await client.send("chat.send", {"sessionKey": "main", "message": key, "idempotencyKey": key})
     await died(gateway)
-
-
-async def wait(client: WireClient, key: str) -> dict[str, Any]:
-    return await client.call("agent.wait", {"runId": key, "timeoutMs": 15_000})
 
 
 async def roles(client: WireClient) -> list[str]:
@@ -219,13 +184,14 @@ async def test_a_message_that_cannot_even_be_given_up_is_closed(make: Make, mode
         async with gateway.client() as client:
             await send_to_its_death(gateway, client, "a")
         lives = 1
-        while await dies_again(gateway):
+        while not await lives_to_the_end(gateway, "a"):
             lives += 1
             assert lives < 8, "the message still brings the Gateway down"
         gateway.kill()
         plan(gateway)
         await gateway.start()
         async with gateway.client() as client:
+            assert (await wait(client, "a"))["status"] == "error"
             assert text_of(await client.chat("b [[reply:done b]]")) == "done b"
     assert all("a\n" not in json.dumps(request.body["messages"]) for request in models.requests)
 

@@ -8,13 +8,10 @@ import pytest
 
 from openclaw.clock import SystemClock
 from openclaw.config.schema import Config
-from openclaw.models.anthropic import AnthropicProvider
 from openclaw.models.base import Model, ModelError, StreamEvent, Text
 from openclaw.models.calls import ModelCalls, wire_body
 from openclaw.models.http import ModelHttp
 from openclaw.models.keys import Keys
-from openclaw.models.openai_chat import OpenAIChatProvider
-from openclaw.models.openai_responses import OpenAIResponsesProvider
 from tests.models.streams import ask
 from tests.support.model_server import ModelServer, Reply
 
@@ -44,15 +41,18 @@ def keyed(server: ModelServer) -> Model:
 
 
 @pytest.mark.parametrize(
-    ("api", "kind"),
+    ("api", "path"),
     [
-        ("anthropic-messages", AnthropicProvider),
-        ("openai-completions", OpenAIChatProvider),
-        ("openai-responses", OpenAIResponsesProvider),
+        ("anthropic-messages", "/v1/messages"),
+        ("openai-completions", "/v1/chat/completions"),
+        ("openai-responses", "/v1/responses"),
     ],
 )
-def test_the_api_of_a_model_chooses_its_provider(api: str, kind: type) -> None:
-    assert isinstance(Calls("k").calls.provider_for(Model(provider="p", id="m", api=api)), kind)
+async def test_the_api_of_a_model_chooses_its_protocol(server: ModelServer, api: str, path: str) -> None:
+    made = Calls(server.api_key)
+    server.reply("yes")
+    assert await made.ask(server.model(api, provider="mock")) == "yes"
+    assert server.requests[-1].path == path
 
 
 def test_an_unknown_api_is_named_with_what_is_possible() -> None:

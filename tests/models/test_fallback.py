@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from openclaw.config.load import build
+from openclaw.config.store import Derived
 from openclaw.models.base import ErrorKind, Model, ModelError, ModelRequest
 from openclaw.models.catalogue import Catalogue
 from openclaw.models.errors import RetrySettings
@@ -33,7 +34,7 @@ class World:
         self.clock, made = HeldClock(), build(config)
         self.catalogue = Catalogue(made, environ, state_dir="/nonexistent")
         self.keys = Keys(environ, clock=self.clock)
-        self.failover = Failover(self.keys, lambda: made, lambda: self.catalogue)
+        self.failover = Failover(self.keys, lambda: made, lambda: self.catalogue, Derived())
 
     def model(self, name: str) -> Model:
         return self.catalogue.resolve(name)

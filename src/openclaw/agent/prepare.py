@@ -319,10 +319,7 @@ async def prepare(
     chosen = chosen or choose_model(entry, config, agent_id, runtime, body.model, body.auth_profile)
     settings = run_settings_of(agent_id, chosen, config, runtime)
     model, params, workspace = settings.model, settings.params, settings.agent.workspace
-    wanted = body.thinking or entry.get("thinkingLevel")
-    level = parse_level(wanted) if wanted else None
-    thinking = clamp_to_model(level, model) if level else settings.thinking
-
+    thinking = _thinking(body, entry, settings)
     kind = kind_of(session_key, entry, main_key=settings.agent.main_key, scope=config.session.scope)
     audience = Audience(model.context_window, is_private(kind, session_key), is_subagent(session_key))
     snapshot = await runtime.snapshots.of(agent_id, config, workspace, audience, arrived_at)
@@ -358,22 +355,6 @@ async def prepare(
     }
     seen = facts.mode == "full" and source not in UNSEEN_SOURCES
     warnings = runtime.snapshots.new_warnings(facts.files) if seen else []
-    window = PromptWindow(
-        model,
-        prompt.overhead + text_tokens(told),
-        runtime.measures.of(session_id, model),
-        runtime.clock,
-        pruning=config.agents.defaults.context_pruning,
-        wanted_output=max_tokens,
-    )
-    cleaner = HistoryCleaner(
-        runtime.hygiene,
-        model,
-        session_id,
-        now,
-        history_limit=dm_history_limit(config.channels, session_key),
-        max_image_side=config.agents.defaults.image_max_dimension_px,
-    )
     return Prepared(
         agent_id=agent_id,
         session_key=session_key,
@@ -390,11 +371,37 @@ async def prepare(
         report=PromptReport(own_report, prompt.report, warnings),
         timeout_s=run_timeout(body.timeout_seconds, config),
         retry=settings.agent.retry,
-        window=window,
-        cleaner=cleaner,
+        window=PromptWindow(
+            model,
+            prompt.overhead + text_tokens(told),
+            runtime.measures.of(session_id, model),
+            runtime.clock,
+            pruning=config.agents.defaults.context_pruning,
+            wanted_output=max_tokens,
+        ),
+        cleaner=_cleaner(runtime, model, session_key, session_id, now),
         tool_choice=body.tool_choice if model.tools else None,
         max_tokens=max_tokens,
         temperature=params.temperature,
+    )
+
+
+def _thinking(body: MessageBody, entry: SessionEntry, settings: RunSettings) -> ThinkingLevel:
+    """The level that the message asks for, else the session's, else the usual one."""
+    wanted = body.thinking or entry.get("thinkingLevel")
+    level = parse_level(wanted) if wanted else None
+    return clamp_to_model(level, settings.model) if level else settings.thinking
+
+
+def _cleaner(runtime: Runtime, model: Model, session_key: str, session_id: str, now_ms: int) -> HistoryCleaner:
+    config = runtime.config.current
+    return HistoryCleaner(
+        runtime.hygiene,
+        model,
+        session_id,
+        now_ms,
+        history_limit=dm_history_limit(config.channels, session_key),
+        max_image_side=config.agents.defaults.image_max_dimension_px,
     )
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from openclaw.config.jsonschema import docs_of
 from openclaw.config.schema import Config
-from openclaw.config.shape import Shape, fields_of, free_keys
+from openclaw.config.shape import fields_of, free_keys, record_in
 from openclaw.config.unsupported import SAFETY, UNSUPPORTED, UNSUPPORTED_VALUES
 
 # fmt: off
@@ -59,22 +59,12 @@ def _record(record: type[msgspec.Struct], prefix: str) -> Iterator[KeyDoc]:
     docs = docs_of(record)
     for field in fields_of(record).values():
         path = f"{prefix}{field.key}"
-        inner, mark = _record_in(field.shape)
+        inner, mark = record_in(field.shape)
         yield KeyDoc(path, field.default, docs.get(field.name, ""), inner is not None)
         if inner is not None:
             yield from _record(inner, f"{path}{mark}.")
     if free := free_keys(record):
         yield KeyDoc(f"{prefix}*", free.default, docs.get(free.name, ""), False)
-
-
-def _record_in(shape: Shape) -> tuple[type[msgspec.Struct] | None, str]:
-    if shape.record is not None:
-        return shape.record, ""
-    for inner, mark in ((shape.items, "[]"), (shape.values, ".*")):
-        if inner is not None:
-            record, below = _record_in(inner)
-            return record, mark + below
-    return None, ""
 
 
 def default_text(default: Any) -> str:

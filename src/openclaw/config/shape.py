@@ -81,3 +81,14 @@ def _field(field: msgspec.structs.FieldInfo) -> FieldShape:
     else:
         default = msgspec.UNSET
     return FieldShape(field.name, field.encode_name, shape_of(field.type), field.required, default)
+
+
+def record_in(shape: Shape) -> tuple[type[msgspec.Struct] | None, str]:
+    """The record that a value holds, also within lists and maps, and how its path goes on: ``[]``, ``.*`` or ""."""
+    if shape.record is not None:
+        return shape.record, ""
+    for inner, mark in ((shape.items, "[]"), (shape.values, ".*")):
+        if inner is not None:
+            record, below = record_in(inner)
+            return record, mark + below
+    return None, ""

@@ -165,6 +165,7 @@ async def open_runtime(
     catalogue = CurrentCatalogue(config, environ, found, state_dir)
     questions = ApprovalJournal(state_dir)
     await questions.load()
+    derived = Derived()
     return Runtime(
         state_dir=Path(state_dir),
         clock=clock,
@@ -177,14 +178,14 @@ async def open_runtime(
         processes=ProcessRegistry(),
         notes=SessionNotes(clock, lambda: user_zone(config.current)),
         call_model=model_calls.call,
-        failover=Failover(model_calls.keys, lambda: config.current, catalogue),
+        failover=Failover(model_calls.keys, lambda: config.current, catalogue, derived),
         snapshots=WorkspaceSnapshots(state_dir, clock),
         approvals=Approvals(clock, questions),
         approval_rules=ApprovalRules(state_dir, clock),
         wake=None,
         memories=memories,
         hooks=CompactionHooks(),
-        derived=Derived(),
+        derived=derived,
         prompts=PromptCache(),
         reports=ReportStore(),
         compacting=CompactionsUnderWay(),

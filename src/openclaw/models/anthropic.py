@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 
-from openclaw.clock import Clock
 from openclaw.messages import (
     AssistantBlock,
     AssistantMessage,
@@ -24,7 +22,7 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models import convert, thinking
-from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
+from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.compat import (
     ANTHROPIC_BASE_URL,
     ClaudeFacts,
@@ -34,7 +32,7 @@ from openclaw.models.compat import (
     is_anthropic,
 )
 from openclaw.models.convert import PartState, build_history, encoded_once
-from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest, idle_timeout_s
+from openclaw.models.http import BlockBuilder, MessageBuilder, SseEvent, WireRequest, idle_timeout_s
 
 API_VERSION = "2023-06-01"
 BINDING_BETA = "thinking-binding-controls-2026-08-01"
@@ -44,16 +42,6 @@ LOOKED_BACK = 18
 _SCHEMA_KEYS = ("type", "properties", "required", "$defs", "definitions")
 # Anthropic's test string for refusals. In a prompt it would end every conversation.
 _REFUSAL_TEST = re.compile(r"ANTHROPIC_MAGIC_STRING_TRIGGER_REFUSAL\w*")
-
-
-class AnthropicProvider(Provider):
-    def __init__(self, http: ModelHttp, clock: Clock) -> None:
-        self._http = http
-        self._clock = clock
-
-    def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
-        reply = AnthropicStream(request.model, self._clock.now_ms())
-        return self._http.stream_reply(build_request(request, api_key), reply)
 
 
 def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:

@@ -10,7 +10,7 @@ from openclaw.clock import Clock
 from openclaw.messages import AssistantMessage
 from openclaw.models import anthropic, openai_chat, openai_responses
 from openclaw.models.base import Credential, Done, Model, ModelError, ModelRequest, OnEvent, Provider
-from openclaw.models.http import ModelHttp, encode_body
+from openclaw.models.http import HttpProvider, ModelHttp, encode_body
 from openclaw.models.keys import Keys
 from openclaw.models.local.provider import LocalProvider
 
@@ -49,9 +49,11 @@ class ModelCalls:
         self._failed = failed
         self._local = LocalProvider(state_dir, clock=clock)
         self._providers: dict[str, Provider] = {
-            "anthropic-messages": anthropic.AnthropicProvider(self.http, clock),
-            "openai-completions": openai_chat.OpenAIChatProvider(self.http, clock),
-            "openai-responses": openai_responses.OpenAIResponsesProvider(self.http, clock),
+            "anthropic-messages": HttpProvider(self.http, clock, anthropic.build_request, anthropic.AnthropicStream),
+            "openai-completions": HttpProvider(self.http, clock, openai_chat.build_request, openai_chat.ChatStream),
+            "openai-responses": HttpProvider(
+                self.http, clock, openai_responses.build_request, openai_responses.ResponsesStream
+            ),
             "local": self._local,
         }
 

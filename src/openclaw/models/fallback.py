@@ -19,6 +19,7 @@ from openclaw.models.thinking import clamp_to_model
 
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
+    from openclaw.config.store import Derived
     from openclaw.models.catalogue import Catalogue
     from openclaw.models.keys import Keys
 
@@ -67,10 +68,13 @@ class ModelFailure(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 class Failover:
     """Knows the fallback models and which credentials rest. All runs share it."""
 
-    def __init__(self, keys: Keys, config: Callable[[], Config], catalogue: Callable[[], Catalogue]) -> None:
+    def __init__(
+        self, keys: Keys, config: Callable[[], Config], catalogue: Callable[[], Catalogue], derived: Derived
+    ) -> None:
         self.keys = keys
         self._config = config
         self._catalogue = catalogue
+        self._derived = derived
 
     def candidates(self, agent_id: str, chosen: Model, *, pictures: bool = False) -> Candidates:
         """The models of one run, ``chosen`` first. ``pictures``: the message has some."""
@@ -84,10 +88,8 @@ class Failover:
         for pictures.
         """
         config = self._config()
-        names = [*(image_models(config) if pictures else ()), *fallback_models(config, agent_id)]
-        if may_fall_back(config, agent_id) and (primary := primary_model(config, agent_id)):
-            names.append(primary)
-        for name in names:
+        key = ("fallbacks", agent_id, pictures)
+        for name in self._derived.of(config, key, lambda: _names(config, agent_id, pictures=pictures)):
             try:
                 yield _with_profile_of(self._catalogue().resolve(name), chosen)
             except ModelError as unknown:
@@ -243,6 +245,13 @@ class Candidates:
             unique = {model.ref: model for model in found if model.ref != self.chosen}
             self._rest = list(unique.values())
         return self._rest
+
+
+def _names(config: Config, agent_id: str, *, pictures: bool) -> list[str]:
+    """The configured names of the models to try, in their order."""
+    names = [*(image_models(config) if pictures else ()), *fallback_models(config, agent_id)]
+    primary = primary_model(config, agent_id) if may_fall_back(config, agent_id) else None
+    return [*names, *([primary] if primary else [])]
 
 
 def failed_model(model: Model, error: ModelError) -> ModelFailure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -13,8 +13,20 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import msgspec
 
+from openclaw.clock import Clock
 from openclaw.messages import AssistantBlock, AssistantMessage, StopReason, TextBlock, ThinkingBlock, ToolCall
-from openclaw.models.base import Counted, Done, ErrorKind, Model, ModelError, StreamEvent, Text, Thinking, ToolCallStart
+from openclaw.models.base import (
+    Counted,
+    Done,
+    ErrorKind,
+    Model,
+    ModelError,
+    ModelRequest,
+    StreamEvent,
+    Text,
+    Thinking,
+    ToolCallStart,
+)
 from openclaw.models.cost import priced_usage
 from openclaw.models.errors import classify, describe_error, redact, status_error
 from openclaw.models.keys import is_local_url
@@ -156,6 +168,26 @@ class ModelHttp:
         task = asyncio.get_running_loop().create_task(_drain(response))
         self._drains.add(task)
         task.add_done_callback(self._drains.discard)
+
+
+class HttpProvider:
+    """A provider that is called over HTTP. ``build`` makes its requests, and ``reply`` reads one of its streams."""
+
+    def __init__(
+        self,
+        http: ModelHttp,
+        clock: Clock,
+        build: Callable[[ModelRequest, str], WireRequest],
+        reply: Callable[[Model, int], ReplyStream],
+    ) -> None:
+        self._http = http
+        self._clock = clock
+        self._build = build
+        self._reply = reply
+
+    def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
+        reply = self._reply(request.model, self._clock.now_ms())
+        return self._http.stream_reply(self._build(request, api_key), reply)
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:

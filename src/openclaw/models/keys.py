@@ -313,6 +313,7 @@ def env_names(provider: str) -> tuple[str, ...]:
     return (re.sub(r"[^A-Z0-9]+", "_", provider.upper()).strip("_") + "_API_KEY",)
 
 
+@lru_cache(maxsize=256)
 def canonical_provider(name: str) -> str:
     lowered = name.strip().lower()
     return PROVIDER_ALIASES.get(lowered, lowered)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 
-from openclaw.clock import Clock
 from openclaw.messages import (
     AssistantMessage,
     ImageBlock,
@@ -26,10 +24,10 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models import convert, thinking
-from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
+from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.compat import Quirks, quirks_of
 from openclaw.models.convert import PartState, build_history
-from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest
+from openclaw.models.http import BlockBuilder, MessageBuilder, SseEvent, WireRequest
 from openclaw.models.openai_shared import (
     add_temperature,
     add_tools,
@@ -44,16 +42,6 @@ MAX_ID = 40
 RESULT_IMAGES = "Images from the tool results above:"
 _MISTRAL_ID = 9
 _MISTRAL_PADDING = "ABCDEFGHI"
-
-
-class OpenAIChatProvider(Provider):
-    def __init__(self, http: ModelHttp, clock: Clock) -> None:
-        self._http = http
-        self._clock = clock
-
-    def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
-        reply = ChatStream(request.model, self._clock.now_ms())
-        return self._http.stream_reply(build_request(request, api_key), reply)
 
 
 def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:

@@ -5,12 +5,10 @@ Nothing is stored at OpenAI. Encrypted reasoning is sent back with every request
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 
-from openclaw.clock import Clock
 from openclaw.messages import (
     AssistantMessage,
     ImageBlock,
@@ -24,10 +22,10 @@ from openclaw.messages import (
     UserMessage,
 )
 from openclaw.models import convert, thinking
-from openclaw.models.base import Model, ModelError, ModelRequest, Provider, StreamEvent
+from openclaw.models.base import Model, ModelError, ModelRequest, StreamEvent
 from openclaw.models.compat import quirks_of
 from openclaw.models.convert import PartState, build_history
-from openclaw.models.http import BlockBuilder, MessageBuilder, ModelHttp, SseEvent, WireRequest
+from openclaw.models.http import BlockBuilder, MessageBuilder, SseEvent, WireRequest
 from openclaw.models.openai_shared import (
     add_temperature,
     add_tools,
@@ -40,16 +38,6 @@ from openclaw.models.openai_shared import (
 
 MAX_ID = 64
 MIN_OUTPUT_TOKENS = 16
-
-
-class OpenAIResponsesProvider(Provider):
-    def __init__(self, http: ModelHttp, clock: Clock) -> None:
-        self._http = http
-        self._clock = clock
-
-    def stream(self, request: ModelRequest, api_key: str) -> AsyncGenerator[StreamEvent]:
-        reply = ResponsesStream(request.model, self._clock.now_ms())
-        return self._http.stream_reply(build_request(request, api_key), reply)
 
 
 def build_request(request: ModelRequest, api_key: str = "") -> WireRequest:
