@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from openclaw.outbound.deliver import EXPIRY_MS, Delivery
+from openclaw.outbound.deliver import EXPIRY_MS, FOR_EVER, Delivery
 from openclaw.outbound.reply import OutgoingMessage, SendFailed, SendReceipt
-from openclaw.storage.base import Accept, DeliveryCode, MessageBody, OutboxPart
+from openclaw.storage.base import Accept, DeliveryCode, MessageBody, OutboxPart, OutboxRow
 from openclaw.storage.files.ledger import FileLedger
 from tests.support.clock import HeldClock
 
@@ -444,6 +444,30 @@ async def test_the_worker_sleeps_until_woken_or_due(bench: Bench) -> None:
             asleep = bench.clock.sleeps
             bench.clock.advance(31)
             await bench.clock.until(lambda seen=asleep: bench.clock.sleeps > seen)
+    finally:
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+        await bench.delivery.stop()
+
+
+async def test_a_part_that_becomes_due_while_the_worker_looks_is_not_slept_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.wire.failures["signal"] = [SendFailed("busy")]
+    await bench.post("r1", "one")
+    await bench.round()
+    read, late = bench.ledger.outbox_due, [2.0]
+
+    async def read_slowly(until_ms: int, limit: int) -> list[OutboxRow]:
+        rows = await read(until_ms, limit)
+        if until_ms < FOR_EVER and late:
+            bench.clock.advance(late.pop())
+        return rows
+
+    monkeypatch.setattr(bench.ledger, "outbox_due", read_slowly)
+    worker = asyncio.create_task(bench.delivery.run())
+    try:
+        await bench.wire.until(lambda: bench.wire.texts == ["one"])
     finally:
         worker.cancel()
         await asyncio.gather(worker, return_exceptions=True)

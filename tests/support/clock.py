@@ -21,6 +21,9 @@ class HeldClock:
         return self._now_ms / 1000
 
     async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sleepers.append((self._now_ms + int(seconds * 1000), future))
         await future

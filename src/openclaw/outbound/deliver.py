@@ -125,8 +125,8 @@ class Delivery:
         while True:
             self._woken.clear()
             try:
-                await self.deliver_due()
-                wait_s = await self._until_next()
+                looked_at = await self.deliver_due()
+                wait_s = await self._until_next(looked_at)
             except Exception:
                 log.exception("the outbox could not be read; trying again")
                 wait_s = RETRY.initial_s
@@ -142,24 +142,32 @@ class Delivery:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
 
-    async def deliver_due(self) -> None:
-        """Starts the delivery of every conversation that has a due part and is not being served."""
+    async def deliver_due(self) -> int:
+        """Starts the delivery of every conversation that has a due part and is not being served.
+
+        It returns the time up to which it looked.
+        """
         now = self._now()
         rows = await self._ledger.outbox_due(now, BATCH)
         by_route: dict[RouteKey, list[OutboxRow]] = {}
         for row in sorted(rows, key=lambda row: row.id):
             by_route.setdefault(route_key(row), []).append(row)
         self._held = {key: until for key, until in self._held.items() if until > now}
+        put_off: list[tuple[RouteKey, list[OutboxRow]]] = []
         for key, waiting in by_route.items():
             if key in self._busy:
                 continue
+            if key in self._held or not self._outlet.ready(key[0], waiting[0].route):
+                put_off.append((key, waiting))
+            elif sum(busy[0] == key[0] for busy in self._busy) < PARALLEL_PER_CHANNEL:
+                self._serve(key, waiting)
+        # Nothing is awaited before this line. Meanwhile a part could be sent, and the list above would not know it.
+        for key, waiting in put_off:
             if key in self._held:
                 await self._defer(waiting, self._held[key])
-            elif self._outlet.ready(key[0], waiting[0].route):
-                if sum(busy[0] == key[0] for busy in self._busy) < PARALLEL_PER_CHANNEL:
-                    self._serve(key, waiting)
             else:
                 await self._wait_for_channel(waiting, full=len(rows) == BATCH)
+        return now
 
     async def wait(self, ledger_id: int, timeout_s: float) -> list[OutboxRow]:
         """Waits until all parts of a message have ended or the time is over, and returns the parts."""
@@ -345,8 +353,8 @@ class Delivery:
             if row.next_at > now:
                 self._held[key] = max(self._held.get(key, 0), min(row.next_at, longest))
 
-    async def _until_next(self) -> float:
-        now = self._now()
-        rows = await self._ledger.outbox_due(now + int(IDLE_S * 1000), BATCH)
-        later = [row.next_at for row in rows if row.next_at > now]
-        return (min(later) - now) / 1000 if later else IDLE_S
+    async def _until_next(self, looked_at: int) -> float:
+        """The seconds until the next part is due. Parts that became due since ``looked_at`` are due now."""
+        rows = await self._ledger.outbox_due(looked_at + int(IDLE_S * 1000), BATCH)
+        later = [row.next_at for row in rows if row.next_at > looked_at]
+        return max(min(later) - self._now(), 0) / 1000 if later else IDLE_S
