@@ -123,8 +123,9 @@ def _load(opener: PathOpener, name: str, max_chars: int) -> BootstrapFile:
 
 
 def _not_there(path: Path, text: str, warning: str = "") -> BootstrapFile:
-    facts = {"name": path.name, "path": str(path), "text": text, "warning": warning}
-    return BootstrapFile(**facts, missing=True, raw_chars=0, truncated=False)
+    return BootstrapFile(
+        name=path.name, path=str(path), missing=True, raw_chars=0, text=text, truncated=False, warning=warning
+    )
 
 
 def _read(file: BinaryIO, size: int) -> bytes:
