@@ -63,7 +63,7 @@ async def test_bootstrap_files_that_lead_out_are_not_in_the_prompt(
         assert CANARY not in seen(models)
         assert "[NOT READ] SOUL.md" in seen(models)
         for name in BOOTSTRAP:
-            with pytest.raises(RequestFailed, match="leaves the workspace|hard link"):
+            with pytest.raises(RequestFailed, match=r"leaves the workspace|hard link"):
                 await client.call("agents.files.get", {"agentId": "main", "name": name})
         listed = await client.call("agents.files.list", {"agentId": "main"})
         assert all(file["missing"] for file in listed["files"])
