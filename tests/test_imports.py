@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
-RECORDS = {"messages", "events", "clock", "json_text", "net", "paths", "redact", "text"}
+RECORDS = {"messages", "events", "clock", "json_text", "net", "opener", "paths", "patterns", "redact", "text"}
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,
     "sessions": RECORDS | {"config", "storage"},
@@ -24,9 +24,10 @@ ALLOWED: dict[str, set[str]] = {
     "scheduler": RECORDS | {"config", "storage", "sessions", "runs", "inbound", "agent"},
     "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "skills": set(),
-    "cli": RECORDS | {"config", "models", "gateway", "storage"},
+    "security": RECORDS | {"config", "tools"},
+    "cli": RECORDS | {"config", "models", "gateway", "storage", "security"},
 }
-ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli"}
+ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security"}
 
 
 def imported_packages(path: Path) -> set[str]:

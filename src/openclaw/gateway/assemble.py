@@ -144,7 +144,7 @@ async def open_gateway(
     runtime.wake = wake
     watch_approvals(gateway)
     watch_compactions(runtime)
-    await asyncio.to_thread(load_extensions, config.current, runtime.hooks)
+    await asyncio.to_thread(load_extensions, config.current, runtime.hooks, str(state_dir))
     add_message_flow(gateway)
     return gateway
 
@@ -223,7 +223,7 @@ def build_gateway(
         pairing=PairingStore(state_dir, clock),
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
-        auth_limiter=FailedAuthLimiter(clock, runtime.config.current.gateway.auth.rate_limit),
+        auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
         restart=Restart(state_dir, clock),
         metrics=metrics,
         loop_lag=LoopLag(clock),
