@@ -169,7 +169,7 @@ async def test_the_signature_covers_the_requested_scopes(running: Running) -> No
 
 async def test_a_remote_device_is_let_in_after_someone_approves_it(running: Running) -> None:
     device = Device()
-    async with running.client(scopes=["operator.pairing"]) as owner:
+    async with running.client(scopes=["operator.pairing", "operator.read"]) as owner:
         ids: list[str] = []
         for _ in range(2):
             async with running.socket(**REMOTE) as socket:
