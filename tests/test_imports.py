@@ -23,9 +23,10 @@ ALLOWED: dict[str, set[str]] = {
     "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
     "scheduler": RECORDS | {"config", "storage", "sessions", "runs", "inbound", "agent"},
     "skills": set(),
-    "cli": RECORDS | {"config", "models", "gateway", "storage"},
+    "security": RECORDS | {"config", "tools"},
+    "cli": RECORDS | {"config", "models", "gateway", "storage", "security"},
 }
-ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli"}
+ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security"}
 
 
 def imported_packages(path: Path) -> set[str]:

@@ -27,6 +27,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("status", "status", "Show the Gateway, its model, channels and recent sessions"),
     ("health", "status", "Ask the Gateway whether it is well"),
     ("doctor", "doctor", "Check the configuration and the state folder, and say what is wrong"),
+    ("security", "security", "Look for settings, files and doors that let others in"),
     ("agents", "agents", "List the configured agents"),
     ("models", "models", "List, choose or install models"),
     ("memory", "memory", "Show and search what the agent wrote down"),

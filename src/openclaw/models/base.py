@@ -11,9 +11,20 @@ import msgspec
 from openclaw.messages import AssistantMessage, Message, ThinkingLevel, ToolSpec, Usage
 
 ErrorKind: TypeAlias = Literal[
-    "overflow", "rate_limit", "overloaded", "auth", "billing", "format", "timeout", "network", "budget", "other"
+    "overflow",
+    "rate_limit",
+    "overloaded",
+    "auth",
+    "billing",
+    "format",
+    "timeout",
+    "network",
+    "budget",
+    "unknown",
+    "other",
 ]
-"""``budget``: the Gateway did not ask, because the call could exceed a limit on spending."""
+"""``budget``: the Gateway did not ask, because the call could exceed a limit on spending. ``unknown``: there is no such
+model."""
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

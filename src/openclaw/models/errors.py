@@ -398,6 +398,7 @@ _SHORT_WORDS: dict[str, str] = {
     "timeout": "it took too long to answer",
     "network": "it could not be reached",
     "format": "its provider refused the request",
+    "unknown": "no model of this name is configured",
 }
 
 
