@@ -138,7 +138,7 @@ async def open_gateway(
     runtime.wake = wake
     watch_approvals(gateway)
     watch_compactions(runtime)
-    await asyncio.to_thread(load_extensions, config.current, runtime.hooks)
+    await asyncio.to_thread(load_extensions, config.current, runtime.hooks, str(state_dir))
     add_message_flow(gateway)
     return gateway
 

@@ -34,6 +34,7 @@ from openclaw.paths import config_path, make_private_dir, state_dir
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 from openclaw.storage.files.generation import check_generation
 from openclaw.storage.files.newer_state import Unreadable
+from openclaw.storage.files.permissions import Narrowed, narrow
 from openclaw.storage.files.session_store import sessions_folders
 
 log = logging.getLogger("openclaw.gateway")
@@ -58,6 +59,8 @@ class CannotStart(Exception):
 
 def run(options: Options) -> int:
     """Serves until it is told to stop. Returns 0 after a clean stop and 1 when it could not start."""
+    # Every file that the Gateway makes is its owner's alone, whatever the service manager's mask says.
+    os.umask(0o077)
     state = make_private_dir(state_dir())
     # Agents may run `openclaw`, and the PATH of a service may lack its folder.
     folder, search_path = Path(sys.executable).parent, os.environ.get("PATH", os.defpath)
@@ -88,6 +91,17 @@ def run(options: Options) -> int:
         return _disk_refuses(error)
     finally:
         lock.release()
+
+
+def _tell_narrowed(narrowed: Narrowed, state: str) -> None:
+    if narrowed.count:
+        log.warning(
+            "other users of this machine could open files of %s, and secrets may have been read. Made private: %s",
+            state,
+            narrowed,
+        )
+    for problem in narrowed.failed[:5]:
+        log.warning("others may read a file that cannot be made private: %s", problem)
 
 
 def _disk_refuses(error: OSError) -> int:
@@ -122,6 +136,7 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
     logs = Logs.start(state, config.current.logging, verbose=options.verbose)
     try:
         config.tell_warnings()
+        _tell_narrowed(await asyncio.to_thread(narrow, state), state)
         if (options.bind or wanted.bind) == "tailnet" and host == LOOPBACK:
             log.warning("gateway.bind is tailnet, but this machine has no tailnet address; listening on %s only", host)
         secret = given_secret(config.current, options)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from openclaw.opener import PathOpener
 from openclaw.tools.base import Tool
 from openclaw.tools.exec.approvals import ApprovalRules, Approvals
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.files import EditTool, ReadTool, WriteTool
-from openclaw.tools.opener import PathOpener
 from openclaw.tools.process import ProcessTool
 from openclaw.tools.process_registry import ProcessRegistry
 

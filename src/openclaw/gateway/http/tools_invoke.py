@@ -18,6 +18,7 @@ from openclaw.gateway.server.registry import MethodError, entry_of, require_agen
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.incoming import Facts
 from openclaw.models.base import ModelError
+from openclaw.opener import PathRefused
 from openclaw.paths import make_private_dir
 from openclaw.rights import OWNER
 from openclaw.sessions.entry import SessionEntry
@@ -110,7 +111,7 @@ async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict
     )
     try:
         result = await tool.run(arguments, context)
-    except ToolError as failure:
+    except (ToolError, PathRefused) as failure:
         return _failed(400, "tool_error", str(failure))
     except Exception as failure:
         log.exception("tool %s failed when invoked over HTTP for %s", tool.spec.name, target.key)
