@@ -28,7 +28,10 @@ SHORTEST_REPLACED = 8
 # Open maps have no schema that marks secrets, so the name of the key decides. maxTokens does not match.
 _SECRET_NAME = re.compile(r"(token|password|passwd|secret|api[_-]?key|private[_-]?key|signing[_-]?key)$", re.IGNORECASE)
 _SECRET_VARIABLE = re.compile(r"(token|password|passwd|pass|secret|key|credentials?)$", re.IGNORECASE)
-_STRING_OR_COMMENT = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|//[^\n\r]*|/\*.*?\*/", re.DOTALL)
+# What is not closed goes on to the end, so that a second look for its end is never needed.
+_STRING_OR_COMMENT = re.compile(
+    r"\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z)|//[^\n\r]*|/\*.*?(?:\*/|\Z)", re.DOTALL
+)
 _QUOTED_SECRET = re.compile(
     r"((?:token|password|passwd|secret|api[_-]?key)[\"']?\s*:\s*)(\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?)",
     re.IGNORECASE,

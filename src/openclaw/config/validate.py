@@ -10,6 +10,7 @@ import ipaddress
 import re
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, get_args
 
 import msgspec
@@ -20,6 +21,7 @@ from openclaw.config.schema import Config
 from openclaw.config.schema.channels import Channels, DmPolicy, GroupPolicy
 from openclaw.config.shape import FieldShape, Shape, fields_of, free_keys
 from openclaw.paths import normalize_agent_id
+from openclaw.patterns import BoundedPattern, PatternRefused, mention_pattern, redact_pattern
 
 _MOVED = {
     "agent": "agents.defaults",
@@ -233,6 +235,7 @@ def check_rules(values: dict[str, Any], config: Config, report: Report) -> None:
         if get_path(values, (*owner, "allow")) and get_path(values, (*owner, "alsoAllow")):
             report.issue((*owner, "alsoAllow"), "allow and alsoAllow exclude each other; put everything in one of them")
     _channels(values, report)
+    _patterns(values, owners, report)
     _gateway(config, report)
 
 
@@ -311,6 +314,23 @@ def _like(name: str) -> str:
     found = difflib.get_close_matches(name.strip().lower(), lowered, n=3, cutoff=0.75)
     near = list(dict.fromkeys(lowered[one] for one in found))
     return f" (near it: {', '.join(near)})" if near else ""
+
+
+def _patterns(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
+    """Checks regular expressions. One that may be slow would stop the Gateway for a message of a stranger."""
+    places: list[tuple[KeyPath, Callable[[str], BoundedPattern]]] = [
+        (("logging", "redactPatterns"), redact_pattern),
+        (("messages", "groupChat", "mentionPatterns"), mention_pattern),
+        *(((*owner, "groupChat", "mentionPatterns"), mention_pattern) for owner in owners[1:]),
+    ]
+    for path, compiled in places:
+        given = get_path(values, path)
+        for index, pattern in enumerate(given) if isinstance(given, list) else ():
+            try:
+                if isinstance(pattern, str):
+                    compiled(pattern)
+            except PatternRefused as refused:
+                report.mistake((*path, index), f"this expression is not used: {refused}")
 
 
 def _channels(values: dict[str, Any], report: Report) -> None:

@@ -22,7 +22,7 @@ from openclaw.sessions.keys import DEFAULT_ACCOUNT, account_named
 
 _OWNER_ENFORCED = frozenset({"whatsapp"})
 _PREFIXES = {"telegram": ("tg:",), "discord": ("user:", "pk:"), "slack": ("user:",)}
-_MENTION = re.compile(r"<@!?([^>|]+)(?:\|[^>]*)?>")
+_MENTION = re.compile(r"<@!?([^<>|]+)(?:\|[^<>]*)?>")
 _PHONE = re.compile(r"\+[\d\s().-]{4,}")
 _NOT_DIGITS = re.compile(r"[^\d+]")
 

@@ -141,8 +141,8 @@ async def read_json(request: web.BaseRequest, limit: int, shape: type[T]) -> T:
 
 def _located(problem: str) -> str:
     """``path: message``, as clients of this interface expect it."""
-    match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", problem)
-    if match is not None:
-        return f"{match[2]}: {match[1]}"
+    text, found, path = problem.rpartition(" - at `$")
+    if found:
+        return f"{path.removeprefix('.').removesuffix('`')}: {text}"
     missing = re.fullmatch(r"Object missing required field `(\w+)`", problem)
     return f"{missing[1]}: required" if missing else problem
