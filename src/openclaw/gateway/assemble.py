@@ -217,7 +217,7 @@ def build_gateway(
         pairing=PairingStore(state_dir, clock),
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
-        auth_limiter=FailedAuthLimiter(clock, runtime.config.current.gateway.auth.rate_limit),
+        auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
         restart=Restart(state_dir, clock),
         metrics=metrics,
         loop_lag=LoopLag(clock),
