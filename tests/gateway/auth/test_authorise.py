@@ -38,7 +38,7 @@ WRITE = names("""
 PAIRING = names("""
     node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list
     device.pair.approve device.pair.reject device.token.rotate device.token.revoke node.rename pairing.list
-    pairing.approve
+    pairing.approve device.pair.remove
 """)
 APPROVALS = ["exec.approval.request", "exec.approval.resolve"]
 NODE = ["node.invoke.result", "node.event", "skills.bins"]

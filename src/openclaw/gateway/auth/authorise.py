@@ -27,7 +27,7 @@ _METHODS: dict[Right, str] = {
     "pairing": """
         node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list
         device.pair.approve device.pair.reject device.token.rotate device.token.revoke node.rename
-        pairing.list pairing.approve
+        device.pair.remove pairing.list pairing.approve
     """,
     "approvals": "exec.approval.request exec.approval.resolve",
     "node": "node.invoke.result node.event skills.bins",

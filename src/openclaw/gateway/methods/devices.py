@@ -37,7 +37,7 @@ class TokenRevoke(Params):
 def _check_hands_out(call: MethodCall, scopes: Collection[str]) -> None:
     """Nobody gives, renews or takes away more than they have themselves."""
     if refused := beyond(call.client.scopes, scopes):
-        raise MethodError(f"{refused} (the device would have it; ask a client that has it)")
+        raise MethodError(f"{refused} (the device has it or would get it; ask a client that has it)")
 
 
 @methods.add("device.pair.list", NoParams)
@@ -94,9 +94,11 @@ async def revoke(call: MethodCall) -> Any:
     return {"deviceId": params.device_id, "role": params.role, "revokedAtMs": token["revokedAtMs"]}
 
 
-@methods.add("device.pair.remove", PairedDevice, "pairing")
+@methods.add("device.pair.remove", PairedDevice)
 async def remove(call: MethodCall) -> Any:
     device_id: str = call.params.device_id
+    await call.gateway.devices.load()
+    _check_hands_out(call, (call.gateway.devices.paired(device_id) or {}).get("scopes") or ())
     if not await call.gateway.devices.remove(device_id):
         raise MethodError("unknown deviceId")
     call.gateway.end_device(device_id, None, "device removed", last=call.client)
