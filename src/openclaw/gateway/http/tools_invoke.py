@@ -22,7 +22,7 @@ from openclaw.opener import PathRefused
 from openclaw.paths import make_private_dir
 from openclaw.rights import OWNER
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.keys import SessionRef, is_subagent
 from openclaw.storage.base import MessageBody
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError
@@ -86,7 +86,8 @@ async def _tool(gateway: Gateway, target: SessionRef, name: str) -> Tool | None:
     model = msgspec.structs.replace(model, tools=True)
     workspace = workspace_dir(config, gateway.runtime.state_dir, target.agent_id)
     await asyncio.to_thread(make_private_dir, str(workspace))
-    tools = tools_for(target.agent_id, model, workspace, config, gateway.runtime)
+    subagent = is_subagent(target.key)
+    tools = tools_for(target.agent_id, model, workspace, config, gateway.runtime, subagent=subagent)
     offered = allowed_tools([tool.spec.name for tool in tools], [ToolFilter(deny=tuple(config.gateway.tools.deny))])
     return next((tool for tool in tools if tool.spec.name == name and name in offered), None)
 
