@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "inbound": RECORDS | {"config", "storage", "sessions", "models", "tools", "agent", "runs", "outbound", "routing"},
     "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
     "scheduler": RECORDS | {"config", "storage", "sessions", "runs", "inbound", "agent"},
+    "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "skills": set(),
     "security": RECORDS | {"config", "tools"},
     "cli": RECORDS | {"config", "models", "gateway", "storage", "security"},
