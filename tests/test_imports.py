@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
-RECORDS = {"messages", "events", "clock", "json_text", "net", "opener", "paths", "patterns", "redact", "text"}
+RECORDS = {"clock", "events", "json_text", "messages", "net", "opener", "paths", "patterns", "redact", "rights", "text"}
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,
     "sessions": RECORDS | {"config", "storage"},
