@@ -22,7 +22,7 @@ from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.metrics import Metrics
 from openclaw.gateway.server.server import Server, serve
 from openclaw.rights import Right
-from openclaw.sessions.prompt_prefix import SessionNotes
+from openclaw.sessions.notes import SessionNotes
 from openclaw.storage.files.session_store import FileSessionStore
 
 TOKEN = "a-long-enough-test-token"

@@ -79,7 +79,7 @@ from openclaw.rights import OWNER
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
 from openclaw.sessions.keys import SessionRef
-from openclaw.sessions.prompt_prefix import SessionNotes
+from openclaw.sessions.notes import SessionNotes
 from openclaw.sessions.search import SearchIndex
 from openclaw.storage.files.disk import FileBlobStore
 from openclaw.storage.files.ledger import FileLedger
