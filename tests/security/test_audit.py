@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "channels.signal.groups.open": ({**signal(groupPolicy="open"), **NO_TOOLS}, "warn"),
     "channels.signal.groups.allowFrom.wildcard": ({**signal(groupAllowFrom=["*"]), **NO_TOOLS}, "critical"),
-    "commands.ownerAllowFrom.wildcard": ({"commands": {"ownerAllowFrom": ["signal:*"]}}, "critical"),
+    "commands.ownerAllowFrom.wildcard": ({"commands": {"ownerAllowFrom": ["signal:*"]}}, "warn"),
     "commands.allowFrom.wildcard": ({"commands": {"allowFrom": {"signal": ["*"]}}}, "critical"),
     "commands.use_access_groups_off": ({"commands": {"useAccessGroups": False}}, "critical"),
     "security.exposure.open_groups_with_elevated": (
@@ -381,3 +382,9 @@ def test_fix_says_what_it_could_not_change(tmp_path: Path) -> None:
     with patch.object(os, "fchmod", side_effect=PermissionError(1, "Operation not permitted")):
         done = repair(state)
     assert not done.ok and done.errors == [f"{state / 'ledger.db'}: Operation not permitted"]
+
+
+def test_the_page_lists_every_finding() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    rows = re.findall(r"^\| `([\w.<>]+)` \| (critical|warn|info)\b.*? \|", page, re.MULTILINE)
+    assert dict(rows) == {name: rule.severity for name, rule in RULES.items()}
