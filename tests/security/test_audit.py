@@ -305,7 +305,8 @@ def test_every_finding_has_an_example() -> None:
     ("pattern", "wide"),
     [("/usr/bin/*", True), ("*", True), ("/**", True), ("/bin/sh", True), ("/usr/bin/python3.11", True),
      ("/usr/bin/busybox", True), ("/usr/bin/git", True), ("/opt/tools/*", True), ("/usr/bin/gi?", False),
-     ("/usr/bin/ls", False), ("/usr/bin/uptime", False), ("/opt/tools/build-*", False)],
+     ("/usr/bin/cp", True), ("=git status", False), ("/usr/bin/ls", False),
+     ("/usr/bin/uptime", False), ("/opt/tools/build-*", False)],
 )  # fmt: skip
 def test_patterns_that_allow_everything_are_known(pattern: str, wide: bool) -> None:
     assert allows_everything(pattern) is wide
