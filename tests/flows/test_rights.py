@@ -149,6 +149,17 @@ async def test_parameters_that_do_more_than_their_method(open_gateway: InProcess
             await client.call("sessions.patch", {"key": "main", "execSecurity": "full"})
 
 
+async def test_a_channel_that_a_caller_names_does_not_get_around_the_send_policy(
+    tmp_path: Path, models: ModelServer
+) -> None:
+    rules = [{"action": "deny", "match": {"channel": "signal"}}]
+    config = model_config(models.base_url, models.api_key, session={"sendPolicy": {"rules": rules}})
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        for more in ({}, {"channel": "webchat"}, {"channel": "telegram"}):
+            with pytest.raises(RequestFailed, match="send blocked by session policy"):
+                await by_agent(client, "hello", **{"sessionKey": "agent:main:signal:group:g1", **more})
+
+
 async def test_programs_over_http_cannot_command(open_gateway: InProcessGateway, models: ModelServer) -> None:
     async with open_gateway.client() as owner, aiohttp.ClientSession() as http:
         await owner.chat("hello")
