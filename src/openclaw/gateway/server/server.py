@@ -16,6 +16,7 @@ from aiohttp import web
 from openclaw.gateway.auth.origin import PeerAddress, peer_of
 from openclaw.gateway.auth.shared_auth import start_problem
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
+from openclaw.gateway.server.sockets import GuardedServer
 from openclaw.net import is_loopback
 from openclaw.storage.disk_errors import in_words, is_disk_trouble, kind_of
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 STOP_LIMIT_S = 5.0
 CALLS_LIMIT_S = 1.0
-MAX_CONNECTIONS = 1000
-"""The most open WebSockets, including those that have not finished the handshake."""
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -47,7 +46,6 @@ class Server:
         self._handshake_timeout_s = handshake_timeout_s
         self._listeners: list[asyncio.Server] = []
         self._web: web.Server | None = None
-        self._sockets = 0
         self._stopping = False
 
     async def start(self, host: str, port: int) -> int:
@@ -59,7 +57,7 @@ class Server:
         if problem := start_problem(secret, exposed=not is_loopback(host)):
             raise StartRefused(problem)
         loop = asyncio.get_running_loop()
-        self._web = web.Server(self._handle, access_log=None, handler_cancellation=True)
+        self._web = GuardedServer(self._handle, self.gateway.sockets)
         listener = await loop.create_server(self._web, host, port, reuse_address=True)
         self._listeners.append(listener)
         self.port = self.gateway.port = listener.sockets[0].getsockname()[1]
@@ -78,8 +76,17 @@ class Server:
         peer = peer_of(
             request.remote or "", request.headers, self.gateway.runtime.config.current.gateway.trusted_proxies
         )
-        if request.headers.get("upgrade", "").lower().strip() == "websocket":
-            return await self._handle_websocket(request, peer)
+        self.gateway.sockets.asks(request.protocol, peer.ip)
+        try:
+            if request.headers.get("upgrade", "").lower().strip() == "websocket":
+                return await self._handle_websocket(request, peer)
+            return await self._handle_http(request, peer)
+        except ConnectionError:
+            return web.Response(status=400)  # The caller has gone. The library would log an error with its trace.
+        finally:
+            self.gateway.sockets.answered(request.protocol)
+
+    async def _handle_http(self, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
         allowed: list[str] = []
         for verb, path, handler in self.gateway.routes:
             if path == request.path or (path.endswith("*") and request.path.startswith(path[:-1])):
@@ -105,14 +112,10 @@ class Server:
             return failure_response(request.path, error)
 
     async def _handle_websocket(self, request: web.BaseRequest, peer: PeerAddress) -> web.StreamResponse:
-        if self._stopping or self._sockets >= MAX_CONNECTIONS:
-            reason = "the Gateway is stopping" if self._stopping else "too many connections"
-            return web.Response(status=503, text=f"Service Unavailable: {reason}", headers={"Retry-After": "1"})
-        self._sockets += 1
-        try:
-            return await Connection(self.gateway, peer, self._handshake_timeout_s).serve(request)
-        finally:
-            self._sockets -= 1
+        if self._stopping:
+            text = "Service Unavailable: the Gateway is stopping"
+            return web.Response(status=503, text=text, headers={"Retry-After": "1"})
+        return await Connection(self.gateway, peer, self._handshake_timeout_s).serve(request)
 
     async def stop(self, reason: str = "gateway stopping", restart_expected_ms: int | None = None) -> None:
         """Tells every client and closes its connection, after some seconds by force."""
