@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
-RECORDS = {"messages", "events", "clock", "json_text", "net", "opener", "paths", "patterns", "redact", "text"}
+RECORDS = {"clock", "events", "json_text", "messages", "net", "opener", "paths", "patterns", "redact", "rights", "text"}
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,
     "sessions": RECORDS | {"config", "storage"},
@@ -22,8 +22,9 @@ ALLOWED: dict[str, set[str]] = {
     "inbound": RECORDS | {"config", "storage", "sessions", "models", "tools", "agent", "runs", "outbound", "routing"},
     "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
     "scheduler": RECORDS | {"config", "storage", "sessions", "runs", "inbound", "agent"},
+    "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "skills": set(),
-    "security": RECORDS | {"config", "tools"},
+    "security": RECORDS | {"config", "storage", "tools"},
     "cli": RECORDS | {"config", "models", "gateway", "storage", "security"},
 }
 ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security"}

@@ -374,9 +374,9 @@ def _open_to_all(senders: Any) -> bool:
     return isinstance(senders, list) and "*" in senders
 
 
-def _is_ipv4(address: str | None) -> bool:
+def _is_network(text: str) -> bool:
     try:
-        ipaddress.IPv4Address(address or "")
+        ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
         return False
     return True
@@ -384,10 +384,14 @@ def _is_ipv4(address: str | None) -> bool:
 
 def _gateway(config: Config, report: Report) -> None:
     gateway = config.gateway
-    if gateway.bind == "custom" and not _is_ipv4(gateway.custom_bind_host):
+    if gateway.bind == "custom" and not (gateway.custom_bind_host or "").strip():
         report.refuse(
-            ("gateway", "bind"), '"custom" needs an IPv4 address of this machine; set gateway.customBindHost to it'
+            ("gateway", "bind"), '"custom" needs an address of this machine; set gateway.customBindHost to it'
         )
+    for index, proxy in enumerate(gateway.trusted_proxies):
+        if not _is_network(proxy):
+            path = ("gateway", "trustedProxies", index)
+            report.mistake(path, f"{proxy!r} is no address and no network, so no proxy is trusted for it")
     if gateway.tailscale.mode != "off" and gateway.bind != "loopback":
         report.issue(("gateway", "tailscale", "mode"), 'publishing through Tailscale needs gateway.bind "loopback"')
     if gateway.tailscale.mode == "funnel" and gateway.auth.mode != "password":

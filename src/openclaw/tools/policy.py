@@ -64,6 +64,14 @@ def profile(name: str, also_allow: Sequence[str] = ()) -> ToolFilter:
     return ToolFilter(allow=(*chosen.allow, *also_allow)) if chosen.allow else chosen
 
 
+def subagent_filter(allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> ToolFilter:
+    """The filter for sub-agents: all tools but those for sessions, unless the configuration allows these by name."""
+    wanted = set(expand(allow))
+    return ToolFilter(
+        allow=allow, deny=(*deny, *(name for name in (*_SESSION_TOOLS, "agents_list") if name not in wanted))
+    )
+
+
 def allowed_tools(names: Iterable[str], policies: Iterable[ToolFilter | None]) -> list[str]:
     """The names that every policy allows, in their order. A policy that is None allows everything."""
     applied = [policy for policy in policies if policy is not None]
