@@ -72,6 +72,8 @@ class Server:
             except OSError as error:
                 log.debug("not listening on ::1: %s", error)
         log.info("listening on %s", self.url(host))
+        if self.gateway.tls is not None:
+            log.info("the certificate's fingerprint is sha256 %s", self.gateway.tls.fingerprint)
         return self.port
 
     async def _listen(self, address: str, port: int) -> asyncio.Server:
