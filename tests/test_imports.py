@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
-RECORDS = {"messages", "events", "clock", "json_text", "net", "paths", "redact", "text"}
+RECORDS = {"messages", "events", "clock", "foreign_text", "json_text", "net", "paths", "printable"} | {
+    "redact",
+    "text",
+    "url_text",
+}
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,
     "sessions": RECORDS | {"config", "storage"},

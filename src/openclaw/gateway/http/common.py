@@ -11,6 +11,7 @@ from aiohttp import web
 from openclaw.gateway.auth.origin import PeerAddress, host_refusal, origin_refusal
 from openclaw.gateway.auth.shared_auth import check
 from openclaw.gateway.server import params
+from openclaw.url_text import redact_urls
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -77,7 +78,7 @@ class Refused(Exception):
 
 
 def error_shape(message: str, kind: str = "api_error") -> dict[str, Any]:
-    return {"message": message, "type": kind}
+    return {"message": redact_urls(message), "type": kind}
 
 
 def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
