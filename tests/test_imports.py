@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
-RECORDS = {"messages", "events", "clock", "foreign_text", "json_text", "net", "paths", "printable"} | {
-    "redact",
-    "text",
-    "url_text",
+RECORDS = {
+    *("messages", "events", "clock", "foreign_text", "json_text", "net", "opener", "paths", "patterns", "printable"),
+    *("redact", "text", "url_text"),
 }
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,
@@ -26,10 +25,12 @@ ALLOWED: dict[str, set[str]] = {
     "inbound": RECORDS | {"config", "storage", "sessions", "models", "tools", "agent", "runs", "outbound", "routing"},
     "channels": RECORDS | {"config", "inbound", "outbound", "storage", "sessions"},
     "scheduler": RECORDS | {"config", "storage", "sessions", "runs", "inbound", "agent"},
+    "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "skills": set(),
-    "cli": RECORDS | {"config", "models", "gateway", "storage"},
+    "security": RECORDS | {"config", "tools"},
+    "cli": RECORDS | {"config", "models", "gateway", "storage", "security"},
 }
-ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli"}
+ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security"}
 
 
 def imported_packages(path: Path) -> set[str]:

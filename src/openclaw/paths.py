@@ -50,6 +50,13 @@ def sessions_dir(state: str | os.PathLike[str], agent_id: str) -> str:
     return os.path.join(agent_dir(state, agent_id), "sessions")
 
 
+def tls_files(state: str, cert: str | None, key: str | None) -> tuple[str, str]:
+    """The certificate and the key of ``gateway.tls``: those given, else the ones in the state directory."""
+    folder = os.path.join(state, "gateway", "tls")
+    names = (cert or os.path.join(folder, "gateway-cert.pem"), key or os.path.join(folder, "gateway-key.pem"))
+    return os.path.expanduser(names[0]), os.path.expanduser(names[1])
+
+
 def make_private_dir(path: str) -> str:
     """Makes the directory and missing ones above it, for their owner only (0700), and returns the path."""
     missing: list[str] = []

@@ -1,4 +1,8 @@
-"""The one redactor: it masks secrets in text that is about to be logged or shown."""
+"""The one redactor: it masks secrets in text that is about to be logged or shown.
+
+Strangers choose much of that text, so the time must be linear in its length: every expression begins at a fixed place
+(a quote, a word's first character, a prefix of a key) and repeats a bounded number of times.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,25 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from openclaw.patterns import PatternRefused, redact_pattern
 from openclaw.url_text import redact_urls
 
 MIN_SHOWN = 18
 """A shorter secret is hidden whole. A longer one keeps its ends, so that two secrets can be told apart."""
 MASK = "***"
 
-_NAMES = r"(?:api|access|private|secret|auth|signing|encryption)[_-]?key|(?:[a-z]+[_-]?)?token|secret|passwd|password"
+_NAMES = r"(?:(?:api|access|private|secret|auth|signing|encryption)[_-]?key|token|secret|passwd|password)"
+_PREFIX = r"[a-z0-9_-]{0,60}?"
 _VALUE = r"""["']?(?P<secret>[^\s"'\\,;&)}\]]{1,4096})"""
+_BLANKS = r"\s{0,20}"
 _DEFAULTS: tuple[str, ...] = (
-    rf"(?-i:\b[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD))\b\s*[=:]\s*{_VALUE}",
-    rf"\b(?:[a-z0-9]+[_-])*(?:{_NAMES})\b\s*[=:]\s*{_VALUE}",
-    rf'"(?:[a-z0-9]+[_-]?)*?(?:{_NAMES})"\s*:\s*"(?P<secret>(?:[^"\\]|\\.){{1,4096}})"',
-    rf"--(?:[a-z0-9]+-)*(?:{_NAMES})(?:\s+|=){_VALUE}",
-    r"\bauthorization\s*[:=]\s*(?:bearer|basic|token)\s+(?P<secret>[A-Za-z0-9._~+/=-]{1,4096})",
-    r"\bbearer\s+(?P<secret>[A-Za-z0-9._~+/=-]{18,4096})",
+    rf"(?-i:\b[A-Z0-9_]{{0,100}}(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD))\b{_BLANKS}[=:]{_BLANKS}{_VALUE}",
+    rf"(?<![a-z0-9_-]){_PREFIX}{_NAMES}\b{_BLANKS}[=:]{_BLANKS}{_VALUE}",
+    # The text may have been cut, so a secret may end with it.
+    rf'"{_PREFIX}{_NAMES}"{_BLANKS}:{_BLANKS}"(?P<secret>(?:[^"\\]|\\.){{1,4096}})(?:"|\\?\Z)',
+    rf"--{_PREFIX}{_NAMES}(?:\s{{1,20}}|=){_VALUE}",
+    rf"\bauthorization{_BLANKS}[:=]{_BLANKS}(?:bearer|basic|token)\s{{1,20}}(?P<secret>[A-Za-z0-9._~+/=-]{{1,4096}})",
+    r"\bbearer\s{1,20}(?P<secret>[A-Za-z0-9._~+/=-]{18,4096})",
     r"\b(?P<secret>sk-[A-Za-z0-9_-]{8,512})",
     r"\b(?P<secret>gh[opsu]_[A-Za-z0-9]{20,512})",
     r"\b(?P<secret>github_pat_[A-Za-z0-9_]{20,512})",
@@ -36,9 +44,8 @@ _HINTS = (
     *("key", "token", "secret", "passw", "bearer", "authorization", "sk-", "ghp_", "gho_", "ghs_", "ghu_"),
     *("github_pat_", "xox", "xapp-", "gsk_", "aiza", "pplx-", "npm_"),
 )
-_PEM = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.{1,20000}?-----END \1-----", re.DOTALL)
+_PEM = re.compile(r"-----BEGIN ([A-Z ]{0,40}PRIVATE KEY)-----")
 _BOT_TOKEN = re.compile(r"\d{6}:")
-_SLASHED = re.compile(r"/(?P<body>.+)/(?P<flags>[a-z]*)", re.DOTALL)
 
 
 def mask(secret: str) -> str:
@@ -46,17 +53,20 @@ def mask(secret: str) -> str:
 
 
 class Redactor:
-    """Masks secrets. Own ``patterns`` replace the built-in ones: ``/re/flags``, or an expression that ignores case."""
+    """Masks secrets. Own ``patterns`` replace the built-in ones: ``/re/flags``, or an expression that ignores case.
+
+    It raises ``PatternRefused`` for an own expression that is not valid or may be slow.
+    """
 
     def __init__(self, patterns: Sequence[str] | None = None) -> None:
-        self._own = None if patterns is None else [_compiled(pattern) for pattern in patterns]
+        self._own = None if patterns is None else [redact_pattern(pattern) for pattern in patterns]
 
     def __call__(self, text: str) -> str:
         text = redact_urls(text)
         lowered = text.lower()
         if self._own is None and not any(hint in lowered for hint in _HINTS) and not _BOT_TOKEN.search(text):
             return text  # Ordinary text does not pay for the expressions.
-        text = _PEM.sub(r"-----BEGIN \1-----…redacted…-----END \1-----", text)
+        text = _without_private_keys(text)
         for pattern in _built_in() if self._own is None else self._own:
             text = pattern.sub(_hidden, text)
         return text
@@ -65,15 +75,22 @@ class Redactor:
 @cache
 def _built_in() -> list[re.Pattern[str]]:
     """The compiled patterns. They are compiled on first use, because most commands never need them."""
-    return [_compiled(pattern) for pattern in _DEFAULTS]
+    return [re.compile(pattern, re.IGNORECASE) for pattern in _DEFAULTS]
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    found = _SLASHED.fullmatch(pattern)
-    if found is None:
-        return re.compile(pattern, re.IGNORECASE)
-    flags = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL}
-    return re.compile(found["body"], sum(flags.get(flag, 0) for flag in set(found["flags"])))
+def _without_private_keys(text: str) -> str:
+    """Leaves the lines around each private key. A key whose end is missing is taken out to the end of the text."""
+    parts: list[str] = []
+    at = 0
+    while begin := _PEM.search(text, at):
+        end = f"-----END {begin[1]}-----"
+        parts += [text[at : begin.end()], "…redacted…"]
+        at = text.find(end, begin.end())
+        if at < 0:
+            return "".join(parts)
+        parts.append(end)
+        at += len(end)
+    return "".join([*parts, text[at:]]) if parts else text
 
 
 def _hidden(found: re.Match[str]) -> str:
@@ -87,13 +104,27 @@ def _hidden(found: re.Match[str]) -> str:
     return whole[:begin] + mask(secret) + whole[begin + len(secret) :]
 
 
-_current: Callable[[str], str] = Redactor()
+def configure(patterns: Sequence[str] | None, *, enabled: bool = True) -> list[str]:
+    """Chooses the patterns for the process, and says which of them cannot be used.
 
-
-def configure(patterns: Sequence[str] | None, *, enabled: bool = True) -> None:
-    """Chooses the patterns for the process. An expression that does not compile raises ``re.error``."""
+    Then the built-in ones count besides the others, so that a mistake never leaves secrets readable.
+    """
     global _current
-    _current = Redactor(patterns) if enabled else str
+    usable: list[str] = []
+    refused: list[str] = []
+    for pattern in patterns or ():
+        try:
+            redact_pattern(pattern)
+            usable.append(pattern)
+        except PatternRefused as problem:
+            refused.append(f"logging.redactPatterns: {pattern[:200]!r} is not used: {problem}")
+    own = Redactor(None if patterns is None else usable)
+    _current = str if not enabled else (lambda text: own(_built_in_redactor(text))) if refused else own
+    return refused
+
+
+_built_in_redactor = Redactor()
+_current: Callable[[str], str] = _built_in_redactor
 
 
 def redact(text: str) -> str:

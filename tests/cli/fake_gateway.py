@@ -44,6 +44,7 @@ PARAMS = {
     "logs.tail": {"cursor", "limit", "maxBytes"},
     "device.pair.approve": {"requestId"},
     "device.pair.reject": {"requestId"},
+    "device.pair.remove": {"deviceId"},
     "device.token.rotate": {"deviceId", "role", "scopes"},
     "device.token.revoke": {"deviceId", "role"},
     "exec.approvals.set": {"file", "baseHash"},

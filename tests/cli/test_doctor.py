@@ -20,7 +20,7 @@ def test_a_fresh_machine_is_well(cli: Cli) -> None:
     code, found = findings(cli)
     assert code == 0
     assert {finding["level"] for finding in found.values()} == {"ok"}
-    assert set(found) == {"config", "state", "generation", "sessions", "ledger", "damage", "port"}
+    assert set(found) == {"config", "state", "generation", "sessions", "ledger", "damage", "port", "security"}
 
 
 def test_a_wrong_value_and_an_open_folder_are_errors_with_a_way_out(cli: Cli, state: Path) -> None:
@@ -34,6 +34,7 @@ def test_a_wrong_value_and_an_open_folder_are_errors_with_a_way_out(cli: Cli, st
 
 def test_a_value_without_effect_is_a_warning_by_name(cli: Cli, state: Path) -> None:
     (state / "openclaw.json").write_text("{ talk: { voiceId: 'v' } }")
+    (state / "openclaw.json").chmod(0o600)
     code, found = findings(cli)
     assert (code, found["config"]["level"]) == (0, "warning")
     assert found["config"]["text"].startswith("talk ")
@@ -91,3 +92,11 @@ def test_what_is_damaged_or_gone_is_listed_and_repaired(cli: Cli, state: Path) -
     assert "agent:main:main" in (folder / "sessions.json").read_text()
     assert (bookmark.with_suffix("").read_text(), bool(list(state.glob("ledger.db.damaged-*")))) == ("17", True)
     assert not [text for text in found if " is gone" in text or "ledger.db is damaged" in text]
+
+
+def test_the_security_audit_is_one_line(cli: Cli, state: Path) -> None:
+    (state / "openclaw.json").write_text('{ "commands": { "useAccessGroups": false } }')
+    (state / "openclaw.json").chmod(0o600)
+    code, found = findings(cli)
+    assert (code, found["security"]["level"], found["security"]["fix"]) == (1, "error", "openclaw security audit")
+    assert found["security"]["text"].startswith("security audit: 1 critical")

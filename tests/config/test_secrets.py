@@ -118,3 +118,16 @@ def test_any_secret_is_hidden_and_comes_back(secret: str, other: str) -> None:
     shown = pyjson5.decode(redact_raw(raw, parsed))
     assert shown == redacted(parsed)
     assert restored(shown, parsed) == parsed
+
+
+def test_a_value_that_a_secret_variable_is_put_into_is_hidden_whatever_its_key() -> None:
+    written = {"ui": {"assistant": {"name": "a ${MY_TOKEN} b", "avatar": "${AVATAR}"}}, "x": ["$${MY_TOKEN}"]}
+    resolved = {"ui": {"assistant": {"name": "a canary b", "avatar": "A"}}, "x": ["${MY_TOKEN}"]}
+    shown = redacted(resolved, written)
+    assert shown == {"ui": {"assistant": {"name": SENTINEL, "avatar": "A"}}, "x": ["${MY_TOKEN}"]}
+
+
+def test_old_secrets_in_comments_are_masked() -> None:
+    text = '// token: old-secret-1\n{ /* "apiKey": "old-secret-2" */ gateway: { port: 1 } } // port 18789'
+    shown = redact_raw(text, pyjson5.decode(text))
+    assert "old-secret" not in shown and "// port 18789" in shown

@@ -263,6 +263,28 @@ async def test_a_chosen_model_falls_back_to_the_configured_one(tmp_path: Path, v
         assert notice.startswith("↪️ three/m cannot answer now") and "one/m answers" in notice
 
 
+@pytest.mark.parametrize("primary", ["nowhere/m", "no-such-model"])
+async def test_a_configured_model_that_nobody_knows_gives_way_to_the_next(
+    tmp_path: Path, vendors: Vendors, primary: str
+) -> None:
+    config = vendors.config("two/m")
+    config["agents"]["defaults"]["model"]["primary"] = primary
+    async with chatting(tmp_path, config) as (client, _):
+        assert text_of(await client.chat("hello [[reply:from two]]", run_id="r")) == "from two"
+        (notice,) = await told(client, 1)
+        assert "no model of this name is configured" in notice and primary in notice and "two/m answers" in notice
+        story = "\n".join((await client.call("messages.why", {"ref": "r"}))["story"])
+        assert "It ran on two/m" in story
+
+
+async def test_a_model_that_nobody_knows_is_an_error_if_there_is_no_other(tmp_path: Path, vendors: Vendors) -> None:
+    config = vendors.config()
+    config["agents"]["defaults"]["model"]["primary"] = "no-such-model"
+    async with chatting(tmp_path, config) as (client, _):
+        failed = await client.chat("hello")
+        assert failed["state"] == "error" and "Unknown model 'no-such-model'" in failed["errorMessage"]
+
+
 @pytest.mark.parametrize(("own", "asked"), [([], [1, 0, 0]), (["three/m"], [1, 0, 1])])
 async def test_an_agents_own_list_counts_also_when_it_is_empty(
     tmp_path: Path, vendors: Vendors, own: list[str], asked: list[int]

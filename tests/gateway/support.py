@@ -184,7 +184,7 @@ async def running_gateway(
     gateway = build_gateway(runtime, Metrics(), LoopFairness(), environ)
     if services:
         await gateway.start_services()
-    server = await serve(gateway, "127.0.0.1", 0, handshake_timeout_s=handshake_timeout_s)
+    server = await serve(gateway, "localhost", 0, handshake_timeout_s=handshake_timeout_s)
     try:
         async with aiohttp.ClientSession() as http:
             yield Running(gateway, server, http)

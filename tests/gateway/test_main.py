@@ -15,7 +15,7 @@ HOLDER = """
 import sys
 from openclaw.gateway.main import GatewayLock
 lock = GatewayLock.acquire(sys.argv[1], {})
-lock.describe(started_at=1794766939494, port=18789, config_path="/c.json")
+lock.describe(started_at=1794766939494, host="127.0.0.1", port=18789, config_path="/c.json")
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -48,7 +48,7 @@ def test_a_killed_gateway_leaves_no_stale_lock(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     lock = GatewayLock.acquire(str(tmp_path), {})
-    lock.describe(started_at=1, port=2, config_path="c")
+    lock.describe(started_at=1, host="h", port=2, config_path="c")
     assert json.loads(lock.path.read_text())["port"] == 2
     assert stat.S_IMODE(lock.path.stat().st_mode) == 0o600
     lock.release()
@@ -58,6 +58,6 @@ def test_a_killed_gateway_leaves_no_stale_lock(tmp_path: Path) -> None:
 def test_several_gateways_may_be_allowed_on_purpose(tmp_path: Path) -> None:
     first = GatewayLock.acquire(str(tmp_path), {})
     second = GatewayLock.acquire(str(tmp_path), {"OPENCLAW_ALLOW_MULTI_GATEWAY": "1"})
-    second.describe(started_at=1, port=2, config_path="c")
+    second.describe(started_at=1, host="h", port=2, config_path="c")
     second.release()
     first.release()

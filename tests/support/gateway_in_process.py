@@ -75,7 +75,7 @@ class InProcessGateway(GatewayUnderTest):
                 await asyncio.to_thread(config.load_or_create)
                 logs = Logs.start(state, config.current.logging, console=errors)
                 try:
-                    async with serving(state, config, self.clock, os.environ, "127.0.0.1", self.port, lock=lock) as (
+                    async with serving(state, config, self.clock, os.environ, "localhost", self.port, lock=lock) as (
                         self.gateway,
                         server,
                     ):

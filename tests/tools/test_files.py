@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from openclaw.messages import ImageBlock, TextBlock
+from openclaw.opener import PathOpener, PathRefused
 from openclaw.tools.base import ToolContext, ToolError, ToolResult
 from openclaw.tools.files import (
     MAX_PAGE_BYTES,
@@ -28,7 +29,6 @@ from openclaw.tools.files import (
     locate,
     read_page,
 )
-from openclaw.tools.opener import PathOpener
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def test_a_line_too_large_to_show_comes_with_a_way_to_see_it(reader: ReadT
 
 
 async def test_an_offset_beyond_the_end_names_the_number_of_lines(reader: ReadTool, context: ToolContext) -> None:
-    with pytest.raises(ToolError, match=r"^Offset 9 is beyond end of file \(4 lines total\)$"):
+    with pytest.raises((ToolError, PathRefused), match=r"^Offset 9 is beyond end of file \(4 lines total\)$"):
         await read(reader, context, "a\nb\nc\nd", offset=9)
 
 
@@ -95,15 +95,15 @@ async def test_odd_requests(reader: ReadTool, context: ToolContext) -> None:
     assert text_of(await read(reader, context, "")) == ""
     assert text_of(await read(reader, context, "a\nb", offset=0)) == "a\nb"
     assert text_of(await read(reader, context, b"caf\xe9")) == "caf\ufffd"
-    with pytest.raises(ToolError, match="offset must be 1 or more"):
+    with pytest.raises((ToolError, PathRefused), match="offset must be 1 or more"):
         await read(reader, context, "a", offset=-1)
-    with pytest.raises(ToolError, match="binary file"):
+    with pytest.raises((ToolError, PathRefused), match="binary file"):
         await read(reader, context, b"\x7fELF\0\0\0")
-    with pytest.raises(ToolError, match="Missing required parameter: path"):
+    with pytest.raises((ToolError, PathRefused), match="Missing required parameter: path"):
         await reader.run({}, context)
-    with pytest.raises(ToolError, match="ENOENT: no such file or directory"):
+    with pytest.raises((ToolError, PathRefused), match="ENOENT: no such file or directory"):
         await reader.run({"file_path": "missing.txt"}, context)
-    with pytest.raises(ToolError, match="path leaves the workspace"):
+    with pytest.raises((ToolError, PathRefused), match="path leaves the workspace"):
         await reader.run({"path": "../x"}, context)
 
 
@@ -126,7 +126,7 @@ def test_pages_read_one_after_the_other_give_the_whole_file(lines: list[str], li
 def test_a_page_holds_whole_lines_within_the_limits(sizes: list[int], offset: int) -> None:
     data = b"\n".join(b"x" * size for size in sizes)
     if offset > len(sizes):
-        with pytest.raises(ToolError, match="beyond end"):
+        with pytest.raises((ToolError, PathRefused), match="beyond end"):
             read_page(io.BytesIO(data), offset, None)
         return
     page = read_page(io.BytesIO(data), offset, None)
@@ -217,9 +217,9 @@ async def test_writing_replaces_and_keeps_line_ends_as_given(writer: WriteTool, 
 async def test_what_is_missing_or_impossible_is_said(writer: WriteTool, context: ToolContext) -> None:
     with pytest.raises(ToolError, match=r"Missing required parameter: content \(content\)"):
         await writer.run({"path": "a"}, context)
-    with pytest.raises(ToolError, match="path leaves the workspace"):
+    with pytest.raises((ToolError, PathRefused), match="path leaves the workspace"):
         await writer.run({"path": "/etc/a", "content": ""}, context)
-    with pytest.raises(ToolError, match="half of a character"):
+    with pytest.raises((ToolError, PathRefused), match="half of a character"):
         await writer.run({"path": "a", "content": "x\ud800"}, context)
     assert not (context.workspace / "a").exists()
 
@@ -259,11 +259,11 @@ async def test_an_empty_new_text_deletes(editor: EditTool, context: ToolContext)
 
 
 async def test_an_ambiguous_passage_is_refused_with_its_count(editor: EditTool, context: ToolContext) -> None:
-    with pytest.raises(ToolError, match=r"^Found 33000 occurrences"):
+    with pytest.raises((ToolError, PathRefused), match=r"^Found 33000 occurrences"):
         await edit(editor, context, "ab\n" * 33_000, "ab", "x")
-    with pytest.raises(ToolError, match=r"^Found 2 occurrences"):
+    with pytest.raises((ToolError, PathRefused), match=r"^Found 2 occurrences"):
         await edit(editor, context, "aaa", "aa", "x")
-    with pytest.raises(ToolError, match=r"^Found 2 occurrences"):
+    with pytest.raises((ToolError, PathRefused), match=r"^Found 2 occurrences"):
         await edit(editor, context, "“a”  \n„a‟", '"a"', "x")
     assert (context.workspace / "f.txt").read_text() == "“a”  \n„a‟"
 
@@ -280,17 +280,19 @@ async def test_an_ambiguous_passage_is_refused_with_its_count(editor: EditTool, 
 async def test_an_edit_that_cannot_be_meant_is_refused(
     editor: EditTool, context: ToolContext, old: str, new: str, problem: str
 ) -> None:
-    with pytest.raises(ToolError, match=problem):
+    with pytest.raises((ToolError, PathRefused), match=problem):
         await edit(editor, context, "one\ntwo\n", old, new)
 
 
 async def test_missing_files_and_parameters_are_named(editor: EditTool, context: ToolContext) -> None:
-    with pytest.raises(ToolError, match=r"^File not found: zz$"):
+    with pytest.raises((ToolError, PathRefused), match=r"^File not found: zz$"):
         await editor.run({"path": "zz", "oldText": "a", "newText": "b"}, context)
-    with pytest.raises(ToolError, match=r"Missing required parameter: newText \(newText or new_string\)"):
+    with pytest.raises(
+        (ToolError, PathRefused), match=r"Missing required parameter: newText \(newText or new_string\)"
+    ):
         await editor.run({"path": "zz", "oldText": "a"}, context)
     (context.workspace / "latin").write_bytes(b"caf\xe9")
-    with pytest.raises(ToolError, match="not UTF-8"):
+    with pytest.raises((ToolError, PathRefused), match="not UTF-8"):
         await editor.run({"path": "latin", "oldText": "caf", "newText": "b"}, context)
 
 

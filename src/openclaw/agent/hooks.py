@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from openclaw.config.agents import agent_ids, workspace_dir
 from openclaw.config.schema import Config
 from openclaw.messages import Message
 
@@ -173,9 +174,9 @@ async def _guarded(hook: Callable[[Any], Awaitable[Any]], about: Any, longest_s:
         return None
 
 
-def load_extensions(config: Config, hooks: CompactionHooks) -> None:
-    """Imports the extensions and lets each register its hooks. Blocking."""
-    for path in list(_extension_files(config))[:MOST_EXTENSIONS]:
+def load_extensions(config: Config, hooks: CompactionHooks, state_dir: str) -> None:
+    """Imports the extensions that the configuration names and lets each register its hooks. Blocking."""
+    for path in list(_extension_files(config, state_dir))[:MOST_EXTENSIONS]:
         try:
             _load(path).register(hooks)
         except Exception:  # The Gateway starts even if an extension fails.
@@ -184,15 +185,21 @@ def load_extensions(config: Config, hooks: CompactionHooks) -> None:
             extensions_log.info("extension %s", path)
 
 
-def _extension_files(config: Config) -> Iterator[Path]:
-    """The files in ``plugins.load.paths`` and the ``*.py`` files in its folders, without those the config forbids."""
+def _extension_files(config: Config, state_dir: str) -> Iterator[Path]:
+    """The files in ``plugins.load.paths`` and the ``*.py`` files in its folders, without those the config forbids.
+
+    Nothing is loaded from a workspace: what an agent can write must not become part of the Gateway.
+    """
     plugins = config.plugins
+    workspaces = [workspace_dir(config, state_dir, agent_id).resolve() for agent_id in agent_ids(config)]
     named = plugins.load.get("paths")
     for text in named if plugins.enabled and isinstance(named, list) else ():
         place = Path(str(text)).expanduser()
         files = sorted(place.glob("*.py")) if place.is_dir() else [place]
         for file in files:
-            if file.stem not in plugins.deny and (not plugins.allow or file.stem in plugins.allow):
+            if inside := next((one for one in workspaces if file.resolve().is_relative_to(one)), None):
+                extensions_log.error("the extension %s is not loaded: agents can write in %s", file, inside)
+            elif file.stem not in plugins.deny and (not plugins.allow or file.stem in plugins.allow):
                 yield file
 
 

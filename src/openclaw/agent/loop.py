@@ -49,6 +49,7 @@ from openclaw.messages import (
 )
 from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent, Text, Thinking
 from openclaw.models.fallback import HandOver, NextStep, TryAgain
+from openclaw.opener import PathRefused
 from openclaw.outbound.reasoning import AnswerText, Piece
 from openclaw.outbound.visible import SpeechStream
 from openclaw.storage.base import AbortReason
@@ -387,7 +388,7 @@ async def call_tool(
             result = await tool.run(arguments, context)
     except Aborted as stopped:
         return refused(f"Stopped while running ({stopped}).")
-    except ToolError as failure:
+    except (ToolError, PathRefused) as failure:
         result = error_result(call.name, str(failure))
     except Exception as failure:
         log.exception("tool %s failed in run %s of %s", call.name, context.run_id, context.session_key)

@@ -37,7 +37,7 @@ from openclaw.storage.base import BlobStore, MessageBody
 from openclaw.tools.base import Tool, ToolContext, ToolResult
 from openclaw.tools.exec.settings import ExecOverrides, ExecSettings
 from openclaw.tools.memory import memory_tools
-from openclaw.tools.policy import ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile
+from openclaw.tools.policy import ToolFilter, ToolSettings, allowed_tools, built_in_tools, profile, subagent_filter
 
 _RETENTION = ("none", "short", "long")
 _OLD_RETENTION = {"5m": "short", "1h": "long"}
@@ -109,18 +109,26 @@ def _agent_settings(config: Config, agent_id: str, state_dir: str) -> AgentSetti
     )
 
 
-def tools_for(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime) -> list[Tool]:
-    """The agent's tools. The list is empty for a model that cannot call tools. Runs share it."""
+def tools_for(
+    agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime, *, subagent: bool = False
+) -> list[Tool]:
+    """The agent's tools. The list is empty for a model that cannot call tools. Runs share it.
+
+    ``subagent``: for a session that was spawned. It has fewer tools.
+    """
     if not model.tools:
         return []
-    key = ("tools", agent_id, model.provider, model.id)
-    return runtime.derived.of(config, key, lambda: _make(agent_id, model, workspace, config, runtime))
+    key = ("tools", agent_id, model.provider, model.id, subagent)
+    return runtime.derived.of(config, key, lambda: _make(agent_id, model, workspace, config, runtime, subagent))
 
 
-def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime) -> list[Tool]:
+def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime: Runtime, subagent: bool) -> list[Tool]:
     agent = agent_config(config, agent_id)
     own = agent.tools if agent else None
     policies = [*_policies(config.tools, model), *(_policies(own, model) if own else ())]
+    if subagent:
+        rules = config.tools.subagents.tools
+        policies.append(subagent_filter(tuple(rules.allow), tuple(rules.deny)))
     fs = own.fs if own and own.fs else config.tools.fs
     exec_config = own.exec if own and own.exec else config.tools.exec
     # Unset keys keep the tool's own defaults.
@@ -147,6 +155,7 @@ def _make(agent_id: str, model: Model, workspace: Path, config: Config, runtime:
 
     notes = runtime.memories.of(agent_id, workspace, search, config)
     tools += memory_tools(notes, workspace, search, config.memory.citations, search_transcripts)
+    tools += runtime.team_tools()
     names = set(allowed_tools([tool.spec.name for tool in tools], policies))
     return [tool for tool in tools if tool.spec.name in names]
 
@@ -180,7 +189,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The thinking level of sessions that have none of their own."""
 
 
-def run_settings_of(agent_id: str, chosen: Model, config: Config, runtime: Runtime) -> RunSettings:
+def run_settings_of(
+    agent_id: str, chosen: Model, config: Config, runtime: Runtime, *, subagent: bool = False
+) -> RunSettings:
     """The settings of runs with this agent and model. They are kept until the configuration changes."""
 
     def make() -> RunSettings:
@@ -193,11 +204,11 @@ def run_settings_of(agent_id: str, chosen: Model, config: Config, runtime: Runti
             model=model,
             params=params,
             agent=agent,
-            tools=tools_for(agent_id, model, agent.workspace, config, runtime),
+            tools=tools_for(agent_id, model, agent.workspace, config, runtime, subagent=subagent),
             thinking=level_unless_set(model, config.agents.defaults.thinking_default),
         )
 
-    key = ("run settings", agent_id, chosen.provider, chosen.id, chosen.auth_profile)
+    key = ("run settings", agent_id, chosen.provider, chosen.id, chosen.auth_profile, subagent)
     known = runtime.derived.of(config, key, make)
     # The catalogue can change without the configuration, e.g. when a local server is found.
     return known if known.chosen is chosen or known.chosen == chosen else make()
@@ -317,11 +328,12 @@ async def prepare(
     config = runtime.config.current
     entry = await runtime.sessions.get(agent_id, session_key) or SessionEntry(sessionId=session_id)
     chosen = chosen or choose_model(entry, config, agent_id, runtime, body.model, body.auth_profile)
-    settings = run_settings_of(agent_id, chosen, config, runtime)
+    subagent = is_subagent(session_key)
+    settings = run_settings_of(agent_id, chosen, config, runtime, subagent=subagent)
     model, params, workspace = settings.model, settings.params, settings.agent.workspace
     thinking = _thinking(body, entry, settings)
     kind = kind_of(session_key, entry, main_key=settings.agent.main_key, scope=config.session.scope)
-    audience = Audience(model.context_window, is_private(kind, session_key), is_subagent(session_key))
+    audience = Audience(model.context_window, is_private(kind, session_key), subagent)
     snapshot = await runtime.snapshots.of(agent_id, config, workspace, audience, arrived_at)
     facts = gather_facts(
         agent_id=agent_id,

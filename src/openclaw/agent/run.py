@@ -34,6 +34,7 @@ from openclaw.agent.window.window import DoesNotFit
 from openclaw.events import AssistantEnded, Event, ModelSwitched, Spoken, TextDelta
 from openclaw.messages import AssistantMessage, ImageBlock, Message
 from openclaw.models.base import Counted, Model, ModelError, ModelRequest, OnEvent, StreamEvent
+from openclaw.models.catalogue import UnknownModel
 from openclaw.models.cost import has_price
 from openclaw.models.errors import all_failed_text, error_text
 from openclaw.models.fallback import Candidates, NextStep, failed_model, models_asked
@@ -166,8 +167,14 @@ class AgentRun:
         """The model to begin with: the chosen one, or one in its place if it rests. Raises ``ModelError``."""
         row, runtime, body = self._row, self._runtime, self._row.body
         entry = await runtime.sessions.get(row.agent_id, row.session_key) or SessionEntry(sessionId=self._session_id)
-        chosen = choose_model(entry, runtime.config.current, row.agent_id, runtime, body.model, body.auth_profile)
-        self._candidates = runtime.failover.candidates(row.agent_id, chosen, pictures=bool(self._images))
+        pictures = bool(self._images)
+        try:
+            chosen = choose_model(entry, runtime.config.current, row.agent_id, runtime, body.model, body.auth_profile)
+            self._candidates = runtime.failover.candidates(row.agent_id, chosen, pictures=pictures)
+        except UnknownModel as unknown:
+            if body.model:
+                raise  # Who asks for a model by its name learns that there is none.
+            self._candidates = await runtime.failover.instead_of(unknown, row.agent_id, pictures=pictures)
         return await self._candidates.begin()
 
     async def _prepare(self, model: Model) -> Prepared:

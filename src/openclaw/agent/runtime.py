@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from openclaw.models.fallback import Failover
     from openclaw.sessions.prompt_prefix import SessionNotes
     from openclaw.storage.base import BlobStore, Ledger, SessionStore, TranscriptStore
+    from openclaw.tools.base import Tool
     from openclaw.tools.exec.approvals import ApprovalRules, Approvals
     from openclaw.tools.process_registry import ProcessRegistry
 
@@ -55,6 +56,8 @@ class Runtime(msgspec.Struct, kw_only=True):
     notes: SessionNotes
     wake: Callable[[str, str], None] | None
     """Takes a run id and a text. Starts a turn in that run's session; its answer goes where that run's went."""
+    team_tools: Callable[[], list[Tool]] = list
+    """Makes the tools that need the whole Gateway, such as those that look at other sessions."""
     memories: AgentMemories
     """The agents' memory files and their search indexes."""
     hooks: CompactionHooks

@@ -143,17 +143,29 @@ def _connect(target: Target, timeout_s: float | None) -> socket.socket:
     import ssl
 
     context = ssl.create_default_context()
-    if target.fingerprint or target.local:
-        # A pinned or self-signed certificate is checked by its fingerprint, or reached over loopback only.
+    pinned = target.fingerprint.lower().replace(":", "").removeprefix("sha256").strip("/ ")
+    if target.local and not pinned:
+        plain.close()
+        raise BadResponse("its certificate cannot be checked, because the Gateway's own is not to be found here")
+    if pinned:
+        # The fingerprint says which certificate it must be. Nothing is sent before it has been compared.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    secure = context.wrap_socket(plain, server_hostname=target.host)
-    if target.fingerprint:
-        seen = hashlib.sha256(secure.getpeercert(binary_form=True) or b"").hexdigest()
-        wanted = target.fingerprint.lower().replace(":", "").removeprefix("sha256").strip("/ ")
-        if seen != wanted:
-            secure.close()
-            raise BadResponse(f"the certificate's SHA-256 fingerprint is {seen}, not the pinned one")
+    try:
+        if target.client_certificate is not None:
+            context.load_cert_chain(*target.client_certificate)
+        secure = context.wrap_socket(plain, server_hostname=target.host)
+    except ssl.SSLCertVerificationError as error:
+        plain.close()
+        hint = "if it is the right Gateway, set gateway.remote.tlsFingerprint to what its `gateway status` shows"
+        raise BadResponse(f"its certificate is not trusted ({error.verify_message}); {hint}") from error
+    except OSError as error:
+        plain.close()
+        raise BadResponse(f"it does not speak TLS as expected ({error})") from error
+    seen = hashlib.sha256(secure.getpeercert(binary_form=True) or b"").hexdigest()
+    if pinned and seen != pinned:
+        secure.close()
+        raise BadResponse(f"the SHA-256 fingerprint of its certificate is {seen}, not the pinned one")
     return secure
 
 
@@ -243,6 +255,8 @@ class Client:
         headers = {"User-Agent": f"openclaw-cli/{__version__}", "Content-Type": "application/json"}
         if self.target.secret:
             headers["Authorization"] = f"Bearer {self.target.secret}"
+        if self.target.owner_key:
+            headers["X-OpenClaw-Owner"] = self.target.owner_key
         if any(c in self.target.secret for c in "\r\n"):
             raise UserError(f"The secret from {self.target.secret_source} has a line break in it.")
         try:
@@ -272,7 +286,7 @@ class Client:
         if exchange.status == 413:
             return UserError("The message is too large for the Gateway. Send fewer or smaller files.")
         if exchange.status == 429:
-            return UserError(f"{_text(error, 'Too many failed logins')}. Wait a minute, then try again.")
+            return UserError(f"{_text(error, 'Too many failed logins')}.\n{self.target.describe()}")
         if isinstance(error, dict):
             return refused(error)
         return self._foreign(f"it answered HTTP {exchange.status}")

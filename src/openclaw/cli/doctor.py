@@ -144,7 +144,19 @@ def _damage(state: Path) -> Iterator[Finding]:
         yield Finding("damage", "ok", "nothing is damaged or missing")
 
 
-CHECKS: tuple[Check, ...] = (_configuration, _state_folder, _generation, _sessions, _ledger, _damage, _port)
+def _security(state: Path) -> Iterator[Finding]:
+    from openclaw.cli.security import summary_line
+    from openclaw.security.audit import audit, subject_of
+
+    report = audit(subject_of(paths.config_path(), str(state), os.environ), 0)
+    text = f"security audit: {summary_line(report)}"
+    if report.summary()["critical"]:
+        yield Finding("security", "error", text, "openclaw security audit")
+    else:
+        yield Finding("security", "ok", text)
+
+
+CHECKS: tuple[Check, ...] = (_configuration, _state_folder, _generation, _sessions, _ledger, _damage, _port, _security)
 
 
 def _repair(state: Path) -> list[str]:

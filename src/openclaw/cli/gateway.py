@@ -115,6 +115,7 @@ def status(args: argparse.Namespace) -> int:
             f"Service: {service.unit_name()} ({'installed' if report['service']['loaded'] else 'not installed'})",
             f"Process: {runtime['status']} ({runtime['detail']})",
             f"Gateway: {client.target.url} (bind {report['gateway']['bindMode']}, from {client.target.source})",
+            *([f"TLS fingerprint (SHA-256): {client.target.fingerprint}"] if client.target.fingerprint else []),
             f"Config: {report['config']['cli']['path']}",
             *(f"Service file: {issue}" for issue in report["service"]["configAudit"]["issues"]),
         ]
@@ -158,6 +159,7 @@ def _status_report(client: Client, *, probe: bool) -> dict[str, Any]:
             "port": target.port,
             "portSource": target.source,
             "probeUrl": target.url,
+            **({"tlsFingerprint": target.fingerprint} if target.fingerprint else {}),
         },
         "port": {
             "port": target.port,

@@ -139,5 +139,12 @@ _DEVICES = {
         show=lambda payload, args: [f"Revoked the {args.role} token of {args.device}."],
         example="openclaw devices revoke --device d9cceedf --role operator",
     ),
+    "remove": query(
+        "Forget a device; it has to be let in again",
+        "device.pair.remove",
+        (Flag("device DEVICE", "the device", param="deviceId"),),
+        show=lambda payload, args: [f"Removed {args.device}."],
+        example="openclaw devices remove d9cceedf",
+    ),
 }
 COMMANDS = {"pairing": Group(_PEOPLE, default="list"), "devices": Group(_DEVICES, default="list")}

@@ -34,6 +34,11 @@ class Target:
         self.secret = ""
         self.secret_source = ""
         self.fingerprint = ""
+        """SHA-256 of the only certificate that is accepted. Empty: one that this computer's authorities vouch for."""
+        self.client_certificate: tuple[str, str] | None = None
+        """The certificate and key to show to a Gateway that asks for one."""
+        self.owner_key = ""
+        """What only processes of this computer's Gateway user can know. It is sent to no other Gateway."""
         self.misconfigured = False
         """Whether remote mode is set without an address; this computer's Gateway is asked then."""
 
@@ -72,7 +77,12 @@ def resolve(url: str | None = None, token: str | None = None, password: str | No
     remote = _section(gateway, "remote")
     if gateway.get("mode") == "remote" and remote.get("url"):
         target = _from_url(str(remote["url"]), "config gateway.remote.url")
-        target.fingerprint = str(remote.get("tlsFingerprint") or "")
+        target.fingerprint = substituted(remote.get("tlsFingerprint"))
+        if target.fingerprint and not target.tls:
+            raise UserError(
+                "gateway.remote.tlsFingerprint is set, and gateway.remote.url is not encrypted.\n"
+                f"Make it a wss:// address, or remove the fingerprint.\n{target.describe()}"
+            )
         in_config = ("gateway.remote", remote)
     else:
         target = _local(gateway)
@@ -85,21 +95,43 @@ def resolve(url: str | None = None, token: str | None = None, password: str | No
 
 
 def _local(gateway: dict[str, Any]) -> Target:
-    tls = bool(_section(gateway, "tls").get("enabled"))
+    tls = _section(gateway, "tls")
     bind = str(gateway.get("bind") or "loopback")
     host, port, source = LOOPBACK, paths.DEFAULT_PORT, "local loopback"
-    running = running_gateway()
+    running = running_gateway() or {}
     explicit = port_from_environment()
     if explicit is not None:
         port, source = explicit, "env OPENCLAW_GATEWAY_PORT"
-    elif running is not None and running.get("port"):
+    elif running.get("port"):
         port, source = int(running["port"]), "local loopback (running Gateway)"
-        host = str(running.get("host") or LOOPBACK)
     elif isinstance(configured := gateway.get("port"), int):
         port, source = configured, "local loopback (config gateway.port)"
-    if bind == "custom" and gateway.get("customBindHost") and host == LOOPBACK:
+    if running.get("host"):
+        host = str(running["host"])
+    elif bind == "custom" and gateway.get("customBindHost"):
         host = str(gateway["customBindHost"])
-    return Target(host, port, tls=tls, local=True, source=source, bind=bind)
+    serves_tls = bool(running["tlsFingerprint"] if "tlsFingerprint" in running else tls.get("enabled"))
+    target = Target(host, port, tls=serves_tls, local=True, source=source, bind=bind)
+    target.owner_key = str(running.get("ownerKey") or "")
+    if serves_tls:
+        files = paths.tls_files(paths.state_dir(), substituted(tls.get("certPath")), substituted(tls.get("keyPath")))
+        target.fingerprint = str(running.get("tlsFingerprint") or "") or _fingerprint(files[0])
+        target.client_certificate = files if tls.get("caPath") else None
+    return target
+
+
+def _fingerprint(path: str) -> str:
+    """Reads the fingerprint of a certificate file; empty when there is none."""
+    import hashlib
+    import ssl
+
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    try:
+        with open(path, encoding="ascii") as file:
+            block = file.read().partition(begin)[2].partition(end)[0]
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(f"{begin}{block}{end}\n")).hexdigest() if block else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def port_from_environment() -> int | None:

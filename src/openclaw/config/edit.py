@@ -220,7 +220,7 @@ def shown_values(snapshot: Snapshot) -> dict[str, Any]:
     Defaults are in the schema; a form would write them to the file. A model that is given by its name alone is shown
     as the object that the schema describes, because a form draws and changes only that.
     """
-    return _long_form(redacted(snapshot.resolved), shape_of(Config))
+    return _long_form(redacted(snapshot.resolved, snapshot.merged), shape_of(Config))
 
 
 def _long_form(value: Any, shape: Shape | None) -> Any:

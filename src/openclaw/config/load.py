@@ -24,7 +24,7 @@ from openclaw.config.validate import Issue, Report, check_rules, checked
 KEY = "$include"
 MAX_DEPTH = 10
 MAX_FILES = 100
-_REFERENCE = re.compile(r"\$(\$?)\{([A-Z_][A-Z0-9_]*)\}")
+REFERENCE = re.compile(r"\$(\$?)\{([A-Z_][A-Z0-9_]*)\}")
 _AGENT_SECTIONS = ("sandbox", "heartbeat", "memorySearch", "humanDelay", "budget")
 _AGENT_TOOL_SECTIONS = ("exec", "elevated", "fs", "sandbox")
 _NOT_INHERITED = ("accounts", "defaultAccount", "name")
@@ -238,12 +238,12 @@ def substituted(value: Any, environ: Mapping[str, str], path: KeyPath, report: R
         report.issue(path, f"the environment variable {name} is not set; set it, or write $${{{name}}} for the text")
         return match[0]
 
-    return _REFERENCE.sub(replaced, value)
+    return REFERENCE.sub(replaced, value)
 
 
 def is_reference(value: str) -> bool:
     """Whether the text is only a reference to a variable, and so no secret itself."""
-    match = _REFERENCE.fullmatch(value)
+    match = REFERENCE.fullmatch(value)
     return bool(match and not match[1])
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from openclaw.config.json5text import Json5Error, Outline
 from openclaw.config.keypath import MISSING, KeyPath, format_path
-from openclaw.config.load import is_reference
+from openclaw.config.load import REFERENCE, is_reference
 from openclaw.config.schema import Config
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.shape import Shape, fields_of, free_keys, shape_of
 from openclaw.config.validate import ConfigInvalid, Issue
+from openclaw.redact import Redactor
 from openclaw.url_text import has_secret
 
 COMMAND_TIMEOUT_S = 10
@@ -29,12 +30,16 @@ SHORTEST_REPLACED = 8
 # Open maps have no schema that marks secrets, so the name of the key decides. maxTokens does not match.
 _SECRET_NAME = re.compile(r"(token|password|passwd|secret|api[_-]?key|private[_-]?key|signing[_-]?key)$", re.IGNORECASE)
 _SECRET_VARIABLE = re.compile(r"(token|password|passwd|pass|secret|key|credentials?)$", re.IGNORECASE)
-_STRING_OR_COMMENT = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|//[^\n\r]*|/\*.*?\*/", re.DOTALL)
+# What is not closed goes on to the end, so that a second look for its end is never needed.
+_STRING_OR_COMMENT = re.compile(
+    r"\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z)|//[^\n\r]*|/\*.*?(?:\*/|\Z)", re.DOTALL
+)
 _QUOTED_SECRET = re.compile(
     r"((?:token|password|passwd|secret|api[_-]?key)[\"']?\s*:\s*)(\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?)",
     re.IGNORECASE,
 )
 _VARIABLE_MAPS = ("env", "vars", "inline")
+_mask_secrets = Redactor()
 
 
 class SecretUnavailable(Exception):
@@ -75,13 +80,33 @@ def _from_command(command: list[str], what: str) -> str:
     return done.stdout[:MAX_BYTES].decode(errors="replace").strip()
 
 
-def redacted(parsed: dict[str, Any]) -> dict[str, Any]:
-    """Returns a copy with the sentinel in place of every secret. References such as ``${NAME}`` are no secrets."""
-    return _replaced(parsed, (), set(dict(secret_values(parsed))))
+def redacted(parsed: dict[str, Any], written: Any = None) -> dict[str, Any]:
+    """Returns a copy with the sentinel in place of every secret. References such as ``${NAME}`` are no secrets.
+
+    ``written`` are the same values before variables were put in. Where they name a variable that holds a secret, the
+    value is hidden too, whatever its key is called.
+    """
+    return _replaced(parsed, (), {*dict(secret_values(parsed)), *_filled_in(written, ())})
+
+
+def _filled_in(written: Any, path: KeyPath) -> Iterator[KeyPath]:
+    """Yields the key paths of values that a variable with a secret's name is put into."""
+    if isinstance(written, str):
+        if any(_SECRET_VARIABLE.search(name) for escaped, name in REFERENCE.findall(written) if not escaped):
+            yield path
+    elif isinstance(written, list):
+        for index, item in enumerate(written):
+            yield from _filled_in(item, (*path, index))
+    elif isinstance(written, dict):
+        for key, item in written.items():
+            yield from _filled_in(item, (*path, str(key)))
 
 
 def redact_raw(raw: str, parsed: dict[str, Any]) -> str:
-    """Returns the text with the sentinel in place of every secret, and of long secrets in comments."""
+    """Returns the text with the sentinel in place of every secret, also in comments.
+
+    A comment may hold a secret that the file no longer has: what looks like one is masked.
+    """
     try:
         outline = Outline(raw)
     except Json5Error:
@@ -186,4 +211,4 @@ def _has_id(item: dict[str, Any]) -> bool:
 def _without(secrets: list[str], comment: str) -> str:
     for secret in secrets:
         comment = comment.replace(secret, SENTINEL)
-    return comment
+    return _mask_secrets(comment)

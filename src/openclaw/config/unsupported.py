@@ -140,7 +140,6 @@ UNSUPPORTED: dict[str, str] = {
     "gateway.remote.sshIdentity": "open an SSH tunnel yourself and set gateway.remote.url to it",
     "gateway.http.endpoints.responses.files.pdf": "PDF files are not read yet",
     "gateway.tailscale": "the Gateway does not publish itself through Tailscale",
-    "gateway.tls": "the Gateway does not serve TLS; put a proxy before it",
     "gateway.nodes": "there are no nodes yet",
     "gateway.tools.allow": "every tool that is not denied can be invoked",
     "gateway.channelHealthCheckMinutes": "channels report their state themselves",
@@ -233,12 +232,6 @@ _SANDBOX_MODE = Rule(
 SAFETY: dict[str, Rule] = {
     "agents.defaults.sandbox.mode": _SANDBOX_MODE,
     "agents.list[].sandbox.mode": _SANDBOX_MODE,
-    "gateway.tls.enabled": Rule(
-        "the Gateway does not serve TLS, so everybody on the way could read along; remove it and put a proxy that "
-        "does before the Gateway",
-        _asks,
-        refused=True,
-    ),
     "gateway.auth.mode": Rule(
         "only clients with a token or a password are let in; set it to token or password",
         _one_of("none", "trusted-proxy"),

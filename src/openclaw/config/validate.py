@@ -10,6 +10,7 @@ import ipaddress
 import re
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, get_args
 
 import msgspec
@@ -20,6 +21,7 @@ from openclaw.config.schema import Config
 from openclaw.config.schema.channels import Channels, DmPolicy, GroupPolicy
 from openclaw.config.shape import FieldShape, Shape, fields_of, free_keys
 from openclaw.paths import normalize_agent_id
+from openclaw.patterns import BoundedPattern, PatternRefused, mention_pattern, redact_pattern
 
 _MOVED = {
     "agent": "agents.defaults",
@@ -233,6 +235,7 @@ def check_rules(values: dict[str, Any], config: Config, report: Report) -> None:
         if get_path(values, (*owner, "allow")) and get_path(values, (*owner, "alsoAllow")):
             report.issue((*owner, "alsoAllow"), "allow and alsoAllow exclude each other; put everything in one of them")
     _channels(values, report)
+    _patterns(values, owners, report)
     _gateway(config, report)
 
 
@@ -313,6 +316,23 @@ def _like(name: str) -> str:
     return f" (near it: {', '.join(near)})" if near else ""
 
 
+def _patterns(values: dict[str, Any], owners: list[KeyPath], report: Report) -> None:
+    """Checks regular expressions. One that may be slow would stop the Gateway for a message of a stranger."""
+    places: list[tuple[KeyPath, Callable[[str], BoundedPattern]]] = [
+        (("logging", "redactPatterns"), redact_pattern),
+        (("messages", "groupChat", "mentionPatterns"), mention_pattern),
+        *(((*owner, "groupChat", "mentionPatterns"), mention_pattern) for owner in owners[1:]),
+    ]
+    for path, compiled in places:
+        given = get_path(values, path)
+        for index, pattern in enumerate(given) if isinstance(given, list) else ():
+            try:
+                if isinstance(pattern, str):
+                    compiled(pattern)
+            except PatternRefused as refused:
+                report.mistake((*path, index), f"this expression is not used: {refused}")
+
+
 def _channels(values: dict[str, Any], report: Report) -> None:
     channels = get_path(values, ("channels",))
     for name, section in channels.items() if isinstance(channels, dict) else ():
@@ -354,9 +374,9 @@ def _open_to_all(senders: Any) -> bool:
     return isinstance(senders, list) and "*" in senders
 
 
-def _is_ipv4(address: str | None) -> bool:
+def _is_network(text: str) -> bool:
     try:
-        ipaddress.IPv4Address(address or "")
+        ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
         return False
     return True
@@ -364,10 +384,14 @@ def _is_ipv4(address: str | None) -> bool:
 
 def _gateway(config: Config, report: Report) -> None:
     gateway = config.gateway
-    if gateway.bind == "custom" and not _is_ipv4(gateway.custom_bind_host):
+    if gateway.bind == "custom" and not (gateway.custom_bind_host or "").strip():
         report.refuse(
-            ("gateway", "bind"), '"custom" needs an IPv4 address of this machine; set gateway.customBindHost to it'
+            ("gateway", "bind"), '"custom" needs an address of this machine; set gateway.customBindHost to it'
         )
+    for index, proxy in enumerate(gateway.trusted_proxies):
+        if not _is_network(proxy):
+            path = ("gateway", "trustedProxies", index)
+            report.mistake(path, f"{proxy!r} is no address and no network, so no proxy is trusted for it")
     if gateway.tailscale.mode != "off" and gateway.bind != "loopback":
         report.issue(("gateway", "tailscale", "mode"), 'publishing through Tailscale needs gateway.bind "loopback"')
     if gateway.tailscale.mode == "funnel" and gateway.auth.mode != "password":

@@ -7,6 +7,7 @@ import logging
 import os
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,9 @@ from openclaw.gateway.restart import Restart
 from openclaw.gateway.server.events import Broadcaster, RunStream
 from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
-from openclaw.inbound.incoming import CommandContext
+from openclaw.gateway.views.history import read_history
+from openclaw.inbound.commands.status import status
+from openclaw.inbound.incoming import CommandContext, operator_facts
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
@@ -74,6 +77,7 @@ from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
+from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.prompt_prefix import SessionNotes
 from openclaw.sessions.search import SearchIndex
 from openclaw.storage.files.disk import FileBlobStore
@@ -82,6 +86,8 @@ from openclaw.storage.files.migrate import migrate_sessions
 from openclaw.storage.files.session_store import FileSessionStore
 from openclaw.storage.files.transcript import FileTranscriptStore
 from openclaw.storage.repairs import Repairs
+from openclaw.teamwork.session_tools import SessionViews
+from openclaw.teamwork.team import Team
 from openclaw.tools.exec.approvals import ApprovalJournal, ApprovalRules, Approvals
 from openclaw.tools.process_registry import ProcessRegistry
 
@@ -138,7 +144,7 @@ async def open_gateway(
     runtime.wake = wake
     watch_approvals(gateway)
     watch_compactions(runtime)
-    await asyncio.to_thread(load_extensions, config.current, runtime.hooks)
+    await asyncio.to_thread(load_extensions, config.current, runtime.hooks, str(state_dir))
     add_message_flow(gateway)
     return gateway
 
@@ -217,7 +223,7 @@ def build_gateway(
         pairing=PairingStore(state_dir, clock),
         health=Health(clock, disk, lambda: build_health(gateway), publish_health),
         disk=disk,
-        auth_limiter=FailedAuthLimiter(clock, runtime.config.current.gateway.auth.rate_limit),
+        auth_limiter=FailedAuthLimiter(clock, lambda: runtime.config.current.gateway.auth.rate_limit),
         restart=Restart(state_dir, clock),
         metrics=metrics,
         loop_lag=LoopLag(clock),
@@ -253,6 +259,12 @@ def add_message_flow(gateway: Gateway) -> None:
     )
     gateway.dispatcher, gateway.notices = dispatcher, notices
     gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn)
+
+    async def status_card(session: SessionRef) -> str:
+        return await status(commands, operator_facts(session), "")
+
+    views = SessionViews(runtime, partial(read_history, public=False), status_card)
+    runtime.team_tools = Team(views).tools
 
 
 def observers_of(gateway: Gateway, record: RunRecord) -> list[Observer]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from openclaw.gateway.server.presence import Presence
     from openclaw.gateway.server.registry import MethodTable
     from openclaw.gateway.server.server import Route
+    from openclaw.gateway.tls import ServerTls
     from openclaw.inbound.notices import Notices
     from openclaw.inbound.pairing import PairingStore
     from openclaw.inbound.pipeline import Pipeline
@@ -55,6 +57,8 @@ LEDGER_DAYS = 90
 """The ledger keeps a message for this many days after its end."""
 STATE_INTERVAL_S = 30
 """How often the state folder is looked at for what others did to it."""
+TLS_INTERVAL_S = 3600
+"""How often it is looked whether the certificate was replaced or is about to expire."""
 PRESENCE_DELAY_S = 0.05
 """Presence changes are collected for this long, so that many connections at once cause one event."""
 
@@ -101,6 +105,10 @@ class Gateway:
     """What the stores found damaged. ``tell_repairs`` tells the owner."""
     given_secret: SharedSecret | None = None
     """The secret from the command line. It wins over the configuration while this process runs."""
+    owner_key: str = ""
+    """The key in the lock file. A process that sends it runs as the Gateway's own user."""
+    tls: ServerTls | None = None
+    """The certificate, when the Gateway serves TLS."""
     started_at: int = field(init=False)
     port: int = 0
     ready: bool = False
@@ -115,7 +123,7 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         self._services: list[asyncio.Task[None]] = []
         self._presence_told: asyncio.Task[None] | None = None
-        self._unsubscribe: Callable[[], None] = lambda: None
+        self._unsubscribe: Callable[[], object] = lambda: None
         sessions = self.runtime.sessions
         self.state_watch = StateWatch(self.runtime.state_dir, lambda agent: Path(sessions.path(agent)).parent)
 
@@ -152,6 +160,10 @@ class Gateway:
     def secret(self) -> SharedSecret:
         return self.given_secret or shared_secret(self.runtime.config.current, self.environ)
 
+    def is_owner_process(self, key: str) -> bool:
+        """Whether the caller can read the lock file. It still needs the secret; strangers cannot make it wait."""
+        return bool(self.owner_key) and hmac.compare_digest(key.encode(), self.owner_key.encode())
+
     def transcript_folders(self) -> dict[str, list[Path]]:
         """The folders that hold each agent's transcripts: beside the session store, and the usual one."""
         sessions, state_dir = self.runtime.sessions, str(self.runtime.state_dir)
@@ -179,6 +191,28 @@ class Gateway:
         if client.presence_key is not None:
             self.presence.disconnect(client.presence_key)
             self._publish_presence_soon()
+
+    def end_device(self, device_id: str, role: str | None, reason: str, *, last: Client | None = None) -> None:
+        """Closes the connections of a device, for one role or for all.
+
+        ``last`` is the caller, whose own connection is closed once it has its answer.
+        """
+        for client in list(self.broadcaster.clients.values()):
+            if client.device_id != device_id or role not in (None, client.role):
+                continue
+            if client is last:
+                self.spawn(_close_after_answer(client, reason))
+            else:
+                client.close(1008, reason)
+
+    def _end_old_secret(self, old: Config, new: Config, _changed: Sequence[str]) -> None:
+        """Closes every connection that was let in by a secret which no longer counts."""
+        before, now = shared_secret(old, self.environ), shared_secret(new, self.environ)
+        if self.given_secret is not None or (before.mode, before.value) == (now.mode, now.value):
+            return
+        for client in list(self.broadcaster.clients.values()):
+            if not client.by_device_token:
+                client.close(1008, f"gateway {now.mode} changed; connect again with the new one")
 
     def state_version(self) -> dict[str, int]:
         return {"presence": self.presence.version, "health": self.health.version}
@@ -212,7 +246,8 @@ class Gateway:
     async def start_services(self) -> None:
         """Starts everything that goes on by itself."""
         await self.devices.load()
-        self._unsubscribe = self.runtime.config.subscribe(self._restart_if_needed)
+        unsubscribe = [self.runtime.config.subscribe(hear) for hear in (self._end_old_secret, self._restart_if_needed)]
+        self._unsubscribe = lambda: [forget() for forget in unsubscribe]
         await self._deliver_restart_note()
         await self._look_at_state()
         await self.health.refresh()
@@ -226,6 +261,8 @@ class Gateway:
             self._every(SEARCH_INTERVAL_S, self._update_search, name="search index"),
             self._every(STATE_INTERVAL_S, self._look_at_state, name="state folder"),
         ]
+        if self.tls is not None:
+            self._services.append(self._every(TLS_INTERVAL_S, self.tls.refresh, name="certificate"))
         self.ready = True
 
     async def stop(self) -> None:
@@ -314,3 +351,9 @@ class Gateway:
         wants_restart = reload_action(list(changed)) == "restart" or mode == "restart"
         if wants_restart and mode in ("hybrid", "restart"):
             self.restart.schedule(f"config changed: {', '.join(changed[:5])}")
+
+
+async def _close_after_answer(client: Client, reason: str) -> None:
+    """Runs after the call that began it: its answer is written by then, or waits for room in the buffer."""
+    await client.sink.room()
+    client.close(1008, reason)

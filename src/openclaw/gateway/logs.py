@@ -15,6 +15,7 @@ import re
 import sys
 import time
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,6 +28,10 @@ KEEP_DAYS = 7
 MAX_FILE_BYTES = 100 * 1024 * 1024
 """A file of this size is renamed to ``.1`` and replaces an earlier one, so that logs cannot fill the disk."""
 MAX_QUEUED = 10_000
+MAX_TEXT = 4096
+"""The most characters of a message and of a field. Strangers choose some of them, and the queue holds many."""
+MAX_TRACE = 16_384
+MAX_FIELDS = 32
 TRACE = 5
 LEVELS = {
     "silent": logging.CRITICAL + 10,
@@ -39,6 +44,7 @@ LEVELS = {
 }
 _NAMES = {logging.CRITICAL: "fatal", logging.WARNING: "warn", TRACE: "trace"}
 DAILY_NAME = re.compile(r"openclaw-(\d{4}-\d{2}-\d{2})\.log(\.1)?")
+log = logging.getLogger("openclaw.logs")
 
 
 def log_path(state_dir: str | Path, file: str | None, at: float | None = None) -> Path:
@@ -60,12 +66,13 @@ def level_name(level: int) -> str:
 
 def as_json(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
-    level, message = level_name(record.levelno), redact.redact(record.getMessage())
+    level, message = level_name(record.levelno), redact.redact(cut(record.getMessage()))
     line: dict[str, Any] = {"time": moment, "level": level, "subsystem": subsystem_of(record.name), "message": message}
     given = getattr(record, "fields", None)
-    fields = {str(key): _masked(value) for key, value in given.items()} if isinstance(given, dict) else {}
+    some = islice(given.items(), MAX_FIELDS) if isinstance(given, dict) else ()
+    fields = {str(key)[:MAX_TEXT]: _masked(value) for key, value in some}
     if record.exc_text:
-        fields["trace"] = redact.redact(record.exc_text)
+        fields["trace"] = redact.redact(cut(record.exc_text, MAX_TRACE))
     if fields:
         line["fields"] = fields
     # Log viewers read the positional fields: first where a line comes from, then what it says.
@@ -76,9 +83,13 @@ def as_json(record: logging.LogRecord) -> str:
 
 
 def _masked(value: Any) -> Any:
-    if isinstance(value, str):
-        return redact.redact(value)
-    return value if isinstance(value, int | float | bool) or value is None else redact.redact(str(value))
+    return value if isinstance(value, int | float | bool) or value is None else redact.redact(cut(str(value)))
+
+
+def cut(text: str, most: int = MAX_TEXT) -> str:
+    """A long text without its middle. It is cut before it is masked, so that masking costs little."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} …({len(text) - most} characters cut)… {text[-half:]}"
 
 
 class DailyFile(logging.Handler):
@@ -173,12 +184,12 @@ class Console(logging.Handler):
 def console_line(record: logging.LogRecord) -> str:
     moment = datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
     subsystem = subsystem_of(record.name).removeprefix("gateway/").removeprefix("channels/")
-    text = redact.redact(record.getMessage())
+    text = redact.redact(cut(record.getMessage()))
     if record.levelno >= logging.WARNING:
         text = f"{level_name(record.levelno)}: {text}"
     if record.exc_text:
-        text += f" ({record.exc_text.strip().splitlines()[-1]}; the log file has the trace)"
-    return f"{moment} [{subsystem}] {printable(redact.redact(text)).replace(chr(10), ' ⏎ ').expandtabs()}"
+        text += f" ({redact.redact(cut(record.exc_text.strip().splitlines()[-1]))}; the log file has the trace)"
+    return f"{moment} [{subsystem}] {printable(text).replace(chr(10), ' ⏎ ').expandtabs()}"
 
 
 class BoundedQueue(logging.handlers.QueueHandler):
@@ -192,8 +203,8 @@ class BoundedQueue(logging.handlers.QueueHandler):
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         """Formats the record now, because its arguments may change before the thread writes it."""
         if record.exc_info and not record.exc_text:
-            record.exc_text = logging.Formatter().formatException(record.exc_info)
-        record.msg, record.args, record.exc_info = record.getMessage(), None, None
+            record.exc_text = cut(logging.Formatter().formatException(record.exc_info), MAX_TRACE)
+        record.msg, record.args, record.exc_info = cut(record.getMessage()), None, None
         return record
 
     def enqueue(self, record: logging.LogRecord) -> None:
@@ -219,7 +230,7 @@ class Logs:
         cls, state_dir: str, settings: Logging, *, console: TextIO | None = sys.stderr, verbose: bool = False
     ) -> Logs:
         """Begins to log. ``verbose`` shows more on the console and changes nothing in the file."""
-        redact.configure(settings.redact_patterns, enabled=settings.redact_sensitive != "off")
+        refused = redact.configure(settings.redact_patterns, enabled=settings.redact_sensitive != "off")
         file = DailyFile(state_dir, settings.file)
         file.setLevel(LEVELS[settings.level])
         outputs: list[logging.Handler] = [file]
@@ -235,6 +246,8 @@ class Logs:
         root.setLevel(logging.WARNING)
         logging.getLogger("openclaw").setLevel(min(output.level for output in outputs))
         listener.start()
+        for problem in refused:
+            log.warning("%s", problem)
         return cls(handler, listener, file)
 
     def stop(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import gc
 import json
 import logging
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -29,11 +31,21 @@ from openclaw.gateway.auth.shared_auth import SharedSecret, shared_secret
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.logs import Logs
 from openclaw.gateway.methods.exec_approvals import tell_lost
-from openclaw.gateway.server.server import LOOPBACK, Server, StartRefused, bind_host, serve
+from openclaw.gateway.server.server import (
+    LOOPBACK,
+    Server,
+    StartRefused,
+    bind_host,
+    own_addresses,
+    reachable_host,
+    serve,
+)
+from openclaw.gateway.tls import ServerTls, TlsProblem
 from openclaw.paths import config_path, make_private_dir, state_dir
 from openclaw.storage.disk_errors import in_words, is_disk_trouble
 from openclaw.storage.files.generation import check_generation
 from openclaw.storage.files.newer_state import Unreadable
+from openclaw.storage.files.permissions import Narrowed, narrow
 from openclaw.storage.files.session_store import sessions_folders
 
 log = logging.getLogger("openclaw.gateway")
@@ -58,6 +70,8 @@ class CannotStart(Exception):
 
 def run(options: Options) -> int:
     """Serves until it is told to stop. Returns 0 after a clean stop and 1 when it could not start."""
+    # Every file that the Gateway makes is its owner's alone, whatever the service manager's mask says.
+    os.umask(0o077)
     state = make_private_dir(state_dir())
     # Agents may run `openclaw`, and the PATH of a service may lack its folder.
     folder, search_path = Path(sys.executable).parent, os.environ.get("PATH", os.defpath)
@@ -90,6 +104,17 @@ def run(options: Options) -> int:
         lock.release()
 
 
+def _tell_narrowed(narrowed: Narrowed, state: str) -> None:
+    if narrowed.count:
+        log.warning(
+            "other users of this machine could open files of %s, and secrets may have been read. Made private: %s",
+            state,
+            narrowed,
+        )
+    for problem in narrowed.failed[:5]:
+        log.warning("others may read a file that cannot be made private: %s", problem)
+
+
 def _disk_refuses(error: OSError) -> int:
     if not is_disk_trouble(error):
         raise error
@@ -115,19 +140,23 @@ async def _serve(state: str, options: Options, lock: GatewayLock) -> bool:
     wanted = config.current.gateway
     if wanted.mode == "remote" and not options.allow_unconfigured:
         raise CannotStart("gateway.mode is `remote`: this machine uses another Gateway. Set gateway.mode to `local`.")
-    if options.bind == "custom" and not wanted.custom_bind_host:
-        raise CannotStart("--bind custom needs an address of this machine; set gateway.customBindHost to it.")
-    host = bind_host(options.bind or wanted.bind, wanted.custom_bind_host)
+    try:
+        host = await asyncio.to_thread(bind_host, options.bind or wanted.bind, wanted.custom_bind_host)
+    except StartRefused as refused:
+        raise CannotStart(str(refused)) from None
     port = wanted.port if options.port is None else options.port
     logs = Logs.start(state, config.current.logging, verbose=options.verbose)
     try:
         config.tell_warnings()
+        _tell_narrowed(await asyncio.to_thread(narrow, state), state)
         if (options.bind or wanted.bind) == "tailnet" and host == LOOPBACK:
             log.warning("gateway.bind is tailnet, but this machine has no tailnet address; listening on %s only", host)
         secret = given_secret(config.current, options)
         async with serving(state, config, clock, os.environ, host, port, secret=secret, lock=lock) as (gateway, server):
             _collect_garbage_rarely()
             print(f"OpenClaw Gateway: {server.url(host)}", flush=True)
+            if gateway.tls is not None:
+                print(f"TLS fingerprint (SHA-256): {gateway.tls.fingerprint}", flush=True)
             return await _until_told(gateway)
     finally:
         logs.stop()
@@ -161,9 +190,10 @@ async def serving(
         unfinished = await gateway.dispatcher.find_unfinished(
             after_orderly_stop=lock is not None and lock.after_orderly_stop
         )
+        gateway.tls = await asyncio.to_thread(_open_tls, config.current, state, clock)
         server = await _listen(gateway, host, port)
         if lock is not None:
-            lock.describe(started_at=gateway.started_at, port=server.port, config_path=config.path)
+            _describe(lock, gateway, host)
         await gateway.start_services()
         if unfinished:
             log.info("taking up %d unfinished messages", unfinished)
@@ -179,6 +209,35 @@ async def serving(
         await close_gateway(gateway)
         if lock is not None:
             lock.after_orderly_stop = True  # A restart in place comes here, and the process goes on.
+
+
+def _open_tls(config: Config, state: str, clock: Clock) -> ServerTls | None:
+    settings = config.gateway.tls
+    if not settings.enabled:
+        return None
+    try:
+        return ServerTls(settings, state, clock, [*own_addresses(), config.gateway.custom_bind_host or ""])
+    except TlsProblem as problem:
+        raise CannotStart(str(problem)) from None
+
+
+def _describe(lock: GatewayLock, gateway: Gateway, host: str) -> None:
+    """Writes into the lock file how programs of this user reach the Gateway, also when its certificate changes."""
+    gateway.owner_key = lock.owner_key
+    tls = gateway.tls
+
+    def describe() -> None:
+        lock.describe(
+            started_at=gateway.started_at,
+            host=reachable_host(host),
+            port=gateway.port,
+            config_path=gateway.runtime.config.path,
+            tls_fingerprint=tls.fingerprint if tls else None,
+        )
+
+    describe()
+    if tls is not None:
+        tls.changed = describe
 
 
 def _collect_garbage_rarely() -> None:
@@ -251,6 +310,8 @@ class GatewayLock:
     def __init__(self, state_dir: str, descriptor: int | None) -> None:
         self.path = Path(state_dir) / LOCK_NAME
         self._descriptor = descriptor
+        self.owner_key = secrets.token_hex(16)
+        """Only this user can read it in the file. A caller that sends it is not slowed down by strangers."""
         self.after_orderly_stop = descriptor is not None and not isinstance(_read(descriptor).get("pid"), int)
         """The last Gateway stopped because it was told to. False when it died, or when nobody knows."""
 
@@ -260,6 +321,8 @@ class GatewayLock:
             return cls(state_dir, None)
         make_private_dir(state_dir)
         descriptor = os.open(Path(state_dir) / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):
+            os.fchmod(descriptor, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -268,9 +331,12 @@ class GatewayLock:
             raise AlreadyRunning(_who(holder, state_dir)) from None
         return cls(state_dir, descriptor)
 
-    def describe(self, *, started_at: int, port: int, config_path: str) -> None:
+    def describe(
+        self, *, started_at: int, host: str, port: int, config_path: str, tls_fingerprint: str | None = None
+    ) -> None:
         """Writes who holds the lock into the file, for other processes and for the command line."""
-        self._put({"pid": os.getpid(), "startedAt": started_at, "port": port, "configPath": config_path})
+        facts = {"pid": os.getpid(), "startedAt": started_at, "host": host, "port": port, "configPath": config_path}
+        self._put({**facts, "ownerKey": self.owner_key, "tlsFingerprint": tls_fingerprint})
 
     def release(self) -> None:
         if self._descriptor is not None:

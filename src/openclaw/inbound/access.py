@@ -23,7 +23,7 @@ OPERATOR_CHANNELS = frozenset({"webchat"})
 """Channels that only the Gateway's own secret opens. Whoever writes there is the owner."""
 _OWNER_ENFORCED = frozenset({"whatsapp"})
 _PREFIXES = {"telegram": ("tg:",), "discord": ("user:", "pk:"), "slack": ("user:",)}
-_MENTION = re.compile(r"<@!?([^>|]+)(?:\|[^>]*)?>")
+_MENTION = re.compile(r"<@!?([^<>|]+)(?:\|[^<>]*)?>")
 _PHONE = re.compile(r"\+[\d\s().-]{4,}")
 _NOT_DIGITS = re.compile(r"[^\d+]")
 

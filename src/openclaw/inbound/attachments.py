@@ -15,9 +15,8 @@ import msgspec
 
 from openclaw.config.agents import workspace_dir
 from openclaw.inbound.message import Inbound, Media
-from openclaw.tools.base import ToolError
+from openclaw.opener import PathOpener, PathRefused
 from openclaw.tools.images import sniff_image
-from openclaw.tools.opener import PathOpener
 
 if TYPE_CHECKING:
     from openclaw.agent.runtime import Runtime
@@ -103,7 +102,7 @@ async def _placed(blobs: BlobStore, media: Media, workspace: Path) -> Media:
         if data is None:
             return media
         await asyncio.to_thread(_write, workspace, path, data)
-    except (OSError, ToolError) as error:
+    except (OSError, PathRefused) as error:
         log.warning("a file that came with a message cannot be put into %s: %s", workspace, error)
         return media
     return msgspec.structs.replace(media, path=path)

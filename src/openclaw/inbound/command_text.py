@@ -9,10 +9,14 @@ import msgspec
 
 from openclaw.inbound.commands.registry import Command, find
 from openclaw.inbound.prompt_text import CURRENT_MARKER
+from openclaw.patterns import BoundedPattern
 
 ABORT_WORDS: frozenset[str] = frozenset({"stop", "esc", "abort", "wait", "exit", "interrupt"})
 NATIVE_SURFACES: frozenset[str] = frozenset({"telegram", "discord", "slack"})
 """Channels with command menus of their own. Elsewhere text is the only way to give a command."""
+
+SEARCHED = 2000
+"""Mentions are removed from this many characters. A command stands at the beginning."""
 
 _ABORT_WORD = re.compile("|".join(sorted(ABORT_WORDS)), re.IGNORECASE)
 _SENDER_PREFIX = re.compile(r"^[A-Za-z0-9+()\-_. \t]+:[ \t]*", re.MULTILINE)
@@ -23,7 +27,7 @@ _COLON = re.compile(r"/([^\s:]+)\s*:\s*(.*)", re.DOTALL)
 _ADDRESSED = re.compile(r"/([^\s@]+)@(\S+)(.*)", re.DOTALL)
 _BLANKS = re.compile(r"[^\S\n]+")
 _NUMBER_MENTION = re.compile(r"@[\d+]{5,}")
-_CHANNEL_MENTIONS = {"discord": re.compile(r"<@!?\d+>"), "slack": re.compile(r"<@[^>\s]+>")}
+_CHANNEL_MENTIONS = {"discord": re.compile(r"<@!?\d+>"), "slack": re.compile(r"<@[^<>\s]+>")}
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +36,7 @@ class Listening(msgspec.Struct, frozen=True, kw_only=True):
     group: bool = False
     """True for anything but a direct chat. Mentions are removed before the text is read."""
     channel: str = ""
-    mentions: tuple[re.Pattern[str], ...] = ()
+    mentions: tuple[BoundedPattern, ...] = ()
     bot_username: str | None = None
 
 
@@ -73,10 +77,12 @@ def _without_brackets(text: str) -> str:
     return "".join(parts)
 
 
-def strip_mentions(text: str, patterns: Sequence[re.Pattern[str]] = (), channel: str = "") -> str:
+def strip_mentions(text: str, patterns: Sequence[BoundedPattern] = (), channel: str = "") -> str:
     """Removes the words that only address the agent. Line breaks stay."""
+    head, rest = text[:SEARCHED], text[SEARCHED:]
     for pattern in patterns:
-        text = pattern.sub(" ", text)
+        head = pattern.sub(" ", head)
+    text = head + rest
     if native := _CHANNEL_MENTIONS.get(channel.lower()):
         text = native.sub(" ", text)
     text = _NUMBER_MENTION.sub(" ", text)

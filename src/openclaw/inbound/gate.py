@@ -14,6 +14,7 @@ from openclaw.config.schema import Config
 from openclaw.inbound.access import ChannelSettings, GroupRules
 from openclaw.inbound.message import Inbound
 from openclaw.inbound.prompt_text import HistoryEntry, media_marks, sender_label
+from openclaw.patterns import BoundedPattern, PatternRefused, mention_pattern
 from openclaw.sessions.entry import SessionEntry
 from openclaw.text import clipped
 
@@ -27,6 +28,8 @@ _OPEN_UNLESS_SET = frozenset({"signal"})
 otherwise."""
 _SEARCHED = 20_000
 """The number of characters that are searched, because a configured pattern may be slow."""
+QUICKLY_SEARCHED = 500
+"""A longer text is searched in a thread. The thread lets the event loop go on after each piece of the text."""
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +39,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the message counts as addressed to the agent."""
 
 
-def mention_patterns(config: Config, agent_id: str) -> tuple[re.Pattern[str], ...]:
+def mention_patterns(config: Config, agent_id: str) -> tuple[BoundedPattern, ...]:
     """Returns the agent's own patterns (even an empty list), else the general ones, else its name and emoji."""
     agent = agent_config(config, agent_id)
     own = agent.group_chat.mention_patterns if agent else None
@@ -46,12 +49,12 @@ def mention_patterns(config: Config, agent_id: str) -> tuple[re.Pattern[str], ..
     return _compiled(tuple(given or ()))
 
 
-def is_mentioned(text: str, patterns: tuple[re.Pattern[str], ...]) -> bool:
+def is_mentioned(text: str, patterns: tuple[BoundedPattern, ...]) -> bool:
     searched = _INVISIBLE.sub("", text[:_SEARCHED]).lower()
-    return bool(searched) and any(pattern.search(searched) for pattern in patterns)
+    return bool(searched) and any(pattern.found_in(searched) for pattern in patterns)
 
 
-def was_mentioned(inbound: Inbound, patterns: tuple[re.Pattern[str], ...]) -> bool:
+def was_mentioned(inbound: Inbound, patterns: tuple[BoundedPattern, ...]) -> bool:
     if inbound.mentioned:
         return True
     if inbound.mentions_others and inbound.channel.lower() in _NATIVE_ONLY:
@@ -60,7 +63,7 @@ def was_mentioned(inbound: Inbound, patterns: tuple[re.Pattern[str], ...]) -> bo
 
 
 def needs_mention(
-    entry: SessionEntry | None, rules: GroupRules, channel: str, patterns: tuple[re.Pattern[str], ...]
+    entry: SessionEntry | None, rules: GroupRules, channel: str, patterns: tuple[BoundedPattern, ...]
 ) -> bool:
     """Whether a mention is needed. The session's ``/activation`` overrides the configuration."""
     match (entry or {}).get("groupActivation"):
@@ -76,7 +79,7 @@ def needs_mention(
 
 def gate(
     inbound: Inbound,
-    patterns: tuple[re.Pattern[str], ...],
+    patterns: tuple[BoundedPattern, ...],
     *,
     require_mention: bool,
     authorised_command: bool = False,
@@ -108,16 +111,15 @@ def _identity_patterns(name: str, emoji: str) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
-    compiled: list[re.Pattern[str]] = []
+def _compiled(patterns: tuple[str, ...]) -> tuple[BoundedPattern, ...]:
+    compiled: list[BoundedPattern] = []
     for pattern in patterns:
         if not pattern.strip():
             continue
         try:
-            # In JSON, "\b" with a single backslash is a backspace. The author meant a word boundary.
-            compiled.append(re.compile(pattern.replace("\x08", r"\b"), re.IGNORECASE))
-        except (re.error, RecursionError, OverflowError) as error:
-            log.warning("mention pattern %r is not a regular expression (%s); it is ignored", pattern, error)
+            compiled.append(mention_pattern(pattern))
+        except PatternRefused as refused:
+            log.warning("mention pattern %r is ignored: %s", pattern[:200], refused)
     return tuple(compiled)
 
 

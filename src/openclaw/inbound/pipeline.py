@@ -11,6 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -35,6 +36,7 @@ from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.debounce import Debouncer, debounce_ms, merged
 from openclaw.inbound.dedupe import Dedupe, dedupe_key, run_id_of
 from openclaw.inbound.gate import (
+    QUICKLY_SEARCHED,
     PendingHistory,
     gate,
     history_entry,
@@ -188,12 +190,15 @@ class Pipeline:
         patterns = mention_patterns(config, resolved.agent_id)
         listening = Listening(group=inbound.peer.kind != "direct", channel=inbound.channel, mentions=patterns)
         entry = await self._runtime.sessions.get(resolved.agent_id, resolved.session_key)
-        addressed = gate(
+        deciding = partial(
+            gate,
             inbound,
             patterns,
             require_mention=needs_mention(entry, group_rules(settings, inbound), inbound.channel, patterns),
             authorised_command=rights.authorised and is_control_message(inbound.text, listening),
         )
+        quick = not patterns or len(inbound.text) <= QUICKLY_SEARCHED
+        addressed = deciding() if quick else await asyncio.to_thread(deciding)
         if not addressed.process:
             self._history.record(history_key(inbound), history_entry(inbound), history_limit(config, settings))
             place = f"{inbound.peer.kind} {inbound.peer.id}"

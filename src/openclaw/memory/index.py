@@ -20,6 +20,7 @@ import msgspec
 
 from openclaw.config.schema.agents import MemoryHybrid
 from openclaw.memory.files import MemoryFile
+from openclaw.opener import PathRefused
 from openclaw.storage.files.rebuildable_db import RebuildableDatabase
 
 log = logging.getLogger("openclaw.memory")
@@ -173,8 +174,8 @@ def _drop(db: sqlite3.Connection, path: str) -> None:
 
 def _take(db: sqlite3.Connection, file: MemoryFile, chunking: tuple[int, int]) -> None:
     try:
-        text = file.path.read_bytes().decode("utf-8", "replace")
-    except OSError as error:
+        text = file.read().decode("utf-8", "replace")
+    except (OSError, PathRefused) as error:
         log.warning("memory file %s cannot be read: %s", file.name, error)
         return
     for chunk in chunks_of(text, *chunking):

@@ -12,9 +12,20 @@ from openclaw.messages import AssistantMessage, Message, ThinkingLevel, ToolSpec
 from openclaw.url_text import redact_urls
 
 ErrorKind: TypeAlias = Literal[
-    "overflow", "rate_limit", "overloaded", "auth", "billing", "format", "timeout", "network", "budget", "other"
+    "overflow",
+    "rate_limit",
+    "overloaded",
+    "auth",
+    "billing",
+    "format",
+    "timeout",
+    "network",
+    "budget",
+    "unknown",
+    "other",
 ]
-"""``budget``: the Gateway did not ask, because the call could exceed a limit on spending."""
+"""``budget``: the Gateway did not ask, because the call could exceed a limit on spending. ``unknown``: there is no such
+model."""
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

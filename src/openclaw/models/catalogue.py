@@ -36,6 +36,10 @@ LOCAL_WINDOW = 8192
 class UnknownModel(ModelError):
     """No model has this name. The text gives near names and how to configure another model."""
 
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message, kind="unknown")
+        self.name = name
+
 
 class Choice(msgspec.Struct, frozen=True):
     """A default model and one sentence on why it was chosen."""
@@ -191,7 +195,7 @@ class Catalogue:
             return (own or candidates)[0]
         if candidates:
             names = ", ".join(model.ref for model in candidates)
-            raise UnknownModel(f"Several providers offer {text!r}: write one of {names}.")
+            raise UnknownModel(f"Several providers offer {text!r}: write one of {names}.", text)
         raise self._unknown(text)
 
     def _unknown(self, text: str) -> UnknownModel:
@@ -203,7 +207,8 @@ class Catalogue:
         provider = canonical_provider(text.partition("/")[0]) if "/" in text else "<provider>"
         return UnknownModel(
             f"Unknown model {text!r}. Near it: {', '.join(nearest)}. To use another, set the key of its provider, "
-            f"or add models.providers.{provider} with baseUrl, apiKey and models to the config."
+            f"or add models.providers.{provider} with baseUrl, apiKey and models to the config.",
+            text,
         )
 
     def _capped(self, model: Model) -> Model:

@@ -229,7 +229,7 @@ def _classify_words(text: str) -> Classified:
 
 MAX_ERROR_TEXT = 2048
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|rk|xai|gsk|sess)-[A-Za-z0-9_-]{16,}")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(ms|h|m|s)")
 _TRY_AGAIN = re.compile(r"(?:try again|retry) (?:in|after) ((?:\d+(?:\.\d+)?(?:ms|h|m|s)\s*)+)", re.IGNORECASE)
 _RETRY_DELAY = re.compile(r'"retryDelay":\s*"(\d+(?:\.\d+)?s)"')
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -264,7 +264,7 @@ def vendor_message(raw: str) -> str:
     try:
         data: Any = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeError):
-        return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", raw)).strip()[:MAX_ERROR_TEXT]
+        return re.sub(r"\s+", " ", re.sub(r"<[^<>]*>", " ", raw)).strip()[:MAX_ERROR_TEXT]
     return describe_error(data)[:MAX_ERROR_TEXT]
 
 
@@ -398,6 +398,7 @@ _SHORT_WORDS: dict[str, str] = {
     "timeout": "it took too long to answer",
     "network": "it could not be reached",
     "format": "its provider refused the request",
+    "unknown": "no model of this name is configured",
 }
 
 

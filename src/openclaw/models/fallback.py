@@ -20,7 +20,7 @@ from openclaw.models.thinking import clamp_to_model
 if TYPE_CHECKING:
     from openclaw.config.schema import Config
     from openclaw.config.store import Derived
-    from openclaw.models.catalogue import Catalogue
+    from openclaw.models.catalogue import Catalogue, UnknownModel
     from openclaw.models.keys import Keys
 
 log = logging.getLogger("openclaw.models.fallback")
@@ -80,6 +80,15 @@ class Failover:
         """The models of one run, ``chosen`` first. ``pictures``: the message has some."""
         pictures = pictures and bool(image_models(self._config()))
         return Candidates(self, agent_id, chosen, pictures=pictures)
+
+    async def instead_of(self, unknown: UnknownModel, agent_id: str, *, pictures: bool = False) -> Candidates:
+        """The models of a run whose chosen model nobody knows (any more). Raises ``unknown`` if no other is usable."""
+        provider, slash, model_id = unknown.name.partition("/")
+        gone = Model(provider=provider if slash else "unknown", id=model_id if slash else provider)
+        candidates = self.candidates(agent_id, gone, pictures=pictures)
+        if not isinstance(await candidates.next_step(unknown), HandOver):
+            raise unknown
+        return candidates
 
     def others(self, agent_id: str, chosen: Model, *, pictures: bool) -> Iterator[Model]:
         """The models to try besides the chosen one, in their order. Names that the catalogue does not know are skipped.

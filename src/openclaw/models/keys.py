@@ -23,6 +23,7 @@ import msgspec
 from openclaw import paths
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.agents import agent_ids
+from openclaw.config.store import Derived
 from openclaw.models.base import Credential, Model, ModelError
 from openclaw.models.catalogue_data import PROVIDER_ALIASES, PROVIDERS
 from openclaw.models.cooldowns import Cooldowns, CredentialStats, UnreadableProfiles, read_document, stats_of
@@ -103,6 +104,7 @@ class Keys:
         """The profile that a session uses at a provider. It is kept while it works: an account has its own cache."""
         self._printed: dict[tuple[str, ...], tuple[float, str]] = {}
         self._running = asyncio.Lock()
+        self._derived = Derived()
         self._warned: set[str] = set()
 
     async def load(self, config: Config) -> None:
@@ -197,8 +199,7 @@ class Keys:
                 value = self._environ.get(source.where, "").strip()
             elif source.kind == "config" and section is not None:
                 value = str(section.api_key)
-            digits = f"-{hashlib.sha256(value.encode()).hexdigest()[:8]}" if value else ""
-            yield Key(Credential(f"{model.provider}#{source.kind}{digits}", shared), source)
+            yield Key(Credential(f"{model.provider}#{source.kind}{_digits(value)}", shared), source)
 
     async def _chosen(self, model: Model, config: Config, agent_id: str) -> Key | None:
         """The credential that the session chose, or None when it belongs to another provider than the model."""
@@ -217,7 +218,8 @@ class Keys:
 
     def _shared_file(self, config: Config) -> str:
         """The file that keeps the stats of keys from config and environment."""
-        return profiles_path(config, self._state_dir, "main") if self._state_dir is not None else ""
+        state_dir = self._state_dir
+        return self._derived.of(config, "file", lambda: profiles_path(config, state_dir, "main")) if state_dir else ""
 
     async def _agent_file(self, config: Config, agent_id: str) -> tuple[str, ProfileFile]:
         """The agent's profiles. An agent without any uses the main agent's."""
@@ -285,6 +287,12 @@ class Keys:
                 self._printed.clear()
             self._printed[argv] = (now, key)
             return key
+
+
+@lru_cache(maxsize=64)
+def _digits(secret: str) -> str:
+    """Tells two keys apart without showing them."""
+    return f"-{hashlib.sha256(secret.encode()).hexdigest()[:8]}" if secret else ""
 
 
 def given_sources(model: Model, provider: ProviderConfig | None, environ: Mapping[str, str]) -> Iterator[KeySource]:

@@ -68,7 +68,7 @@ from openclaw.storage.base import (
     Transcript,
     Writing,
 )
-from openclaw.storage.disk_errors import DiskWait, check_descriptors, until_written
+from openclaw.storage.disk_errors import Descriptors, DiskWait, until_written
 
 RunKind: TypeAlias = Literal["main", "subagent", "cron"]
 
@@ -164,6 +164,7 @@ class Dispatcher:
         self._background: set[asyncio.Task[None]] = set()
         self._one_suspect = asyncio.Lock()
         self._limits = ConcurrencyLimits(lambda: runtime.config.current)
+        self._descriptors = Descriptors(runtime.clock)
         self.admission = Admission()
         self.compactions = Compactions(runtime, self.exclusively)
 
@@ -182,7 +183,7 @@ class Dispatcher:
         ``ticket`` is the message's place in the admission. A message that runs at once keeps it until it asks its
         model. ``after`` is a write that must be on disk before the message is.
         """
-        check_descriptors()
+        self._descriptors.check()
         settings = settings or QueueSettings(mode="followup")
         lane = self._lane(message.session_key)
         step = self._expected_step(lane, settings)
@@ -304,7 +305,7 @@ class Dispatcher:
                 self._one_suspect.release()
 
     async def _attempt(self, lane: Lane, record: RunRecord, crashes: int) -> None:
-        await self._until_written(_descriptors_free, record.disk)
+        await self._until_written(self._descriptors.enough, record.disk)
         observers = self._observers[record.run_id]
         choice, refusal = how_to_go_on(record, crashes, self._runtime.clock.now_ms())
         stopped = refusal.code in STOP_CODES
@@ -714,10 +715,6 @@ def reply_parts(route: dict[str, Any], ending: Ending, result: RunResult, config
     texts = [*([reasoning] if reasoning else []), *result.shown_texts, *([notice] if notice else [])]
     limits = limits_for(config, str(route["channel"]), route.get("accountId"))
     return parts_for(route, texts, limits, reply_to=result.reply_to)
-
-
-async def _descriptors_free() -> None:
-    check_descriptors()
 
 
 # The runs in memory

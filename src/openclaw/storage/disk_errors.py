@@ -9,6 +9,8 @@ import resource
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
+from openclaw.clock import Clock
+
 T = TypeVar("T")
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
@@ -21,6 +23,7 @@ _DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 _DISK = _FULL | _FORBIDDEN | _DESCRIPTORS | {errno.EIO}
 SPARE_DESCRIPTORS = 32
 """No message is begun with fewer descriptors left, so that those under way can be finished."""
+LOOK_AGAIN_S = 0.05
 
 
 def is_disk_trouble(error: BaseException) -> bool:
@@ -37,13 +40,27 @@ def kind_of(error: OSError) -> Literal["full", "read_only", "error"]:
     return "read_only" if error.errno in _FORBIDDEN else "error"
 
 
-def check_descriptors() -> None:
-    """Raises ``OSError`` when the process has hardly any file descriptors left."""
-    lowest_free = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    os.close(lowest_free)
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit != resource.RLIM_INFINITY and lowest_free >= limit - SPARE_DESCRIPTORS:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+class Descriptors:
+    """Watches how many file descriptors the process has left."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._enough_until = 0.0
+
+    def check(self) -> None:
+        """Raises ``OSError`` when hardly any are left. A good answer holds for a moment."""
+        if self._clock.monotonic() < self._enough_until:
+            return
+        lowest_free = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        os.close(lowest_free)
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit != resource.RLIM_INFINITY and lowest_free >= limit - SPARE_DESCRIPTORS:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self._enough_until = self._clock.monotonic() + LOOK_AGAIN_S
+
+    async def enough(self) -> None:
+        """``check`` in the form of a write, so that a run can wait for it as it waits for the disk."""
+        self.check()
 
 
 def in_words(error: OSError) -> str:

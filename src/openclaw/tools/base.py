@@ -26,7 +26,10 @@ class ToolResult(msgspec.Struct, kw_only=True):
 
 
 class ToolError(Exception):
-    """A failure that the model should read. It becomes a tool result and does not end the run."""
+    """A failure that the model should read. It becomes a tool result and does not end the run.
+
+    A tool may let ``PathRefused`` of the opener through. It counts as the same.
+    """
 
 
 class ToolContext(msgspec.Struct, kw_only=True):

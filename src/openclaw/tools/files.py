@@ -14,10 +14,10 @@ from typing import Any, BinaryIO
 import msgspec
 
 from openclaw.messages import TextBlock, ToolSpec, UserBlock
+from openclaw.opener import FileMissing, PathOpener
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.images import MAX_SOURCE_BYTES, ImageProblem, fit_image, sniff_image
-from openclaw.tools.opener import FileMissing, PathOpener
 
 MAX_PAGE_LINES = 2000
 MAX_PAGE_BYTES = 50 * 1024
@@ -36,7 +36,9 @@ _FUZZY = str.maketrans(
     }
 )
 """Each character is replaced by one character, so that offsets stay the same."""
-_TRAILING_SPACE = re.compile(r"[^\S\n]+(?=\n|\Z)")
+_TRAILING_SPACE = re.compile(r"(?<![^\S\n])[^\S\n]+(?=\n|\Z)")
+"""It begins only where blanks begin, because a long run of blanks would otherwise be read from each of them."""
+_BLANKS_TO_END = re.compile(r"[^\S\n]+(?=\n|\Z)")
 
 
 class FilePage(msgspec.Struct, kw_only=True):
@@ -402,7 +404,7 @@ def _locate_fuzzily(lines: _View, old: str) -> TextSpan | NotFound | Ambiguous:
     if not isinstance(found, TextSpan):
         return found
     span = trimmed.original_span(found)
-    if old != old.rstrip(" \t") and (blanks := _TRAILING_SPACE.match(straight, span.end)):
+    if old != old.rstrip(" \t") and (blanks := _BLANKS_TO_END.match(straight, span.end)):
         span = TextSpan(span.start, blanks.end())
     return lines.original_span(span)
 

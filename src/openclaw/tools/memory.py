@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from openclaw.config.schema.agents import MemorySearch
-from openclaw.memory.files import CURATED, is_memory, is_plain, shown_name
+from openclaw.memory.files import CURATED, memory_root, shown_name
 from openclaw.memory.index import Hit, folded, words
 from openclaw.memory.search import AgentMemory, MemoryResults
 from openclaw.messages import ToolSpec
+from openclaw.opener import FileMissing, PathOpener
 from openclaw.tools.arguments import required_text
 from openclaw.tools.base import Tool, ToolContext, ToolError, ToolResult, text_result
 from openclaw.tools.files import read_page
-from openclaw.tools.opener import PathOpener
 
 MOST_RESULTS = 50
 SNIPPET_CHARS = 700
@@ -131,20 +131,17 @@ class MemoryGetTool:
         return _answer({"path": name, "text": text})
 
     def _read(self, path: str, first: int, count: int | None, private: bool) -> tuple[str, str]:
-        opener = PathOpener(self._workspace, confine=False)
-        resolved = Path(opener.resolve(path))
+        resolved = Path(PathOpener(self._workspace, confine=True).resolve(path))
         name = shown_name(resolved, self._workspace)
-        if not is_memory(resolved, self._workspace, self._extra) or (name in CURATED and not private):
+        root = memory_root(resolved, self._workspace, self._extra)
+        if root is None or (name in CURATED and not private):
             raise ToolError(f"{path} is not a memory file that can be read here; use MEMORY.md or memory/….md")
-        if not resolved.is_symlink() and not resolved.exists():
-            raise ToolError(f"There is no memory file {name} yet")
-        inside = resolved.resolve().is_relative_to(self._workspace.resolve()) or not resolved.is_relative_to(
-            self._workspace
-        )
-        if not is_plain(resolved) or not inside:
-            raise ToolError(f"{name} is a link or no regular file, and is not read")
-        with opener.open_read(str(resolved)) as file:
-            page = read_page(file, first, count)
+        try:
+            # A link inside the workspace could show a group the curated notes.
+            with PathOpener(root, confine=True, links=False).open_read(str(resolved)) as file:
+                page = read_page(file, first, count)
+        except FileMissing:
+            raise ToolError(f"There is no memory file {name} yet") from None
         return name, b"\n".join(page.lines).decode("utf-8", "replace")
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from openclaw.opener import PathOpener
 from openclaw.tools.base import Tool
 from openclaw.tools.exec.approvals import ApprovalRules, Approvals
 from openclaw.tools.exec.settings import ExecSettings
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.files import EditTool, ReadTool, WriteTool
-from openclaw.tools.opener import PathOpener
 from openclaw.tools.process import ProcessTool
 from openclaw.tools.process_registry import ProcessRegistry
 
@@ -62,6 +62,14 @@ def profile(name: str, also_allow: Sequence[str] = ()) -> ToolFilter:
     except KeyError:
         raise ValueError(f'Unknown tool profile "{name}"; use one of {", ".join(PROFILES)}') from None
     return ToolFilter(allow=(*chosen.allow, *also_allow)) if chosen.allow else chosen
+
+
+def subagent_filter(allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> ToolFilter:
+    """The filter for sub-agents: all tools but those for sessions, unless the configuration allows these by name."""
+    wanted = set(expand(allow))
+    return ToolFilter(
+        allow=allow, deny=(*deny, *(name for name in (*_SESSION_TOOLS, "agents_list") if name not in wanted))
+    )
 
 
 def allowed_tools(names: Iterable[str], policies: Iterable[ToolFilter | None]) -> list[str]:

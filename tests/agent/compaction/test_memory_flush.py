@@ -11,10 +11,10 @@ from openclaw.agent.compaction.memory_flush import AddingWrite, due, settled, te
 from openclaw.config.load import build
 from openclaw.config.schema.agents import MemoryFlush
 from openclaw.messages import AssistantMessage, TextBlock, UserMessage
+from openclaw.opener import PathOpener
 from openclaw.sessions.entry import SessionEntry
 from openclaw.tools.base import ToolContext
 from openclaw.tools.files import WriteTool
-from openclaw.tools.opener import PathOpener
 
 NOON_UTC = 1_794_830_400_000
 

@@ -23,7 +23,7 @@ from openclaw.agent.window.images import (
 )
 from openclaw.messages import ImageBlock, Message, TextBlock, ToolResultMessage, UserMessage
 from openclaw.models.base import Model
-from openclaw.tools.opener import PathOpener
+from openclaw.opener import PathOpener
 from tests.models.histories import picture
 
 MODEL = Model(provider="mock", id="mock-1", input=("text", "image"))

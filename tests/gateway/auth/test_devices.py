@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from openclaw.clock import SystemClock
 from openclaw.gateway.auth import devices as device_keys
 from openclaw.gateway.auth.devices import Devices
+from openclaw.gateway.auth.shared_auth import SharedSecret
 from tests.gateway.support import TOKEN, Running, Socket, connect_params, running_gateway
 from tests.support.clock import HeldClock
 
@@ -237,14 +238,153 @@ async def test_a_rotated_token_cannot_gain_scopes_nobody_approved(running: Runni
         assert (await owner.call("device.token.rotate", wider))["error"]["message"] == "unknown deviceId/role"
 
 
-async def test_revoking_a_token_ends_connections_that_came_in_with_it(running: Running) -> None:
-    device = Device()
+TOKEN_CALLS = [
+    ("device.token.rotate", {"role": "operator"}, "device token rotated"),
+    ("device.token.revoke", {"role": "operator"}, "device token revoked"),
+    ("device.pair.remove", {}, "device removed"),
+]
+
+
+@pytest.mark.parametrize(("method", "params", "reason"), TOKEN_CALLS)
+async def test_what_a_device_was_let_in_with_ends_its_connections_when_it_ends(
+    running: Running, method: str, params: dict[str, Any], reason: str
+) -> None:
+    device, other = Device(), Device()
     token = await paired(running, device, ["operator.read"])
-    async with running.client() as owner, running.socket() as socket:
-        assert (await socket.call("connect", device.connect(token=token, scopes=["operator.read"])))["ok"]
-        revoked = await owner.call("device.token.revoke", {"deviceId": device.id, "role": "operator"})
-        assert revoked["payload"]["revokedAtMs"] > 0
-        assert await socket.closed() == (1008, "device token revoked")
+    async with (
+        running.client() as owner,
+        running.socket() as by_token,
+        running.socket() as by_secret,
+        running.socket() as stranger,
+    ):
+        assert (await by_token.call("connect", device.connect(token=token, scopes=["operator.read"])))["ok"]
+        assert (await by_secret.call("connect", device.connect(scopes=["operator.read"])))["ok"]
+        assert (await stranger.call("connect", other.connect()))["ok"]
+        assert (await owner.call(method, {"deviceId": device.id, **params}))["ok"]
+        assert await by_token.closed() == (1008, reason)
+        assert await by_secret.closed() == (1008, reason)
+        assert (await stranger.call("health"))["ok"] and (await owner.call("health"))["ok"]
+    async with running.socket() as socket:
+        assert "mismatch" in await refused(socket, device.connect(token=token, scopes=["operator.read"]))
+
+
+@pytest.mark.parametrize(("method", "params", "reason"), TOKEN_CALLS)
+async def test_a_device_that_ends_its_own_token_gets_its_answer_first(
+    running: Running, method: str, params: dict[str, Any], reason: str
+) -> None:
+    device = Device()
+    async with running.socket() as socket:
+        assert (await socket.call("connect", device.connect()))["ok"]
+        assert (await socket.call(method, {"deviceId": device.id, **params}))["ok"]
+        assert await socket.closed() == (1008, reason)
+
+
+async def test_a_removed_device_is_a_stranger(running: Running) -> None:
+    device = Device()
+    await paired(running, device, ["operator.read"])
+    async with running.client() as owner:
+        assert (await owner.call("device.pair.remove", {"deviceId": device.id}))["payload"] == {"deviceId": device.id}
+        again = await owner.call("device.pair.remove", {"deviceId": device.id})
+        assert again["error"]["message"] == "unknown deviceId"
+    async with running.socket(**REMOTE) as socket:
+        answer = await socket.call("connect", device.connect(nonce=socket.nonce, scopes=["operator.read"]))
+        assert answer["error"]["message"] == "pairing required"
+
+
+@pytest.mark.parametrize("change", [{"token": "another-long-enough-token"}, {"mode": "password", "password": "p" * 20}])
+async def test_a_changed_secret_ends_what_the_old_one_let_in(tmp_path: Path, change: dict[str, str]) -> None:
+    async with running_gateway(tmp_path, config={"gateway": {"reload": {"mode": "hot"}}}) as running:
+        device = Device()
+        token = await paired(running, device, ["operator.read"])
+        async with running.client() as by_secret, running.socket() as by_token:
+            assert (await by_token.call("connect", device.connect(token=token, scopes=["operator.read"])))["ok"]
+            url, bearer = f"{running.url}/__openclaw__/events", {"Authorization": f"Bearer {TOKEN}"}
+            async with running.http.get(url, headers=bearer) as events:
+                path = tmp_path / "openclaw.json"
+                config = json.loads(path.read_text())
+                config["gateway"]["auth"] |= change
+                path.write_text(json.dumps(config))
+                assert await running.gateway.runtime.config.reload()
+                code, reason = await by_secret.closed()
+                assert code == 1008 and reason.startswith("gateway") and "changed" in reason
+                await events.content.read()  # The stream has ended.
+            assert (await by_token.call("health"))["ok"]
+            assert (await running.rpc("health"))[0] == 401
+
+
+async def test_other_changes_of_the_configuration_end_no_connection(tmp_path: Path) -> None:
+    hot = {"gateway": {"reload": {"mode": "hot"}}}
+    async with running_gateway(tmp_path, config=hot) as running, running.client() as client:
+        path = tmp_path / "openclaw.json"
+        config = json.loads(path.read_text())
+        config["gateway"]["auth"]["password"] = "unused in token mode"
+        path.write_text(json.dumps(config))
+        assert await running.gateway.runtime.config.reload()
+        assert (await client.call("health"))["ok"]
+
+
+async def test_a_secret_that_changes_during_the_handshake_does_not_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_gateway(tmp_path) as running, running.socket() as socket:
+        ensure = running.gateway.devices.ensure_token
+
+        async def ensure_and_change(*args: Any) -> Any:
+            running.gateway.given_secret = SharedSecret(mode="token", token="another-long-enough-token")
+            return await ensure(*args)
+
+        monkeypatch.setattr(running.gateway.devices, "ensure_token", ensure_and_change)
+        assert "mismatch" in await refused(socket, Device().connect())
+
+
+P = 2**255 - 19
+ORDER_8 = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD84D3D706A17C7
+SMALL = [0, 1, P - 1, ORDER_8, P - ORDER_8]
+
+
+def encoded(y: int, sign: int) -> bytes:
+    return (y | sign << 255).to_bytes(32, "little")
+
+
+def test_the_listed_points_are_all_of_small_order() -> None:
+    """Doubling three times on the curve gives the neutral point: so eight times the point is nothing."""
+    d = -121665 * pow(121666, P - 2, P) % P
+
+    def x_of(y: int) -> int:
+        square = (y * y - 1) * pow(d * y * y + 1, P - 2, P) % P
+        x = pow(square, (P + 3) // 8, P)
+        x = x if x * x % P == square else x * pow(2, (P - 1) // 4, P) % P
+        assert x * x % P == square
+        return x
+
+    for y in SMALL:
+        x = x_of(y)
+        for _ in range(3):
+            product = d * x * x * y * y % P
+            x, y = (
+                2 * x * y * pow(1 + product, P - 2, P) % P,
+                (y * y + x * x) * pow(1 - product, P - 2, P) % P,
+            )
+        assert (x, y) == (0, 1)
+
+
+@pytest.mark.parametrize("sign", [0, 1])
+@pytest.mark.parametrize("y", [*SMALL, P, P + 1, 2**255 - 1])
+async def test_a_key_that_proves_nothing_is_refused(running: Running, y: int, sign: int) -> None:
+    raw = encoded(y, sign)
+    assert device_keys.raw_public_key(device_keys.encode_base64url(raw)) is None
+    block = {"id": device_keys.device_id(raw), "publicKey": device_keys.encode_base64url(raw)}
+    # With the neutral point as R and 0 as S, such keys "sign" every text.
+    signature = device_keys.encode_base64url(encoded(1, 0) + bytes(32))
+    async with running.socket() as socket:
+        params = Device().connect(nonce=socket.nonce, **block, signature=signature)
+        assert await refused(socket, params) == "device identity mismatch"
+
+
+@pytest.mark.parametrize("key", ["{key}!!", "{key}\n", " {key}", "{key}A", "{key}===="])
+def test_a_key_is_written_in_one_way(key: str) -> None:
+    text = key.format(key=SEEDED.public_key)
+    assert (device_keys.raw_public_key(text) is None) is (text.rstrip("=") != SEEDED.public_key)
 
 
 async def test_a_rejected_request_is_gone(running: Running) -> None:

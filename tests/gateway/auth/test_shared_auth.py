@@ -1,11 +1,13 @@
 """The Gateway's own secret."""
 
+import msgspec
 import pytest
 
 from openclaw.config.schema.gateway import RateLimit
 from openclaw.gateway.auth.shared_auth import (
-    MAX_ADDRESSES,
+    MAX_CALLERS,
     FailedAuthLimiter,
+    SecretCheck,
     SharedSecret,
     check,
     refusal_text,
@@ -52,38 +54,80 @@ def test_weak_and_placeholder_secrets_do_not_start_a_gateway(secret: str, expose
     assert (start_problem(SharedSecret(mode="token", token=secret), exposed=exposed) is None) is starts
 
 
+class Guesser:
+    """Sends secrets under one name, and counts how many were looked at."""
+
+    def __init__(self, clock: HeldClock, limits: RateLimit) -> None:
+        self.limiter = FailedAuthLimiter(clock, lambda: limits)
+        self.looked_at = 0
+
+    def send(self, secret: str, caller: str = "a", *, gently: bool = False) -> SecretCheck:
+        def look() -> SecretCheck:
+            self.looked_at += 1
+            return check(TOKEN, secret, None)
+
+        return self.limiter.guard(caller, look, gently=gently)
+
+
 def test_ten_failures_a_minute_and_no_more() -> None:
     clock = HeldClock()
-    limiter = FailedAuthLimiter(clock, RateLimit())
+    guesser = Guesser(clock, RateLimit())
     for _ in range(9):
-        limiter.failed("a")
-    assert limiter.wait_ms("a") == 0
+        guesser.send("wrong")
     clock.advance(30)
-    limiter.failed("a")
-    assert limiter.wait_ms("a") == 30_000
-    assert limiter.wait_ms("b") == 0
+    assert guesser.send("wrong").reason == "mismatch"
+    assert guesser.send(TOKEN.token) == SecretCheck(False, "limited", 30_000), "a right one is not looked at either"
+    assert guesser.looked_at == 10
+    assert guesser.send(TOKEN.token, "b").ok
     clock.advance(30)
-    assert limiter.wait_ms("a") == 0
+    assert guesser.send(TOKEN.token).ok
 
 
 def test_the_configured_limits_count() -> None:
     clock = HeldClock()
-    limiter = FailedAuthLimiter(clock, RateLimit(max_attempts=2, window_ms=10_000, lockout_ms=300_000))
-    limiter.failed("a")
+    guesser = Guesser(clock, RateLimit(max_attempts=2, window_ms=10_000, lockout_ms=300_000))
+    guesser.send("wrong")
     clock.advance(11)
-    limiter.failed("a")
-    assert limiter.wait_ms("a") == 0
+    assert guesser.send("wrong").reason == "mismatch"
     clock.advance(1)
-    limiter.failed("a")
-    assert limiter.wait_ms("a") == 300_000
-    clock.advance(300)
-    assert limiter.wait_ms("a") == 0
-    assert limiter.exempts(local=True) and not limiter.exempts(local=False)
-    assert not FailedAuthLimiter(clock, RateLimit(exempt_loopback=False)).exempts(local=True)
+    assert guesser.send("wrong").reason == "mismatch"
+    assert guesser.send(TOKEN.token).wait_ms == 300_000
+    clock.advance(299)
+    assert guesser.send(TOKEN.token).wait_ms == 1000, "asking again does not make it longer"
+    clock.advance(1)
+    assert guesser.send(TOKEN.token).ok
+
+
+def test_a_caller_that_is_treated_gently_gets_one_look_a_second() -> None:
+    clock = HeldClock()
+    guesser = Guesser(clock, RateLimit(max_attempts=3, lockout_ms=300_000))
+    for _ in range(3):
+        guesser.send("wrong", gently=True)
+    for _ in range(50):
+        assert guesser.send(TOKEN.token, gently=True).wait_ms == 1000
+    assert guesser.looked_at == 3
+    clock.advance(1)
+    assert guesser.send("wrong", gently=True).reason == "mismatch"
+    assert guesser.send(TOKEN.token, gently=True).reason == "limited"
+    clock.advance(1)
+    assert guesser.send(TOKEN.token, gently=True).ok
+
+
+def test_sending_nothing_is_no_guess() -> None:
+    guesser = Guesser(HeldClock(), RateLimit(max_attempts=1))
+    for _ in range(20):
+        assert guesser.send("").reason == "missing"
+    assert guesser.send(TOKEN.token).ok
 
 
 def test_what_the_limiter_remembers_is_bounded() -> None:
-    limiter = FailedAuthLimiter(HeldClock(), RateLimit())
-    for number in range(MAX_ADDRESSES + 50):
-        limiter.failed(str(number))
-    assert len(limiter._failures) == MAX_ADDRESSES
+    guesser = Guesser(HeldClock(), RateLimit())
+    for number in range(MAX_CALLERS + 50):
+        guesser.send("wrong", str(number))
+    assert len(guesser.limiter._failures) == MAX_CALLERS
+
+
+@pytest.mark.parametrize("limits", [{"maxAttempts": 0}, {"maxAttempts": 1001}, {"windowMs": 10}, {"lockoutMs": 0}])
+def test_the_limit_cannot_be_set_away(limits: dict[str, int]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(limits, RateLimit)

@@ -204,13 +204,6 @@ async def test_guessing_from_afar_is_stopped_and_allowed_again_a_minute_later(tm
         assert (await running.rpc("health", **afar))[0] == 200
 
 
-async def test_a_stale_client_on_this_machine_does_not_lock_its_owner_out(running: Running) -> None:
-    statuses = [(await running.rpc("health", token="stale"))[0] for _ in range(12)]
-    assert statuses[0] == 401
-    assert statuses[-1] == 429
-    assert (await running.rpc("health"))[0] == 200
-
-
 CONNECT: dict[str, Any] = {
     "minProtocol": 3,
     "maxProtocol": 3,
@@ -225,7 +218,7 @@ CONNECT: dict[str, Any] = {
         ("GET", "/readyz", 200),
         ("GET", "/__openclaw__/rpc", 405),
         ("POST", "/healthz", 405),
-        ("GET", "/v1/models", 404),
+        ("GET", "/v1/nothing", 404),
         ("GET", "/nothing", 404),
     ],
 )

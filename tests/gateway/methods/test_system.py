@@ -99,7 +99,7 @@ async def test_an_agent_without_a_name_is_the_assistant_until_it_writes_one_down
 )
 def test_identity_files(tmp_path: Path, text: str, found: dict[str, str]) -> None:
     (tmp_path / "IDENTITY.md").write_text(text)
-    assert read_identity(tmp_path / "IDENTITY.md") == found
+    assert read_identity(tmp_path) == found
 
 
 async def test_channels_and_quotas_have_their_empty_shapes(running: Running) -> None:

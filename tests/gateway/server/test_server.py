@@ -16,13 +16,16 @@ from tests.gateway.support import Running, running_gateway
 @pytest.mark.parametrize(
     ("setting", "custom", "host"),
     [
-        ("loopback", None, "127.0.0.1"),
-        ("auto", None, "127.0.0.1"),
+        ("loopback", None, "localhost"),
+        ("auto", None, "localhost"),
         ("lan", None, "0.0.0.0"),
         ("custom", "192.168.7.7", "192.168.7.7"),
-        ("custom", "nonsense", "127.0.0.1"),
+        ("custom", "127.0.0.1", "127.0.0.1"),
+        ("custom", " ::ffff:10.0.0.1 ", "10.0.0.1"),
+        ("custom", "[2001:db8::1]", "2001:db8::1"),
+        ("custom", "localhost", "127.0.0.1"),
         ("tailnet", None, "100.101.102.103"),
-        ("nonsense", None, "127.0.0.1"),
+        ("nonsense", None, "localhost"),
     ],
 )
 def test_bind_settings(monkeypatch: pytest.MonkeyPatch, setting: str, custom: str | None, host: str) -> None:
@@ -32,7 +35,43 @@ def test_bind_settings(monkeypatch: pytest.MonkeyPatch, setting: str, custom: st
 
 def test_without_a_tailnet_the_gateway_stays_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "own_addresses", lambda: ["127.0.0.1", "10.0.0.1"])
-    assert bind_host("tailnet") == "127.0.0.1"
+    assert bind_host("tailnet") == "localhost"
+
+
+@pytest.mark.parametrize("custom", [None, "", " ", "no-such-name.invalid", "10.0.0", "10.0.0.1/24", "a" * 300])
+def test_a_custom_address_that_is_none_refuses_to_start_and_never_means_everywhere(
+    monkeypatch: pytest.MonkeyPatch, custom: str | None
+) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise OSError("not known")
+
+    monkeypatch.setattr(server.socket, "getaddrinfo", unknown)
+    with pytest.raises(StartRefused, match=r"gateway\.customBindHost"):
+        bind_host("custom", custom)
+
+
+@pytest.mark.parametrize(
+    ("host", "heard"),
+    [
+        ("localhost", {"127.0.0.1", "::1"}),
+        ("127.0.0.1", {"127.0.0.1"}),
+        ("127.0.0.7", {"127.0.0.7"}),
+        ("0.0.0.0", {"0.0.0.0"}),
+    ],
+)
+async def test_it_listens_there_and_nowhere_else(running: Running, host: str, heard: set[str]) -> None:
+    listening = Server(running.gateway)
+    await listening.start(host, 0)
+    try:
+        found = {socket.getsockname()[0] for listener in listening._listeners for socket in listener.sockets}
+        assert found <= heard and heard - found <= {"::1"}
+    finally:
+        await listening.stop()
+
+
+async def test_a_host_that_is_no_address_is_never_listened_on(running: Running) -> None:
+    with pytest.raises(ValueError, match="does not appear to be an IPv4 or IPv6 address"):
+        await Server(running.gateway).start("", 0)
 
 
 def test_this_machine_has_a_loopback_address() -> None:

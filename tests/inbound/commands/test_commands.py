@@ -300,8 +300,8 @@ async def test_config_reads_and_writes(make_desk: MakeDesk) -> None:
     assert "gateway.port" in (await desk.reply("/config set gateway.port=far") or "")
     doubtful = await desk.reply("/config set talk.voiceId=v") or ""
     assert doubtful.startswith("⚙️ Set talk.voiceId") and "has no effect yet" in doubtful
-    refused = await desk.reply("/config set gateway.tls.enabled=true") or ""
-    assert refused.startswith("⚠️") and "gateway.tls.enabled" in refused
+    refused = await desk.reply("/config set gateway.auth.mode=none") or ""
+    assert refused.startswith("⚠️") and "gateway.auth.mode" in refused
     assert "port" not in desk.runtime.config.snapshot.parsed["gateway"]
     assert (await desk.reply("/config set nonsense") or "").startswith("⚙️ Usage: /config")
 

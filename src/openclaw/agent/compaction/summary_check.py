@@ -27,6 +27,8 @@ SHORTEST_SUMMARY = 24
 _LOST_SHARE = 0.5
 """The model is asked again if its summary lost a larger share of the needed lines."""
 
+LONGEST_IDENTIFIER = 500
+"""Of a longer word only the beginning is looked at."""
 _IDENTIFIER = re.compile(
     r"""https?://[^\s<>"')\]]+
     | [\w.+-]+@[\w-]+\.[\w.-]+
@@ -166,7 +168,7 @@ def identifiers_in(text: str) -> tuple[str, ...]:
     for word in text.split():
         bare = word.strip("\"'`()<>[]{}.,;:!?*")
         # The check for plain words makes this twenty times faster.
-        if not bare.isalpha() and (match := _IDENTIFIER.search(bare)) is not None:
+        if not bare.isalpha() and (match := _IDENTIFIER.search(bare[:LONGEST_IDENTIFIER])) is not None:
             found[match.group().rstrip(".,;:")] = None
     for number in _PHONE.finditer(text):
         found[number.group()] = None

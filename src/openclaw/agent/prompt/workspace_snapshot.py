@@ -6,12 +6,11 @@ import asyncio
 import logging
 import os
 import shutil
-import stat
 import subprocess
 from collections import OrderedDict
 from importlib.resources import files
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import msgspec
 
@@ -27,6 +26,7 @@ from openclaw.agent.skills.library import (
 )
 from openclaw.clock import Clock
 from openclaw.config.schema import Config
+from openclaw.opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import make_private_dir
 
 SEEDED_FILES = ("AGENTS.md", "SOUL.md", "TOOLS.md", "IDENTITY.md", "USER.md", "HEARTBEAT.md")
@@ -62,6 +62,7 @@ class BootstrapFile(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool
     version: int = 0
     """The file's time of change on disk."""
+    inode: tuple[int, int] = (0, 0)
     warning: str = ""
     """Tells the person what the model does not see of the file."""
 
@@ -74,15 +75,17 @@ def load_bootstrap(
     BOOTSTRAP.md is included only while it exists. Long-term memory is for private chats: in a group it would tell
     everyone what one person confided. Sub-agents get only the instructions and the notes about tools.
     """
+    opener = PathOpener(workspace, confine=True)
     if subagent:
-        return [_load(workspace / name, max_chars) for name in SUBAGENT_FILES]
-    files = [_load(workspace / name, max_chars) for name in BOOTSTRAP_FILES]
-    if files[-1].missing:
+        return [_load(opener, name, max_chars) for name in SUBAGENT_FILES]
+    files = [_load(opener, name, max_chars) for name in BOOTSTRAP_FILES]
+    if files[-1].missing and not files[-1].warning:
         files.pop()
     if not private:
         return files
-    memory = [file for name in MEMORY_FILES if not (file := _load(workspace / name, max_chars)).missing]
-    if len(memory) == 2 and Path(memory[0].path).samefile(memory[1].path):
+    memory = [_load(opener, name, max_chars) for name in MEMORY_FILES]
+    memory = [file for file in memory if not file.missing or file.warning]
+    if len(memory) == 2 and memory[0].inode == memory[1].inode:
         # Both names are one file where the disk ignores case.
         memory.pop()
     return [*files, *memory]
@@ -93,37 +96,44 @@ def effective_max_chars(max_chars: int, context_window: int) -> int:
     return max(min(max_chars, context_window * _CHARS_PER_TOKEN // WINDOW_SHARE), min(max_chars, MIN_CHARS))
 
 
-def _load(path: Path, max_chars: int) -> BootstrapFile:
+def _load(opener: PathOpener, name: str, max_chars: int) -> BootstrapFile:
+    path = opener.workspace / name
     try:
-        status = path.stat()
-        # Opening a pipe would block.
-        data = _read(path, status.st_size) if stat.S_ISREG(status.st_mode) else None
-    except OSError:
-        status = data = None
-    if status is None or data is None:
-        text = f"[MISSING] Expected at: {path}"
-        return BootstrapFile(name=path.name, path=str(path), missing=True, raw_chars=0, text=text, truncated=False)
+        with opener.open_read(name) as file:
+            status = os.fstat(file.fileno())
+            data = _read(file, status.st_size)
+    except FileMissing:
+        return _not_there(path, f"[MISSING] Expected at: {path}")
+    except (OSError, PathRefused) as problem:
+        # A link that leads out of the workspace could bring any file of this machine into the prompt.
+        return _not_there(path, f"[NOT READ] {name}", f"{name} is not in the prompt: {problem}")
     raw = data.decode("utf-8-sig", "replace").rstrip()
     truncated = len(raw) > max_chars
     return BootstrapFile(
-        name=path.name,
+        name=name,
         path=str(path),
         missing=False,
         raw_chars=len(raw),
-        text=truncate_middle(raw, path.name, max_chars) if truncated else raw,
+        text=truncate_middle(raw, name, max_chars) if truncated else raw,
         truncated=truncated,
         version=status.st_mtime_ns,
-        warning=_warning(raw, path.name, max_chars) if truncated else "",
+        inode=(status.st_dev, status.st_ino),
+        warning=_warning(raw, name, max_chars) if truncated else "",
     )
 
 
-def _read(path: Path, size: int) -> bytes:
-    with path.open("rb") as file:
-        data = file.read(MAX_READ_BYTES)
-        if size > MAX_READ_BYTES:
-            file.seek(-min(MAX_READ_BYTES, size - MAX_READ_BYTES), os.SEEK_END)
-            data += file.read(MAX_READ_BYTES)
-        return data
+def _not_there(path: Path, text: str, warning: str = "") -> BootstrapFile:
+    return BootstrapFile(
+        name=path.name, path=str(path), missing=True, raw_chars=0, text=text, truncated=False, warning=warning
+    )
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    data = file.read(MAX_READ_BYTES)
+    if size > MAX_READ_BYTES:
+        file.seek(-min(MAX_READ_BYTES, size - MAX_READ_BYTES), os.SEEK_END)
+        data += file.read(MAX_READ_BYTES)
+    return data
 
 
 def _kept(max_chars: int) -> tuple[int, int]:
@@ -306,7 +316,7 @@ class WorkspaceSnapshots:
         rarely = [*repo_markers(workspace)[1:], *map(Path, os.environ.get("PATH", "").split(os.pathsep))]
         for place in skill_folders(config, self._state_dir, agent_id):
             # Skills can be kept in groups, so the folders one level down are watched too.
-            inside = [place.folder, *folders_in(place.folder), *skill_files(place.folder)]
+            inside = [place.folder, *folders_in(place), *skill_files(place)]
             (rarely if place.source == BUNDLED else often).extend(inside)
         often_paths, rarely_paths = [str(path) for path in often], [str(path) for path in rarely]
         # These are taken before anything is read. A change during the reading is noticed by the next check.

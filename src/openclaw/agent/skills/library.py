@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import shutil
-import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.resources import files
@@ -23,6 +22,7 @@ from openclaw.agent.skills.skill_file import BadSkill, Skill, SkillNeeds, parse_
 from openclaw.config.agents import agent_config, workspace_dir
 from openclaw.config.schema import Config
 from openclaw.config.secrets import SecretUnavailable, resolve_secret
+from openclaw.opener import FileMissing, Kind, PathOpener, PathRefused
 
 log = logging.getLogger("openclaw.agents.skills")
 
@@ -55,6 +55,12 @@ class SkillFolder(msgspec.Struct, frozen=True):
 
     source: str
     folder: Path
+    workspace: Path | None = None
+    """The workspace that it is in. Links there may not lead out of it, since the agent or a stranger can make them."""
+
+    @property
+    def opener(self) -> PathOpener:
+        return PathOpener(self.workspace or self.folder, confine=self.workspace is not None)
 
 
 class SkillProblem(msgspec.Struct, frozen=True):
@@ -102,11 +108,12 @@ class SkillsPrompt(msgspec.Struct, frozen=True, kw_only=True):
 def skill_folders(config: Config, state_dir: str, agent_id: str) -> list[SkillFolder]:
     """The folders of an agent. Of skills with the same name, the one in the last folder counts."""
     extra = [Path(folder).expanduser() for folder in config.skills.load.extra_dirs if folder]
+    workspace = workspace_dir(config, state_dir, agent_id)
     return [
         *(SkillFolder("openclaw-extra", folder) for folder in extra),
         SkillFolder(BUNDLED, bundled_dir()),
         SkillFolder("openclaw-managed", managed_dir(state_dir)),
-        SkillFolder("openclaw-workspace", workspace_dir(config, state_dir, agent_id) / "skills"),
+        SkillFolder("openclaw-workspace", workspace / "skills", workspace),
     ]
 
 
@@ -123,49 +130,70 @@ def find_skills(where: list[SkillFolder]) -> SkillLibrary:
     found: dict[str, Skill] = {}
     problems: list[SkillProblem] = []
     for place in where:
-        for path in skill_files(place.folder):
+        problems += _closed_folders(place)
+        for path in skill_files(place):
             try:
-                skill = _read(path, place.source)
+                skill = _read(path, place)
                 found[skill.name] = skill
-            except FileNotFoundError:
+            except FileMissing:
                 continue  # It was removed since the folder was listed.
-            except BadSkill as problem:
+            except (BadSkill, PathRefused, OSError) as problem:
                 problems.append(SkillProblem(str(path), str(problem)))
-            except OSError as problem:
-                problems.append(SkillProblem(str(path), problem.strerror or str(problem)))
     return SkillLibrary([found[name] for name in sorted(found)], problems)
 
 
-def skill_files(folder: Path) -> Iterator[Path]:
-    """The ``SKILL.md`` files in the subfolders, in sorted order. A subfolder without one may hold a group of skills."""
-    for child in folders_in(folder):
-        direct = child / SKILL_FILE
-        if direct.exists():
-            yield direct
+def _closed_folders(place: SkillFolder) -> Iterator[SkillProblem]:
+    """The links that lead out of the workspace, so that a person learns why their skills are missing."""
+    links = [name for name, kind in _names_in(place, place.folder).items() if kind == "link"]
+    for folder in (place.folder, *(place.folder / name for name in links)) if place.workspace else ():
+        try:
+            place.opener.scan(str(folder))
+        except FileMissing:
             continue
-        for grandchild in folders_in(child):
-            if (nested := grandchild / SKILL_FILE).exists():
-                yield nested
+        except PathRefused as problem:
+            yield SkillProblem(str(folder), str(problem))
 
 
-def folders_in(folder: Path) -> list[Path]:
-    """The subfolders in sorted order, without hidden ones; empty if the folder cannot be read."""
+def skill_files(place: SkillFolder) -> Iterator[Path]:
+    """The ``SKILL.md`` files in the subfolders, in sorted order. A subfolder without one may hold a group of skills."""
+    for child in folders_in(place):
+        names = _names_in(place, child)
+        if SKILL_FILE in names:
+            yield child / SKILL_FILE
+            continue
+        for grandchild in folders_in(place, child):
+            if SKILL_FILE in _names_in(place, grandchild):
+                yield grandchild / SKILL_FILE
+
+
+def folders_in(place: SkillFolder, folder: Path | None = None) -> list[Path]:
+    """The subfolders in sorted order, without hidden ones; empty if the folder cannot be read.
+
+    A link counts as a folder. It is followed if it leads to one, in a workspace only inside of it.
+    """
+    folder = folder or place.folder
+    names = [
+        name
+        for name, kind in _names_in(place, folder).items()
+        if kind != "file" and not name.startswith((".", "_")) and name != "node_modules"
+    ]
+    return [folder / name for name in names[:MAX_FOLDERS]]
+
+
+def _names_in(place: SkillFolder, folder: Path) -> dict[str, Kind]:
     try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if not entry.name.startswith((".", "_")) and entry.is_dir()]
-    except OSError:
-        return []
-    return [folder / name for name in sorted(names)[:MAX_FOLDERS] if name != "node_modules"]
+        return dict(place.opener.scan(str(folder)))
+    except (OSError, PathRefused):
+        return {}
 
 
-def _read(path: Path, source: str) -> Skill:
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise BadSkill("not a regular file")
-    if status.st_size > MAX_FILE_BYTES:
+def _read(path: Path, place: SkillFolder) -> Skill:
+    with place.opener.open_read(str(path)) as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
         raise BadSkill(f"larger than {MAX_FILE_BYTES} bytes; move details into files beside it")
-    text = path.read_text(encoding="utf-8", errors="replace")
-    return parse_skill(text, path=str(path), folder=path.parent.name, source=source)
+    text = data.decode("utf-8", "replace")
+    return parse_skill(text, path=str(path), folder=path.parent.name, source=place.source)
 
 
 # Judging

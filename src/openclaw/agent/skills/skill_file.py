@@ -17,7 +17,7 @@ HEADER_LINE = "---"
 MAX_HEADER_LINES = 400
 _DEEPEST = 12
 _KEY = re.compile(r"([A-Za-z_][\w.-]*|\"[^\"\n]+\"|'[^'\n]+')\s*:(?:\s+(.*)|\s*)$")
-_WORD_OR_TEXT = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|(?:[^\s,\[\]{}:\"'#]|:(?=\S))+")
+_WORD_OR_TEXT = re.compile(r"\"(?:[^\"\\]|\\.)*(?:\"|\Z)|'(?:[^'\\]|\\.)*(?:'|\Z)|(?:[^\s,\[\]{}:\"'#]|:(?=\S))+")
 _LITERAL = re.compile(r"true|false|null|-?\d+(?:\.\d+)?\Z")
 MAX_DESCRIPTION = 1024
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")

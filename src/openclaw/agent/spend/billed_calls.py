@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +29,7 @@ from openclaw.messages import AssistantMessage, Usage
 from openclaw.models.base import Counted, ModelError, ModelRequest, OnEvent, Price, StreamEvent
 from openclaw.models.cost import priced_usage
 from openclaw.models.fallback import Candidates, for_model
-from openclaw.paths import sessions_dir
+from openclaw.paths import make_private_dir, sessions_dir
 from openclaw.storage.base import Transcript
 
 log = logging.getLogger("openclaw.agents.spend")
@@ -277,9 +278,9 @@ def embeddings_of_agent(runtime: Runtime, agent_id: str) -> BilledEmbeddings:
     path = agent_bill(Path(sessions_dir(str(runtime.state_dir), agent_id)))
 
     def append(entry: dict[str, Any]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_dir(str(path.parent))
         now = datetime.fromtimestamp(runtime.clock.now_ms() / 1000, UTC)
-        with path.open("ab") as file:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab") as file:
             file.write(msgspec.json.encode({**entry, "timestamp": now.isoformat()}) + b"\n")
 
     async def write(entry: dict[str, Any]) -> None:

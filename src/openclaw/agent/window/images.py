@@ -19,10 +19,9 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from openclaw.messages import ImageBlock, Message, TextBlock, UserBlock, UserMessage, user_text
-from openclaw.tools.base import ToolError
+from openclaw.opener import PathOpener, PathRefused
 from openclaw.tools.files import ReadTool
 from openclaw.tools.images import MAX_SIDE, MAX_SOURCE_BYTES, ImageProblem, fit_image, sniff_image
-from openclaw.tools.opener import PathOpener
 
 if TYPE_CHECKING:
     from openclaw.agent.prepare import Prepared
@@ -222,7 +221,7 @@ def _load(paths: Sequence[str], opener: PathOpener, known: set[str]) -> list[Ima
             if mime_type is None or base64.b64encode(data).decode() in known:
                 continue
             block = fit_image(data, mime_type).block
-        except (ToolError, ImageProblem, OSError):
+        except (PathRefused, ImageProblem, OSError):
             continue
         if block.data not in known:
             known.add(block.data)

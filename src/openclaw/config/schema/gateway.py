@@ -12,12 +12,12 @@ _FILE_TYPES = ("text/plain", "text/markdown", "text/html", "text/csv", "applicat
 class RateLimit(Record):
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] = 10
     """Wrong secrets from one address within the window, after which it has to wait."""
-    window_ms: Positive = 60_000
+    window_ms: Annotated[int, Meta(ge=1000)] = 60_000
     """The window."""
-    lockout_ms: Positive | None = None
+    lockout_ms: Annotated[int, Meta(ge=1000)] | None = None
     """How long it has to wait after its last wrong secret; unset means until the window has passed."""
     exempt_loopback: bool = True
-    """A right secret from this machine is let in at once, whatever came before."""
+    """Callers on this machine are slowed down to one secret a second, and not locked out."""
 
 
 class GatewayAuth(Record):
@@ -76,15 +76,15 @@ class GatewayReload(Record):
 
 class GatewayTls(Record):
     enabled: bool = False
-    """Serve TLS."""
+    """Serve TLS only. The Gateway does not start when it cannot."""
     auto_generate: bool = True
-    """Make a self-signed certificate when none is given."""
+    """Make a self-signed certificate when there is none, and renew it; clients pin its fingerprint."""
     cert_path: str | None = None
-    """Certificate file (PEM)."""
+    """Certificate file (PEM); unset means one in the state folder. A replaced file is read within the hour."""
     key_path: str | None = None
-    """Private key file (PEM)."""
+    """Private key file (PEM) of the certificate."""
     ca_path: str | None = None
-    """Authority that client certificates must come from."""
+    """Authorities (PEM) that the certificates of clients must come from; unset means that clients need none."""
 
 
 class GatewayTailscale(Record):
@@ -209,11 +209,11 @@ class Gateway(Record):
     bind: Literal["loopback", "lan", "tailnet", "auto", "custom"] = "loopback"
     """Addresses to listen on. Anything but loopback needs a secret."""
     custom_bind_host: str | None = None
-    """IPv4 address for bind "custom"."""
+    """Address or name of this machine for bind "custom"."""
     auth: GatewayAuth = GatewayAuth()
     """Who may connect."""
     trusted_proxies: list[str] = []
-    """Exact addresses of reverse proxies whose forwarding headers are believed."""
+    """Addresses or networks of reverse proxies whose forwarding headers are believed."""
     control_ui: ControlUi = ControlUi()
     """The web interface."""
     remote: GatewayRemote = GatewayRemote()

@@ -122,6 +122,20 @@ class Devices:
                 await self._save_pending()
             return request
 
+    async def remove(self, device_id: str) -> bool:
+        """Forgets a device with its tokens and its request. Returns False when there is none."""
+        async with self._change():
+            asked = [key for key, record in self._pending.items() if record.get("deviceId") == device_id]
+            if device_id not in self._paired:
+                return False
+            del self._paired[device_id]
+            await self._save_paired()
+            for key in asked:
+                del self._pending[key]
+            if asked:
+                await self._save_pending()
+            return True
+
     async def refresh(self, device_id: str, facts: Record) -> None:
         """Updates what a known device says about itself, and writes only when it changed."""
         async with self._change():
@@ -250,11 +264,24 @@ MAX_SKEW_MS = 600_000
 
 
 def raw_public_key(text: str) -> bytes | None:
-    """The 32 bytes of a key given as base64url or PEM, or None."""
-    if text.lstrip().startswith("-----BEGIN"):
-        return _from_pem(text)
-    raw = decode_base64url(text)
-    return raw if raw is not None and len(raw) == 32 else None
+    """The 32 bytes of a key given as base64url or PEM. None when it is no key, or one that proves nothing."""
+    raw = _from_pem(text) if text.lstrip().startswith("-----BEGIN") else decode_base64url(text)
+    return raw if raw is not None and len(raw) == 32 and not is_degenerate(raw) else None
+
+
+_FIELD = 2**255 - 19
+_ORDER_8 = int.from_bytes(bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"), "little")
+_SMALL_ORDER = frozenset({0, 1, _FIELD - 1, _ORDER_8, _FIELD - _ORDER_8})
+
+
+def is_degenerate(raw_key: bytes) -> bool:
+    """Whether an Ed25519 key is of small order or not written in the one canonical way.
+
+    One signature fits many texts under a key of small order, all zeros among them, so that nobody needs its private
+    half. Keys written in two ways would be two devices.
+    """
+    y = int.from_bytes(raw_key, "little") & (2**255 - 1)  # The top bit is the sign of x, and every sign is as bad.
+    return y >= _FIELD or y in _SMALL_ORDER
 
 
 def _from_pem(text: str) -> bytes | None:
@@ -270,8 +297,9 @@ def _from_pem(text: str) -> bytes | None:
 
 
 def decode_base64url(text: str) -> bytes | None:
+    text = text.rstrip("=").replace("+", "-").replace("/", "_")
     try:
-        return base64.urlsafe_b64decode(text.replace("+", "-").replace("/", "_") + "=" * (-len(text) % 4))
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         return None
 

@@ -1,23 +1,30 @@
 """The origin of a request: its address, whether it is this machine, and which web page sent it.
 
 A page in a browser and a reverse proxy also connect from 127.0.0.1, so a loopback address alone is not trusted. A peer
-is local only when it also names a loopback host and forwards no other caller.
+is local only when it also names a loopback host, is no proxy and forwards no other caller.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from urllib.parse import urlsplit
 
 import msgspec
+from multidict import MultiMapping
 
-from openclaw.net import is_loopback
+from openclaw.net import is_loopback, plain_ip
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_FORWARDED = ("x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-real-ip", "forwarded")
+# fmt: off
+_FORWARDED = frozenset((
+    "forwarded", "via", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "x-original-host", "cf-connecting-ip",
+    "x-envoy-external-address", "true-client-ip", "fastly-client-ip", "tailscale-user-login",
+))
+# fmt: on
+"""Headers that proxies add, beside all that begin with ``x-forwarded``."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _KNOWN = 64
 """The size of the caches. Nearly all requests come from the same address to the same host."""
@@ -38,17 +45,6 @@ class Authority(msgspec.Struct, frozen=True):
 
     host: str
     port: int | None
-
-
-@lru_cache(maxsize=_KNOWN)
-def plain_ip(text: str) -> str:
-    """``::ffff:10.0.0.1`` as ``10.0.0.1``; anything that is not an address becomes empty."""
-    try:
-        address = ipaddress.ip_address(text.strip().strip("[]").partition("%")[0])
-    except ValueError:
-        return ""
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address)
 
 
 @lru_cache(maxsize=_KNOWN)
@@ -78,35 +74,117 @@ def parse_origin(origin: str | None) -> tuple[str, Authority] | None:
     return parts.scheme, Authority(parts.hostname, port or _DEFAULT_PORTS[parts.scheme])
 
 
-def peer_of(socket_ip: str, headers: Mapping[str, str], trusted_proxies: Sequence[str]) -> PeerAddress:
-    """Describes the caller. ``headers`` must look names up without regard to case."""
+def peer_of(socket_ip: str, headers: MultiMapping[str], trusted_proxies: Sequence[str]) -> PeerAddress:
+    """Describes the caller. ``headers`` must look names up without regard to case.
+
+    A header that came twice is joined, so that no second one is overlooked.
+    """
     direct = plain_ip(socket_ip)
-    through_proxy = direct in {plain_ip(proxy) for proxy in trusted_proxies} - {""}
-    ip = direct
-    if through_proxy:
-        first = headers.get("x-forwarded-for", "").partition(",")[0]
-        ip = plain_ip(first) or plain_ip(headers.get("x-real-ip", "")) or direct
-    host = headers.get("host", "")
+    through_proxy = is_proxy(direct, tuple(trusted_proxies))
+    host = _header(headers, "host") or ""
     named = parse_host(host)
     local_name = named is not None and (named.host in LOOPBACK_NAMES or named.host.endswith(".ts.net"))
-    forwarded = any(name in headers for name in _FORWARDED)
     return PeerAddress(
-        ip=ip,
-        is_local=is_loopback(ip) and local_name and (through_proxy or not forwarded),
+        ip=_forwarded_ip(direct, headers, tuple(trusted_proxies)) if through_proxy else direct,
+        is_local=is_loopback(direct) and local_name and not through_proxy and not any(map(_is_forwarding, headers)),
         host=host,
-        origin=headers.get("origin"),
+        origin=_header(headers, "origin"),
         user_agent=headers.get("user-agent"),
     )
 
 
-def origin_refusal(peer: PeerAddress, allowed_origins: Iterable[str]) -> str | None:
+def _header(headers: MultiMapping[str], name: str) -> str | None:
+    values = headers.getall(name, None)
+    return None if values is None else ", ".join(values)
+
+
+@lru_cache(maxsize=4 * _KNOWN)
+def _is_forwarding(name: str) -> bool:
+    name = name.lower()
+    return name.startswith("x-forwarded") or name in _FORWARDED
+
+
+def _forwarded_ip(direct: str, headers: MultiMapping[str], trusted_proxies: tuple[str, ...]) -> str:
+    """The last hop that no trusted proxy vouches for as one of its own. What stands left of it, the caller wrote."""
+    hops = (_header(headers, "x-forwarded-for") or _header(headers, "x-real-ip") or "").split(",")
+    ip = direct
+    for hop in reversed(hops):
+        found = plain_ip(_without_port(hop))
+        if not found:
+            break
+        ip = found
+        if not is_proxy(ip, trusted_proxies):
+            break
+    return ip
+
+
+def _without_port(hop: str) -> str:
+    """Some proxies append the port: ``192.0.2.1:5000`` or ``[2001:db8::1]:5000``."""
+    hop = hop.strip().strip('"')
+    if hop.startswith("["):
+        return hop.partition("]")[0]
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop
+
+
+@lru_cache(maxsize=_KNOWN)
+def is_proxy(ip: str, trusted_proxies: tuple[str, ...]) -> bool:
+    """Whether the address is one of ``gateway.trustedProxies``, which are addresses and networks."""
+    return bool(ip) and any(ipaddress.ip_address(ip) in network for network in _networks(trusted_proxies))
+
+
+@lru_cache(maxsize=4)
+def _networks(entries: tuple[str, ...]) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    found: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+    for entry in entries:
+        try:
+            found.append(ipaddress.ip_network(plain_ip(entry) or entry.strip(), strict=False))
+        except ValueError:
+            continue  # ``config validate`` names it. Nobody is trusted for it.
+    return found
+
+
+def caller_key(peer: PeerAddress) -> str:
+    """What wrong secrets of this caller are counted under: everything that one caller can send from.
+
+    These are all addresses of loopback, one IPv4 address, and a whole /64 of IPv6. What a proxy of this machine sends
+    on is counted apart from this machine's own callers.
+    """
+    if peer.is_local:
+        return "this machine"
+    if not peer.ip or is_loopback(peer.ip):
+        return "proxied by this machine"
+    address = ipaddress.ip_address(peer.ip)
+    return peer.ip if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
+
+
+def site_refusal(peer: PeerAddress, allowed_origins: Sequence[str], *, is_page: bool = False) -> str | None:
+    """Why a web page with this Origin, under this Host, may not talk to the Gateway. None for everybody else.
+
+    Browsers send an Origin that a page cannot change, so it is believed whatever the client calls itself. A hostile
+    page can make its own name resolve to this machine (DNS rebinding). Origin and Host then agree, and the Host is not
+    one of ours. ``is_page`` is a client that says it is a page, and so must have an Origin.
+    """
+    if peer.origin is None and not is_page:
+        return None
+    if refused := origin_refusal(peer, allowed_origins):
+        hint = "open the Control UI from this Gateway or add its origin to gateway.controlUi.allowedOrigins"
+        return f"origin not allowed ({refused}; {hint})"
+    if refused := host_refusal(peer, allowed_origins):
+        return f"origin not allowed ({refused})"
+    return None
+
+
+def origin_refusal(peer: PeerAddress, allowed_origins: Sequence[str]) -> str | None:
     """Why a page with this Origin may not act as Control UI or web chat, or None.
 
     The Origin is parsed and compared exactly. A prefix test would accept ``http://127.0.0.1.evil.example`` as loopback.
     """
     parsed = parse_origin(peer.origin)
     if parsed is None:
-        return "origin missing or invalid"
+        # Apps have origins such as ``app://desk``. ``null`` is any sandboxed page of any site, and is never allowed.
+        named = (peer.origin or "").strip().lower()
+        listed = "://" in named and any(named == allowed.strip().lower() for allowed in allowed_origins)
+        return None if listed else "origin missing or invalid"
     if any(parse_origin(allowed.lower()) == parsed for allowed in allowed_origins):
         return None
     scheme, authority = parsed

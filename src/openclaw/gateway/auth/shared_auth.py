@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hmac
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -37,7 +38,11 @@ class SharedSecret(msgspec.Struct, frozen=True, kw_only=True):
 
 class SecretCheck(msgspec.Struct, frozen=True):
     ok: bool
-    reason: Literal["", "missing", "mismatch", "unset"] = ""
+    reason: Literal["", "missing", "mismatch", "unset", "limited"] = ""
+    wait_ms: int = 0
+    """How long a caller that is ``limited`` has to wait."""
+    by_device_token: bool = False
+    """True when the device's own token was right, and not the shared secret."""
 
 
 def shared_secret(config: Config, environ: Mapping[str, str]) -> SharedSecret:
@@ -98,37 +103,57 @@ def start_problem(secret: SharedSecret, *, exposed: bool) -> str | None:
     return None
 
 
-MAX_ADDRESSES = 4096
+MAX_CALLERS = 4096
+GENTLE_PAUSE_S = 1.0
 
 
 class FailedAuthLimiter:
-    """Allows so many failures in a window for each address. The number of remembered addresses is bounded."""
+    """Slows wrong secrets down, for each caller (see ``caller_key``). The number of remembered callers is bounded.
 
-    def __init__(self, clock: Clock, limits: RateLimit) -> None:
+    Nothing compares a secret but through ``guard``. A caller that has to wait learns nothing about the secret it sent,
+    so that guessing is slow even if one of the guesses is right.
+    """
+
+    def __init__(self, clock: Clock, limits: Callable[[], RateLimit]) -> None:
         self._clock = clock
         self._limits = limits
+        """The limits of the configuration in use."""
         self._failures: dict[str, deque[float]] = {}
 
-    def failed(self, ip: str) -> None:
-        failures = self._failures.pop(ip, None) or deque[float](maxlen=self._limits.max_attempts)
+    def guard(self, caller: str, check: Callable[[], SecretCheck], *, gently: bool = False) -> SecretCheck:
+        """Returns what ``check`` says, and counts a wrong secret; ``limited`` without asking while the caller waits.
+
+        A caller that is treated gently is never locked out: after too many wrong secrets one a second is looked at.
+        """
+        if wait_ms := self._wait_ms(caller, gently):
+            return SecretCheck(False, "limited", wait_ms)
+        verdict = check()
+        if verdict.reason == "mismatch":
+            self._count(caller)
+        return verdict
+
+    def is_gentle_to_local(self) -> bool:
+        return self._limits().exempt_loopback
+
+    def _count(self, caller: str) -> None:
+        failures = self._failures.pop(caller, None) or deque[float]()
         failures.append(self._clock.monotonic())
-        self._failures[ip] = failures
-        while len(self._failures) > MAX_ADDRESSES:
+        while len(failures) > self._limits().max_attempts:
+            failures.popleft()
+        self._failures[caller] = failures
+        while len(self._failures) > MAX_CALLERS:
             del self._failures[next(iter(self._failures))]
 
-    def wait_ms(self, ip: str) -> int:
-        """The milliseconds that this address must wait; 0 when it need not wait."""
-        failures, limits = self._failures.get(ip), self._limits
+    def _wait_ms(self, caller: str, gently: bool) -> int:
+        """The milliseconds that this caller must wait; 0 when it need not wait."""
+        failures, limits, now = self._failures.get(caller), self._limits(), self._clock.monotonic()
         if failures is None or len(failures) < limits.max_attempts:
             return 0
-        if limits.lockout_ms is None:
-            ends = failures[0] + limits.window_ms / 1000
-        elif failures[-1] - failures[0] < limits.window_ms / 1000:
-            ends = failures[-1] + limits.lockout_ms / 1000
+        window_ends = failures[-limits.max_attempts] + limits.window_ms / 1000
+        if gently:
+            ends = failures[-1] + GENTLE_PAUSE_S if now < window_ends else now
+        elif limits.lockout_ms is None:
+            ends = window_ends
         else:
-            return 0
-        return max(0, int((ends - self._clock.monotonic()) * 1000))
-
-    def exempts(self, *, local: bool) -> bool:
-        """Whether a right secret from there is let in despite earlier failures."""
-        return local and self._limits.exempt_loopback
+            ends = failures[-1] + limits.lockout_ms / 1000 if failures[-1] < window_ends else now
+        return max(0, math.ceil((ends - now) * 1000))

@@ -1,14 +1,14 @@
-"""What every HTTP endpoint does first: check the page, the host and the secret, and read the body."""
+"""What is done before and in every HTTP endpoint: the check of page, host and secret, and the reading of the body."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from openclaw.gateway.auth.origin import PeerAddress, host_refusal, origin_refusal
+from openclaw.gateway.auth.origin import PeerAddress, caller_key, host_refusal, site_refusal
 from openclaw.gateway.auth.shared_auth import check
 from openclaw.gateway.server import params
 from openclaw.url_text import redact_urls
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
 
 T = TypeVar("T")
+OPEN: Literal["open"] = "open"
+"""Stands for the refusal of a route that everybody may ask, without a secret."""
+OWNER_HEADER = "X-OpenClaw-Owner"
+"""Holds the key of the lock file, which only processes of the Gateway's own user can read."""
 
 
 class HttpRefusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,27 +32,24 @@ class HttpRefusal(msgspec.Struct, frozen=True, kw_only=True):
 def caller_refusal(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress) -> HttpRefusal | None:
     """Refuses names that are not ours (DNS rebinding), pages of other origins and callers without the secret.
 
-    Wrong secrets in ``Authorization: Bearer`` are counted against the caller's address.
+    The server asks this before every route that is not open, so no handler can forget it.
     """
     allowed = gateway.runtime.config.current.gateway.control_ui.allowed_origins
-    if refused := host_refusal(peer, allowed):
+    if refused := site_refusal(peer, allowed) or host_refusal(peer, allowed):
         return HttpRefusal(status=403, message=refused)
-    if peer.origin is not None and (refused := origin_refusal(peer, allowed)):
-        return HttpRefusal(status=403, message=f"{refused}: this endpoint serves no pages of other sites")
-    wait_ms = gateway.auth_limiter.wait_ms(peer.ip)
-    limited = HttpRefusal(status=429, message="too many failed attempts; try again later", retry_after_ms=wait_ms)
-    if wait_ms and not gateway.auth_limiter.exempts(local=peer.is_local):
-        return limited
-    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     secret = gateway.secret()
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     bearer = bearer.strip() if scheme.lower() == "bearer" else ""
-    verdict = check(secret, bearer, bearer)
+    limiter, caller = gateway.auth_limiter, caller_key(peer)
+    gently = peer.is_local and peer.origin is None and limiter.is_gentle_to_local()
+    if gateway.is_owner_process(request.headers.get(OWNER_HEADER, "")):
+        caller, gently = "owner", True
+    verdict = limiter.guard(caller, lambda: check(secret, bearer, bearer), gently=gently)
     if verdict.ok:
         return None
-    if verdict.reason == "mismatch":
-        gateway.auth_limiter.failed(peer.ip)
-        if wait_ms:
-            return limited
+    if verdict.reason == "limited":
+        text = f"too many failed attempts; try again in {verdict.wait_ms // 1000 + 1} s"
+        return HttpRefusal(status=429, message=text, retry_after_ms=verdict.wait_ms)
     texts = {
         "missing": f"send the gateway {secret.mode} as 'Authorization: Bearer …'",
         "mismatch": f"the gateway {secret.mode} is wrong",
@@ -85,20 +86,17 @@ def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | Non
     return web.Response(status=status, body=params.encode(body), content_type="application/json", headers=headers or {})
 
 
-def admit(gateway: Gateway, request: web.BaseRequest, peer: PeerAddress) -> None:
-    """Raises ``Refused`` for pages of other sites and for callers without the secret."""
-    refused = caller_refusal(gateway, request, peer)
-    if refused is None:
-        return
+def refusal_response(refused: HttpRefusal) -> web.Response:
+    """The answer to a refused caller, in the shape that clients of OpenAI's interface read."""
     if refused.status == 403:
-        raise Refused(refused.message, status=403, kind="forbidden")
+        return Refused(refused.message, status=403, kind="forbidden").response()
     if refused.status == 429:
         headers = {"Retry-After": str((refused.retry_after_ms or 0) // 1000 + 1)}
-        raise Refused(refused.message, status=429, kind="rate_limit_error", headers=headers)
+        return Refused(refused.message, status=429, kind="rate_limit_error", headers=headers).response()
     # Clients of this interface compare the body, so the header says why.
     why = refused.message.encode("ascii", "ignore").decode().replace('"', "'")
-    challenge = f'Bearer error_description="{why}"'
-    raise Refused("Unauthorized", status=401, kind="unauthorized", headers={"WWW-Authenticate": challenge})
+    headers = {"WWW-Authenticate": f'Bearer error_description="{why}"'}
+    return Refused("Unauthorized", status=401, kind="unauthorized", headers=headers).response()
 
 
 class BodyTooLarge(Exception):
@@ -142,8 +140,8 @@ async def read_json(request: web.BaseRequest, limit: int, shape: type[T]) -> T:
 
 def _located(problem: str) -> str:
     """``path: message``, as clients of this interface expect it."""
-    match = re.fullmatch(r"(.*) - at `\$\.?(.*)`", problem)
-    if match is not None:
-        return f"{match[2]}: {match[1]}"
+    text, found, path = problem.rpartition(" - at `$")
+    if found:
+        return f"{path.removeprefix('.').removesuffix('`')}: {text}"
     missing = re.fullmatch(r"Object missing required field `(\w+)`", problem)
     return f"{missing[1]}: required" if missing else problem

@@ -14,21 +14,18 @@ from aiohttp import web
 
 from openclaw import __version__
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import Refused, admit
+from openclaw.gateway.http.common import OPEN, refusal_response
 from openclaw.gateway.metrics import TOKEN_KINDS, Histogram
 from openclaw.storage.base import END_STATES
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.server.server import Route
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-async def metrics(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    try:
-        admit(gateway, request, peer)
-    except Refused as refused:
-        return refused.response()
+async def metrics(_request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
     page = await render(gateway)
     return web.Response(body=page.encode(), headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
 
@@ -130,7 +127,8 @@ async def ready(_request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress)
     return web.json_response({"ok": True})
 
 
-ROUTES = [
-    *((verb, path, answer) for verb in ("GET", "HEAD") for path, answer in (("/healthz", alive), ("/readyz", ready))),
-    ("GET", "/metrics", metrics),
+ROUTES: list[Route] = [
+    *((verb, "/healthz", alive, OPEN) for verb in ("GET", "HEAD")),
+    *((verb, "/readyz", ready, OPEN) for verb in ("GET", "HEAD")),
+    ("GET", "/metrics", metrics, refusal_response),
 ]

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from openclaw.config.agents import agent_ids
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import Refused, admit, error_shape, json_response
+from openclaw.gateway.http.common import Refused, error_shape, json_response, refusal_response
 from openclaw.gateway.http.openai_run import (
     NOTHING_SAID,
     Ask,
@@ -29,6 +29,7 @@ from openclaw.models.thinking import parse_level
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.server.server import Route
 
 SOURCE = "openai"
 NO_MESSAGE = "Missing user message in `messages`."
@@ -83,10 +84,10 @@ class ChatBody(msgspec.Struct):
     n: int | None = None
 
 
-async def create(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
+async def create(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
     endpoint = gateway.runtime.config.current.gateway.http.endpoints.chat_completions
     try:
-        body = await read_request(request, gateway, peer, endpoint, "chatCompletions", ChatBody)
+        body = await read_request(request, endpoint, "chatCompletions", ChatBody)
         ask = _ask(gateway, request, body)
         following = await start(gateway, request, ask, endpoint.images)
     except Refused as refused:
@@ -248,15 +249,11 @@ def _usage_field(usage: Usage | None) -> dict[str, Any]:
     }
 
 
-async def models(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
+async def models(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
     """Lists the agents under the names that a request may use as ``model``."""
     endpoints = gateway.runtime.config.current.gateway.http.endpoints
-    try:
-        if not endpoints.chat_completions.enabled and not endpoints.responses.enabled:
-            raise Refused(f"no such endpoint: {request.path}", status=404)
-        admit(gateway, request, peer)
-    except Refused as refused:
-        return refused.response()
+    if not endpoints.chat_completions.enabled and not endpoints.responses.enabled:
+        return Refused(f"no such endpoint: {request.path}", status=404).response()
     names = ["openclaw", *(f"openclaw:{agent_id}" for agent_id in agent_ids(gateway.runtime.config.current))]
     created = gateway.started_at // 1000
     rows = [{"id": name, "object": "model", "created": created, "owned_by": "openclaw"} for name in names]
@@ -269,8 +266,8 @@ async def models(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) 
     return Refused(f"The model {asked[:200]!r} does not exist; GET /v1/models lists them.", status=404).response()
 
 
-ROUTES = [
-    ("POST", "/v1/chat/completions", create),
-    ("GET", "/v1/models", models),
-    ("GET", "/v1/models/*", models),
+ROUTES: list[Route] = [
+    ("POST", "/v1/chat/completions", create, refusal_response),
+    ("GET", "/v1/models", models, refusal_response),
+    ("GET", "/v1/models/*", models, refusal_response),
 ]

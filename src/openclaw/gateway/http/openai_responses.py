@@ -9,7 +9,7 @@ from aiohttp import web
 
 from openclaw.config.schema.gateway import ResponsesEndpoint
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import Refused
+from openclaw.gateway.http.common import Refused, refusal_response
 from openclaw.gateway.http.openai_files import InputFile, check_url_parts, file_blocks
 from openclaw.gateway.http.openai_run import (
     NOTHING_SAID,
@@ -31,6 +31,7 @@ from openclaw.models.thinking import parse_level
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.server.server import Route
 
 SOURCE = "openresponses"
 NO_MESSAGE = "Missing user message in `input`."
@@ -57,10 +58,10 @@ class ResponsesBody(msgspec.Struct):
     metadata: dict[str, Any] | None = None
 
 
-async def create(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
+async def create(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
     endpoint = gateway.runtime.config.current.gateway.http.endpoints.responses
     try:
-        body = await read_request(request, gateway, peer, endpoint, "responses", ResponsesBody)
+        body = await read_request(request, endpoint, "responses", ResponsesBody)
         ask = await _ask(gateway, request, body, endpoint)
         following = await start(gateway, request, ask, endpoint.images, endpoint.max_url_parts)
     except Refused as refused:
@@ -109,7 +110,7 @@ def _tool(path: str, tool: dict[str, Any]) -> Any:
     )
 
 
-ROUTES = [("POST", "/v1/responses", create)]
+ROUTES: list[Route] = [("POST", "/v1/responses", create, refusal_response)]
 
 
 class Spoken(msgspec.Struct, kw_only=True):

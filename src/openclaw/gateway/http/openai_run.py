@@ -21,8 +21,7 @@ from openclaw.config.agents import default_agent_id
 from openclaw.config.schema.gateway import ChatCompletionsEndpoint, ResponseImages, ResponsesEndpoint
 from openclaw.events import AssistantEnded, AssistantStarted, Event, ModelSwitched, TextDelta
 from openclaw.foreign_text import disarmed, disarmed_name
-from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import Refused, admit, json_response, read_json
+from openclaw.gateway.http.common import Refused, json_response, read_json
 from openclaw.gateway.http.openai_files import read_pictures
 from openclaw.gateway.server import params
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
@@ -599,17 +598,14 @@ def _is_last_answer(text: str, known: Sequence[Message]) -> bool:
 
 async def read_request(
     request: web.BaseRequest,
-    gateway: Gateway,
-    peer: PeerAddress,
     endpoint: ChatCompletionsEndpoint | ResponsesEndpoint,
     name: str,
     shape: type[T],
 ) -> T:
-    """Checks the caller and reads the body. Raises ``Refused``, also when the endpoint is switched off."""
+    """Reads the body. Raises ``Refused``, also when the endpoint is switched off."""
     if not endpoint.enabled:
         hint = f"enable it with gateway.http.endpoints.{name}.enabled"
         raise Refused(f"no such endpoint: {request.path} ({hint})", status=404)
-    admit(gateway, request, peer)
     return await read_json(request, endpoint.max_body_bytes, shape)
 
 

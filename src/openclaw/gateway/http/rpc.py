@@ -16,7 +16,7 @@ from aiohttp import web
 from openclaw import __version__
 from openclaw.gateway.auth.authorise import ADMIN
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, caller_refusal, read_body
+from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, read_body
 from openclaw.gateway.server import registry
 from openclaw.gateway.server.events import DELTA_EVENTS, TOOL_EVENTS, Client, ClientInfo, field_of
 from openclaw.gateway.server.params import (
@@ -33,6 +33,7 @@ from openclaw.gateway.server.replay import catch_up, resume
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.server.server import Route
 
 CALL_ID = "1"
 MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -47,8 +48,6 @@ class RpcBody(Params):
 
 
 async def call(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
-    if refused := caller_refusal(gateway, request, peer):
-        return refusal_response(refused)
     try:
         body = decode_params("rpc", await read_body(request, MAX_BODY_BYTES), RpcBody)
     except BodyTooLarge:
@@ -97,8 +96,6 @@ async def events(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) 
     With ``afterSeq`` and its ``epoch`` the caller first gets the events after that number. The headers of the answer
     name the current epoch and number, and why missed events cannot be sent.
     """
-    if refused := caller_refusal(gateway, request, peer):
-        return refusal_response(refused)
     broadcaster, after = gateway.broadcaster, request.query.get("afterSeq")
     if after is not None and not (after.isascii() and after.isdigit() and len(after) < 19):
         return refusal_response(HttpRefusal(status=400, message="afterSeq must be a sequence number"))
@@ -164,7 +161,10 @@ def refusal_response(refused: HttpRefusal) -> web.Response:
     return web.Response(status=refused.status, body=body, content_type="application/json", headers=headers)
 
 
-ROUTES = [("POST", "/__openclaw__/rpc", call), ("GET", "/__openclaw__/events", events)]
+ROUTES: list[Route] = [
+    ("POST", "/__openclaw__/rpc", call, refusal_response),
+    ("GET", "/__openclaw__/events", events, refusal_response),
+]
 
 
 _ENDS = frozenset({"final", "error", "aborted"})

@@ -13,14 +13,15 @@ from aiohttp import web
 from openclaw.agent.prepare import choose_model, exec_overrides, tools_for
 from openclaw.config.agents import workspace_dir
 from openclaw.gateway.auth.origin import PeerAddress
-from openclaw.gateway.http.common import Refused, admit, json_response, read_json
+from openclaw.gateway.http.common import Refused, json_response, read_json, refusal_response
 from openclaw.gateway.server.registry import MethodError, entry_of, require_agent, target_of
 from openclaw.inbound.commands.settings import elevated_allowed
 from openclaw.inbound.incoming import Facts
 from openclaw.models.base import ModelError
+from openclaw.opener import PathRefused
 from openclaw.paths import make_private_dir
 from openclaw.sessions.entry import SessionEntry
-from openclaw.sessions.keys import SessionRef
+from openclaw.sessions.keys import SessionRef, is_subagent
 from openclaw.storage.base import MessageBody
 from openclaw.tools.arguments import InvalidArguments, validate_arguments
 from openclaw.tools.base import Tool, ToolContext, ToolError
@@ -29,6 +30,7 @@ from openclaw.tools.policy import ToolFilter, allowed_tools, normalize_tool_name
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
+    from openclaw.gateway.server.server import Route
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 log = logging.getLogger("openclaw.gateway.http")
@@ -43,9 +45,8 @@ class InvokeBody(msgspec.Struct, rename="camel"):
     """Checks the tool and its arguments, and runs nothing."""
 
 
-async def invoke(request: web.BaseRequest, gateway: Gateway, peer: PeerAddress) -> web.StreamResponse:
+async def invoke(request: web.BaseRequest, gateway: Gateway, _peer: PeerAddress) -> web.StreamResponse:
     try:
-        admit(gateway, request, peer)
         body = await read_json(request, MAX_BODY_BYTES, InvokeBody)
         if not (body.tool or "").strip():
             raise Refused("tools.invoke requires body.tool")
@@ -84,7 +85,8 @@ async def _tool(gateway: Gateway, target: SessionRef, name: str) -> Tool | None:
     model = msgspec.structs.replace(model, tools=True)
     workspace = workspace_dir(config, gateway.runtime.state_dir, target.agent_id)
     await asyncio.to_thread(make_private_dir, str(workspace))
-    tools = tools_for(target.agent_id, model, workspace, config, gateway.runtime)
+    subagent = is_subagent(target.key)
+    tools = tools_for(target.agent_id, model, workspace, config, gateway.runtime, subagent=subagent)
     offered = allowed_tools([tool.spec.name for tool in tools], [ToolFilter(deny=tuple(config.gateway.tools.deny))])
     return next((tool for tool in tools if tool.spec.name == name and name in offered), None)
 
@@ -109,7 +111,7 @@ async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict
     )
     try:
         result = await tool.run(arguments, context)
-    except ToolError as failure:
+    except (ToolError, PathRefused) as failure:
         return _failed(400, "tool_error", str(failure))
     except Exception as failure:
         log.exception("tool %s failed when invoked over HTTP for %s", tool.spec.name, target.key)
@@ -122,4 +124,4 @@ def _failed(status: int, kind: str, message: str) -> web.Response:
     return json_response({"ok": False, "error": {"type": kind, "message": message}}, status=status)
 
 
-ROUTES = [("POST", "/tools/invoke", invoke)]
+ROUTES: list[Route] = [("POST", "/tools/invoke", invoke, refusal_response)]

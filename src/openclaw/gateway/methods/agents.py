@@ -20,17 +20,18 @@ from openclaw.gateway.methods.config import patch_config
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 from openclaw.gateway.views.session_rows import model_defaults
+from openclaw.opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import agent_dir, make_private_dir, normalize_agent_id
 from openclaw.sessions.keys import agent_of
-from openclaw.tools.base import ToolError
-from openclaw.tools.opener import PathOpener
 
 methods = MethodTable()
 
 DEFAULT_NAME = "Assistant"
 DEFAULT_AVATAR = "A"
 MAX_IDENTITY_BYTES = 64 * 1024
-_IDENTITY_LINE = re.compile(r"^\W*(name|emoji|avatar)\W*?:\W*?\s+(.+?)\s*$", re.IGNORECASE | re.MULTILINE)
+_IDENTITY_LINE = re.compile(
+    r"^[^\w\n]*(name|emoji|avatar)[^\w\n]*?:[^\w\n]*?[ \t]+(\S.*)$", re.IGNORECASE | re.MULTILINE
+)
 
 
 class AgentsList(Params):
@@ -101,7 +102,7 @@ async def identity(call: MethodCall) -> Any:
     agent_id = named or (of_key if params.session_key else default)
     listed = agent_config(config, agent_id)
     workspace = workspace_dir(config, call.gateway.runtime.state_dir, agent_id)
-    written = await asyncio.to_thread(read_identity, workspace / "IDENTITY.md")
+    written = await asyncio.to_thread(read_identity, workspace)
     configured = _given(listed.identity) if listed is not None else {}
     assistant = config.ui.assistant
     chosen = {"name": _unless(assistant.name, DEFAULT_NAME), "avatar": _unless(assistant.avatar, DEFAULT_AVATAR)}
@@ -124,16 +125,16 @@ def _given(record: Any) -> dict[str, str]:
     return {name: value for name, value in values.items() if value}
 
 
-def read_identity(path: Path) -> dict[str, str]:
-    """The name, emoji and avatar lines of the file. A placeholder in parentheses or brackets counts as absent."""
+def read_identity(workspace: Path) -> dict[str, str]:
+    """The name, emoji and avatar lines of IDENTITY.md. A placeholder in parentheses or brackets counts as absent."""
     try:
-        with path.open("rb") as file:
+        with PathOpener(workspace, confine=True).open_read("IDENTITY.md") as file:
             text = file.read(MAX_IDENTITY_BYTES).decode("utf-8", "replace")
-    except OSError:
+    except (OSError, PathRefused):
         return {}
     found: dict[str, str] = {}
     for name, value in _IDENTITY_LINE.findall(text):
-        cleaned = value.strip("*_` ")
+        cleaned = value.strip().strip("*_` ")
         if cleaned and not cleaned.startswith(("(", "[", "<", "_(")):
             found.setdefault(name.lower(), cleaned[:200])
     return found
@@ -168,7 +169,10 @@ async def create(call: MethodCall) -> Any:
     listed = _listed(gateway) or [{"id": default_agent_id(config)}]
     await patch_config(gateway, {"agents": {"list": [*listed, fields]}})
     workspace = workspace_dir(gateway.runtime.config.current, gateway.runtime.state_dir, agent_id)
-    await asyncio.to_thread(_introduce, workspace, params)
+    try:
+        await asyncio.to_thread(_introduce, workspace, params)
+    except PathRefused as error:
+        raise MethodError(f"the agent was made, but its name was not written down: {error}") from None
     return {"ok": True, "agentId": agent_id, "name": params.name.strip(), "workspace": str(workspace)}
 
 
@@ -180,8 +184,15 @@ def _introduce(workspace: Path, params: AgentsCreate) -> None:
         lines.append(f"- Emoji: {params.emoji}")
     if params.avatar:
         lines.append(f"- Avatar: {params.avatar}")
-    with (workspace / "IDENTITY.md").open("a", encoding="utf-8") as file:
-        file.write("\n".join(["", *lines, ""]) if file.tell() else "\n".join([*lines, ""]))
+    opener = PathOpener(workspace, confine=True)
+    with opener.editing("IDENTITY.md"):
+        try:
+            with opener.open_read("IDENTITY.md") as file:
+                before = file.read() + b"\n"
+        except FileMissing:
+            before = b""
+        with opener.open_write_atomic("IDENTITY.md") as file:
+            file.write(before + "\n".join([*lines, ""]).encode("utf-8", "surrogatepass"))
 
 
 class AgentsUpdate(Params):
@@ -307,7 +318,7 @@ class FilesSet(Params):
 @methods.add("agents.files.list", FilesList)
 async def list_files(call: MethodCall) -> Any:
     agent_id, workspace = _workspace(call)
-    files = await asyncio.to_thread(lambda: [_file_view(workspace / name) for name in FILES])
+    files = await asyncio.to_thread(lambda: [_file_view(workspace, name) for name in FILES])
     there = {file["name"] for file in files if not file["missing"]}
     # The long-term notes are shown as a file that can be written, under the name they have or the usual one.
     other = "memory.md" if "MEMORY.md" in there or "memory.md" not in there else "MEMORY.md"
@@ -319,17 +330,18 @@ async def list_files(call: MethodCall) -> Any:
 async def get_file(call: MethodCall) -> Any:
     agent_id, workspace = _workspace(call)
     name = _file_name(call.params.name)
-    view = await asyncio.to_thread(_file_view, workspace / name)
+    view = await asyncio.to_thread(_file_view, workspace, name)
 
     def read() -> str:
         with PathOpener(workspace, confine=True).open_read(name) as file:
             return file.read(MAX_FILE_BYTES).decode("utf-8", "replace")
 
-    if not view["missing"]:
-        try:
-            view["content"] = await asyncio.to_thread(read)
-        except ToolError as error:
-            raise MethodError(str(error)) from None
+    try:
+        view["content"] = await asyncio.to_thread(read)
+    except FileMissing:
+        view["missing"] = True
+    except PathRefused as error:
+        raise MethodError(str(error)) from None
     return {"agentId": agent_id, "workspace": str(workspace), "file": view}
 
 
@@ -345,9 +357,9 @@ async def set_file(call: MethodCall) -> Any:
 
     try:
         await asyncio.to_thread(write)
-    except ToolError as error:
+    except PathRefused as error:
         raise MethodError(str(error)) from None
-    view = await asyncio.to_thread(_file_view, workspace / name)
+    view = await asyncio.to_thread(_file_view, workspace, name)
     return {"ok": True, "agentId": agent_id, "workspace": str(workspace), "file": view}
 
 
@@ -363,10 +375,11 @@ def _file_name(name: str) -> str:
     return name
 
 
-def _file_view(path: Path) -> dict[str, Any]:
-    view: dict[str, Any] = {"name": path.name, "path": str(path)}
+def _file_view(workspace: Path, name: str) -> dict[str, Any]:
+    view: dict[str, Any] = {"name": name, "path": str(workspace / name)}
     try:
-        status = path.stat()
-    except OSError:
+        with PathOpener(workspace, confine=True).open_read(name) as file:
+            status = os.fstat(file.fileno())
+    except (OSError, PathRefused):
         return {**view, "missing": True}
     return {**view, "missing": False, "size": status.st_size, "updatedAtMs": int(status.st_mtime * 1000)}

@@ -17,6 +17,10 @@ class PairRequest(Params):
     request_id: NonEmpty
 
 
+class PairedDevice(Params):
+    device_id: NonEmpty
+
+
 class TokenRotate(Params):
     device_id: NonEmpty
     role: Role
@@ -59,6 +63,7 @@ async def rotate(call: MethodCall) -> Any:
     token = await call.gateway.devices.rotate_token(params.device_id, params.role, params.scopes)
     if token is None:
         raise MethodError("unknown deviceId/role")
+    call.gateway.end_device(params.device_id, params.role, "device token rotated", last=call.client)
     answer: dict[str, Any] = {"deviceId": params.device_id, "role": params.role, "token": token["token"]}
     return {**answer, "scopes": token["scopes"], "rotatedAtMs": token.get("rotatedAtMs") or token["createdAtMs"]}
 
@@ -69,7 +74,14 @@ async def revoke(call: MethodCall) -> Any:
     token = await call.gateway.devices.revoke_token(params.device_id, params.role)
     if token is None:
         raise MethodError("unknown deviceId/role")
-    for client in list(call.gateway.broadcaster.clients.values()):
-        if client.by_device_token and client.device_id == params.device_id and client.role == params.role:
-            client.close(1008, "device token revoked")
+    call.gateway.end_device(params.device_id, params.role, "device token revoked", last=call.client)
     return {"deviceId": params.device_id, "role": params.role, "revokedAtMs": token["revokedAtMs"]}
+
+
+@methods.add("device.pair.remove", PairedDevice, "pairing")
+async def remove(call: MethodCall) -> Any:
+    device_id: str = call.params.device_id
+    if not await call.gateway.devices.remove(device_id):
+        raise MethodError("unknown deviceId")
+    call.gateway.end_device(device_id, None, "device removed", last=call.client)
+    return {"deviceId": device_id}

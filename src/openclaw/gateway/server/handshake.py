@@ -16,8 +16,8 @@ from openclaw.gateway.auth.devices import (
     signature_is_valid,
     signed_text,
 )
-from openclaw.gateway.auth.origin import PeerAddress, origin_refusal
-from openclaw.gateway.auth.shared_auth import SharedSecret, check, is_control_ui, is_webchat, refusal_text
+from openclaw.gateway.auth.origin import PeerAddress, caller_key, site_refusal
+from openclaw.gateway.auth.shared_auth import SecretCheck, SharedSecret, check, is_control_ui, is_webchat, refusal_text
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, ClientInfo
 from openclaw.gateway.server.params import MAX_FRAME_BYTES, PROTOCOL_VERSION, NonEmpty, Params
 from openclaw.gateway.server.registry import EVENTS
@@ -114,25 +114,22 @@ async def admit(gateway: Gateway, connect: ConnectParams, peer: PeerAddress, non
     client = connect.client
     allowed = gateway.runtime.config.current.gateway.control_ui.allowed_origins
     is_page = is_control_ui(client.id) or is_webchat(client.id, client.mode)
-    if is_page and (refused := origin_refusal(peer, allowed)):
-        hint = "open the Control UI from this Gateway or add its origin to gateway.controlUi.allowedOrigins"
-        raise ConnectRefused(f"origin not allowed ({refused}; {hint})")
+    if refused := site_refusal(peer, allowed, is_page=is_page):
+        raise ConnectRefused(refused)
+    await gateway.devices.load()
     attempt = _Attempt(gateway, connect, peer, role, asked, scopes)
     if connect.device is None:
         attempt.without_device()
         return ConnectGrant(connect=connect, role=role, scopes=scopes)
     attempt.verify_device(connect.device, nonce)
-    await gateway.devices.load()
-    by_token = False
-    if not attempt.verdict.ok:
-        token = attempt.token
-        by_token = bool(token) and gateway.devices.token_is_valid(connect.device.id, token or "", role, scopes)
-        if not by_token:
-            attempt.refuse()
-    if not attempt.pairing_is_bypassed:
+    verdict = attempt.prove()
+    if not attempt.pairing_is_bypassed(verdict):
         await attempt.ensure_paired(connect.device)
     issued = await gateway.devices.ensure_token(connect.device.id, role, scopes)
-    return ConnectGrant(connect=connect, role=role, scopes=scopes, device_token=issued, by_device_token=by_token)
+    attempt.check_still_valid(verdict)
+    return ConnectGrant(
+        connect=connect, role=role, scopes=scopes, device_token=issued, by_device_token=verdict.by_device_token
+    )
 
 
 class _Attempt:
@@ -156,41 +153,61 @@ class _Attempt:
         self.secret: SharedSecret = gateway.secret()
         self.token = connect.auth.token if connect.auth else None
         self.password = connect.auth.password if connect.auth else None
-        self.wait_ms = gateway.auth_limiter.wait_ms(peer.ip)
-        if self.wait_ms and not gateway.auth_limiter.exempts(local=peer.is_local):
-            self._refuse_for_now()
-        self.verdict = check(self.secret, self.token, self.password)
+        self.device_id = ""
+        """The device, once its signature has been checked."""
 
-    def _refuse_for_now(self) -> None:
-        text = f"unauthorized: too many failed attempts; try again in {self.wait_ms // 1000 + 1} s"
-        raise ConnectRefused(text, retry_after_ms=self.wait_ms)
+    def prove(self) -> SecretCheck:
+        """Looks at the secret. Raises ``ConnectRefused`` when it is wrong, or this caller sent too many wrong ones.
 
-    def refuse(self) -> None:
-        """Counts a wrong secret and refuses. A right secret from this machine is accepted despite earlier failures."""
-        if self.verdict.reason == "mismatch":
-            self.gateway.auth_limiter.failed(self.peer.ip)
-            if self.wait_ms:
-                self._refuse_for_now()
+        Nothing here waits, so that many attempts at once are counted one by one. A device that is paired and has signed
+        is counted apart: nobody else at its address can keep it out.
+        """
+        limiter = self.gateway.auth_limiter
+        caller, gently = caller_key(self.peer), False
+        if self.device_id and self.gateway.devices.paired(self.device_id) is not None:
+            caller, gently = f"device {self.device_id}", True
+        elif self.peer.is_local and self.peer.origin is None:
+            gently = limiter.is_gentle_to_local()
+        verdict = limiter.guard(caller, self._look, gently=gently)
+        if verdict.ok:
+            return verdict
+        if verdict.reason == "limited":
+            text = f"unauthorized: too many failed attempts; try again in {verdict.wait_ms // 1000 + 1} s"
+            raise ConnectRefused(text, retry_after_ms=verdict.wait_ms)
         client = self.connect.client
-        raise ConnectRefused(refusal_text(self.secret.mode, self.verdict.reason, client.id, client.mode))
+        raise ConnectRefused(refusal_text(self.secret.mode, verdict.reason, client.id, client.mode))
 
-    @property
-    def pairing_is_bypassed(self) -> bool:
+    def _look(self) -> SecretCheck:
+        verdict = check(self.secret, self.token, self.password)
+        if verdict.ok or not self._device_token_is_valid():
+            return verdict
+        return SecretCheck(True, by_device_token=True)
+
+    def _device_token_is_valid(self) -> bool:
+        token, devices = self.token, self.gateway.devices
+        return bool(self.device_id and token and devices.token_is_valid(self.device_id, token, self.role, self.scopes))
+
+    def check_still_valid(self, verdict: SecretCheck) -> None:
+        """Refuses a secret that was changed or revoked while the device files were written."""
+        valid = self._device_token_is_valid() if verdict.by_device_token else self.secret == self.gateway.secret()
+        if not valid:
+            client = self.connect.client
+            raise ConnectRefused(refusal_text(self.secret.mode, "mismatch", client.id, client.mode))
+
+    def pairing_is_bypassed(self, verdict: SecretCheck) -> bool:
         """Whether settings exempt a Control UI that cannot have a device key, because its context is not secure."""
         flags = self.gateway.runtime.config.current.gateway.control_ui
         bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
-        return bypass and is_control_ui(self.connect.client.id) and self.verdict.ok
+        return bypass and is_control_ui(self.connect.client.id) and not verdict.by_device_token
 
     def without_device(self) -> None:
         flags = self.gateway.runtime.config.current.gateway.control_ui
         bypass = flags.allow_insecure_auth or flags.dangerously_disable_device_auth
         if is_control_ui(self.connect.client.id) and not bypass:
             raise ConnectRefused("control ui requires HTTPS or localhost (secure context)")
-        if self.verdict.ok:
-            return
-        if self.token or self.password:
-            self.refuse()
-        raise ConnectRefused("device identity required", code="NOT_PAIRED")
+        if not (self.token or self.password):
+            raise ConnectRefused("device identity required", code="NOT_PAIRED")
+        self.prove()
 
     def verify_device(self, device: ConnectDevice, nonce: str) -> None:
         raw = raw_public_key(device.public_key)
@@ -214,6 +231,7 @@ class _Attempt:
         )
         if not signature_is_valid(raw, text, device.signature):
             raise ConnectRefused("device signature invalid")
+        self.device_id = device.id
 
     async def ensure_paired(self, device: ConnectDevice) -> None:
         devices = self.gateway.devices

@@ -14,10 +14,9 @@ from openclaw.clock import Clock
 TTL_MS = 5 * 60_000
 MAX_ENTRIES = 200
 PresenceEntry: TypeAlias = dict[str, Any]
-_ANNOUNCED = re.compile(
-    r"Node:\s*(?P<host>[^(]+?)\s*(?:\((?P<ip>[^)]*)\))?\s*·\s*app\s+(?P<version>\S+?)"
-    r"\s*·\s*last input\s+(?P<idle>\d+)s ago\s*·\s*mode\s+(?P<mode>[^·]+?)\s*·\s*reason\s+(?P<reason>.+)"
-)
+LONGEST_ANNOUNCEMENT = 1000
+_HOST = re.compile(r"Node:([^()]+)(?:\(([^()]*)\))?")
+_IDLE = re.compile(r"last input (\d{1,9})s ago")
 
 
 class Presence:
@@ -58,11 +57,9 @@ class Presence:
 
     def announce(self, text: str, facts: PresenceEntry) -> bool:
         """Takes a ``Node: …`` line as the presence of a machine. Returns False when the text is not one."""
-        found = _ANNOUNCED.fullmatch(text.strip())
-        if found is None:
+        parsed = _parsed(text) if len(text) <= LONGEST_ANNOUNCEMENT else None
+        if parsed is None:
             return False
-        parsed: PresenceEntry = {name: found[name] for name in ("host", "ip", "version", "mode", "reason")}
-        parsed["lastInputSeconds"] = int(found["idle"])
         entry = {**parsed, **{k: v for k, v in facts.items() if v is not None}, "text": text}
         key = entry.get("deviceId") or entry.get("instanceId") or entry["host"] or entry.get("ip") or text[:64]
         self.upsert(str(key), entry)
@@ -80,6 +77,20 @@ class Presence:
             del self._entries[name]
         for name in list(self._entries)[: max(0, len(self._entries) - MAX_ENTRIES)]:
             del self._entries[name]
+
+
+def _parsed(text: str) -> PresenceEntry | None:
+    """Reads ``Node: host (ip) · app 1.2 · last input 5s ago · mode local · reason periodic``."""
+    parts = [" ".join(part.split()) for part in text.split("·", 4)]
+    if len(parts) != 5:
+        return None
+    machine, idle = _HOST.fullmatch(parts[0]), _IDLE.fullmatch(parts[2])
+    (app, _, version), (mode_is, _, mode), (reason_is, _, reason) = (parts[n].partition(" ") for n in (1, 3, 4))
+    labels = app, mode_is, reason_is
+    if machine is None or idle is None or labels != ("app", "mode", "reason") or not (version and mode and reason):
+        return None
+    entry: PresenceEntry = {"host": machine[1].strip(), "ip": machine[2], "version": version, "mode": mode}
+    return {**entry, "reason": reason, "lastInputSeconds": int(idle[1])}
 
 
 def _self_entry() -> PresenceEntry:

@@ -9,14 +9,15 @@ import logging
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from aiohttp import web
 
-from openclaw.gateway.auth.origin import PeerAddress, peer_of
+from openclaw.gateway.auth.origin import PeerAddress, peer_of, site_refusal
 from openclaw.gateway.auth.shared_auth import start_problem
+from openclaw.gateway.http.common import HttpRefusal, caller_refusal
 from openclaw.gateway.server.connection import CLOSE_GRACE_S, HANDSHAKE_TIMEOUT_S, Connection
-from openclaw.net import is_loopback
+from openclaw.net import is_loopback, plain_ip
 from openclaw.storage.disk_errors import in_words, is_disk_trouble, kind_of
 
 if TYPE_CHECKING:
@@ -24,14 +25,19 @@ if TYPE_CHECKING:
 
 STOP_LIMIT_S = 5.0
 CALLS_LIMIT_S = 1.0
+TLS_HANDSHAKE_S = 10.0
 MAX_CONNECTIONS = 1000
 """The most open WebSockets, including those that have not finished the handshake."""
 
 log = logging.getLogger("openclaw.gateway")
 
 HttpHandler = Callable[[web.BaseRequest, "Gateway", PeerAddress], Awaitable[web.StreamResponse]]
-Route = tuple[str, str, HttpHandler]
-"""Verb, path, handler. A path that ends in ``*`` stands for everything below it."""
+Refuse = Callable[[HttpRefusal], web.Response]
+Route = tuple[str, str, HttpHandler, Refuse | Literal["open"]]
+"""Verb, path, handler, and how a caller without the secret is refused.
+
+A path that ends in ``*`` stands for everything below it. ``open`` needs no secret.
+"""
 
 
 class StartRefused(Exception):
@@ -51,41 +57,61 @@ class Server:
         self._stopping = False
 
     async def start(self, host: str, port: int) -> int:
-        """Begins to listen and returns the port. On loopback it also listens on ``::1`` if the machine has it.
+        """Begins to listen and returns the port. It listens on ``host`` and nowhere else.
 
-        Raises ``StartRefused`` when the secret is missing or too weak for where it would listen.
+        ``LOOPBACK`` is 127.0.0.1, and ``::1`` if the machine has it. Raises ``StartRefused`` when the secret is missing
+        or too weak for where it would listen.
         """
         secret = self.gateway.secret()
         if problem := start_problem(secret, exposed=not is_loopback(host)):
             raise StartRefused(problem)
-        loop = asyncio.get_running_loop()
         self._web = web.Server(self._handle, access_log=None, handler_cancellation=True)
-        listener = await loop.create_server(self._web, host, port, reuse_address=True)
-        self._listeners.append(listener)
+        listener = await self._listen("127.0.0.1" if host == LOOPBACK else str(ipaddress.ip_address(host)), port)
         self.port = self.gateway.port = listener.sockets[0].getsockname()[1]
-        if host == "127.0.0.1":
+        if host == LOOPBACK:
             try:
-                self._listeners.append(await loop.create_server(self._web, "::1", self.port))
+                await self._listen("::1", self.port)
             except OSError as error:
                 log.debug("not listening on ::1: %s", error)
         log.info("listening on %s", self.url(host))
         return self.port
 
-    def url(self, host: str = "127.0.0.1") -> str:
-        return f"http://{'127.0.0.1' if host in ('0.0.0.0', '') else host}:{self.port}"
+    async def _listen(self, address: str, port: int) -> asyncio.Server:
+        assert self._web is not None
+        tls = self.gateway.tls
+        listener = await asyncio.get_running_loop().create_server(
+            self._web,
+            address,
+            port,
+            reuse_address=True,
+            ssl=tls.context if tls else None,
+            ssl_handshake_timeout=TLS_HANDSHAKE_S if tls else None,
+        )
+        self._listeners.append(listener)
+        return listener
+
+    def url(self, host: str = "") -> str:
+        scheme, name = "https" if self.gateway.tls else "http", reachable_host(host)
+        return f"{scheme}://{f'[{name}]' if ':' in name else name}:{self.port}"
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        peer = peer_of(
-            request.remote or "", request.headers, self.gateway.runtime.config.current.gateway.trusted_proxies
-        )
+        settings = self.gateway.runtime.config.current.gateway
+        peer = peer_of(request.remote or "", request.headers, settings.trusted_proxies)
         if request.headers.get("upgrade", "").lower().strip() == "websocket":
             return await self._handle_websocket(request, peer)
         allowed: list[str] = []
-        for verb, path, handler in self.gateway.routes:
+        for verb, path, handler, refuse in self.gateway.routes:
             if path == request.path or (path.endswith("*") and request.path.startswith(path[:-1])):
                 if verb == request.method:
+                    if refuse != "open":
+                        if refused := caller_refusal(self.gateway, request, peer):
+                            return refuse(refused)
+                    elif foreign := site_refusal(peer, settings.control_ui.allowed_origins):
+                        return web.Response(status=403, text=foreign)
                     return await self._answer(handler, request, peer)
                 allowed.append(verb)
+        if foreign := site_refusal(peer, settings.control_ui.allowed_origins):
+            return web.Response(status=403, text=foreign)
         if allowed:
             return web.Response(status=405, text="Method Not Allowed", headers={"Allow": ", ".join(sorted(allowed))})
         if request.path.startswith("/v1/"):
@@ -150,26 +176,45 @@ async def serve(gateway: Gateway, host: str, port: int, *, handshake_timeout_s: 
     return server
 
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK = "localhost"
+"""Both loopback addresses, 127.0.0.1 and ::1."""
 EVERYWHERE = "0.0.0.0"
 _TAILNET = ipaddress.ip_network("100.64.0.0/10")
 _SIOCGIFADDR = 0x8915
 
 
 def bind_host(bind: str, custom: str | None = None) -> str:
-    """The address for ``gateway.bind``. Loopback when this machine has no such address, or none is given."""
+    """The address for ``gateway.bind``. Loopback when this machine has no address of a tailnet.
+
+    ``custom`` is the address itself, or that of a name. Raises ``StartRefused`` when there is none.
+    """
     match bind:
         case "lan":
             return EVERYWHERE
         case "tailnet":
             return next((ip for ip in own_addresses() if ipaddress.ip_address(ip) in _TAILNET), LOOPBACK)
         case "custom":
-            try:
-                return str(ipaddress.IPv4Address(custom or ""))
-            except ValueError:
-                return LOOPBACK
+            return _address_of((custom or "").strip())
         case _:
             return LOOPBACK
+
+
+def _address_of(host: str) -> str:
+    if not host:
+        raise StartRefused('gateway.bind is "custom"; set gateway.customBindHost to an address of this machine')
+    if ip := plain_ip(host):
+        return ip
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise StartRefused(f"gateway.customBindHost {host!r} is no address and no known name: {error}") from None
+    return plain_ip(str(found[0][4][0]))
+
+
+def reachable_host(host: str) -> str:
+    """The address under which programs of this machine reach a Gateway that listens on ``host``."""
+    everywhere = {LOOPBACK: "127.0.0.1", EVERYWHERE: "127.0.0.1", "": "127.0.0.1", "::": "::1"}
+    return everywhere.get(host, host)
 
 
 def own_addresses() -> list[str]:

@@ -127,7 +127,8 @@ def choose_model(name: str, config: Config, catalogue: Catalogue, agent_id: str)
         names = ", ".join(each.ref for each in offered[:10])
         raise UnknownModel(
             f"Model {model.ref} is not on the list agents.defaults.models. On offer: {names}. "
-            "Add it there, or choose one of these."
+            "Add it there, or choose one of these.",
+            model.ref,
         )
     return model
 

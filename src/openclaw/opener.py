@@ -1,8 +1,9 @@
-"""Opens files for the file tools: resolves the path that a model wrote and opens it without races.
+"""The one way in which files of a workspace are opened: for tools, prompts, skills, memory and clients.
 
 When confined, it walks a path one component at a time with ``openat``-style calls that never follow links. It reads a
 link itself and walks its target from the root again. So a link that is swapped in between check and use only leads to
-another try.
+another try. A hard link can be another name of a file elsewhere, so a workspace file with several names is not read.
+A mount inside the workspace is followed: only the administrator of the machine can make one.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import threading
 import unicodedata
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import BinaryIO, TypeVar
-
-from openclaw.tools.base import ToolError
+from typing import BinaryIO, Literal, TypeAlias, TypeVar
 
 T = TypeVar("T")
+Kind: TypeAlias = Literal["file", "folder", "link"]
 
 MAX_LINKS = 40
 MAX_TRIES = 16
 _ODD_SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -34,7 +35,11 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _EDIT_LOCKS = tuple(threading.Lock() for _ in range(64))
 
 
-class FileMissing(ToolError):
+class PathRefused(Exception):
+    """A file is not opened. The text says why, for the model or the person who named it."""
+
+
+class FileMissing(PathRefused):
     """There is no file at that path."""
 
 
@@ -45,20 +50,26 @@ class _Changed(Exception):
 class PathOpener:
     """Opens files below the workspace, or anywhere if not confined. Its methods block: call them from a thread."""
 
-    def __init__(self, workspace: Path, *, confine: bool, extra_roots: Sequence[Path] = ()) -> None:
-        """``extra_roots`` (such as skills) may be read, but not written, when confined."""
+    def __init__(self, workspace: Path, *, confine: bool, extra_roots: Sequence[Path] = (), links: bool = True) -> None:
+        """``extra_roots`` (such as skills) may be read, but not written, when confined.
+
+        A root may itself be a link, since the owner of the machine names it. A root inside the workspace may not: the
+        agent can replace it, so it counts as any other folder there. Without ``links`` a confined opener follows none.
+        """
         self.workspace = Path(os.path.normpath(workspace.absolute()))
         self.confine = confine
-        self._extra_roots = [os.path.normpath(root.absolute()) for root in extra_roots]
+        self._links = links
+        outside = (root for root in map(Path.absolute, extra_roots) if not root.is_relative_to(self.workspace))
+        self._extra_roots = [os.path.normpath(root) for root in outside]
 
     def resolve(self, path: str) -> str:
         """The absolute path for what the model wrote. Links are not resolved."""
         wanted = _ODD_SPACES.sub(" ", path.strip("\n"))
         wanted = wanted.removeprefix("@")
         if not wanted.strip():
-            raise ToolError("The path is empty; give a file path, relative to the workspace or absolute")
+            raise PathRefused("The path is empty; give a file path, relative to the workspace or absolute")
         if "\0" in wanted:
-            raise ToolError("The path holds a NUL character")
+            raise PathRefused("The path holds a NUL character")
         if wanted == "~" or wanted.startswith("~/"):
             wanted = f"{Path.home()}{wanted[1:]}"
         return os.path.normpath(self.workspace / wanted)
@@ -66,11 +77,16 @@ class PathOpener:
     def open_read(self, path: str) -> BinaryIO:
         """Opens a regular file for reading. Tries the path, then the spellings that macOS gives to names."""
 
-        def open_at(parent: int, name: str, shown: str) -> BinaryIO:
+        def open_at(parent: int, name: str, shown: str, in_workspace: bool) -> BinaryIO:
             _refuse_special(os.stat(name, dir_fd=parent, follow_symlinks=False), shown)
             fd = _open_final(name, _READ, parent)
             try:
-                _refuse_special(os.fstat(fd), shown)
+                found = os.fstat(fd)
+                _refuse_special(found, shown)
+                if in_workspace and found.st_nlink > 1:
+                    raise PathRefused(
+                        f"{shown} is a hard link: it may be a file from outside the workspace. Make a copy to read it"
+                    )
                 return os.fdopen(fd, "rb")
             except BaseException:
                 os.close(fd)
@@ -82,6 +98,21 @@ class PathOpener:
                 with contextlib.suppress(FileNotFoundError):
                     return self._at(spelling, open_at, writing=False, shown=resolved)
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), resolved)
+
+    def scan(self, path: str) -> list[tuple[str, Kind]]:
+        """The names in a folder, in sorted order, and what each is. Links are named and not followed."""
+
+        def scan_at(parent: int, name: str, shown: str, in_workspace: bool) -> list[tuple[str, Kind]]:
+            fd = _open_final(name, _LIST, parent)
+            try:
+                with os.scandir(fd) as entries:
+                    return sorted((entry.name, _kind(entry)) for entry in entries)
+            finally:
+                os.close(fd)
+
+        resolved = self.resolve(path)
+        with _explained(resolved):
+            return self._at(resolved, scan_at, writing=False)
 
     @contextlib.contextmanager
     def open_write_atomic(self, path: str) -> Generator[BinaryIO]:
@@ -115,19 +146,26 @@ class PathOpener:
         with _EDIT_LOCKS[hash(os.path.realpath(self.resolve(path))) % len(_EDIT_LOCKS)]:
             yield
 
-    def _at(self, path: str, action: Callable[[int, str, str], T], *, writing: bool, shown: str = "") -> T:
-        """Runs ``action(parent, name, path)`` on the open parent directory. Tries again if a link was swapped in."""
+    def _at(self, path: str, action: Callable[[int, str, str, bool], T], *, writing: bool, shown: str = "") -> T:
+        """Runs ``action(parent, name, path, in_workspace)`` on the open parent. Tries again if a link was swapped in.
+
+        ``in_workspace`` is false if the opener is not confined.
+        """
         for _ in range(MAX_TRIES):
             with contextlib.suppress(_Changed):
-                parent, name = self._walk(path, writing) if self.confine else _unconfined(path, make_parents=writing)
+                walk = self._walk(path, writing) if self.confine else _unconfined(path, make_parents=writing)
+                parent, name, in_workspace = walk
                 try:
-                    return action(parent, name, shown or path)
+                    return action(parent, name, shown or path, in_workspace)
                 finally:
                     os.close(parent)
-        raise ToolError(f"The path keeps changing while it is opened: {shown or path}")
+        raise PathRefused(f"The path keeps changing while it is opened: {shown or path}")
 
-    def _walk(self, resolved: str, writing: bool) -> tuple[int, str]:
-        """Opens the parent directory one component at a time, and follows links only inside the allowed roots."""
+    def _walk(self, resolved: str, writing: bool) -> tuple[int, str, bool]:
+        """Opens the parent directory one component at a time, and follows links only inside the allowed roots.
+
+        Returns its descriptor, the last component, and whether they are in the workspace.
+        """
         root, parts = self._split(resolved, writing, resolved)
         if writing:
             _make_directories(self.workspace)
@@ -144,8 +182,10 @@ class PathOpener:
                     os.close(trail.pop())
                 elif (target := _link_target(part, trail[-1])) is not None:
                     links += 1
+                    if not self._links:
+                        raise PathRefused(f"{resolved} is a link or behind one, and links are not followed here")
                     if links > MAX_LINKS:
-                        raise ToolError(f"Too many symbolic links on the way to {resolved}")
+                        raise PathRefused(f"Too many symbolic links on the way to {resolved}")
                     if target.startswith("/"):
                         root, parts = self._split(target, writing, resolved)
                         trail.append(os.open(root, _DIRECTORY))
@@ -155,13 +195,13 @@ class PathOpener:
                         parts = target.split("/")
                     pending.extend(parts[::-1])
                 elif not pending:
-                    return trail.pop(), part
+                    return trail.pop(), part, root == str(self.workspace)
                 else:
                     if writing:
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(part, 0o700, dir_fd=trail[-1])
                     trail.append(_open_final(part, _DIRECTORY | os.O_NOFOLLOW, trail[-1]))
-            return trail.pop(), "."
+            return trail.pop(), ".", root == str(self.workspace)
         finally:
             for fd in trail:
                 os.close(fd)
@@ -177,15 +217,19 @@ class PathOpener:
         raise _leaves(shown)
 
 
-def _leaves(path: str) -> ToolError:
-    return ToolError(f"path leaves the workspace: {path}")
+def _leaves(path: str) -> PathRefused:
+    return PathRefused(f"path leaves the workspace: {path}")
 
 
-def _unconfined(resolved: str, *, make_parents: bool) -> tuple[int, str]:
+def _unconfined(resolved: str, *, make_parents: bool) -> tuple[int, str, bool]:
     parent, name = os.path.split(os.path.realpath(resolved))
     if make_parents:
         _make_directories(Path(parent))
-    return os.open(parent, _DIRECTORY), name or "."
+    return os.open(parent, _DIRECTORY), name or ".", False
+
+
+def _kind(entry: os.DirEntry[str]) -> Kind:
+    return "link" if entry.is_symlink() else "folder" if entry.is_dir(follow_symlinks=False) else "file"
 
 
 def _make_directories(path: Path) -> None:
@@ -218,12 +262,12 @@ def _refuse_special(found: os.stat_result, path: str) -> None:
     if stat_modes.S_ISLNK(found.st_mode):
         raise _Changed
     if stat_modes.S_ISDIR(found.st_mode):
-        raise ToolError(f"{path} is a directory, not a file")
+        raise PathRefused(f"{path} is a directory, not a file")
     if not stat_modes.S_ISREG(found.st_mode):
-        raise ToolError(f"{path} is not a regular file")
+        raise PathRefused(f"{path} is not a regular file")
 
 
-def _replaceable(parent: int, name: str, path: str) -> tuple[int, str, os.stat_result | None]:
+def _replaceable(parent: int, name: str, path: str, in_workspace: bool) -> tuple[int, str, os.stat_result | None]:
     """A new descriptor of the parent, the name, and the present file. Raises if it may not be replaced."""
     try:
         found = os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -232,7 +276,7 @@ def _replaceable(parent: int, name: str, path: str) -> tuple[int, str, os.stat_r
     _refuse_special(found, path)
     # The rename would succeed even for a file that is marked read-only.
     if not os.access(name, os.W_OK, dir_fd=parent):
-        raise ToolError(f"Permission denied: {path} is read-only")
+        raise PathRefused(f"Permission denied: {path} is read-only")
     return os.dup(parent), name, found
 
 
@@ -252,6 +296,6 @@ def _explained(path: str) -> Generator[None]:
     except FileNotFoundError:
         raise FileMissing(f"ENOENT: no such file or directory, access '{path}'") from None
     except PermissionError:
-        raise ToolError(f"Permission denied: {path}") from None
+        raise PathRefused(f"Permission denied: {path}") from None
     except OSError as error:
-        raise ToolError(f"{error.strerror or error}: {path}") from None
+        raise PathRefused(f"{error.strerror or error}: {path}") from None

@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import openclaw.tools.opener as opener_module
-from openclaw.tools.base import ToolError
-from openclaw.tools.opener import FileMissing, PathOpener
+import openclaw.opener as opener_module
+from openclaw.opener import FileMissing, PathOpener, PathRefused
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    path.mkdir()
+    return path
 
 
 @pytest.fixture
@@ -55,14 +61,14 @@ def test_what_a_model_writes_becomes_an_absolute_path(workspace: Path, given: st
 
 @pytest.mark.parametrize("path", ["", "  ", "@", "a\0b"])
 def test_paths_that_mean_nothing_are_refused(confined: PathOpener, path: str) -> None:
-    with pytest.raises(ToolError):
+    with pytest.raises(PathRefused):
         confined.resolve(path)
 
 
 @pytest.mark.parametrize("path", ["../outside/secret.txt", "{secret}", "a/../../outside/secret.txt", "~/x", "/", ".."])
 def test_a_path_that_leaves_the_workspace_is_refused(confined: PathOpener, secret: Path, path: str) -> None:
     for action in (confined.open_read, lambda p: write(confined, p, b"")):
-        with pytest.raises(ToolError, match="path leaves the workspace"):
+        with pytest.raises(PathRefused, match="path leaves the workspace"):
             action(path.format(secret=secret))
     assert secret.read_text() == "secret"
 
@@ -71,7 +77,7 @@ def test_a_workspace_with_a_similar_name_is_outside(tmp_path: Path, confined: Pa
     twin = tmp_path / "workspace-twin"
     twin.mkdir()
     (twin / "a").write_text("x")
-    with pytest.raises(ToolError, match="leaves the workspace"):
+    with pytest.raises(PathRefused, match="leaves the workspace"):
         confined.open_read(str(twin / "a"))
 
 
@@ -95,11 +101,11 @@ def test_a_link_that_leads_outside_is_refused(confined: PathOpener, workspace: P
     (workspace / "out").symlink_to(target.format(secret=secret))
     (workspace / "folder").symlink_to(secret.parent)
     for path in ("out", "folder/secret.txt"):
-        with pytest.raises(ToolError, match="leaves the workspace"):
+        with pytest.raises(PathRefused, match="leaves the workspace"):
             read(confined, path)
-        with pytest.raises(ToolError, match="leaves the workspace"):
+        with pytest.raises(PathRefused, match="leaves the workspace"):
             write(confined, path, b"overwritten")
-    with pytest.raises(ToolError, match="leaves the workspace"):
+    with pytest.raises(PathRefused, match="leaves the workspace"):
         write(confined, "folder/new/file.txt", b"")
     assert secret.read_text() == "secret"
     assert sorted(secret.parent.iterdir()) == [secret]
@@ -108,7 +114,7 @@ def test_a_link_that_leads_outside_is_refused(confined: PathOpener, workspace: P
 def test_a_ring_of_links_ends_with_an_error(confined: PathOpener, workspace: Path) -> None:
     (workspace / "a").symlink_to("b")
     (workspace / "b").symlink_to("a")
-    with pytest.raises(ToolError, match="Too many symbolic links"):
+    with pytest.raises(PathRefused, match="Too many symbolic links"):
         confined.open_read("a")
 
 
@@ -124,7 +130,7 @@ def test_extra_roots_may_be_read_and_not_written(workspace: Path, secret: Path) 
     (workspace / "out").symlink_to(secret)
     assert read(opener, str(secret)) == read(opener, "out") == b"secret"
     for path in (str(secret), "out"):
-        with pytest.raises(ToolError, match="leaves the workspace"):
+        with pytest.raises(PathRefused, match="leaves the workspace"):
             write(opener, path, b"x")
 
 
@@ -160,7 +166,7 @@ def test_swapping_a_link_never_gets_anything_outside_opened(
                 if turn % 10 == 0:
                     write(confined, path, inside)
                 outcomes["read"] += 1
-            except ToolError:
+            except PathRefused:
                 outcomes["refused"] += 1
     finally:
         done.set()
@@ -187,7 +193,7 @@ def test_a_swap_at_the_last_possible_moment_is_noticed(
         return original(part, flags, parent)
 
     monkeypatch.setattr(opener_module, "_open_final", swap_then_open)
-    with pytest.raises(ToolError, match="leaves the workspace"):
+    with pytest.raises(PathRefused, match="leaves the workspace"):
         read(confined, "dir/secret.txt")
 
 
@@ -213,7 +219,7 @@ def test_swapping_the_real_thing_with_a_link_to_the_outside_does_not_help_either
         for _ in range(2000):
             try:
                 assert read(confined, path) == b"inside"
-            except ToolError:
+            except PathRefused:
                 continue
     finally:
         done.set()
@@ -226,12 +232,12 @@ def test_fifos_devices_and_directories_are_refused_without_waiting(workspace: Pa
     os.mkfifo(workspace / "fifo")
     (workspace / "dir").mkdir()
     for path, words in (("fifo", "not a regular file"), ("dir", "is a directory"), (".", "is a directory")):
-        with pytest.raises(ToolError, match=words):
+        with pytest.raises(PathRefused, match=words):
             opener.open_read(path)
-        with pytest.raises(ToolError, match=words):
+        with pytest.raises(PathRefused, match=words):
             write(opener, path, b"")
     if not confine:
-        with pytest.raises(ToolError, match="not a regular file"):
+        with pytest.raises(PathRefused, match="not a regular file"):
             opener.open_read("/dev/zero")
 
 
@@ -242,7 +248,7 @@ def test_missing_files_say_so(workspace: Path, confine: bool) -> None:
         opener.open_read("no/such.txt")
     assert str(caught.value) == f"ENOENT: no such file or directory, access '{workspace}/no/such.txt'"
     (workspace / "plain").write_text("")
-    with pytest.raises(ToolError, match="Not a directory"):
+    with pytest.raises(PathRefused, match="Not a directory"):
         opener.open_read("plain/below")
 
 
@@ -289,6 +295,34 @@ def test_no_descriptor_is_left_open(confined: PathOpener, workspace: Path, secre
         try:
             read(confined, path)
             write(confined, path, b"x")
-        except ToolError:
+        except PathRefused:
             continue
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_hard_link_may_be_a_file_from_elsewhere_and_is_not_read(
+    confined: PathOpener, workspace: Path, secret: Path
+) -> None:
+    os.link(secret, workspace / "notes.md")
+    with pytest.raises(PathRefused, match="hard link"):
+        read(confined, "notes.md")
+    write(confined, "notes.md", b"mine")
+    assert (read(confined, "notes.md"), secret.read_text()) == (b"mine", "secret")
+
+
+def test_a_root_inside_the_workspace_is_no_way_out(workspace: Path, secret: Path) -> None:
+    (workspace / "skills").symlink_to(secret.parent)
+    opener = PathOpener(workspace, confine=True, extra_roots=[workspace / "skills"])
+    for path in ("skills/secret.txt", str(secret)):
+        with pytest.raises(PathRefused, match="leaves the workspace"):
+            read(opener, path)
+    with pytest.raises(PathRefused, match="leaves the workspace"):
+        opener.scan("skills")
+
+
+def test_a_folder_is_listed_without_following_links(confined: PathOpener, workspace: Path, secret: Path) -> None:
+    (workspace / "folder").mkdir()
+    (workspace / "folder" / "a").write_text("a")
+    (workspace / "folder" / "b").mkdir()
+    (workspace / "folder" / "c").symlink_to(secret)
+    assert confined.scan("folder") == [("a", "file"), ("b", "folder"), ("c", "link")]

@@ -1,0 +1,182 @@
+"""The security audit: what is looked at, what is found, and the table of all findings.
+
+Names, severities and the JSON shape are those of ``openclaw security audit`` of the original. A check is a function
+that yields findings about a ``Subject``; it only reads. ``RULES`` lists every finding that there can be, and a test
+shows an example of each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from openclaw.config.load import Snapshot, read_config
+
+Severity: TypeAlias = Literal["critical", "warn", "info"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "warn", "info")
+
+
+class Rule(NamedTuple):
+    severity: Severity
+    title: str
+
+
+RULES: dict[str, Rule] = {
+    "summary.attack_surface": Rule("info", "What is open"),
+    # Files
+    "fs.parent_dir.perms_writable": Rule("critical", "Other users can replace the state folder"),
+    "fs.state_dir.foreign_owner": Rule("critical", "The state folder belongs to another user"),
+    "fs.state_dir.symlink": Rule("warn", "The state folder is a link"),
+    "fs.state_dir.perms_world_writable": Rule("critical", "Everybody can write to the state folder"),
+    "fs.state_dir.perms_group_writable": Rule("warn", "The group can write to the state folder"),
+    "fs.state_dir.perms_readable": Rule("warn", "Other users can read the state folder"),
+    "fs.synced_dir": Rule("warn", "The state folder is copied to a cloud"),
+    "fs.config.symlink": Rule("warn", "The configuration file is a link"),
+    "fs.config.foreign_owner": Rule("critical", "The configuration file belongs to another user"),
+    "fs.config.perms_writable": Rule("critical", "Other users can change the configuration"),
+    "fs.config.perms_world_readable": Rule("critical", "Everybody can read the configuration"),
+    "fs.config.perms_group_readable": Rule("warn", "The group can read the configuration"),
+    "fs.config_include.perms_writable": Rule("critical", "Other users can change an included file"),
+    "fs.config_include.perms_world_readable": Rule("critical", "Everybody can read an included file"),
+    "fs.config_include.perms_group_readable": Rule("warn", "The group can read an included file"),
+    "fs.credentials_dir.perms_writable": Rule("critical", "Other users can let people in"),
+    "fs.credentials_dir.perms_readable": Rule("warn", "Other users can read who was let in"),
+    "fs.auth_profiles.perms_writable": Rule("critical", "Other users can change stored credentials"),
+    "fs.auth_profiles.perms_readable": Rule("warn", "Other users can read stored credentials"),
+    "fs.devices.perms_writable": Rule("critical", "Other users can pair a device"),
+    "fs.devices.perms_readable": Rule("critical", "Other users can read the tokens of devices"),
+    "fs.exec_approvals.perms_writable": Rule("critical", "Other users can allow commands"),
+    "fs.sessions_store.perms_readable": Rule("warn", "Other users can read the list of sessions"),
+    "fs.transcripts.perms_readable": Rule("warn", "Other users can read conversations"),
+    "fs.log_file.perms_readable": Rule("warn", "Other users can read the log"),
+    "fs.state_file.perms_writable": Rule("critical", "Other users can change the Gateway's files"),
+    "fs.state_file.perms_readable": Rule("warn", "Other users can read the Gateway's files"),
+    "fs.state_file.symlink": Rule("warn", "A link leads out of the state folder"),
+    "fs.state_file.foreign_owner": Rule("critical", "A file in the state folder belongs to another user"),
+    "fs.secret_file.perms_readable": Rule("critical", "Other users can read the file of a secret"),
+    "fs.tls_key.perms_readable": Rule("critical", "Other users can read the TLS key"),
+    "fs.workspace.perms_writable": Rule("critical", "Other users can write what the agent reads as instructions"),
+    "fs.workspace.perms_readable": Rule("warn", "Other users can read the agent's workspace"),
+    "fs.workspace.symlink": Rule("warn", "A file of the prompt is a link out of the workspace"),
+    # The Gateway's doors
+    "gateway.bind_no_auth": Rule("critical", "The Gateway listens on the network without a secret"),
+    "gateway.loopback_no_auth": Rule("critical", "The Gateway has no secret"),
+    "gateway.no_tls": Rule("warn", "The Gateway listens on the network without encryption"),
+    "gateway.token_too_short": Rule("warn", "The Gateway's token is short"),
+    "gateway.password_too_short": Rule("warn", "The Gateway's password is short"),
+    "gateway.secret_reused": Rule("warn", "The Gateway's secret is used elsewhere too"),
+    "gateway.rate_limit_loose": Rule("warn", "Many wrong secrets are allowed"),
+    "gateway.trusted_proxies_missing": Rule("warn", "No proxy is named"),
+    "gateway.trusted_proxies_wide": Rule("critical", "Whole networks count as proxies"),
+    "gateway.tailscale_funnel": Rule("critical", "Tailscale Funnel is set"),
+    "gateway.tailscale_serve": Rule("info", "Tailscale Serve is set"),
+    "gateway.control_ui.insecure_auth": Rule("critical", "The Control UI is let in without a device identity"),
+    "gateway.control_ui.device_auth_disabled": Rule("critical", "Device identities of the Control UI are not checked"),
+    "gateway.control_ui.origins_wide": Rule("critical", "Web pages of any origin may connect"),
+    "gateway.probe_failed": Rule("warn", "The running Gateway could not be examined"),
+    "gateway.probe.open": Rule("critical", "The running Gateway answers without a secret"),
+    "gateway.probe.foreign_origin": Rule("critical", "The running Gateway lets a foreign web page in"),
+    "gateway.probe.not_throttled": Rule("warn", "The running Gateway does not slow down guessing"),
+    "gateway.probe.exposed": Rule("critical", "The running Gateway is reachable from the network"),
+    "browser.remote_cdp_http": Rule("warn", "The browser is controlled without encryption"),
+    # Configuration and secrets
+    "config.invalid": Rule("critical", "The configuration is not valid"),
+    "config.refused": Rule("critical", "A setting promises safety that there is not"),
+    "config.secrets.gateway_password_in_config": Rule("warn", "The Gateway's password is in the configuration"),
+    "config.secrets.hooks_token_in_config": Rule("info", "The token for webhooks is in the configuration"),
+    "config.secrets.in_config": Rule("info", "Secrets are written in the configuration"),
+    "hooks.token_too_short": Rule("warn", "The token for webhooks is short"),
+    "hooks.token_reuse_gateway_token": Rule("warn", "Webhooks use the Gateway's token"),
+    "hooks.path_root": Rule("critical", "Webhooks are at the root path"),
+    "logging.redact_off": Rule("warn", "Secrets are not masked in logs"),
+    "logging.redact_patterns": Rule("warn", "The usual secrets are not masked in logs"),
+    # Who may do what
+    "channels.<channel>.dm.open": Rule("critical", "Everybody can write to the agent"),
+    "channels.<channel>.dm.open_invalid": Rule("warn", "The policy for direct messages contradicts the list"),
+    "channels.<channel>.dm.disabled": Rule("info", "Direct messages are off"),
+    "channels.<channel>.dm.scope_main_multiuser": Rule("warn", "Several people share one conversation"),
+    "channels.<channel>.groups.open": Rule("warn", "Every member of a group can write to the agent"),
+    "channels.<channel>.groups.allowFrom.wildcard": Rule("critical", "The list for groups admits everybody"),
+    "commands.ownerAllowFrom.wildcard": Rule("critical", "Everybody is an owner"),
+    "commands.allowFrom.wildcard": Rule("critical", "Everybody may use commands"),
+    "commands.use_access_groups_off": Rule("critical", "Commands do not obey the lists"),
+    "security.exposure.open_groups_with_elevated": Rule("critical", "Elevated commands meet open groups"),
+    "security.exposure.open_doors_with_tools": Rule("critical", "Strangers reach an agent that can run commands"),
+    "tools.elevated.allowFrom.<channel>.wildcard": Rule("critical", "Everybody may use elevated commands"),
+    "tools.elevated.allowFrom.<channel>.large": Rule("warn", "Many people may use elevated commands"),
+    "tools.exec.unrestricted": Rule("warn", "The agent runs any command without asking"),
+    "tools.exec.safe_bins": Rule("warn", "Programs that are no filters count as safe"),
+    "tools.exec.allowlist_wide": Rule("critical", "The list of allowed programs allows almost everything"),
+    "tools.exec.fallback_open": Rule("warn", "Commands run when nobody answers"),
+    "tools.exec.rules_unreadable": Rule("warn", "The rules for commands cannot be read"),
+    "tools.fs.workspace_only_off": Rule("warn", "File tools leave the workspace"),
+    "plugins.extensions_no_allowlist": Rule("warn", "Extensions are loaded without a list"),
+    "plugins.code_perms": Rule("critical", "Other users can change code that the Gateway loads"),
+    "models.legacy": Rule("warn", "An old model is used"),
+    "models.weak_tier": Rule("warn", "A weak model is used"),
+    "models.small_params": Rule("info", "A small model is used"),
+}
+"""Check id → severity and title. ``<channel>`` stands for the id of a channel."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    check_id: str
+    severity: Severity
+    title: str
+    detail: str
+    remediation: str = ""
+    """What a person can do. Empty where nothing needs to be done."""
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What is looked at."""
+
+    snapshot: Snapshot
+    state: Path
+    environ: Mapping[str, str]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    ts: int
+    findings: list[Finding]
+    deep: dict[str, Any] | None = None
+    """What the probe of the running Gateway saw."""
+
+    def view(self) -> dict[str, Any]:
+        """The report as ``--json`` prints it."""
+        found = msgspec.to_builtins(self.findings)
+        shown: dict[str, Any] = {"ts": self.ts, "summary": self.summary(), "findings": found}
+        return {**shown, "deep": self.deep} if self.deep is not None else shown
+
+    def summary(self) -> dict[Severity, int]:
+        count = Counter(finding.severity for finding in self.findings)
+        return {severity: count[severity] for severity in SEVERITIES}
+
+
+def finding(rule: str, detail: str, fix: str = "", *, channel: str = "", severity: Severity | None = None) -> Finding:
+    """A finding of the table. ``severity`` is given where the circumstances change it."""
+    usual, title = RULES[rule]
+    return Finding(
+        check_id=rule.replace("<channel>", channel),
+        severity=severity or usual,
+        title=title,
+        detail=detail,
+        remediation=fix,
+    )
+
+
+def subject_of(config_path: str, state: str, environ: Mapping[str, str]) -> Subject:
+    return Subject(read_config(config_path, environ), Path(state), environ)
+
+
+def audit(subject: Subject, now_ms: int) -> Report:
+    """Runs every check that needs no running Gateway. Blocking."""
+    from openclaw.security import access_checks, file_checks, gateway_checks, tool_checks
+
+    checks = (*gateway_checks.CHECKS, *access_checks.CHECKS, *tool_checks.CHECKS, *file_checks.CHECKS)
+    found = [one for check in checks for one in check(subject)]
+    return Report(ts=now_ms, findings=sorted(found, key=lambda one: SEVERITIES.index(one.severity)))

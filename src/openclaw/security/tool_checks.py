@@ -1,0 +1,186 @@
+"""Checks of what the agent may do: commands, files, extensions, and whether its model can be trusted with them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from openclaw.config.agents import agent_config, agent_ids, fallback_models, image_models, primary_model
+from openclaw.config.schema import Config
+from openclaw.config.schema.tools import ExecConfig
+from openclaw.security.audit import Finding, Subject, finding
+from openclaw.tools.exec.allowlist import SAFE_USES
+from openclaw.tools.policy import ToolFilter, allowed_tools, profile
+
+RISKY_TOOLS = ("exec", "process", "write", "edit")
+SMALL_BILLIONS = 300
+_MAX_RULES_BYTES = 1 << 20
+_PROGRAMS = """
+    sh bash dash zsh ksh fish csh tcsh busybox toybox env xargs nohup nice ionice setsid stdbuf timeout time watch
+    sudo doas su runuser chroot unshare nsenter systemd-run flock parallel find fd git ssh scp rsync tar zip awk gawk
+    mawk nawk sed ed vi vim emacs less man python python3 pypy pypy3 perl ruby node nodejs deno bun php lua tclsh make
+    npm npx pnpm yarn pip pip3 uv uvx pipx cargo go docker podman kubectl gdb strace script expect socat nc curl wget
+    tee dd cp mv ln install chmod chown crontab at batch
+"""
+RUNS_ANYTHING = frozenset(_PROGRAMS.split())
+"""Programs that start other programs or write any file. Allowing one of them allows everything."""
+_PARAMETERS = re.compile(r"(?<![a-z0-9.])(\d{1,4}(?:\.\d{1,3})?)b(?![a-z0-9])", re.IGNORECASE)
+_LEGACY = re.compile(r"gpt-3\.5|gpt-4-(?:0314|0613|32k)|text-davinci|claude-(?:1|2|instant)\b|gemini-1\.0|palm", re.I)
+_WEAK = re.compile(r"haiku|[-_](?:mini|nano|lite|tiny)\b|flash-lite|gpt-4|claude-3|gemini-1\.", re.IGNORECASE)
+
+
+def risky_tools(config: Config, agent_id: str) -> list[str]:
+    """The tools of the agent with which one can change this machine."""
+    agent = agent_config(config, agent_id)
+    filters: list[ToolFilter] = []
+    for section in (config.tools, agent.tools if agent else None):
+        if section is not None:
+            filters += [profile(section.profile, section.also_allow)] if section.profile else []
+            filters.append(ToolFilter(allow=tuple(section.allow), deny=tuple(section.deny)))
+    return allowed_tools(RISKY_TOOLS, filters)
+
+
+def _exec_of(config: Config, agent_id: str) -> ExecConfig:
+    agent = agent_config(config, agent_id)
+    return agent.tools.exec if agent and agent.tools.exec else config.tools.exec
+
+
+def exec_checks(subject: Subject) -> Iterator[Finding]:
+    config, rules = subject.snapshot.config, _Rules(subject)
+    yield from rules.problems()
+    free: list[str] = []
+    for agent_id in agent_ids(config):
+        settings = _exec_of(config, agent_id)
+        security = settings.security or ("allowlist" if settings.host == "gateway" else "full")
+        strict = rules.security(agent_id) in ("deny", "allowlist") or rules.ask(agent_id) == "always"
+        if security == "full" and settings.ask != "always" and not strict and "exec" in risky_tools(config, agent_id):
+            free.append(agent_id)
+    if free:
+        detail = f"agents {', '.join(free)}: commands run as you, without a sandbox and without a question; a poisoned "
+        detail += "file, message or page that the model believes can run them too"
+        fix = "openclaw config set tools.exec.host gateway (only what is allow-listed runs, the rest is asked)"
+        yield finding("tools.exec.unrestricted", detail, f"{fix}, or openclaw config set tools.exec.ask always")
+    named = {name for agent_id in agent_ids(config) for name in _exec_of(config, agent_id).safe_bins or ()}
+    odd = sorted(name for name in named if name not in SAFE_USES)
+    if odd:
+        detail = f"tools.exec.safeBins has {', '.join(odd)}, which are not known to only filter their input"
+        fix = f"keep to {', '.join(SAFE_USES)}; allow other programs when you are asked"
+        yield finding("tools.exec.safe_bins", detail, fix)
+
+
+class _Rules:
+    """What ``exec-approvals.json`` says. It is read as plain values, so that a strange file can be looked at too."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._path = subject.state / "exec-approvals.json"
+        self._problem = ""
+        self._file: dict[str, Any] = {}
+        try:
+            with self._path.open("rb") as file:
+                found = json.loads(file.read(_MAX_RULES_BYTES))
+            self._file = found if isinstance(found, dict) else {}
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            self._problem = str(error)
+
+    def security(self, agent_id: str) -> str | None:
+        return self._setting(agent_id, "security")
+
+    def ask(self, agent_id: str) -> str | None:
+        return self._setting(agent_id, "ask")
+
+    def _setting(self, agent_id: str, name: str) -> str | None:
+        sections = self._sections()
+        layers = (sections.get(f"agents.{agent_id}"), sections.get("agents.*"), sections.get("defaults"))
+        return next((str(layer[name]) for layer in layers if layer and layer.get(name)), None)
+
+    def _sections(self) -> dict[str, dict[str, Any]]:
+        agents = self._file.get("agents")
+        found = {f"agents.{name}": rules for name, rules in (agents if isinstance(agents, dict) else {}).items()}
+        found["defaults"] = self._file.get("defaults")
+        return {name: rules for name, rules in found.items() if isinstance(rules, dict)}
+
+    def problems(self) -> Iterator[Finding]:
+        if self._problem:
+            fix = "mend or remove it; until then no command runs"
+            yield finding("tools.exec.rules_unreadable", f"{self._path}: {self._problem}", fix)
+        for name, rules in self._sections().items():
+            entries = rules.get("allowlist")
+            patterns = [str(one.get("pattern")) for one in entries or () if isinstance(one, dict)]
+            wide = [pattern for pattern in patterns if allows_everything(pattern)]
+            if wide:
+                detail = f"{self._path}, {name}: {', '.join(wide[:8])}"
+                fix = "openclaw approvals allowlist remove PATTERN; allow the programs themselves instead"
+                yield finding("tools.exec.allowlist_wide", detail, fix)
+            if rules.get("askFallback") == "full":
+                detail = f'{self._path}, {name}: askFallback is "full", so a command that nobody answered runs'
+                yield finding("tools.exec.fallback_open", detail, 'set askFallback to "deny"')
+
+
+def allows_everything(pattern: str) -> bool:
+    """Whether a glob of program paths allows a shell, an interpreter or a wrapper."""
+    name = PurePosixPath(pattern).name
+    if any(character in pattern for character in "*?["):
+        return re.search(r"[a-z]{2}", name.replace("*", "").lower()) is None
+    return re.sub(r"[\d.]+$", "", name) in RUNS_ANYTHING or name in RUNS_ANYTHING
+
+
+def file_tool_checks(subject: Subject) -> Iterator[Finding]:
+    config = subject.snapshot.config
+    sections = {"tools.fs": config.tools.fs}
+    sections |= {f"agents.list[{i}].tools.fs": a.tools.fs for i, a in enumerate(config.agents.list) if a.tools.fs}
+    free = [name for name, section in sections.items() if not section.workspace_only]
+    if free:
+        detail = f"{', '.join(free)}.workspaceOnly is false: the agent can read your keys and write your start-up files"
+        yield finding("tools.fs.workspace_only_off", detail, f"openclaw config unset {free[0]}.workspaceOnly")
+
+
+def extension_checks(subject: Subject) -> Iterator[Finding]:
+    plugins = subject.snapshot.config.plugins
+    paths = plugins.load.get("paths")
+    if plugins.enabled and isinstance(paths, list) and paths and not plugins.allow:
+        detail = f"plugins.load.paths has {', '.join(map(str, paths[:8]))}: every Python file there runs in the Gateway"
+        fix = "name the extensions that you mean in plugins.allow"
+        yield finding("plugins.extensions_no_allowlist", detail, fix)
+
+
+def model_checks(subject: Subject) -> Iterator[Finding]:
+    from openclaw.security.access_checks import open_doors
+
+    config = subject.snapshot.config
+    used: dict[str, list[str]] = {}
+    for agent_id in agent_ids(config):
+        first = primary_model(config, agent_id)
+        for model in [*([first] if first else []), *fallback_models(config, agent_id)]:
+            used.setdefault(model, []).append(agent_id)
+    for model in image_models(config):
+        used.setdefault(model, []).append("agents.defaults.imageModel")
+    old = [model for model in used if _LEGACY.search(model)]
+    small = {model: size for model in used if (size := _billions(model)) and size <= SMALL_BILLIONS}
+    weak = [model for model in used if _WEAK.search(model) and model not in old and model not in small]
+    if old:
+        detail = f"{', '.join(old)}: old models follow instructions hidden in texts more readily"
+        yield finding("models.legacy", detail, "openclaw models set a current model")
+    if weak:
+        detail = f"{', '.join(weak)}: models below the top tier follow instructions hidden in texts more readily"
+        yield finding("models.weak_tier", detail, "use the best model that you can for agents with tools")
+    if small:
+        entrances = open_doors(subject.snapshot.resolved)
+        risky = sorted({tool for model in small for agent in used[model] for tool in risky_tools(config, agent)})
+        shown = ", ".join(f"{model} ({size:g} billion parameters)" for model, size in small.items())
+        detail = f"{shown}; tools without a sandbox: {', '.join(risky) or 'none'}; "
+        detail += f"open doors: {', '.join(entrances) or 'none'}. Small models are easily talked into things"
+        fix = 'openclaw config set tools.deny \'["group:runtime","group:fs"]\', and let nobody but you write'
+        yield finding("models.small_params", detail, fix, severity="critical" if risky and entrances else "info")
+
+
+def _billions(model: str) -> float | None:
+    sizes = [float(found) for found in _PARAMETERS.findall(model)]
+    return max(sizes) if sizes else None
+
+
+CHECKS = (exec_checks, file_tool_checks, extension_checks, model_checks)

@@ -1,0 +1,365 @@
+"""The tools that look at sessions: ``sessions_list``, ``sessions_history``, ``session_status`` and ``agents_list``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from openclaw.agent.runtime import Runtime
+from openclaw.config.agents import agent_config, agent_ids, main_key
+from openclaw.config.schema import Config
+from openclaw.messages import ToolSpec
+from openclaw.models.base import ModelError
+from openclaw.paths import normalize_agent_id
+from openclaw.sessions.entry import SessionEntry
+from openclaw.sessions.keys import SessionRef, channel_of, is_cron_run_alias, kind_of
+from openclaw.storage.base import Entry, SessionRow, TranscriptRef
+from openclaw.teamwork.visibility import Refusal, Requester, Visibility, ref_of
+from openclaw.tools.arguments import required_text
+from openclaw.tools.base import ToolContext, ToolError, ToolResult, text_result
+
+MOST_ROWS = 200
+MOST_MESSAGES_PER_ROW = 20
+MOST_MESSAGES = 1000
+USUAL_MESSAGES = 200
+LONGEST_TEXT = 4000
+MOST_BYTES = 80 * 1024
+KINDS = frozenset({"main", "group", "cron", "hook", "node", "other"})
+_CUT = "\n…(truncated)…"
+_COPIED = (
+    "label",
+    "displayName",
+    "updatedAt",
+    "sessionId",
+    "totalTokens",
+    "thinkingLevel",
+    "verboseLevel",
+    "systemSent",
+    "abortedLastRun",
+    "sendPolicy",
+    "lastChannel",
+    "lastTo",
+    "lastAccountId",
+    "spawnedBy",
+)
+_PRIVATE = frozenset({"details", "usage", "cost", "thinkingSignature", "textSignature", "thoughtSignature"})
+
+ReadHistory = Callable[[Sequence[Entry]], list[Any]]
+"""Makes the messages that people see of transcript entries, encoded."""
+StatusCard = Callable[[SessionRef], Awaitable[str]]
+"""Returns the text of ``/status`` for a session."""
+
+
+class SessionViews(msgspec.Struct, frozen=True):
+    """What the tools need of the Gateway."""
+
+    runtime: Runtime
+    read_history: ReadHistory
+    status_card: StatusCard
+
+    def visibility(self, context: ToolContext) -> Visibility:
+        requester = Requester(context.agent_id, context.session_key)
+        return Visibility(self.runtime.config.current, self.runtime.sessions, requester)
+
+    async def messages(self, row: SessionRow, limit: int, *, tools: bool = False) -> list[dict[str, Any]]:
+        """The last messages of a session, without results of tools unless they are wanted."""
+        ref = TranscriptRef(agent_id=row.agent_id, session_id=row.entry["sessionId"], file=row.entry.get("sessionFile"))
+        entries = await self.runtime.transcripts.tail(ref, limit if tools else limit * 4 + 20)
+        found = [msgspec.json.decode(raw) for raw in self.read_history(entries)]
+        return [message for message in found if tools or message.get("role") != "toolResult"][-limit:]
+
+
+def answer(details: dict[str, Any]) -> ToolResult:
+    """A result that the model reads as JSON and clients read as ``details``."""
+    text = msgspec.json.format(msgspec.json.encode(details), indent=2).decode()
+    return text_result(text, details)
+
+
+def refused(refusal: Refusal, **more: Any) -> ToolResult:
+    return answer({**more, "status": refusal.status, "error": str(refusal)})
+
+
+def whole(arguments: dict[str, Any], name: str, least: int, otherwise: int, most: int) -> int:
+    """A number argument, rounded down and kept within its bounds."""
+    value = arguments.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return otherwise
+    return int(max(least, min(value, most)))
+
+
+class SessionsListTool:
+    summary = "List other sessions (chats, groups, cron jobs, sub-agents) with filters and last messages"
+    spec = ToolSpec(
+        name="sessions_list",
+        description=(
+            "List the sessions this agent can see, newest first: key, kind, channel, model, tokens and where its "
+            "transcript is. With messageLimit each row also has its last messages."
+        ),
+        parameters={
+            "type": "object",
+            "properties": {
+                "kinds": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "Only these kinds: main, group, cron, hook, node, other",
+                },
+                "limit": {"type": "number", "minimum": 1, "description": f"Most rows (at most {MOST_ROWS})"},
+                "activeMinutes": {"type": "number", "minimum": 1, "description": "Only sessions used since then"},
+                "messageLimit": {
+                    "type": "number",
+                    "minimum": 0,
+                    "description": f"Last messages per session, no tool results (0; at most {MOST_MESSAGES_PER_ROW})",
+                },
+            },
+        },
+    )
+
+    def __init__(self, views: SessionViews) -> None:
+        self._views = views
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        runtime, visibility = self._views.runtime, self._views.visibility(context)
+        config = runtime.config.current
+        asked = {str(kind).strip().lower() for kind in arguments.get("kinds") or []}
+        kinds = asked & KINDS
+        limit = whole(arguments, "limit", 1, MOST_ROWS, MOST_ROWS)
+        per_row = whole(arguments, "messageLimit", 0, 0, MOST_MESSAGES_PER_ROW)
+        minutes = whole(arguments, "activeMinutes", 1, 0, 1 << 40)
+        since = runtime.clock.now_ms() - minutes * 60_000 if minutes else 0
+        shown: list[dict[str, Any]] = []
+        for row in await runtime.sessions.rows():
+            if len(shown) >= limit or row.entry.get("updatedAt", 0) < since:
+                break
+            if row.key == "unknown" or (row.key == "global" and config.session.scope != "global"):
+                continue
+            kind = kind_of(row.key, row.entry, main_key=main_key(config), scope=config.session.scope)
+            if (kinds and kind not in kinds) or is_cron_run_alias(row.key) or not visibility.allows(row, "list"):
+                continue
+            view = self._view(row, kind, visibility)
+            if per_row:
+                view["messages"] = await self._views.messages(row, per_row)
+            shown.append(view)
+        return answer({"count": len(shown), "sessions": shown})
+
+    def _view(self, row: SessionRow, kind: Any, visibility: Visibility) -> dict[str, Any]:
+        entry: dict[str, Any] = dict(row.entry)
+        runtime = self._views.runtime
+        view: dict[str, Any] = {
+            "key": visibility.shown(row.key),
+            "kind": kind,
+            "channel": channel_of(row.entry, row.key, kind=kind),
+            **{name: entry[name] for name in _COPIED if name in entry},
+        }
+        if isinstance(delivery := entry.get("deliveryContext"), dict):
+            view["deliveryContext"] = delivery
+        model, window = _model_of(row, runtime)
+        view |= {"model": model, "contextTokens": entry.get("contextTokens") or window}
+        view.setdefault("totalTokens", 0)
+        ref = TranscriptRef(agent_id=row.agent_id, session_id=entry["sessionId"], file=entry.get("sessionFile"))
+        view["transcriptPath"] = runtime.transcripts.locate(ref) or runtime.transcripts.default_path(ref)
+        return view
+
+
+def _model_of(row: SessionRow, runtime: Runtime) -> tuple[str | None, int | None]:
+    entry = row.entry
+    name = entry.get("modelOverride") or entry.get("model")
+    try:
+        default = runtime.catalogue().default_for(runtime.config.current, row.agent_id)
+    except ModelError:
+        return name, None
+    return name or default.id, default.context_window
+
+
+class SessionsHistoryTool:
+    summary = "Read the messages of another session"
+    spec = ToolSpec(
+        name="sessions_history",
+        description="Read the transcript of a session by its key or session id. Long texts are shortened.",
+        parameters={
+            "type": "object",
+            "required": ["sessionKey"],
+            "properties": {
+                "sessionKey": {"type": "string", "description": "A key or a sessionId of sessions_list"},
+                "limit": {"type": "number", "minimum": 1, "description": f"Most messages (at most {MOST_MESSAGES})"},
+                "includeTools": {"type": "boolean", "description": "Also the results of tools (false)"},
+            },
+        },
+    )
+
+    def __init__(self, views: SessionViews) -> None:
+        self._views = views
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        name = required_text(arguments, "sessionKey").strip()
+        visibility = self._views.visibility(context)
+        try:
+            row = await visibility.find(name)
+            visibility.check(row, "history", name)
+        except Refusal as refusal:
+            return refused(refusal)
+        limit = whole(arguments, "limit", 1, USUAL_MESSAGES, MOST_MESSAGES)
+        found = await self._views.messages(row, limit, tools=bool(arguments.get("includeTools")))
+        cut = Cutter()
+        messages = [cut.message(message) for message in found]
+        kept, size = within(messages, MOST_BYTES)
+        dropped = len(kept) < len(messages)
+        if not kept and messages:
+            note = {"type": "text", "text": "(the last message is too large to be shown)"}
+            kept = [{"role": str(messages[-1].get("role") or "assistant"), "content": [note]}]
+            size = len(msgspec.json.encode(kept))
+        return answer(
+            {
+                "sessionKey": visibility.shown(row.key),
+                "messages": kept,
+                "truncated": dropped or cut.happened,
+                "droppedMessages": dropped,
+                "contentTruncated": cut.happened,
+                "bytes": size,
+            }
+        )
+
+
+class Cutter:
+    """Shortens what a history need not show in full, and knows whether it did."""
+
+    def __init__(self) -> None:
+        self.happened = False
+
+    def message(self, message: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: self._value(name, value) for name, value in message.items() if name not in _PRIVATE}
+        self.happened |= len(kept) < len(message)
+        return kept
+
+    def _value(self, name: str, value: Any) -> Any:
+        if isinstance(value, str) and name in ("text", "thinking", "partialJson", "content"):
+            return self._text(value)
+        if name == "content" and isinstance(value, list):
+            return [self._block(block) if isinstance(block, dict) else block for block in value]
+        return value
+
+    def _block(self, block: dict[str, Any]) -> dict[str, Any]:
+        if block.get("type") == "image" and isinstance(data := block.get("data"), str):
+            self.happened = True
+            rest = {name: value for name, value in block.items() if name != "data"}
+            return {**rest, "omitted": True, "bytes": len(data) * 3 // 4}
+        return self.message(block)
+
+    def _text(self, text: str) -> str:
+        if len(text) <= LONGEST_TEXT:
+            return text
+        self.happened = True
+        return text[:LONGEST_TEXT] + _CUT
+
+
+def within(messages: Sequence[dict[str, Any]], budget: int) -> tuple[list[dict[str, Any]], int]:
+    """The last messages that fit the budget as JSON, and their size."""
+    size, start = 2, len(messages)
+    while start > 0:
+        more = len(msgspec.json.encode(messages[start - 1])) + 1
+        if size + more > budget:
+            break
+        size, start = size + more, start - 1
+    return list(messages[start:]), size
+
+
+class SessionStatusTool:
+    summary = "Show a session's status card: model, tokens, cost, time; optionally change its model"
+    spec = ToolSpec(
+        name="session_status",
+        description=(
+            "Show the status card of this session or of another one: version, time, model, context, queue. Use it "
+            'for the present date and time. `model` changes the session\'s model; "default" goes back.'
+        ),
+        parameters={
+            "type": "object",
+            "properties": {
+                "sessionKey": {"type": "string", "description": "Another session; this one if left out"},
+                "model": {"type": "string", "description": 'provider/model or an alias; "default" resets it'},
+            },
+        },
+    )
+
+    def __init__(self, views: SessionViews) -> None:
+        self._views = views
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        runtime, visibility = self._views.runtime, self._views.visibility(context)
+        name = str(arguments.get("sessionKey") or "").strip()
+        if name:
+            row = await self._find(visibility, name)
+        else:
+            entry = await runtime.sessions.get(context.agent_id, context.session_key)
+            row = SessionRow(context.agent_id, context.session_key, entry or SessionEntry(sessionId=""))
+        changed = False
+        if isinstance(wanted := arguments.get("model"), str):
+            changed = await self._set_model(row, wanted.strip())
+        card = await self._views.status_card(ref_of(row))
+        shown = visibility.shown(row.key)
+        return text_result(card, {"ok": True, "sessionKey": shown, "changedModel": changed, "statusText": card})
+
+    async def _find(self, visibility: Visibility, name: str) -> SessionRow:
+        try:
+            row = await visibility.find(name)
+            visibility.check(row, "status", name)
+        except Refusal as refusal:
+            kind = "sessionKey" if ":" in name or name == "main" else "sessionId"
+            raise ToolError(f"Unknown {kind}: {name}" if refusal.status == "error" else str(refusal)) from None
+        return row
+
+    async def _set_model(self, row: SessionRow, wanted: str) -> bool:
+        runtime = self._views.runtime
+        config = runtime.config.current
+        fields: dict[str, Any] = {"modelOverride": None, "providerOverride": None, "authProfileOverride": None}
+        if wanted and wanted.lower() != "default":
+            try:
+                model = runtime.catalogue().resolve(wanted)
+            except ModelError as unknown:
+                raise ToolError(str(unknown)) from None
+            offered = config.agents.defaults.models
+            if offered and model.ref not in {runtime.catalogue().resolve(name).ref for name in offered}:
+                raise ToolError(f"Model {model.ref} is not on the list agents.defaults.models.")
+            fields |= {"modelOverride": model.id, "providerOverride": model.provider}
+
+        def change(entry: SessionEntry | None) -> SessionEntry | None:
+            if entry is None:
+                return None
+            updated: dict[str, Any] = {name: value for name, value in entry.items() if name not in fields}
+            updated |= {name: value for name, value in fields.items() if value is not None}
+            return SessionEntry(**updated)  # type: ignore[typeddict-item]
+
+        before = row.entry.get("modelOverride"), row.entry.get("providerOverride")
+        after = await runtime.sessions.update(row.agent_id, row.key, change)
+        return after is not None and before != (after.get("modelOverride"), after.get("providerOverride"))
+
+
+class AgentsListTool:
+    summary = "List the agents that sessions_spawn may use"
+    spec = ToolSpec(
+        name="agents_list",
+        description="List the agents whose sub-agents this agent may start with sessions_spawn.",
+        parameters={"type": "object", "properties": {}},
+    )
+
+    def __init__(self, views: SessionViews) -> None:
+        self._views = views
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        config = self._views.runtime.config.current
+        allowed = spawnable(config, context.agent_id)
+        known = set(agent_ids(config))
+        names = sorted((known if "*" in allowed else allowed) - {context.agent_id, "*"})
+        agents: list[dict[str, Any]] = []
+        for agent_id in (context.agent_id, *names):
+            agent = agent_config(config, agent_id)
+            named = {"name": agent.name} if agent and agent.name else {}
+            agents.append({"id": agent_id, **named, "configured": agent_id in known})
+        return answer({"requester": context.agent_id, "allowAny": "*" in allowed, "agents": agents})
+
+
+def spawnable(config: Config, agent_id: str) -> set[str]:
+    """The agents that this one may start sub-agents of, itself included. ``*`` stands for all."""
+    agent = agent_config(config, agent_id)
+    listed = {entry.strip() for entry in (agent.subagents.allow_agents if agent else [])}
+    return {agent_id, *("*" if entry == "*" else normalize_agent_id(entry) for entry in listed if entry)}

@@ -1,0 +1,187 @@
+"""Who may see and use which session: one table for every tool and command that names a session of its own accord.
+
+A session is looked up by key, alias, session id or label first. Only then is it compared with the rules, so that no
+spelling of a name gets around them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from openclaw.config.agents import default_agent_id, main_key, main_session_key, sandbox_config, wants_sandbox
+from openclaw.config.schema import Config
+from openclaw.paths import normalize_agent_id
+from openclaw.sessions.keys import (
+    LONGEST_KEY,
+    RESERVED_KEYS,
+    SessionRef,
+    agent_of,
+    canonical_key,
+    is_subagent,
+    key_problem,
+    shown_key,
+)
+from openclaw.storage.base import SessionRow, SessionStore
+
+Action: TypeAlias = Literal["list", "history", "send", "status"]
+Relation: TypeAlias = Literal["self", "child", "same agent", "other agent"]
+
+_ANYTHING: frozenset[Relation] = frozenset({"self", "child", "same agent", "other agent"})
+_OWN: frozenset[Relation] = frozenset({"self", "child"})
+_SPAWNED: frozenset[Relation] = frozenset({"child"})
+
+ALLOWED: dict[Literal["open", "sub-agent", "sandboxed"], dict[Action, frozenset[Relation]]] = {
+    # Other agents also need tools.agentToAgent, for all actions.
+    "open": {"list": _ANYTHING, "history": _ANYTHING, "send": _ANYTHING, "status": _ANYTHING},
+    # A worker knows its task. It neither reads its siblings nor gives orders to whoever it works for.
+    "sub-agent": {"list": _OWN, "history": _OWN, "send": _SPAWNED, "status": _OWN},
+    "sandboxed": {"list": _SPAWNED, "history": _SPAWNED, "send": _SPAWNED, "status": _OWN},
+}
+"""What a session may do with others, by its own kind. ``same agent`` includes parents and siblings."""
+
+_REACHES: dict[str, frozenset[Relation]] = {
+    "self": frozenset({"self"}),
+    "tree": _OWN,
+    "agent": frozenset({"self", "child", "same agent"}),
+    "all": _ANYTHING,
+}
+"""How far ``tools.sessions.visibility`` lets a session see."""
+_WORDS: dict[Action, str] = {"list": "listing", "history": "history", "send": "messaging", "status": "status"}
+
+
+class Refusal(Exception):
+    """A session cannot be used. The text is for the model."""
+
+    def __init__(self, text: str, status: Literal["error", "forbidden"] = "forbidden") -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Requester(msgspec.Struct, frozen=True):
+    """The session that asks."""
+
+    agent_id: str
+    key: str
+
+
+class Visibility:
+    """Finds sessions for a requester and checks what it may do with them."""
+
+    def __init__(self, config: Config, sessions: SessionStore, requester: Requester) -> None:
+        self._config = config
+        self._sessions = sessions
+        self._requester = requester
+        sandbox = sandbox_config(config, requester.agent_id)
+        hidden = sandbox.session_tools_visibility == "spawned"
+        if hidden and wants_sandbox(config, requester.agent_id, requester.key):
+            self._rules = ALLOWED["sandboxed"]
+        else:
+            self._rules = ALLOWED["sub-agent" if is_subagent(requester.key) else "open"]
+        self._reach = _REACHES[config.tools.sessions.visibility or "all"]
+
+    def allows(self, row: SessionRow, action: Action) -> bool:
+        return self._refusal(row, action) is None
+
+    def check(self, row: SessionRow, action: Action, name: str) -> None:
+        """Raises ``Refusal``. ``name`` is the session as the requester wrote it."""
+        if (problem := self._refusal(row, action)) is not None:
+            raise Refusal(problem.format(name=name))
+
+    def relation(self, row: SessionRow) -> Relation:
+        if row.key == self._requester.key:
+            return "self"
+        if row.entry.get("spawnedBy") == self._requester.key:
+            return "child"
+        return "same agent" if row.agent_id == self._requester.agent_id else "other agent"
+
+    def _refusal(self, row: SessionRow, action: Action) -> str | None:
+        relation = self.relation(row)
+        if relation not in self._reach:
+            return "Session not visible: tools.sessions.visibility keeps {name} out of reach"
+        if relation not in self._rules[action]:
+            kind = "sandboxed agent" if self._rules is ALLOWED["sandboxed"] else "sub-agent"
+            return f"Session not visible from this {kind} session: {{name}}"
+        return _between_agents(self._config, self._requester.agent_id, row.agent_id, action)
+
+    async def find(self, name: str, *, label: str = "", agent_id: str = "") -> SessionRow:
+        """The session that a key, an alias, a session id or a label means. Raises ``Refusal`` if there is none."""
+        if label:
+            return await self._by_label(label, agent_id)
+        text = name.strip()
+        found = await self._by_key(text) or await self._sessions.find_session_id(text)
+        if found is None or found.key == "unknown" or (found.key == "global" and not self._global):
+            raise Refusal(f"No session found: {text}", "error")
+        return found
+
+    @property
+    def _global(self) -> bool:
+        return self._config.session.scope == "global"
+
+    async def _by_key(self, text: str) -> SessionRow | None:
+        if not text or len(text) > LONGEST_KEY or key_problem(text):
+            return None
+        if text.lower() in RESERVED_KEYS and not (self._global and text.lower() == "global"):
+            return None
+        canonical = canonical_key(
+            text,
+            default_agent=self._requester.agent_id,
+            main_key=main_key(self._config),
+            scope=self._config.session.scope,
+        )
+        agent_id = agent_of(canonical, default_agent=default_agent_id(self._config))
+        entry = await self._sessions.get(agent_id, canonical)
+        return None if entry is None else SessionRow(agent_id, canonical, entry)
+
+    async def _by_label(self, label: str, agent_id: str) -> SessionRow:
+        wanted = normalize_agent_id(agent_id) if agent_id else None
+        if wanted is None and self._rules is ALLOWED["open"]:
+            wanted = self._requester.agent_id
+        rows: Sequence[SessionRow] = [
+            row for row in await self._sessions.rows(wanted) if row.entry.get("label") == label
+        ]
+        if wanted is not None and wanted != self._requester.agent_id:
+            problem = _between_agents(self._config, self._requester.agent_id, wanted, "send")
+            if problem is not None:
+                raise Refusal(problem)
+        if not rows:
+            raise Refusal(f"No session found with label: {label}", "error")
+        if len(rows) > 1:
+            keys = ", ".join(shown_key(row.key) for row in rows[:10])
+            raise Refusal(f"Multiple sessions found with label: {label} ({keys})", "error")
+        return rows[0]
+
+    def shown(self, key: str) -> str:
+        """The key as the requester knows it: its own main chat is ``main``."""
+        own_main = main_session_key(self._config, self._requester.agent_id)
+        return "main" if key == own_main else shown_key(key)
+
+
+def _between_agents(config: Config, one: str, other: str, action: Action) -> str | None:
+    """Why one agent may not do this with a session of the other. None: it may."""
+    if one == other:
+        return None
+    rules, word = config.tools.agent_to_agent, _WORDS[action]
+    if not rules.enabled:
+        return f"Agent-to-agent {word} is disabled. Set tools.agentToAgent.enabled=true to allow it between agents."
+    if rules.allow and not all(_is_listed(agent, rules.allow) for agent in (one, other)):
+        return f"Agent-to-agent {word} denied by tools.agentToAgent.allow."
+    return None
+
+
+def _is_listed(agent_id: str, patterns: Sequence[str]) -> bool:
+    """Plain entries are compared exactly. In others ``*`` stands for any characters, and case does not count."""
+    for pattern in patterns:
+        if "*" not in pattern:
+            if pattern.strip() == agent_id:
+                return True
+        elif re.fullmatch(".*".join(map(re.escape, pattern.strip().split("*"))), agent_id, re.IGNORECASE | re.DOTALL):
+            return True
+    return False
+
+
+def ref_of(row: SessionRow) -> SessionRef:
+    return SessionRef(row.agent_id, row.key)

@@ -1,0 +1,162 @@
+"""The tools with which an agent looks at sessions, called by a model and by a program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.support.gateway import TOKEN, WireClient, model_config, text_of
+from tests.support.gateway_in_process import InProcessGateway
+from tests.support.model_server import ModelServer
+
+pytestmark = pytest.mark.asyncio
+
+
+async def invoke(gateway: InProcessGateway, tool: str, args: dict[str, Any] | None = None, key: str = "main") -> Any:
+    """The ``details`` of a tool's result, or the error."""
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+        body = {"tool": tool, "args": args or {}, "sessionKey": key}
+        async with http.post(f"{gateway.url}/tools/invoke", json=body) as response:
+            answer = await response.json()
+    if not answer["ok"]:
+        return answer["error"]["message"]
+    details = answer["result"]["details"]
+    if tool != "session_status":
+        assert json.loads(answer["result"]["content"][0]["text"]) == details
+    return details
+
+
+async def store(client: WireClient, key: str, **entry: Any) -> None:
+    await client.call("sessions.patch", {"key": key, **entry})
+
+
+async def test_a_model_lists_the_sessions_and_reads_one(gateway: InProcessGateway, models: ModelServer) -> None:
+    async with gateway.client() as client:
+        await client.chat("remember the milk [[reply:noted]]", "agent:main:shopping")
+        call = '[[tool:sessions_list {"messageLimit": 5}]]'
+        await client.chat(f"look {call}[[next]][[reply:seen]]")
+        listed = models.requests[-1].body["messages"][-1]["content"][0]["content"]
+        listed = json.loads(listed if isinstance(listed, str) else listed[0]["text"])
+        rows = {row["key"]: row for row in listed["sessions"]}
+        assert rows["main"]["kind"] == "main" and rows["agent:main:shopping"]["kind"] == "other"
+        row = rows["agent:main:shopping"]
+        assert [message["role"] for message in row["messages"]] == ["user", "assistant"]
+        assert Path(row["transcriptPath"]).name == f"{row['sessionId']}.jsonl" and Path(row["transcriptPath"]).exists()
+        assert (row["channel"], row["systemSent"], row["totalTokens"] > 0) == ("webchat", True, True)
+
+
+async def test_rows_are_filtered_and_capped(gateway: InProcessGateway) -> None:
+    async with gateway.client() as client:
+        for number in range(3):
+            await client.chat("hi", f"agent:main:s{number}")
+        await client.chat("hi", "agent:main:signal:group:g")
+        await client.chat("hi", "cron:job")
+    listed = await invoke(gateway, "sessions_list")
+    assert {row["kind"] for row in listed["sessions"]} == {"other", "group", "cron"}
+    assert (await invoke(gateway, "sessions_list", {"limit": 2}))["count"] == 2
+    (group,) = (await invoke(gateway, "sessions_list", {"kinds": ["group", "nonsense"]}))["sessions"]
+    assert (group["key"], group["channel"]) == ("agent:main:signal:group:g", "signal")
+    (cron,) = (await invoke(gateway, "sessions_list", {"kinds": ["cron"]}))["sessions"]
+    assert (cron["key"], cron["channel"]) == ("agent:main:cron:job", "internal")
+    assert "messages" not in cron
+
+
+async def test_history_takes_a_key_or_an_id_and_leaves_tools_out(gateway: InProcessGateway) -> None:
+    async with gateway.client() as client:
+        await client.chat('do [[tool:exec {"command": "echo hi"}]][[next]][[reply:done]]', "agent:main:work")
+    (row,) = (await invoke(gateway, "sessions_list"))["sessions"]
+    for name in ("agent:main:work", "AGENT:MAIN:WORK", "work", row["sessionId"]):
+        found = await invoke(gateway, "sessions_history", {"sessionKey": name})
+        assert [message["role"] for message in found["messages"]] == ["user", "assistant", "assistant"], name
+        assert found["sessionKey"] == "agent:main:work"
+    whole = await invoke(gateway, "sessions_history", {"sessionKey": "work", "includeTools": True})
+    assert [message["role"] for message in whole["messages"]] == ["user", "assistant", "toolResult", "assistant"]
+    assert whole["contentTruncated"] and not whole["droppedMessages"]
+    last = await invoke(gateway, "sessions_history", {"sessionKey": "work", "limit": 1})
+    assert [message["role"] for message in last["messages"]] == ["assistant"]
+
+
+async def test_an_unknown_session_is_an_error_result_and_nothing_is_made(gateway: InProcessGateway) -> None:
+    for name in ("nothing", "agent:main:nothing", "global", "unknown", "0f7f2c1e-0000-4000-8000-000000000000"):
+        found = await invoke(gateway, "sessions_history", {"sessionKey": name})
+        assert found == {"status": "error", "error": f"No session found: {name}"}
+        assert str(await invoke(gateway, "session_status", {"sessionKey": name})).startswith("Unknown session")
+    assert (await invoke(gateway, "sessions_list"))["count"] == 0
+    assert "sessionKey" in await invoke(gateway, "sessions_history", {})
+
+
+async def test_long_messages_are_shortened_and_old_ones_dropped(gateway: InProcessGateway) -> None:
+    async with gateway.client() as client:
+        await client.chat("a" * 10_000, "agent:main:long")
+        for _ in range(30):
+            await client.chat("b" * 3900, "agent:main:long")
+    found = await invoke(gateway, "sessions_history", {"sessionKey": "long"})
+    assert found["droppedMessages"] and found["truncated"] and found["bytes"] <= 80 * 1024
+    assert len(json.dumps(found["messages"])) <= 90 * 1024
+    first = await invoke(gateway, "sessions_list", {"messageLimit": 1})
+    assert len(first["sessions"][0]["messages"]) == 1
+
+
+async def test_other_agents_are_out_of_reach_until_it_is_allowed(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    config["agents"]["list"] = [{"id": "main", "default": True}, {"id": "beta", "name": "Beta"}]
+    async with InProcessGateway(tmp_path / "state", config) as gateway:
+        async with gateway.client() as client:
+            await client.chat("hi", "agent:beta:main")
+            await client.chat("hi", "main")
+        assert [row["key"] for row in (await invoke(gateway, "sessions_list"))["sessions"]] == ["main"]
+        found = await invoke(gateway, "sessions_history", {"sessionKey": "agent:beta:main"})
+        assert found["status"] == "forbidden" and "tools.agentToAgent.enabled" in found["error"]
+        assert await invoke(gateway, "agents_list") == {
+            "requester": "main",
+            "allowAny": False,
+            "agents": [{"id": "main", "configured": True}],
+        }
+    config["tools"] = {"agentToAgent": {"enabled": True}}
+    config["agents"]["list"][0]["subagents"] = {"allowAgents": ["*"]}
+    async with InProcessGateway(tmp_path / "state", config) as gateway:
+        keys = [row["key"] for row in (await invoke(gateway, "sessions_list"))["sessions"]]
+        assert set(keys) == {"main", "agent:beta:main"}
+        agents = await invoke(gateway, "agents_list")
+        assert (agents["allowAny"], agents["agents"][1]) == (True, {"id": "beta", "name": "Beta", "configured": True})
+
+
+async def test_the_status_card_shows_a_session_and_changes_its_model(gateway: InProcessGateway) -> None:
+    async with gateway.client() as client:
+        await client.chat("hi", "agent:main:work")
+        card = await invoke(gateway, "session_status", {"sessionKey": "work"})
+        assert (card["ok"], card["sessionKey"], card["changedModel"]) == (True, "agent:main:work", False)
+        assert "OpenClaw" in card["statusText"] and "Model:" in card["statusText"]
+        own = await invoke(gateway, "session_status")
+        assert own["sessionKey"] == "main"
+        assert "Unknown model" in await invoke(gateway, "session_status", {"sessionKey": "work", "model": "nope"})
+        ref = (await client.call("models.list"))["models"][0]
+        name = f"{ref['provider']}/{ref['id']}"
+        changed = await invoke(gateway, "session_status", {"sessionKey": "work", "model": name})
+        assert changed["changedModel"]
+        back = await invoke(gateway, "session_status", {"sessionKey": "work", "model": "default"})
+        assert back["changedModel"]
+
+
+async def test_a_sub_agent_has_no_session_tools_unless_they_are_allowed(tmp_path: Path, models: ModelServer) -> None:
+    config = model_config(models.base_url, models.api_key)
+    key = "agent:main:subagent:x"
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        await client.chat("hi", key)
+        names = {tool["name"] for tool in models.requests[-1].body["tools"]}
+        assert "read" in names and not {name for name in names if name.startswith(("session", "agents"))}
+        assert await invoke(gateway, "sessions_list", key=key) == "Tool not available: sessions_list"
+        await client.chat("hi", "main")
+        names = {tool["name"] for tool in models.requests[-1].body["tools"]}
+        assert {"sessions_list", "sessions_history", "session_status", "agents_list"} <= names
+    config["tools"] = {"subagents": {"tools": {"allow": ["sessions_list", "read"]}}}
+    async with InProcessGateway(tmp_path / "state", config) as gateway, gateway.client() as client:
+        await client.chat("hi", key)
+        assert {tool["name"] for tool in models.requests[-1].body["tools"]} == {"sessions_list", "read"}
+        rows = (await invoke(gateway, "sessions_list", key=key))["sessions"]
+        assert [row["key"] for row in rows] == [key]
+        assert text_of(await client.chat("[[reply:fine]]", key)) == "fine"
