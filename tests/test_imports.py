@@ -9,8 +9,8 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "openclaw"
 RECORDS = {
-    *("messages", "events", "clock", "foreign_text", "json_text", "net", "opener", "paths", "patterns", "printable"),
-    *("redact", "text", "url_text"),
+    *("clock", "events", "foreign_text", "json_text", "messages", "net", "opener", "paths", "patterns", "printable"),
+    *("redact", "rights", "text", "url_text"),
 }
 ALLOWED: dict[str, set[str]] = {
     "config": RECORDS,

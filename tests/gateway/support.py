@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
+import pytest
 
 from openclaw.agent.runtime import Runtime
 from openclaw.clock import SystemClock
 from openclaw.config.store import ConfigStore
 from openclaw.gateway.assemble import CurrentCatalogue, build_gateway
+from openclaw.gateway.auth.authorise import METHOD_RIGHTS
 from openclaw.gateway.event_loop import LoopFairness
 from openclaw.gateway.gateway import Gateway
 from openclaw.gateway.metrics import Metrics
 from openclaw.gateway.server.server import Server, serve
+from openclaw.rights import Right
 from openclaw.sessions.prompt_prefix import SessionNotes
 from openclaw.storage.files.session_store import FileSessionStore
 
@@ -58,6 +61,12 @@ class Running:
             f"{self.url}/__openclaw__/rpc", json=body, headers=with_token(token, headers)
         ) as response:
             return response.status, await response.json()
+
+
+def allow_test_methods(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Gives methods of a test a right, without which they cannot be registered."""
+    for name in names:
+        monkeypatch.setitem(cast("dict[str, Right]", METHOD_RIGHTS), name, "admin")
 
 
 def with_token(token: str | None, headers: dict[str, str] | None = None) -> dict[str, str]:

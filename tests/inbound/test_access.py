@@ -23,6 +23,7 @@ from openclaw.inbound.access import (
     sender_rights,
 )
 from openclaw.inbound.message import Inbound, Peer, Sender
+from openclaw.rights import GUEST, NO_RIGHTS, OWNER, Right
 from tests.inbound.support import configured, message
 
 
@@ -224,42 +225,72 @@ def test_commands_are_for_people_on_a_list(
     allow_from: list[str], inbound: Inbound, sender_id: str, authorised: bool
 ) -> None:
     standing = sender_rights(inbound, settings("whatsapp", allowFrom=allow_from), (), Commands())
-    assert (sender_ids(inbound)[0], standing.authorised) == (sender_id, authorised)
+    assert (sender_ids(inbound)[0], bool(standing)) == (sender_id, authorised)
 
 
 @pytest.mark.parametrize(
-    ("section", "commands", "store", "authorised", "owner"),
+    ("section", "commands", "store", "rights"),
     [
-        ({}, Commands(), [], False, False),
-        ({}, Commands(use_access_groups=False), [], True, False),
-        ({"allowFrom": ["+1"]}, Commands(), [], True, True),
-        ({}, Commands(), ["+1"], True, True),
-        ({"allowFrom": ["*"], "dmPolicy": "open"}, Commands(), [], True, False),
-        ({"allowFrom": ["*", "+1"], "dmPolicy": "open"}, Commands(), [], True, True),
-        ({"allowFrom": ["+1", "+2"]}, Commands(owner_allow_from=["+2"]), [], False, False),
-        ({"allowFrom": ["+1"]}, Commands(owner_allow_from=["signal:+1"]), [], True, True),
-        ({"allowFrom": ["+1"]}, Commands(owner_allow_from=["telegram:+1"]), [], True, True),
-        ({"allowFrom": ["+1"]}, Commands(owner_allow_from=["*"]), [], True, True),
-        ({"allowFrom": ["+1"]}, Commands(allow_from={"signal": ["+2"]}), [], False, True),
-        ({}, Commands(allow_from={"*": ["+1"]}), [], True, False),
+        ({}, Commands(), [], NO_RIGHTS),
+        ({}, Commands(use_access_groups=False), [], GUEST),
+        ({"allowFrom": ["+1"]}, Commands(), [], OWNER),
+        ({}, Commands(), ["+1"], GUEST),
+        ({}, Commands(owner_allow_from=["+1"]), ["+1"], OWNER),
+        ({"allowFrom": ["*"], "dmPolicy": "open"}, Commands(), [], GUEST),
+        ({"allowFrom": ["*"], "dmPolicy": "open"}, Commands(), ["+1"], GUEST),
+        ({"allowFrom": ["*", "+1"], "dmPolicy": "open"}, Commands(), [], OWNER),
+        ({"allowFrom": ["+1", "+2"]}, Commands(owner_allow_from=["+2"]), [], NO_RIGHTS),
+        ({"allowFrom": ["+1"]}, Commands(owner_allow_from=["signal:+1"]), [], OWNER),
+        # Somebody else is named as the owner, on a channel where this person is not.
+        ({"allowFrom": ["+1"]}, Commands(owner_allow_from=["telegram:+1"]), [], GUEST),
+        # A star lets everyone command, and makes nobody an owner.
+        ({"allowFrom": ["+1"]}, Commands(owner_allow_from=["*"]), [], OWNER),
+        ({"allowFrom": ["*"], "dmPolicy": "open"}, Commands(owner_allow_from=["*"]), [], GUEST),
+        ({"allowFrom": ["*"], "dmPolicy": "open"}, Commands(owner_allow_from=["*", "+2"]), [], GUEST),
+        ({"allowFrom": ["+1"]}, Commands(allow_from={"signal": ["+2"]}), [], NO_RIGHTS),
+        ({}, Commands(allow_from={"*": ["+1"]}), [], GUEST),
     ],
 )
 def test_standing_of_a_sender(
-    section: dict[str, Any], commands: Commands, store: list[str], authorised: bool, owner: bool
+    section: dict[str, Any], commands: Commands, store: list[str], rights: frozenset[Right]
 ) -> None:
-    standing = sender_rights(message(peer="+1", sender="+1"), settings(**section), store, commands)
-    assert (standing.authorised, standing.owner) == (authorised, owner)
+    assert sender_rights(message(peer="+1", sender="+1"), settings(**section), store, commands) == rights
 
 
 def test_in_a_group_the_list_of_its_members_also_authorises() -> None:
     rules = settings(groupAllowFrom=["+1"], allowFrom=["+2"])
     standings = [sender_rights(group(sender), rules, (), Commands()) for sender in ("+1", "+2", "+3")]
-    assert [(one.authorised, one.owner) for one in standings] == [(True, False), (True, True), (False, False)]
+    assert standings == [GUEST, OWNER, NO_RIGHTS]
 
 
-def test_whoever_comes_through_the_gateways_own_door_is_the_owner() -> None:
-    standing = sender_rights(message(channel="webchat", sender=""), ChannelSettings(channel="webchat"), (), Commands())
-    assert standing.authorised and standing.owner
+def test_a_channel_that_calls_itself_webchat_has_no_rights_of_its_own() -> None:
+    rules = ChannelSettings(channel="webchat")
+    assert sender_rights(message(channel="webchat", sender="+1"), rules, (), Commands()) == NO_RIGHTS
+
+
+IDS = st.sampled_from(["+1", "+2", "+3", "*", "g1", "signal:+1", "uuid:a"])
+
+
+@given(
+    allow_from=st.lists(IDS, max_size=3),
+    group_allow=st.lists(IDS, max_size=3),
+    store=st.lists(IDS, max_size=3),
+    owners=st.lists(st.sampled_from(["+1", "+2", "*", "telegram:+3"]), max_size=2),
+    sender=st.sampled_from(["+1", "+2", "+3", ""]),
+    kind=st.sampled_from(["direct", "group"]),
+)
+def test_only_a_list_in_the_configuration_makes_an_owner(
+    allow_from: list[str], group_allow: list[str], store: list[str], owners: list[str], sender: str, kind: Any
+) -> None:
+    rules = ChannelSettings(channel="signal", allow_from=tuple(allow_from), group_allow_from=tuple(group_allow))
+    inbound = message(kind=kind, peer=sender or "?" if kind == "direct" else "g1", sender=sender)
+    rights = sender_rights(inbound, rules, store, Commands(owner_allow_from=[*owners]))
+    named = [owner for owner in owners if owner != "*"]
+    listed = named or [entry.removeprefix("signal:") for entry in allow_from if entry != "*"]
+    if "admin" in rights:
+        assert sender and sender in listed
+    else:
+        assert rights in (GUEST, NO_RIGHTS)
 
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
@@ -276,4 +307,4 @@ def test_no_name_ever_opens_a_door(name: str, username: str, tag: str, kind: Any
         normal_id("signal", value) for value in (name, username, tag)
     }:
         assert isinstance(decide_access(inbound, rules, ()), Drop)
-        assert not sender_rights(inbound, rules, (), Commands()).authorised
+        assert not sender_rights(inbound, rules, (), Commands())

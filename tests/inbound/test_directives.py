@@ -86,7 +86,7 @@ def test_a_word_that_is_no_level_stays_in_the_text(text: str, seen: str) -> None
 )
 def test_what_only_looks_like_a_directive_is_left_alone(text: str) -> None:
     found = parse(text)
-    assert not found.any_setting
+    assert not found.kinds
     assert found.prompt() == found.rest == text
 
 
@@ -248,7 +248,7 @@ def test_nothing_changes_in_a_text_without_directives() -> None:
 def test_code_is_never_looked_into() -> None:
     text = "why does `cd /t high` fail?\n```\nls /v on\n```\n"
     assert parse(text).prompt() == text
-    assert not parse(text).any_setting
+    assert not parse(text).kinds
 
 
 def test_only_the_current_message_is_read_and_changed() -> None:
@@ -286,7 +286,7 @@ def test_what_is_stripped_once_has_nothing_left_to_strip(text: str) -> None:
     once = parse(text).prompt()
     again = parse(once)
     assert again.rest == again.prompt() == once
-    assert not again.any_setting and not again.shortcuts
+    assert not again.kinds and not again.shortcuts
 
 
 @given(st.text(max_size=60))
@@ -299,5 +299,5 @@ def test_every_directive_of_the_table_is_read() -> None:
     for command in COMMANDS:
         if command.directive:
             for word in (command.name, *command.aliases):
-                assert parse(f"/{word}").any_setting, word
+                assert parse(f"/{word}").kinds, word
                 assert find(word) == command

@@ -14,6 +14,9 @@ from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process import ProcessTool, UnknownKey, encode_hex, encode_key, encode_paste, slice_lines
 from openclaw.tools.process_registry import MAX_FINISHED, MAX_RUNNING, ProcessRegistry, ProcessSession
 
+SCOPE = "main|agent:main:main"
+"""The scope of the fixture ``context``."""
+
 
 class Bench:
     """The two tools side by side, as an agent has them."""
@@ -29,7 +32,7 @@ class Bench:
         return result.details["sessionId"]
 
     def session(self, slug: str) -> ProcessSession:
-        session = self.processes.get(self.context.agent_id, slug)
+        session = self.processes.get(self.context.process_scope, slug)
         assert session is not None
         return session
 
@@ -96,17 +99,18 @@ def test_log_slices() -> None:
     assert slice_lines(lines, 9, 1) == []
 
 
-async def test_the_list_shows_newest_first_and_only_ones_own(bench: Bench) -> None:
+async def test_the_list_shows_newest_first_and_only_ones_own_session(bench: Bench) -> None:
     assert await bench.text("list") == "No running or recent sessions."
     done = await bench.finished("exit 3")
     running = await bench.start("sleep   60")
     rows = (await bench.text("list")).split("\n")
     assert sorted(rows) == sorted([f"{running} running   0s :: sleep 60", f"{done} failed    0s :: exit 3"])
-    stranger = Bench(bench.processes, msgspec.structs.replace(bench.context, agent_id="other"))
-    assert await stranger.text("list") == "No running or recent sessions."
-    for action in ("poll", "kill", "write", "log", "remove"):
-        result = await stranger.do(action, running)
-        assert (text_of(result), result.details["status"]) == (f"No session found for {running}", "failed")
+    for elsewhere in ({"agent_id": "other"}, {"session_key": "agent:main:signal:group:g1"}):
+        stranger = Bench(bench.processes, msgspec.structs.replace(bench.context, **elsewhere))
+        assert await stranger.text("list") == "No running or recent sessions."
+        for action in ("poll", "kill", "write", "log", "remove", "send-keys", "submit", "paste", "clear"):
+            result = await stranger.do(action, running)
+            assert (text_of(result), result.details["status"]) == (f"No session found for {running}", "failed")
     assert not bench.session(running).ended.is_set()
 
 
@@ -209,12 +213,12 @@ async def test_finished_commands_are_forgotten_after_a_while_and_never_pile_up(c
     bench = Bench(processes, context)
     slug = await bench.finished("true")
     clock.ahead_ms = 59_000
-    assert processes.get("main", slug)
+    assert processes.get(SCOPE, slug)
     clock.ahead_ms = 62_000
-    assert processes.get("main", slug) is None
+    assert processes.get(SCOPE, slug) is None
     for _ in range(MAX_FINISHED + 3):
         await bench.finished("true")
-    assert len(processes.list("main")) == MAX_FINISHED
+    assert len(processes.list(SCOPE)) == MAX_FINISHED
     await processes.close()
 
 

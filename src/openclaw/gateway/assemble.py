@@ -61,7 +61,7 @@ from openclaw.gateway.server.presence import Presence
 from openclaw.gateway.server.registry import MethodTable
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.commands.status import status
-from openclaw.inbound.incoming import CommandContext, operator_facts
+from openclaw.inbound.incoming import CommandContext, client_facts
 from openclaw.inbound.notices import Notices
 from openclaw.inbound.pairing import PairingStore
 from openclaw.inbound.pipeline import Pipeline
@@ -75,6 +75,7 @@ from openclaw.models.fallback import Failover
 from openclaw.models.keys import Keys
 from openclaw.outbound.reply import is_delivered
 from openclaw.outbound.visible import visible_text
+from openclaw.rights import OWNER
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import Observer, RunRecord
 from openclaw.sessions.keys import SessionRef
@@ -261,7 +262,7 @@ def add_message_flow(gateway: Gateway) -> None:
     gateway.pipeline = Pipeline(runtime, dispatcher, gateway.pairing, notices, commands, gateway.spawn)
 
     async def status_card(session: SessionRef) -> str:
-        return await status(commands, operator_facts(session), "")
+        return await status(commands, client_facts(session, OWNER), "")
 
     views = SessionViews(runtime, partial(read_history, public=False), status_card)
     runtime.team_tools = Team(views).tools

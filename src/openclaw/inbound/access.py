@@ -17,10 +17,9 @@ from openclaw.config.schema.channels import DmPolicy, GroupPolicy, SignalAccount
 from openclaw.config.schema.system import Commands
 from openclaw.config.validate import KNOWN_CHANNELS
 from openclaw.inbound.message import Inbound
+from openclaw.rights import Right, rights_of_person
 from openclaw.sessions.keys import DEFAULT_ACCOUNT, account_named
 
-OPERATOR_CHANNELS = frozenset({"webchat"})
-"""Channels that only the Gateway's own secret opens. Whoever writes there is the owner."""
 _OWNER_ENFORCED = frozenset({"whatsapp"})
 _PREFIXES = {"telegram": ("tg:",), "discord": ("user:", "pk:"), "slack": ("user:",)}
 _MENTION = re.compile(r"<@!?([^<>|]+)(?:\|[^<>]*)?>")
@@ -54,15 +53,6 @@ class GroupRules(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the configuration sets ``require_mention`` for this group. Otherwise it is the default."""
 
 
-class SenderRights(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sender may do besides talking."""
-
-    authorised: bool
-    """The sender may use commands and directives."""
-    owner: bool
-    """The sender may use the commands that are reserved for owners."""
-
-
 def decide_access(inbound: Inbound, settings: ChannelSettings, allow_store: Collection[str]) -> Access:
     """Decides whether a message is heard. ``allow_store`` holds the ids approved by pairing."""
     if inbound.peer.kind == "direct":
@@ -87,20 +77,21 @@ def sender_rights(
     settings: ChannelSettings,
     allow_store: Collection[str],
     commands: Commands,
-) -> SenderRights:
-    ids = sender_ids(inbound)
-    if inbound.channel.strip().lower() in OPERATOR_CHANNELS:
-        return SenderRights(authorised=True, owner=True)
-    people = _known(settings.channel, settings.allow_from) | _known(settings.channel, allow_store)
-    configured = _owners_of_channel(commands.owner_allow_from, settings.channel)
-    owners = configured or people - {"*"}
-    if configured:
-        passes = _admits(configured, ids)
+) -> frozenset[Right]:
+    """What a sender may do besides talking. Only lists in the configuration make owners; pairing makes guests."""
+    channel, ids = settings.channel, sender_ids(inbound)
+    owners = _owners_of_channel(commands.owner_allow_from, channel)
+    people = _known(channel, settings.allow_from)
+    if owners:
+        passes = _admits(owners, ids)
     else:
-        passes = settings.channel not in _OWNER_ENFORCED or not people or _admits(people, ids)
-    return SenderRights(
+        invited = people | _known(channel, allow_store)
+        passes = channel not in _OWNER_ENFORCED or not invited or _admits(invited, ids)
+    if all(str(entry).strip() == "*" for entry in commands.owner_allow_from):
+        owners = people  # Nobody is named as the owner, so the people whom the channel's own list names are.
+    return rights_of_person(
         authorised=passes and command_authorised(inbound, settings, allow_store, commands),
-        owner="*" in configured or not owners.isdisjoint(ids),
+        owner=not owners.isdisjoint(ids),
     )
 
 
@@ -109,8 +100,6 @@ def command_authorised(
 ) -> bool:
     """Whether a configured list admits the sender. Without any list nobody is admitted."""
     channel, ids = settings.channel, sender_ids(inbound)
-    if channel in OPERATOR_CHANNELS:
-        return True
     given = commands.allow_from.get(channel, commands.allow_from.get("*"))
     if given is not None:
         return _admits(_known(channel, tuple(map(str, given))), ids)

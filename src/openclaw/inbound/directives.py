@@ -7,7 +7,7 @@ goes back into the text, and line breaks stay where they are. Code is not search
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -52,6 +52,7 @@ _QUEUE_OPTION = re.compile(r"(debounce|cap|drop)[=:](\S+)", re.IGNORECASE)
 _TOKEN = re.compile(rf"{_BLANK}(\S+)")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]+`", re.DOTALL)
 _HIDDEN = "\0"
+KINDS = tuple(command.name for command in COMMANDS if command.directive)
 _SHORTCUTS = tuple(word for command in COMMANDS if command.shortcut for word in (command.name, *command.aliases))
 MAX_DIRECTIVES = 50
 """The most directives read in one message. Further ones stay text."""
@@ -107,9 +108,9 @@ class Directives(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[Span, ...] = ()
 
     @property
-    def any_setting(self) -> bool:
-        settings = (self.think, self.verbose, self.reasoning, self.elevated, self.exec, self.model, self.queue)
-        return any(setting is not None for setting in settings)
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of the settings found."""
+        return tuple(kind for kind in KINDS if getattr(self, kind) is not None)
 
     @property
     def rest(self) -> str:
@@ -121,25 +122,29 @@ class Directives(msgspec.Struct, frozen=True, kw_only=True):
         return _cut(self.text, self.spans, lambda span: span.word if not span.is_model or not model_known else "")
 
 
-def parse_directives(text: str, aliases: Sequence[str] = (), *, shortcuts: bool = False) -> Directives:
+def parse_directives(
+    text: str, aliases: Sequence[str] = (), *, shortcuts: bool = False, kinds: Collection[str] = KINDS
+) -> Directives:
     """Reads the directives of the current message. Of two of a kind the first counts, and both are removed.
 
     ``aliases`` are model names that may be written as ``/name``. With ``shortcuts``, commands such as ``/status`` are
-    found too. Text before the current-message marker is other people's and is not read.
+    found too. Directives of other kinds than ``kinds`` stay text. Text before the current-message marker is other
+    people's and is not read.
     """
     if "/" not in text:
         return Directives(text=text)
-    return _Reader(text, tuple(aliases), shortcuts).read()
+    return _Reader(text, tuple(aliases), shortcuts, kinds).read()
 
 
 class _Reader:
     """Searches a copy of the text in which everything already claimed is blanked, so that positions stay the same."""
 
-    def __init__(self, text: str, aliases: tuple[str, ...], shortcuts: bool) -> None:
+    def __init__(self, text: str, aliases: tuple[str, ...], shortcuts: bool, kinds: Collection[str]) -> None:
         begin = text.rfind(CURRENT_MARKER)
         begin = begin + len(CURRENT_MARKER) if begin >= 0 else 0
         self.text = text
         self.open = " " * begin + _CODE.sub(lambda code: _HIDDEN * len(code[0]), text[begin:])
+        self.kinds = kinds
         self.alias = _alias_pattern(aliases) if aliases else None
         self.shortcut = _alias_pattern(_SHORTCUTS) if shortcuts else None
         self.found: dict[str, Level | ExecDirective | ModelDirective | QueueDirective] = {}
@@ -152,11 +157,15 @@ class _Reader:
         while seen != len(self.spans):
             seen = len(self.spans)
             for kind in _LEVELS:
-                self._levels(kind)
-            self._execs()
+                if kind in self.kinds:
+                    self._levels(kind)
+            if "exec" in self.kinds:
+                self._execs()
             self._shortcuts()
-            self._models()
-            self._queues()
+            if "model" in self.kinds:
+                self._models()
+            if "queue" in self.kinds:
+                self._queues()
         spans = tuple(sorted(self.spans, key=lambda span: span.start))
         return msgspec.convert(
             {**self.found, "shortcuts": tuple(self.shortcuts), "text": self.text, "spans": spans}, Directives

@@ -15,6 +15,7 @@ from openclaw.inbound.attachments import Image
 from openclaw.inbound.command_text import Listening
 from openclaw.inbound.message import Inbound
 from openclaw.models.catalogue import Catalogue
+from openclaw.rights import NO_RIGHTS, Right
 from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import QueueWish
 from openclaw.sessions.entry import SessionEntry
@@ -33,12 +34,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     channel: str = "webchat"
     chat_type: str = "direct"
     """``direct``, ``group``, ``channel`` or ``room``."""
-    authorised: bool = False
-    """Whether the sender may use commands and directives."""
-    owner: bool = False
-    """Whether the sender may use the commands that are reserved to owners."""
-    approver: bool = False
-    """Whether the sender may decide on commands that wait for approval."""
+    rights: frozenset[Right] = NO_RIGHTS
+    """What the sender may do besides talking. Commands and settings in the text need the right of their effect."""
+    client: bool = False
+    """Whether a client of the Gateway sent it. A client is told which scope it lacks; on a channel it is silence."""
     sender_ids: tuple[str, ...] = ()
     """The sender's stable ids. The best one comes first."""
     sender_name: str | None = None
@@ -59,9 +58,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return self.chat_type != "direct"
 
 
-def operator_facts(session: SessionRef, **more: Any) -> Facts:
-    """The facts of a message from a client that knows the Gateway's secret. Such a client is the owner."""
-    return Facts(session=session, authorised=True, owner=True, mentioned=True, **more)
+def client_facts(session: SessionRef, rights: frozenset[Right], **more: Any) -> Facts:
+    """The facts of a message from a client of the Gateway, which may do what its scopes allow."""
+    return Facts(session=session, rights=rights, client=True, mentioned=True, **more)
 
 
 class CommandContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +123,7 @@ Door: TypeAlias = Literal["channel", "chat", "program"]
 """Where a message came in.
 
 - ``channel``: a messaging platform. The prompt carries an envelope, and what the Gateway says is delivered there.
-- ``chat``: ``chat.send`` or ``agent``, by the Gateway's owner. The prompt carries a time stamp.
+- ``chat``: ``chat.send`` or ``agent``, by a client of the Gateway. The prompt carries a time stamp.
 - ``program``: an HTTP client or the Gateway itself. The text is the prompt as it stands.
 """
 

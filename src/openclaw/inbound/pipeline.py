@@ -195,7 +195,7 @@ class Pipeline:
             inbound,
             patterns,
             require_mention=needs_mention(entry, group_rules(settings, inbound), inbound.channel, patterns),
-            authorised_command=rights.authorised and is_control_message(inbound.text, listening),
+            authorised_command=bool(rights) and is_control_message(inbound.text, listening),
         )
         quick = not patterns or len(inbound.text) <= QUICKLY_SEARCHED
         addressed = deciding() if quick else await asyncio.to_thread(deciding)
@@ -209,9 +209,7 @@ class Pipeline:
             session=SessionRef(resolved.agent_id, resolved.session_key),
             channel=resolved.channel,
             chat_type=inbound.peer.kind,
-            authorised=rights.authorised,
-            owner=rights.owner,
-            approver=rights.owner,
+            rights=rights,
             sender_ids=tuple(sender_ids(inbound)),
             sender_name=inbound.sender.name,
             sender_username=inbound.sender.username,

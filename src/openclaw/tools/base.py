@@ -54,6 +54,14 @@ class ToolContext(msgspec.Struct, kw_only=True):
     exec_overrides: Callable[[], Awaitable[ExecOverrides | None]] | None = None
     """Returns the present ``/exec`` and ``/elevated`` settings. A change counts for a run that is under way, too."""
 
+    @property
+    def process_scope(self) -> str:
+        """Names whose background commands the call sees: those of its own session, also after a reset.
+
+        A group must not see what runs for the owner, nor write to it.
+        """
+        return f"{self.agent_id}|{self.session_key}"
+
 
 class Tool(Protocol):
     @property

@@ -67,13 +67,13 @@ class ProcessTool:
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         action = str(arguments.get("action") or "")
         if action == "list":
-            return self._list(context.agent_id)
+            return self._list(context.process_scope)
         if action not in self._actions:
             return failed(f"Unknown action {action}; use list, {', '.join(self._actions)}")
         slug = str(arguments.get("sessionId") or "").strip()
         if not slug:
             return failed("sessionId is required for this action.")
-        session = self._processes.get(context.agent_id, slug)
+        session = self._processes.get(context.process_scope, slug)
         if session is None:
             return failed(f"No session found for {slug}")
         return await self._actions[action](session, arguments)

@@ -102,13 +102,13 @@ class ProcessRegistry:
         return session
 
     def get(self, scope: str, slug: str) -> ProcessSession | None:
-        """Finds a background command of the agent ``scope``. Commands of other agents are not found."""
+        """Finds a background command by the session that started it. Commands of other sessions are not found."""
         self._sweep()
         session = self._running.get(slug) or self._finished.get(slug)
         return session if session and session.backgrounded and session.scope == scope else None
 
     def list(self, scope: str) -> list[ProcessSession]:
-        """The background commands of the agent ``scope``, newest first."""
+        """The background commands of one session, newest first."""
         self._sweep()
         every = [*self._running.values(), *self._finished.values()]
         visible = [session for session in every if session.backgrounded and session.scope == scope]

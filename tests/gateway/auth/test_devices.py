@@ -170,7 +170,7 @@ async def test_the_signature_covers_the_requested_scopes(running: Running) -> No
 
 async def test_a_remote_device_is_let_in_after_someone_approves_it(running: Running) -> None:
     device = Device()
-    async with running.client(scopes=["operator.pairing"]) as owner:
+    async with running.client(scopes=["operator.pairing", "operator.read"]) as owner:
         ids: list[str] = []
         for _ in range(2):
             async with running.socket(**REMOTE) as socket:
@@ -446,3 +446,34 @@ async def test_a_damaged_device_file_is_put_aside(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as running, running.client() as socket:
         assert (await socket.call("device.pair.list"))["payload"] == {"pending": [], "paired": []}
     assert (tmp_path / "devices/paired.json.corrupt").read_text() == "{oops"
+
+
+async def test_nobody_renews_takes_away_or_lets_in_more_than_they_have(running: Running) -> None:
+    strong, weak = Device(), Device()
+    await paired(running, strong, ["operator.admin"])
+    await paired(running, weak, ["operator.pairing"])
+    async with running.socket(**REMOTE) as socket:
+        asked = await socket.call("connect", Device().connect(nonce=socket.nonce, scopes=["operator.admin"]))
+    request = {"requestId": asked["error"]["details"]["requestId"]}
+    token = {"deviceId": strong.id, "role": "operator"}
+    own = {"deviceId": weak.id, "role": "operator"}
+    attacks: list[tuple[str, dict[str, Any]]] = [
+        ("device.pair.approve", request),
+        ("device.token.rotate", token),
+        ("device.token.rotate", {**token, "scopes": ["operator.pairing"]}),
+        ("device.token.rotate", {**own, "scopes": ["operator.admin"]}),
+        ("device.token.rotate", {**own, "scopes": ["operator.pairing", "operator.read"]}),
+        ("device.token.revoke", token),
+        ("device.pair.remove", {"deviceId": strong.id}),
+    ]
+    async with running.client(scopes=["operator.pairing"]) as socket:
+        for method, params in attacks:
+            answer = await socket.call(method, params)
+            assert answer["error"]["message"].startswith("missing scope: operator."), (method, params, answer)
+        listing = (await socket.call("device.pair.list"))["payload"]
+        assert [one["requestId"] for one in listing["pending"]] == [request["requestId"]]
+        assert (await socket.call("device.token.rotate", own))["ok"]
+        assert (await socket.call("device.pair.reject", request))["ok"], "to say no needs no more"
+    async with running.client() as admin:
+        for method, params in (("device.token.rotate", token), ("device.pair.remove", {"deviceId": strong.id})):
+            assert (await admin.call(method, params))["ok"]

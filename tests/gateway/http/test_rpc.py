@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from openclaw.gateway.server.registry import MethodCall
-from tests.gateway.support import TOKEN, Running, running_gateway, with_token
+from tests.gateway.support import TOKEN, Running, allow_test_methods, running_gateway, with_token
 from tests.support.clock import HeldClock
 
 
 @pytest.fixture
-def running(running: Running) -> Running:
+def running(running: Running, monkeypatch: pytest.MonkeyPatch) -> Running:
     """A Gateway with methods that behave as ``agent`` and ``chat.send`` do, without a model."""
     methods = running.gateway.methods
+    allow_test_methods(monkeypatch, "test.agent", "test.chat")
 
     @methods.add("test.agent")
     async def agent(call: MethodCall) -> Any:

@@ -108,18 +108,6 @@ def test_targeted_events_have_no_number_and_skip_the_absent() -> None:
     assert broadcaster.seq == 0
 
 
-def test_scoped_events_never_reach_nodes_or_clients_without_the_scope() -> None:
-    broadcaster = Broadcaster()
-    node, node_sink = client("node", role="node", scopes=frozenset({"operator.admin"}))
-    reader, reader_sink = client("reader", scopes=frozenset({"operator.read"}))
-    approver, approver_sink = client("approver", scopes=frozenset({"operator.approvals"}))
-    for made in (node, reader, approver):
-        broadcaster.add(made)
-    broadcaster.publish("exec.approval.requested", {"id": "1"})
-    broadcaster.publish("custom", {}, scope="operator.read")
-    assert (len(node_sink.written), len(reader_sink.written), len(approver_sink.written)) == (0, 1, 1)
-
-
 def test_a_full_buffer_drops_what_may_be_dropped_and_closes_for_the_rest() -> None:
     made, sink = client("slow")
     broadcaster = Broadcaster()

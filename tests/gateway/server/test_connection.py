@@ -12,12 +12,14 @@ from openclaw.gateway.server import connection
 from openclaw.gateway.server.events import MAX_BUFFERED_BYTES
 from openclaw.gateway.server.params import Params
 from openclaw.gateway.server.registry import MethodCall, MethodError
-from tests.gateway.support import Running
+from tests.gateway.support import Running, allow_test_methods
 
 
 @pytest.fixture
-def extra_methods(running: Running) -> None:
+def extra_methods(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Methods of this file."""
+    names = ("boom", "twice", "fail", "wait", "open", "large")
+    allow_test_methods(monkeypatch, *(f"test.{name}" for name in names))
     methods = running.gateway.methods
 
     class Wait(Params):

@@ -82,7 +82,7 @@ async def test_scopes_are_checked_again() -> None:
     broadcaster = Broadcaster()
     broadcaster.publish("device.pair.requested", {"requestId": "r"})
     broadcaster.publish("tick", {})
-    broadcaster.publish("chat", {}, scope="operator.approvals")
+    broadcaster.publish("exec.approval.requested", {})
     made, sink = client(scopes=frozenset({"operator.read"}))
     broadcaster.add(made)
     assert await catch_up(broadcaster, made, 0) == 1
@@ -221,7 +221,7 @@ def test_the_backlog_is_bounded_and_never_hides_a_gap(
 ) -> None:
     backlog, newest = Backlog(max_frames, max_bytes), len(sizes)
     for seq, size in enumerate(sizes, start=1):
-        backlog.keep(KeptEvent(seq, "chat", None, b"x" * size))
+        backlog.keep(KeptEvent(seq, "chat", b"x" * size))
     assert len(backlog) <= max_frames
     assert sum(len(kept.frame) for kept in backlog.after(0, 100)) <= max_bytes
     if backlog.covers(after, newest):

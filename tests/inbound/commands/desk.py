@@ -13,6 +13,7 @@ from openclaw.inbound.commands.handle import handle_commands
 from openclaw.inbound.incoming import CommandContext, Facts, Handled, Outcome
 from openclaw.inbound.notices import Notices
 from openclaw.messages import AssistantMessage, Cost, TextBlock, Usage
+from openclaw.rights import rights_of_person
 from openclaw.runs.session_change import set_entry_fields
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
@@ -61,15 +62,10 @@ class Desk:
             environ={},
         )
 
-    async def say(self, text: str, **facts: Any) -> Outcome:
+    async def say(self, text: str, *, authorised: bool = True, owner: bool = True, **facts: Any) -> Outcome:
         """As the owner in a direct chat, unless told otherwise."""
-        given: dict[str, Any] = {
-            "session": SESSION,
-            "authorised": True,
-            "owner": True,
-            "sender_ids": ("+1555",),
-            **facts,
-        }
+        rights = rights_of_person(authorised=authorised, owner=owner)
+        given: dict[str, Any] = {"session": SESSION, "rights": rights, "sender_ids": ("+1555",), **facts}
         return await handle_commands(Facts(**given), text, self.context)
 
     async def reply(self, text: str, **facts: Any) -> str | None:

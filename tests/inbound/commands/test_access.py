@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from openclaw.inbound.commands.registry import COMMANDS
 from openclaw.inbound.incoming import Continue, Handled
 from tests.inbound.commands.desk import Desk
 
@@ -39,9 +38,11 @@ async def test_what_only_owners_may_is_silence_for_others(desk: Desk, text: str)
     assert (await desk.reply(text, owner=True, **facts)) is not None
 
 
-def test_the_commands_reserved_to_owners() -> None:
-    owners = {command.name for command in COMMANDS if command.access == "owner"}
-    assert owners == {"send", "activation", "approve", "config", "restart", "budget"}
+async def test_in_a_direct_chat_a_guest_is_told_whose_command_it_is(desk: Desk) -> None:
+    for text in ("/config show", "/approve 1 deny", "/exec security=full ask=off", "/elevated full"):
+        reply = await desk.reply(text, owner=False)
+        assert reply is not None and "is for the owner" in reply
+    assert await desk.stored() == {}
 
 
 async def test_an_owner_who_is_not_authorised_may_nothing(desk: Desk) -> None:

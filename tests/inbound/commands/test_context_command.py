@@ -30,7 +30,7 @@ async def test_a_window_nobody_stored_is_that_of_the_model(desk: Desk) -> None:
 
 
 async def test_the_budget_is_the_owners(desk: Desk) -> None:
-    assert await desk.say("/budget override", owner=False) == Handled()
+    assert await desk.say("/budget override", owner=False, chat_type="group") == Handled()
     assert await desk.stored() == {}
 
 

@@ -17,6 +17,9 @@ from openclaw.tools.exec.settings import ASK_LEVELS, SECURITY_LEVELS, ExecSettin
 from openclaw.tools.exec.tool import ExecTool
 from openclaw.tools.process_registry import ProcessRegistry
 
+SCOPE = "main|agent:main:main"
+"""The scope of the fixture ``context``."""
+
 
 @pytest.fixture
 def tool(processes: ProcessRegistry) -> ExecTool:
@@ -134,7 +137,7 @@ async def test_a_command_that_takes_longer_goes_to_the_background(
     )
     assert (result.details["status"], result.details["tail"]) == ("running", "begun\n")
     assert len(slug.split("-")) == 2
-    assert [session.id for session in processes.list("main")] == [slug]
+    assert [session.id for session in processes.list(SCOPE)] == [slug]
     assert processes.list("other") == []
     await processes.close()
     assert not is_running(result.details["pid"])
@@ -148,7 +151,7 @@ async def test_the_end_of_a_background_command_is_announced_once(
     good = await tool.run({"command": "read x; echo got\necho $x", "background": True}, told)
     bad = await tool.run({"command": "read x; exit 4", "background": True}, told)
     for result in (good, bad):
-        session = processes.get("main", result.details["sessionId"])
+        session = processes.get(SCOPE, result.details["sessionId"])
         assert session is not None
         await session.process.write(b"word\n")
         await session.ended.wait()
@@ -164,7 +167,7 @@ async def test_announcements_can_be_switched_off(processes: ProcessRegistry, con
     tool = ExecTool(ExecSettings(notify_on_exit=False), processes)
     told = msgspec.structs.replace(context, notify=notices.append)
     result = await tool.run({"command": "true", "background": True}, told)
-    session = processes.get("main", result.details["sessionId"])
+    session = processes.get(SCOPE, result.details["sessionId"])
     assert session is not None
     await session.ended.wait()
     await processes.close()
@@ -183,7 +186,7 @@ async def test_cancelling_ends_the_whole_group_even_a_grandchild_that_ignores_th
     with pytest.raises(asyncio.CancelledError):
         await call
     await until(lambda: not is_running(grandchild))
-    assert processes.list("main") == []
+    assert processes.list(SCOPE) == []
 
 
 async def test_a_quiet_grandchild_that_left_the_pipes_and_the_session_is_ended_too(
@@ -258,7 +261,7 @@ async def test_a_server_left_behind_by_the_shell_stays_in_reach(
     assert "The shell itself exited with code 0" in text_of(result)
     assert result.details["tail"].startswith("started ")
     server = int(result.details["tail"].split()[1])
-    session = processes.get("main", result.details["sessionId"])
+    session = processes.get(SCOPE, result.details["sessionId"])
     assert session is not None
     await processes.stop(session)
     await until(lambda: not is_running(server))
@@ -270,7 +273,7 @@ async def test_without_the_process_tool_nothing_goes_to_the_background(
     tool = ExecTool(ExecSettings(background_ms=10, allow_background=False), processes)
     result = await tool.run({"command": "sleep 0.2; echo done; sleep 60 &", "background": True}, context)
     assert text_of(result) == "done"
-    assert processes.list("main") == []
+    assert processes.list(SCOPE) == []
 
 
 async def test_a_terminal_of_120_by_30_is_given_on_request(tool: ExecTool, context: ToolContext) -> None:

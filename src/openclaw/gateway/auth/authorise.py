@@ -1,73 +1,114 @@
-"""Decides who may call which method: one table and one function, asked before a method is looked up.
+"""Decides which right a method, a parameter or an event needs: three tables, and the functions that read them.
 
-A name that is not in the table needs ``operator.admin``, so a method that was forgotten here is closed, not open.
+Every method that is registered and every event that is published must be in its table; a name that was forgotten fails
+when the Gateway is imported. Until then it is closed, not open: a name that no table knows needs ``admin``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import Literal, TypeAlias
+from collections.abc import Collection, Mapping, Set
+from typing import Any, Literal, TypeAlias
 
-Access: TypeAlias = Literal["read", "write", "admin", "pairing", "approvals", "node"]
-ADMIN = "operator.admin"
-READ = "operator.read"
-WRITE = "operator.write"
-PAIRING = "operator.pairing"
-APPROVALS = "operator.approvals"
+from openclaw.rights import ADMIN, Right, rights_of_client, scope_for
 
-_READ = """
-health logs.tail channels.status status usage.status usage.cost tts.status tts.providers models.list agents.list
-agent.identity.get skills.status voicewake.get sessions.list sessions.preview cron.list cron.status cron.runs
-system-presence last-heartbeat node.list node.describe chat.history
-"""
-_WRITE = """
-send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set node.invoke
-chat.send chat.abort browser.request
-"""
-_PAIRING = """
-node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list
-device.pair.approve device.pair.reject device.token.rotate device.token.revoke node.rename
-"""
-_APPROVALS = "exec.approval.request exec.approval.resolve"
-_NODE = "node.invoke.result node.event skills.bins"
-
-ACCESS: dict[str, Access] = {
-    **dict.fromkeys(_READ.split(), "read"),
-    **dict.fromkeys(_WRITE.split(), "write"),
-    **dict.fromkeys(_PAIRING.split(), "pairing"),
-    **dict.fromkeys(_APPROVALS.split(), "approvals"),
-    **dict.fromkeys(_NODE.split(), "node"),
+_METHODS: dict[Right, str] = {
+    "read": """
+        health logs.tail channels.status status usage.status usage.cost tts.status tts.providers models.list
+        agents.list agent.identity.get skills.status voicewake.get sessions.list sessions.preview cron.list cron.status
+        cron.runs system-presence last-heartbeat node.list node.describe chat.history
+        sessions.archived sessions.tree sessions.search sessions.export messages.list messages.get messages.why
+        memory.status memory.search events.replay
+    """,
+    "write": """
+        send agent agent.wait wake talk.mode tts.enable tts.disable tts.convert tts.setProvider voicewake.set
+        node.invoke chat.send chat.abort browser.request
+        memory.index
+    """,
+    "pairing": """
+        node.pair.request node.pair.list node.pair.approve node.pair.reject node.pair.verify device.pair.list
+        device.pair.approve device.pair.reject device.token.rotate device.token.revoke node.rename
+        device.pair.remove pairing.list pairing.approve
+    """,
+    "approvals": "exec.approval.request exec.approval.resolve",
+    "node": "node.invoke.result node.event skills.bins",
+    "admin": """
+        connect channels.logout config.get config.set config.apply config.patch config.schema exec.approvals.get
+        exec.approvals.set exec.approvals.node.get exec.approvals.node.set wizard.start wizard.next wizard.cancel
+        wizard.status agents.create agents.update agents.delete agents.files.list agents.files.get agents.files.set
+        skills.install skills.update update.run sessions.patch sessions.reset sessions.delete sessions.compact
+        set-heartbeats cron.add cron.update cron.remove cron.run system-event sessions.resolve sessions.usage
+        sessions.usage.timeseries sessions.usage.logs chat.inject poll
+        sessions.resume sessions.branch sessions.label sessions.import sessions.importFolder sessions.archive
+        agents.bind context.get context.diff context.find
+    """,
 }
+METHOD_RIGHTS: Mapping[str, Right] = {name: right for right, names in _METHODS.items() for name in names.split()}
 
-EVENT_SCOPES: dict[str, str] = {
-    "exec.approval.requested": APPROVALS,
-    "exec.approval.resolved": APPROVALS,
-    "device.pair.requested": PAIRING,
-    "device.pair.resolved": PAIRING,
-    "node.pair.requested": PAIRING,
-    "node.pair.resolved": PAIRING,
+PARAM_RIGHTS: Mapping[str, Mapping[str, Right]] = {
+    # With these a program speaks with the voice of the system, or changes what sessions.patch changes.
+    "agent": dict.fromkeys(
+        ("extra_system_prompt", "lane", "label", "spawned_by", "group_id", "group_channel", "group_space"), "admin"
+    ),
 }
-"""Events that only some operators may see, and nodes never."""
+"""Parameters that do more than their method does, by the name of their field."""
+
+Everyone: TypeAlias = Literal["everyone"]
+EVENT_RIGHTS: Mapping[str, Right | Everyone] = {
+    "connect.challenge": "everyone",
+    "tick": "everyone",
+    "shutdown": "everyone",
+    "agent": "read",
+    "chat": "read",
+    "presence": "read",
+    "health": "read",
+    "heartbeat": "read",
+    "cron": "read",
+    "talk.mode": "read",
+    "voicewake.changed": "read",
+    "exec.approval.requested": "approvals",
+    "exec.approval.resolved": "approvals",
+    "device.pair.requested": "pairing",
+    "device.pair.resolved": "pairing",
+    "node.pair.requested": "pairing",
+    "node.pair.resolved": "pairing",
+    "node.invoke.request": "node",
+}
+"""Who gets an event, live or replayed."""
 
 
-def access_of(method: str) -> Access:
-    return ACCESS.get(method, "admin")
+def right_of(method: str) -> Right:
+    return METHOD_RIGHTS.get(method, "admin")
 
 
-def refusal(role: str, scopes: Set[str], access: Access) -> str | None:
-    """Why this caller may not use a method with this access, or None."""
-    if (role == "node") != (access == "node"):
+def refusal(role: str, rights: Set[Right], right: Right) -> str | None:
+    """Why a caller with these rights may not cause an effect that needs this one, or None."""
+    if right in rights:
+        return None
+    if (role == "node") != (right == "node"):
         return f"unauthorized role: {role}"
-    if role == "node" or ADMIN in scopes:
-        return None
-    needed = f"operator.{access}"
-    if needed in scopes or (needed == READ and WRITE in scopes):
-        return None
-    return f"missing scope: {needed}"
+    return f"missing scope: {scope_for(right)}"
 
 
-def may_receive(role: str, scopes: Set[str], scope: str | None) -> bool:
-    """Whether an event that needs ``scope`` goes to this client."""
-    if scope is None:
-        return True
-    return role == "operator" and (ADMIN in scopes or scope in scopes)
+def param_refusal(method: str, params: Any, rights: Set[Right]) -> str | None:
+    """Why the caller of a method may not give one of its parameters, or None."""
+    for field, right in PARAM_RIGHTS.get(method, {}).items():
+        if getattr(params, field) and right not in rights:
+            wire = params.__struct_encode_fields__[params.__struct_fields__.index(field)]
+            return f"missing scope: {scope_for(right)} (for {wire})"
+    return None
+
+
+def may_receive(rights: Set[Right], event: str) -> bool:
+    """Whether a client with these rights gets an event. An event that no table knows is for the owner."""
+    right = EVENT_RIGHTS.get(event, "admin")
+    return right == "everyone" or right in rights
+
+
+def beyond(scopes: Set[str], handed_out: Collection[str]) -> str | None:
+    """Why a caller with these scopes may not give those to a device, or None: it has every one of them itself."""
+    own = rights_of_client("operator", scopes)
+    for scope in handed_out:
+        given = rights_of_client("operator", (scope,))
+        if scope not in scopes and ADMIN not in scopes and not (given and given <= own):
+            return f"missing scope: {scope}"
+    return None

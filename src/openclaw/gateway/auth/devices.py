@@ -58,6 +58,10 @@ class Devices:
     def paired(self, device_id: str) -> Record | None:
         return self._paired.get(device_id)
 
+    def waiting(self, request_id: str) -> Record | None:
+        """The pairing request with this id, as long as it is valid."""
+        return next((record for record in self._alive() if record.get("requestId") == request_id), None)
+
     def listing(self) -> dict[str, list[Record]]:
         """Both lists, newest first, without token values."""
         pending = sorted(self._alive(), key=lambda record: -_number(record, "ts"))
@@ -170,8 +174,7 @@ class Devices:
             record = self._paired.get(device_id)
             if record is None or role not in _roles(record):
                 return None
-            had = _tokens(record).get(role) or {}
-            wanted = list(scopes if scopes is not None else had.get("scopes") or record.get("scopes") or [])
+            wanted = list(scopes if scopes is not None else token_scopes(record, role))
             if not _covers(record, wanted):
                 return None
             return await self._save_token(record, role, self._new_token(record, role, wanted))
@@ -214,6 +217,14 @@ def summary(device: Record) -> Record:
     shown = {key: value for key, value in device.items() if key != "tokens"}
     tokens = [{k: v for k, v in token.items() if k != "token"} for token in _tokens(device).values()]
     return {**shown, "tokens": tokens} if tokens else shown
+
+
+def token_scopes(device: Record | None, role: str) -> list[str]:
+    """The scopes that the device's token for this role has, or would get when it is made anew."""
+    if device is None:
+        return []
+    issued = _tokens(device).get(role) or {}
+    return list(issued.get("scopes") or device.get("scopes") or [])
 
 
 def _tokens(record: Record) -> dict[str, Record]:

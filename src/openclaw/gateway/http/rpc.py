@@ -14,7 +14,6 @@ import msgspec
 from aiohttp import web
 
 from openclaw import __version__
-from openclaw.gateway.auth.authorise import ADMIN
 from openclaw.gateway.auth.origin import PeerAddress
 from openclaw.gateway.http.common import BodyTooLarge, HttpRefusal, read_body
 from openclaw.gateway.server import registry
@@ -30,6 +29,7 @@ from openclaw.gateway.server.params import (
     encode,
 )
 from openclaw.gateway.server.replay import catch_up, resume
+from openclaw.rights import ADMIN
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway

@@ -20,6 +20,7 @@ from openclaw.inbound.incoming import Facts
 from openclaw.models.base import ModelError
 from openclaw.opener import PathRefused
 from openclaw.paths import make_private_dir
+from openclaw.rights import OWNER
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef, is_subagent
 from openclaw.storage.base import MessageBody
@@ -95,7 +96,7 @@ async def _run(gateway: Gateway, target: SessionRef, tool: Tool, arguments: dict
     run_id = f"invoke-{uuid.uuid4()}"
 
     async def wish() -> ExecOverrides | None:
-        allowed = elevated_allowed(gateway.runtime.config.current, Facts(session=target))
+        allowed = elevated_allowed(gateway.runtime.config.current, Facts(session=target, rights=OWNER))
         body = MessageBody(elevated_allowed=allowed)
         default = gateway.runtime.config.current.agents.defaults.elevated_default
         return exec_overrides(body, await entry_of(gateway, target), default)

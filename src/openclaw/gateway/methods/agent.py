@@ -11,7 +11,7 @@ from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable, entry_of, require_agent, target_of
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
 from openclaw.inbound.command_text import may_be_command
-from openclaw.inbound.incoming import Handled, Incoming, operator_facts
+from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.pipeline import Accepted
 from openclaw.models.thinking import parse_level
 from openclaw.outbound.reasoning import reasoning_message
@@ -69,7 +69,7 @@ async def agent(call: MethodCall) -> Any:
         raise MethodError(f"Error: {bad}") from None
     call.client.follow_run(params.idempotency_key)
     message = Incoming(
-        facts=operator_facts(session, has_media=bool(images)),
+        facts=client_facts(session, call.client.rights, has_media=bool(images)),
         text=params.message,
         door="chat",
         run_id=params.idempotency_key,

@@ -265,7 +265,7 @@ class AgentsBind(Params):
     peer_id: NonEmpty | None = None
 
 
-@methods.add("agents.bind", AgentsBind, access="admin")
+@methods.add("agents.bind", AgentsBind)
 async def bind(call: MethodCall) -> Any:
     """Routes the messages of a channel, an account or a chat to this agent."""
     params: AgentsBind = call.params

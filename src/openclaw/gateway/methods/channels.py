@@ -82,14 +82,14 @@ class PairingApprove(Params):
     notify: bool = False
 
 
-@methods.add("pairing.list", PairingList, access="pairing")
+@methods.add("pairing.list", PairingList)
 async def list_pairing(call: MethodCall) -> Any:
     """Requests that have not expired, of one channel or of all, oldest first."""
     waiting = await call.gateway.pairing.pending(call.params.channel)
     return {"requests": [{"channel": channel, **msgspec.to_builtins(request)} for channel, request in waiting]}
 
 
-@methods.add("pairing.approve", PairingApprove, access="pairing")
+@methods.add("pairing.approve", PairingApprove)
 async def approve_pairing(call: MethodCall) -> Any:
     """Lets the sender of the code in. With ``notify`` it also tells them so on their channel."""
     params: PairingApprove = call.params

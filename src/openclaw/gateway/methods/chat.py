@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from openclaw.gateway.auth.authorise import ADMIN, APPROVALS
 from openclaw.gateway.methods.agent import thinking_level
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.registry import (
@@ -19,7 +18,7 @@ from openclaw.gateway.server.registry import (
 )
 from openclaw.gateway.views.history import read_history
 from openclaw.inbound.attachments import Attachment, BadAttachment, read_images
-from openclaw.inbound.incoming import Handled, Incoming, operator_facts
+from openclaw.inbound.incoming import Handled, Incoming, client_facts
 from openclaw.inbound.notices import injected_message
 from openclaw.inbound.pipeline import Accepted
 from openclaw.runs.dispatcher import Submission
@@ -81,10 +80,10 @@ async def send(call: MethodCall) -> Any:
     client.follow_run(run_id)
     entry = await entry_of(gateway, session)
     message = Incoming(
-        facts=operator_facts(
+        facts=client_facts(
             session,
+            client.rights,
             has_media=bool(images),
-            approver=ADMIN in client.scopes or APPROVALS in client.scopes,
             sender_ids=(client.client_info.id,),
             sender_username=client.client_info.display_name,
         ),

@@ -49,7 +49,7 @@ class ContextGet(Params):
     """Adds the exact JSON text that was sent to the provider."""
 
 
-@methods.add("context.get", ContextGet, access="admin")
+@methods.add("context.get", ContextGet)
 async def get(call: MethodCall) -> Any:
     params: ContextGet = call.params
     run = (
@@ -146,7 +146,7 @@ class ContextDiff(Params):
     b: NonEmpty | None = None
 
 
-@methods.add("context.diff", ContextDiff, access="admin")
+@methods.add("context.diff", ContextDiff)
 async def diff(call: MethodCall) -> Any:
     """The differences between two runs. Without ids the session's last two runs are compared."""
     params: ContextDiff = call.params
@@ -175,7 +175,7 @@ class ContextFind(Params):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_RUNS)] = 200
 
 
-@methods.add("context.find", ContextFind, access="admin")
+@methods.add("context.find", ContextFind)
 async def find(call: MethodCall) -> Any:
     """Tells in which of the session's last runs the phrase came into the model's view, and when and why it left."""
     params: ContextFind = call.params

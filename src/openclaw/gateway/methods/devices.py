@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Literal
 
-from openclaw.gateway.auth.devices import summary
+from openclaw.gateway.auth.authorise import beyond
+from openclaw.gateway.auth.devices import summary, token_scopes
 from openclaw.gateway.server.params import NonEmpty, NoParams, Params
 from openclaw.gateway.server.registry import MethodCall, MethodError, MethodTable
 
@@ -32,6 +34,12 @@ class TokenRevoke(Params):
     role: Role
 
 
+def _check_hands_out(call: MethodCall, scopes: Collection[str]) -> None:
+    """Nobody gives, renews or takes away more than they have themselves."""
+    if refused := beyond(call.client.scopes, scopes):
+        raise MethodError(f"{refused} (the device has it or would get it; ask a client that has it)")
+
+
 @methods.add("device.pair.list", NoParams)
 async def list_devices(call: MethodCall) -> Any:
     await call.gateway.devices.load()
@@ -41,6 +49,9 @@ async def list_devices(call: MethodCall) -> Any:
 @methods.add("device.pair.approve", PairRequest)
 async def approve(call: MethodCall) -> Any:
     request_id: str = call.params.request_id
+    await call.gateway.devices.load()
+    request = call.gateway.devices.waiting(request_id)
+    _check_hands_out(call, (request or {}).get("scopes") or ())
     device = await call.gateway.devices.approve(request_id)
     if device is None:
         raise MethodError("unknown requestId")
@@ -60,6 +71,9 @@ async def reject(call: MethodCall) -> Any:
 @methods.add("device.token.rotate", TokenRotate)
 async def rotate(call: MethodCall) -> Any:
     params: TokenRotate = call.params
+    await call.gateway.devices.load()
+    device = call.gateway.devices.paired(params.device_id)
+    _check_hands_out(call, [*(params.scopes or ()), *token_scopes(device, params.role)])
     token = await call.gateway.devices.rotate_token(params.device_id, params.role, params.scopes)
     if token is None:
         raise MethodError("unknown deviceId/role")
@@ -71,6 +85,8 @@ async def rotate(call: MethodCall) -> Any:
 @methods.add("device.token.revoke", TokenRevoke)
 async def revoke(call: MethodCall) -> Any:
     params: TokenRevoke = call.params
+    await call.gateway.devices.load()
+    _check_hands_out(call, token_scopes(call.gateway.devices.paired(params.device_id), params.role))
     token = await call.gateway.devices.revoke_token(params.device_id, params.role)
     if token is None:
         raise MethodError("unknown deviceId/role")
@@ -78,9 +94,11 @@ async def revoke(call: MethodCall) -> Any:
     return {"deviceId": params.device_id, "role": params.role, "revokedAtMs": token["revokedAtMs"]}
 
 
-@methods.add("device.pair.remove", PairedDevice, "pairing")
+@methods.add("device.pair.remove", PairedDevice)
 async def remove(call: MethodCall) -> Any:
     device_id: str = call.params.device_id
+    await call.gateway.devices.load()
+    _check_hands_out(call, (call.gateway.devices.paired(device_id) or {}).get("scopes") or ())
     if not await call.gateway.devices.remove(device_id):
         raise MethodError("unknown deviceId")
     call.gateway.end_device(device_id, None, "device removed", last=call.client)

@@ -50,7 +50,7 @@ class MemoryStatus(Params):
     """Asks the embedder for one vector, to see whether it works."""
 
 
-@methods.add("memory.status", MemoryStatus, access="read")
+@methods.add("memory.status", MemoryStatus)
 async def status(call: MethodCall) -> Any:
     params: MemoryStatus = call.params
     notes = notes_of(call.gateway, params.agent_id)
@@ -79,7 +79,7 @@ class MemoryIndexParams(Params):
     """Builds the index from nothing."""
 
 
-@methods.add("memory.index", MemoryIndexParams, access="write")
+@methods.add("memory.index", MemoryIndexParams)
 async def index(call: MethodCall) -> Any:
     params: MemoryIndexParams = call.params
     notes = notes_of(call.gateway, params.agent_id)
@@ -96,7 +96,7 @@ class MemorySearchParams(Params):
     min_score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
 
-@methods.add("memory.search", MemorySearchParams, access="read")
+@methods.add("memory.search", MemorySearchParams)
 async def search(call: MethodCall) -> Any:
     params: MemorySearchParams = call.params
     notes = notes_of(call.gateway, params.agent_id)

@@ -49,7 +49,7 @@ class MessagesList(Params):
     limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 50
 
 
-@methods.add("messages.list", MessagesList, access="read")
+@methods.add("messages.list", MessagesList)
 async def list_messages(call: MethodCall) -> Any:
     """The accepted messages, newest first."""
     params: MessagesList = call.params
@@ -68,7 +68,7 @@ class MessagesGet(Params):
     run_id: NonEmpty | None = None
 
 
-@methods.add("messages.get", MessagesGet, access="read")
+@methods.add("messages.get", MessagesGet)
 async def get(call: MethodCall) -> Any:
     params: MessagesGet = call.params
     ledger = call.gateway.runtime.ledger
@@ -88,7 +88,7 @@ class MessagesWhy(Params):
     """A ledger id, a run id or its beginning, a session key, a session id or a label."""
 
 
-@methods.add("messages.why", MessagesWhy, access="read")
+@methods.add("messages.why", MessagesWhy)
 async def why(call: MethodCall) -> Any:
     found = await explain(call.gateway, call.params.ref)
     return {"ts": call.gateway.runtime.clock.now_ms(), "ref": call.params.ref, **found}

@@ -309,7 +309,7 @@ async def compact(call: MethodCall) -> Any:
     return {**answer, "compacted": True, "archived": shortened.archived, "kept": shortened.kept}
 
 
-@methods.add("sessions.archived", SessionKey, access="read")
+@methods.add("sessions.archived", SessionKey)
 async def archived(call: MethodCall) -> Any:
     target = target_of(call.gateway, call.params.key)
     entry = await entry_of(call.gateway, target)
@@ -326,7 +326,7 @@ class SessionsResume(Params):
     """The place in the list, where 1 is the newest. Without id and index the newest is meant."""
 
 
-@methods.add("sessions.resume", SessionsResume, access="admin")
+@methods.add("sessions.resume", SessionsResume)
 async def resume(call: MethodCall) -> Any:
     params: SessionsResume = call.params
     if params.session_id is not None and params.index is not None:
@@ -345,7 +345,7 @@ async def resume(call: MethodCall) -> Any:
     return {**answer, "previousSessionId": previous, "marker": rotation.marker_text, "entry": rotation.new}
 
 
-@methods.add("sessions.tree", SessionKey, access="read")
+@methods.add("sessions.tree", SessionKey)
 async def tree(call: MethodCall) -> Any:
     """Every entry with its parent, in the order written. The next message follows ``leafId``."""
     target = target_of(call.gateway, call.params.key)
@@ -371,7 +371,7 @@ class SessionsBranch(Params):
     """Adds a summary of the branch that is left, for the agent."""
 
 
-@methods.add("sessions.branch", SessionsBranch, access="admin")
+@methods.add("sessions.branch", SessionsBranch)
 async def branch(call: MethodCall) -> Any:
     params: SessionsBranch = call.params
     target = target_of(call.gateway, params.key)
@@ -394,7 +394,7 @@ class SessionsLabel(Params):
     """The new label. An absent or empty one removes the label."""
 
 
-@methods.add("sessions.label", SessionsLabel, access="admin")
+@methods.add("sessions.label", SessionsLabel)
 async def label(call: MethodCall) -> Any:
     params: SessionsLabel = call.params
     target = target_of(call.gateway, params.key)

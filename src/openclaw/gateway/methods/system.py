@@ -216,7 +216,7 @@ class EventsReplay(Params):
     """The epoch in the ``hello-ok`` of the connection that the number came from. Without it a restart may be missed."""
 
 
-@methods.add("events.replay", EventsReplay, access="read")
+@methods.add("events.replay", EventsReplay)
 async def replay(call: MethodCall) -> Any:
     """Sends every broadcast after that number, then the answer.
 

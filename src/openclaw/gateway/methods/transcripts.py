@@ -51,7 +51,7 @@ class SessionsSearch(Params):
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_RESULTS)] = 20
 
 
-@methods.add("sessions.search", SessionsSearch, access="read")
+@methods.add("sessions.search", SessionsSearch)
 async def search(call: MethodCall) -> Any:
     params: SessionsSearch = call.params
     gateway = call.gateway
@@ -92,7 +92,7 @@ class SessionsExport(Params):
     cursor: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
-@methods.add("sessions.export", SessionsExport, access="read")
+@methods.add("sessions.export", SessionsExport)
 async def export(call: MethodCall) -> Any:
     params: SessionsExport = call.params
     gateway = call.gateway
@@ -134,7 +134,7 @@ class SessionsImport(Params):
     """The lines of an export, in either format."""
 
 
-@methods.add("sessions.import", SessionsImport, access="admin")
+@methods.add("sessions.import", SessionsImport)
 async def import_(call: MethodCall) -> Any:
     params: SessionsImport = call.params
     gateway = call.gateway
@@ -199,7 +199,7 @@ class FolderImport:
             self.done.append(session)
 
 
-@methods.add("sessions.importFolder", SessionsImportFolder, access="admin")
+@methods.add("sessions.importFolder", SessionsImportFolder)
 async def import_folder(call: MethodCall) -> Any:
     """Begins an import, or tells what it has done since the last call. One runs at a time."""
     params: SessionsImportFolder = call.params
@@ -226,7 +226,7 @@ class SessionsArchive(Params):
     """The age in days. Without it ``session.archive.afterDays`` counts."""
 
 
-@methods.add("sessions.archive", SessionsArchive, access="admin")
+@methods.add("sessions.archive", SessionsArchive)
 async def archive(call: MethodCall) -> Any:
     """Compresses old transcripts now rather than in the next hour."""
     done = await call.gateway.compress_old(call.params.after_days)

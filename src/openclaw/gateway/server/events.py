@@ -29,13 +29,14 @@ from openclaw.events import (
     ToolStarted,
     ToolUpdated,
 )
-from openclaw.gateway.auth.authorise import EVENT_SCOPES, may_receive
+from openclaw.gateway.auth.authorise import may_receive
 from openclaw.gateway.server import params
 from openclaw.gateway.server.params import NonEmpty, Params
 from openclaw.gateway.server.replay import REPLAY, Backlog, KeptEvent
 from openclaw.messages import ImageBlock, UserBlock
 from openclaw.models.errors import switch_text
 from openclaw.outbound.usage_text import with_footer
+from openclaw.rights import rights_of_client
 from openclaw.runs.queue import RunRecord
 from openclaw.sessions.keys import shown_key
 from openclaw.text import clipped
@@ -130,6 +131,7 @@ class Client:
         self.conn_id = conn_id
         self.role = role
         self.scopes = scopes
+        self.rights = rights_of_client(role, scopes)
         self.caps = caps
         self.client_info = client_info
         self.is_local = is_local
@@ -217,15 +219,13 @@ class Broadcaster:
         payload: Any,
         *,
         drop_if_slow: bool = False,
-        scope: str | None = None,
         state_version: dict[str, int] | None = None,
     ) -> None:
-        """Sends an event to every client that may see it. ``scope`` asks for more than the event itself does."""
+        """Sends an event to every client that may see it."""
         self.seq += 1
-        needed = scope or EVENT_SCOPES.get(event)
         frame = params.encode_event(event, payload, self.seq, state_version)
-        _send(self._live(needed), event, payload, frame, drop_if_slow)
-        self.backlog.keep(KeptEvent(self.seq, event, needed, frame))
+        _send(self._live(event), event, payload, frame, drop_if_slow)
+        self.backlog.keep(KeptEvent(self.seq, event, frame))
 
     def publish_variants(self, event: str, full: Payload, delta: Any, *, drop_if_slow: bool = False) -> None:
         """Sends an event in two forms under one number; clients with ``delta-events`` get the increment.
@@ -234,23 +234,23 @@ class Broadcaster:
         """
         self.seq += 1
         increment = params.encode_event(event, delta, self.seq)
-        live = self._live(None)
+        live = self._live(event)
         if whole := [client for client in live if not client.takes_increments]:
             payload = full() if callable(full) else full
             _send(whole, event, payload, params.encode_event(event, payload, self.seq), drop_if_slow)
         if len(whole) < len(live):
             _send([client for client in live if client.takes_increments], event, delta, increment, drop_if_slow)
-        self.backlog.keep(KeptEvent(self.seq, event, None, increment, full))
+        self.backlog.keep(KeptEvent(self.seq, event, increment, full))
 
     def send_to(self, conn_ids: Iterable[str], event: str, payload: Any, *, drop_if_slow: bool = False) -> None:
-        """Sends an event to these connections only, without a sequence number."""
-        named = [client for conn_id in conn_ids if (client := self.clients.get(conn_id)) is not None]
+        """Sends an event to these connections only, if they may see it, without a sequence number."""
+        found = [client for conn_id in conn_ids if (client := self.clients.get(conn_id)) is not None]
+        named = [client for client in found if may_receive(client.rights, event)]
         if named:
             _send(named, event, payload, params.encode_event(event, payload), drop_if_slow, filtered=False)
 
-    def _live(self, scope: str | None) -> list[Client]:
-        live = [client for client in self.clients.values() if client.live]
-        return [client for client in live if may_receive(client.role, client.scopes, scope)]
+    def _live(self, event: str) -> list[Client]:
+        return [client for client in self.clients.values() if client.live and may_receive(client.rights, event)]
 
 
 def _send(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Set
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from openclaw import __version__
+from openclaw.gateway.auth.authorise import may_receive, right_of
 from openclaw.gateway.auth.devices import (
     MAX_SKEW_MS,
     device_id,
@@ -22,6 +24,7 @@ from openclaw.gateway.server.events import MAX_BUFFERED_BYTES, ClientInfo
 from openclaw.gateway.server.params import MAX_FRAME_BYTES, PROTOCOL_VERSION, NonEmpty, Params
 from openclaw.gateway.server.registry import EVENTS
 from openclaw.gateway.server.replay import Resumption
+from openclaw.rights import ADMIN, Right, rights_of_client
 
 if TYPE_CHECKING:
     from openclaw.gateway.gateway import Gateway
@@ -110,7 +113,8 @@ async def admit(gateway: Gateway, connect: ConnectParams, peer: PeerAddress, non
     if role not in ("operator", "node"):
         raise ConnectRefused("invalid role")
     asked = tuple(connect.scopes or ())
-    scopes = asked or (("operator.admin",) if role == "operator" else ())
+    # A node has no scopes. Kept for its device, they would count once the device is an operator's, too.
+    scopes = (asked or (ADMIN,)) if role == "operator" else ()
     client = connect.client
     allowed = gateway.runtime.config.current.gateway.control_ui.allowed_origins
     is_page = is_control_ui(client.id) or is_webchat(client.id, client.mode)
@@ -258,6 +262,21 @@ class _Attempt:
 TICK_INTERVAL_MS = 30_000
 
 
+def _snapshot(gateway: Gateway, rights: Set[Right]) -> dict[str, Any]:
+    """The state that a new client begins with. Who may not ask for a part of it gets that part empty or not at all."""
+    snapshot: dict[str, Any] = {
+        "presence": gateway.presence.listing() if may_receive(rights, "presence") else [],
+        "health": (gateway.health.cached or {}) if may_receive(rights, "health") else {},
+        "stateVersion": gateway.state_version(),
+        "uptimeMs": gateway.runtime.clock.now_ms() - gateway.started_at,
+    }
+    if right_of("status") in rights:  # It tells the same.
+        snapshot["configPath"] = gateway.runtime.config.snapshot.path
+        snapshot["stateDir"] = str(gateway.runtime.state_dir)
+        snapshot["sessionDefaults"] = gateway.session_defaults()
+    return snapshot
+
+
 def hello_ok(
     gateway: Gateway, grant: ConnectGrant, conn_id: str, resumption: Resumption | None = None
 ) -> dict[str, Any]:
@@ -273,15 +292,7 @@ def hello_ok(
             "seq": gateway.broadcaster.seq,
         },
         "features": {"methods": gateway.methods.advertised(), "events": list(EVENTS)},
-        "snapshot": {
-            "presence": gateway.presence.listing(),
-            "health": gateway.health.cached or {},
-            "stateVersion": gateway.state_version(),
-            "uptimeMs": gateway.runtime.clock.now_ms() - gateway.started_at,
-            "configPath": gateway.runtime.config.snapshot.path,
-            "stateDir": str(gateway.runtime.state_dir),
-            "sessionDefaults": gateway.session_defaults(),
-        },
+        "snapshot": _snapshot(gateway, rights_of_client(grant.role, grant.scopes)),
     }
     if resumption is not None:
         hello["server"]["replay"] = resumption.view(gateway.broadcaster)

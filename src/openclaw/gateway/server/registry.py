@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from openclaw.config.agents import default_agent_id, main_key
-from openclaw.gateway.auth.authorise import Access, access_of, refusal
+from openclaw.gateway.auth.authorise import EVENT_RIGHTS, METHOD_RIGHTS, param_refusal, refusal, right_of
 from openclaw.gateway.server.params import (
     ErrorShape,
     InvalidParams,
@@ -59,6 +59,8 @@ node.pair.resolved node.invoke.request device.pair.requested device.pair.resolve
 exec.approval.requested exec.approval.resolved
 """
 EVENTS: tuple[str, ...] = tuple(_EVENTS.split())
+if unruled := {*ADVERTISED} - {*METHOD_RIGHTS} | {*EVENTS} ^ {*EVENT_RIGHTS}:
+    raise ValueError(f"gateway/auth/authorise.py has no rule for {', '.join(sorted(unruled))}, or a rule too many")
 
 
 class MethodError(Exception):
@@ -104,7 +106,6 @@ H = TypeVar("H", bound=Handler)
 class Method(msgspec.Struct, frozen=True):
     name: str
     params: type[Any] | None
-    access: Access
     handler: Handler
 
 
@@ -117,18 +118,16 @@ class MethodTable:
             for found in family._methods.values():
                 self._add(found)
 
-    def add(self, name: str, params: type[Any] | None = None, access: Access | None = None) -> Callable[[H], H]:
-        """Decorates the function that answers ``name``.
+    def add(self, name: str, params: type[Any] | None = None) -> Callable[[H], H]:
+        """Decorates the function that answers ``name``. The right that it needs is in ``METHOD_RIGHTS``.
 
-        ``params`` is the record its parameters decode into; without one the handler gets plain values. ``access`` may
-        be left out for names of protocol v3, whose access is fixed.
+        ``params`` is the record its parameters decode into; without one the handler gets plain values.
         """
-        fixed = access_of(name)
-        if access is not None and name in ADVERTISED and fixed != access:
-            raise ValueError(f"method {name} has access {fixed} in protocol v3, not {access}")
+        if name not in METHOD_RIGHTS:
+            raise ValueError(f"method {name} needs a right: add it to gateway/auth/authorise.py")
 
         def register(handler: H) -> H:
-            self._add(Method(name, params, access or fixed, handler))
+            self._add(Method(name, params, handler))
             return handler
 
         return register
@@ -146,11 +145,9 @@ class MethodTable:
         """The method, once the caller is known to be allowed to call it. Raises ``MethodError``."""
         if name == "connect":
             raise MethodError("connect is only valid as the first request")
-        found = self._methods.get(name)
-        access = found.access if found else access_of(name)
-        if refused := refusal(client.role, client.scopes, access):
+        if refused := refusal(client.role, client.rights, right_of(name)):
             raise MethodError(refused)
-        if found:
+        if found := self._methods.get(name):
             return found
         shown = clipped(name, 81)
         if name in ADVERTISED:
@@ -172,6 +169,8 @@ def open_call(
         raise MethodError(str(error)) from None
     except NotJson:
         raise MethodError(f"invalid {name} params: must be valid JSON") from None
+    if refused := param_refusal(name, params, client.rights):
+        raise MethodError(refused)
     return found, MethodCall(gateway, client, id, name, params if params is not None else {})
 
 

@@ -35,7 +35,6 @@ class KeptEvent(msgspec.Struct, frozen=True):
 
     seq: int
     event: str
-    scope: str | None
     frame: bytes
     whole: Any = None
     """None when all clients get the same. To save memory it may be a function that makes the payload on demand."""
@@ -141,7 +140,7 @@ async def catch_up(broadcaster: Broadcaster, client: Client, after_seq: int) -> 
 
 def frame_for(client: Client, kept: KeptEvent) -> bytes | None:
     """The frame in the form this client reads, or None if it is not for this client."""
-    if kept.scope is not None and not may_receive(client.role, client.scopes, kept.scope):
+    if not may_receive(client.rights, kept.event):
         return None
     accepts = client.event_filter
     if accepts is not None and not accepts(kept.event, params.decode_any(kept.frame).get("payload")):

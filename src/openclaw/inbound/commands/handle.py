@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -18,12 +18,13 @@ from openclaw.inbound.command_text import (
 )
 from openclaw.inbound.commands import context_command, management, models, queue, session, status
 from openclaw.inbound.commands.queue import edits_queue
-from openclaw.inbound.commands.registry import usable_aliases
+from openclaw.inbound.commands.registry import settings_rights, usable_aliases
 from openclaw.inbound.commands.session import begin_session, find_reset
 from openclaw.inbound.commands.settings import honoured, settings_for_run, store_directives
-from openclaw.inbound.directives import Directives, parse_directives
+from openclaw.inbound.directives import KINDS, Directives, parse_directives
 from openclaw.inbound.incoming import CommandContext, Continue, Facts, Handled, Handler, Outcome
 from openclaw.models.catalogue import UnknownModel
+from openclaw.rights import Right, scope_for
 
 HANDLERS: Mapping[str, Handler] = {
     "stop": session.stop,
@@ -64,24 +65,40 @@ async def handle_commands(facts: Facts, text: str, context: CommandContext) -> O
 
 
 async def _handle(facts: Facts, text: str, context: CommandContext) -> Outcome:
-    if facts.authorised and is_abort(text, facts.listening):
+    if "write" in facts.rights and is_abort(text, facts.listening):
         return await session.stop(context, facts)
     reset = find_reset(text, context.config.session.reset_triggers, facts.listening)
     if not reset and "/" not in text:
         return Continue(text=text)
-    called = stand_alone(command_body(text, facts.listening), facts.listening.bot_username)
-    if not facts.authorised:
-        # A message that is only a command is not answered. Inside other text the words are just words.
-        command = called is not None and (not called.command.directive or edits_queue(called))
-        silent = reset or command or is_directive_only(parse_directives(text), facts)
-        return Handled() if silent else Continue(text=text)
     if reset:
-        return await _start_over(*reset, facts, context)
-    if called is not None and called.command.name in HANDLERS and _understands(facts, context):
-        outcome = await _stand_alone(called, facts, context)
-        if outcome is not None:
-            return outcome
+        return _refused(facts, [("reset", "session")]) or await _start_over(*reset, facts, context)
+    called = stand_alone(command_body(text, facts.listening), facts.listening.bot_username)
+    if called is not None:
+        command = called.command
+        refused = _refused(facts, [(command.name, command.right_for(called.args))])
+        if refused and (not command.directive or edits_queue(called)):
+            return refused
+        if not refused and command.name in HANDLERS and _understands(facts, context):
+            outcome = await _stand_alone(called, facts, context)
+            if outcome is not None:
+                return outcome
     return await _with_directives(text, facts, context)
+
+
+def _refused(facts: Facts, needed: Iterable[tuple[str, Right]]) -> Handled | None:
+    """The answer to somebody who gives a command without its right; None: every right is there.
+
+    A client is told the scope that it lacks, and a guest in a direct chat whose command it is. Strangers and groups
+    hear nothing.
+    """
+    for name, right in needed:
+        if right in facts.rights:
+            continue
+        if facts.client:
+            return Handled(reply=f"❌ /{name} needs the scope {scope_for(right)}, which this client does not have.")
+        told = f"❌ /{name} is for the owner, who is named in commands.ownerAllowFrom." if facts.rights else None
+        return Handled(reply=None if facts.group else told)
+    return None
 
 
 def _understands(facts: Facts, context: CommandContext) -> bool:
@@ -90,7 +107,7 @@ def _understands(facts: Facts, context: CommandContext) -> bool:
 
 def is_directive_only(directives: Directives, facts: Facts) -> bool:
     """Whether the message holds settings and nothing else, no picture either."""
-    return directives.any_setting and not facts.has_media and not _words(directives, facts)
+    return bool(directives.kinds) and not facts.has_media and not _words(directives, facts)
 
 
 def _words(directives: Directives, facts: Facts) -> str:
@@ -115,8 +132,6 @@ async def _start_over(trigger: str, rest: str, facts: Facts, context: CommandCon
 async def _stand_alone(called: Called, facts: Facts, context: CommandContext) -> Outcome | None:
     """The message is one command. None: its words do not fit the command after all."""
     command = called.command
-    if command.access == "owner" and not facts.owner:
-        return Handled()
     if command.slow:
         return Handled(later=_reply(command.name, facts, context, called.args))
     answer = await HANDLERS[command.name](context, facts, called.args)
@@ -129,8 +144,16 @@ async def _reply(name: str, facts: Facts, context: CommandContext, args: str = "
 
 
 async def _with_directives(text: str, facts: Facts, context: CommandContext) -> Outcome:
+    """Obeys the settings that the sender may give. The others are refused when they stand alone, and else are words."""
     aliases = usable_aliases(model_aliases(context.config))
-    directives = honoured(parse_directives(text, aliases, shortcuts=_understands(facts, context)), facts)
+    shortcuts = "read" in facts.rights and _understands(facts, context)
+    directives = parse_directives(text, aliases, shortcuts=shortcuts)
+    if is_directive_only(directives, facts) and (refused := _refused(facts, settings_rights(directives.kinds))):
+        return refused
+    kinds = [kind for kind, right in settings_rights(KINDS, inline=True) if right in facts.rights]
+    if not {*directives.kinds} <= {*kinds}:
+        directives = parse_directives(text, aliases, shortcuts=shortcuts, kinds=kinds)
+    directives = honoured(directives, facts)
     only_settings = is_directive_only(directives, facts)
     replies = [await store_directives(directives, facts, context)] if only_settings else []
     replies += [reply for name in directives.shortcuts if (reply := await _reply(name, facts, context))]

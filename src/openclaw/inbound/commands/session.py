@@ -55,7 +55,7 @@ async def activation(context: CommandContext, facts: Facts, args: str) -> str:
 
 async def usage(context: CommandContext, facts: Facts, args: str) -> str:
     word = args.strip().lower()
-    if word == "cost":
+    if word.split()[:1] == ["cost"]:
         totals = await spent_by_session_and_agent(context.runtime, facts.session, await context.entry(facts.session))
         return "\n".join(["💸 Usage cost", *(f"{label} {cost_text(total)}" for label, total in totals.items())])
     entry = await context.entry(facts.session) or {}
@@ -70,7 +70,7 @@ async def usage(context: CommandContext, facts: Facts, args: str) -> str:
 
 async def resume(context: CommandContext, facts: Facts, args: str) -> str:
     runtime, session, wanted = context.runtime, facts.session, args.strip()
-    if wanted.lower() == "list":
+    if wanted.lower().split()[:1] == ["list"]:
         return _listing(await earlier_sessions(runtime, session), runtime.clock.now_ms())
     try:
         rotation = await take_up(runtime, context.dispatcher, session, wanted or None)

@@ -274,6 +274,8 @@ def invalid_exec(exec: ExecDirective) -> str:
 
 def closed_gates(config: Config, facts: Facts) -> list[str]:
     """The paths of the settings that forbid elevated commands. Empty: they are allowed."""
+    if "admin" not in facts.rights:
+        return ["commands.ownerAllowFrom"]
     agent = agent_config(config, facts.session.agent_id)
     own = agent.tools.elevated if agent and agent.tools else None
     closed = _closed("tools.elevated", config.tools.elevated, facts, list_required=True)

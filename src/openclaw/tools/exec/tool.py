@@ -127,7 +127,7 @@ class ExecTool:
         checked = await self._check(wanted, arguments, context)
         if isinstance(checked, NeedsApproval):
             return await self._ask(checked, context, warning)
-        session, complaint = await self._start(checked, context.agent_id)
+        session, complaint = await self._start(checked, context.process_scope)
         warning += complaint
         try:
             await self._watch(session, self._window(arguments), context)
@@ -243,7 +243,7 @@ class ExecTool:
         # Written before the command begins, so that a restart reports it as interrupted and not as never run.
         await approvals.keep(approval, "running")
         try:
-            session, _ = await self._start(asked.command, context.agent_id)
+            session, _ = await self._start(asked.command, context.process_scope)
         except ToolError as failed:
             note(f"Exec denied (gateway id={approval.id}, spawn-failed: {failed}): {shown}")
             return
@@ -257,14 +257,14 @@ class ExecTool:
         output = (await asyncio.to_thread(session.output.tail, OUTCOME_CHARS)).strip()
         (context.wake or note)(f"{text}\n{output}" if output else text)
 
-    async def _start(self, command: ShellCommand, agent_id: str) -> tuple[ProcessSession, str]:
+    async def _start(self, command: ShellCommand, scope: str) -> tuple[ProcessSession, str]:
         """Starts the command, without a terminal if none is available; then the second value is a warning."""
         warning = ""
         for attempt_pty in (True, False) if command.use_pty else (False,):
             try:
                 attempt = msgspec.structs.replace(command, use_pty=attempt_pty)
                 limit = self._settings.max_output_chars
-                return await self._processes.start(attempt, scope=agent_id, max_output_chars=limit), warning
+                return await self._processes.start(attempt, scope=scope, max_output_chars=limit), warning
             except OSError as error:
                 if not attempt_pty:
                     raise ToolError(f"The command could not be started: {error}") from None
