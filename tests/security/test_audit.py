@@ -75,7 +75,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "gateway.control_ui.origins_wide": (
         gateway(controlUi={"allowedOrigins": ["*"]}, trustedProxies=["127.0.0.1"]), "critical",
     ),
-    "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://user:pass@browser.example:9222"}}, "warn"),
+    "browser.remote_cdp_http": ({"browser": {"cdpUrl": "http://browser.example:9222"}}, "warn"),
     "config.invalid": (gateway(port="many"), "critical"),
     "config.refused": ({"agents": {"defaults": {"sandbox": {"mode": "all"}}}}, "critical"),
     "config.secrets.gateway_password_in_config": (
