@@ -18,6 +18,7 @@ import msgspec
 
 from openclaw.clock import Clock
 from openclaw.config.store import write_private
+from openclaw.foreign_text import disarmed
 from openclaw.sessions.prompt_prefix import system_line
 
 log = logging.getLogger("openclaw.sessions")
@@ -88,7 +89,7 @@ class SessionNotes:
 
         A note equal to the one before it is ignored; a full queue loses its oldest note.
         """
-        text = " ".join(text.split())[:MAX_TEXT]
+        text = disarmed(" ".join(text.split())[:MAX_TEXT])
         waiting = [note for note in self._notes.get(session_key, ()) if not note.taken_by]
         if not text or (id and self.knows(id)) or (not id and waiting and waiting[-1].text == text):
             return False

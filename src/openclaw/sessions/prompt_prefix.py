@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import datetime, tzinfo
 
+from openclaw.messages import UserMessage
+
 STAMPED = re.compile(r"^\[[^\]]*\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}[^\]]*\]")
 _MESSAGE_ID_LINE = re.compile(r"^[ \t]*\[message_id: [^\]]*\][ \t]*$\n?", re.MULTILINE)
 _SYSTEM_LINE = re.compile(r"System: \[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [^\]\n]*\]")
@@ -32,6 +34,11 @@ def is_internal(text: str) -> bool:
     if told is None and _SYSTEM_LINE.match(text) is not None:
         return True
     return text.startswith(GREETING_MARK, told.end() if told else 0)
+
+
+def as_typed(message: UserMessage, text: str) -> str:
+    """What the person typed. ``text`` is the text of the message or of its text block."""
+    return without_wrappers(text) if message.written is None else message.written
 
 
 def without_wrappers(text: str) -> str:
