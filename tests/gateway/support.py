@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
@@ -191,6 +192,7 @@ async def running_gateway(
         memories=unused,
     )
     gateway = build_gateway(runtime, Metrics(), LoopFairness(), environ)
+    gateway.heartbeats = cast(Any, SimpleNamespace(enabled=True))
     if services:
         await gateway.start_services()
     server = await serve(gateway, "localhost", 0, handshake_timeout_s=handshake_timeout_s)

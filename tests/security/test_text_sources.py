@@ -51,6 +51,8 @@ from openclaw.inbound.prompt_text import group_intro, sender_label
 from openclaw.messages import AssistantMessage, Message, TextBlock, ToolCall, ToolResultMessage, UserMessage, user_text
 from openclaw.models.base import Model
 from openclaw.runs.queue import collected_prompt
+from openclaw.scheduler.hooks import AgentRun as HookRun
+from openclaw.scheduler.hooks import wrapped
 from openclaw.sessions.entry import SessionEntry
 from openclaw.sessions.keys import SessionRef
 from openclaw.sessions.notes import SessionNotes
@@ -377,6 +379,8 @@ OTHERS: dict[str, Callable[[str], str]] = {
     "a file's name": lambda text: _marked(text, "x", cut=False),
     "a note of the Gateway about a command": note,
     "a turn that a command began": lambda text: system_line(disarmed(f"Exec done :: {text}"), AT, None),
+    "a webhook's message": lambda text: wrapped(HookRun(message=text), "run", "now", "now"),
+    "a webhook's name": lambda text: wrapped(HookRun(message="x", name=text), "run", "now", "now"),
     "a tool's output": lambda text: sent(result(text)),
     "a tool's error": lambda text: sent(result(text, is_error=True)),
     "another session": lambda text: sent(UserMessage(content=text, provenance={"kind": "inter_session"})),
@@ -492,10 +496,14 @@ PROMPT_MAKERS = {
     },
     "Incoming": {
         "gateway/http/openai_run.py", "gateway/methods/agent.py", "gateway/methods/chat.py", "inbound/pipeline.py",
+        "scheduler/turns.py",
     },
     "notes.add": {
         "agent/prepare.py", "gateway/gateway.py", "gateway/http/tools_invoke.py", "gateway/methods/system.py",
         "inbound/commands/context_command.py", "inbound/commands/settings.py", "inbound/pipeline.py",
+    },
+    "notes.put": {
+        "gateway/methods/cron.py", "scheduler/cron.py", "scheduler/hook_runs.py", "scheduler/tool.py",
     },
     "system_line": {"inbound/pipeline.py", "sessions/notes.py"},
 }  # fmt: skip

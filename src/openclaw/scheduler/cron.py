@@ -16,10 +16,20 @@ from typing import Any, Literal
 import msgspec
 
 from openclaw.clock import duration_ms, wait_within
-from openclaw.config.schema.system import Cron as CronConfig
+from openclaw.config.schema import Config
 from openclaw.models.thinking import parse_level
 from openclaw.scheduler.heartbeat import Heartbeats
-from openclaw.scheduler.jobs import MOST_JOBS, History, Job, JobError, JobStore, new_job, patched_job, shown, with_next_run
+from openclaw.scheduler.jobs import (
+    MOST_JOBS,
+    History,
+    Job,
+    JobError,
+    JobStore,
+    new_job,
+    patched_job,
+    shown,
+    with_next_run,
+)
 from openclaw.scheduler.schedule import BadSchedule, backoff_ms, next_run
 from openclaw.scheduler.turns import Outcome, Status, Turn, Turns, said_nothing
 from openclaw.sessions.keys import SessionRef
@@ -38,7 +48,8 @@ STALE_MS = 2 * 3_600_000
 RUN_LIMIT_S = 600
 RETENTION = "24h"
 SILENT_NOTE = (
-    "Your answer is delivered by itself; do not send it with a tool. When there is nothing to tell, answer HEARTBEAT_OK."
+    "Your answer is delivered by itself, so do not send it with a tool. "
+    "When there is nothing to tell, answer HEARTBEAT_OK."
 )
 Publish = Callable[[dict[str, Any]], None]
 
@@ -68,7 +79,7 @@ class Cron:
         self._publish = publish
         self._runtime = turns.runtime
         self._switched_off = switched_off
-        path = self._settings.store
+        path = self._config.cron.store
         self._store = JobStore(
             Path(path).expanduser() if path else self._runtime.state_dir / "cron" / "jobs.json",
         )
@@ -81,12 +92,12 @@ class Cron:
         self._last_look = 0
 
     @property
-    def _settings(self) -> CronConfig:
-        return self._turns.config.cron
+    def _config(self) -> Config:
+        return self._turns.config
 
     @property
     def enabled(self) -> bool:
-        return self._settings.enabled and not self._switched_off
+        return self._config.cron.enabled and not self._switched_off
 
     @property
     def history(self) -> History:
@@ -106,7 +117,7 @@ class Cron:
         self._loop = asyncio.create_task(self._keep_looking(), name="cron")
 
     async def stop(self) -> None:
-        tasks = [*self._active.values(), *([self._loop] if self._loop else [])]
+        tasks: list[asyncio.Task[Any]] = [*self._active.values(), *([self._loop] if self._loop else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -173,11 +184,15 @@ class Cron:
                 self._begin(job_id, due, run_id_of(job_id, str(due)))
 
     def _recompute(self, now: int) -> None:
-        """The clock was set back, so the next moments of repeated jobs may be far off. Moments that were are not run."""
+        """The clock was set back, so the next moments of repeated jobs may be far off."""
         log.warning("the clock went back; the next runs of scheduled jobs are worked out anew")
-        for job_id, job in self._store.jobs.items():
-            if job["schedule"].get("kind") != "at" and job_id not in self._active:
-                self._store.jobs[job_id] = with_next_run(job, now)
+        for job_id, job in list(self._store.jobs.items()):
+            schedule = job["schedule"]
+            if schedule.get("kind") == "at" or job_id in self._active:
+                continue
+            if schedule.get("kind") == "every" and now < schedule.get("anchorMs", 0) <= self._last_look:
+                job = {**job, "schedule": {**schedule, "anchorMs": now}}
+            self._store.jobs[job_id] = with_next_run(job, now)
 
     # One run
 
@@ -232,7 +247,7 @@ class Cron:
             return finished
 
     def _slot(self) -> asyncio.Semaphore:
-        limit = self._settings.max_concurrent_runs
+        limit = self._config.cron.max_concurrent_runs
         if self._slots is None or self._slots[0] != limit:
             self._slots = (limit, asyncio.Semaphore(limit))
         return self._slots[1]
@@ -271,9 +286,7 @@ class Cron:
             session_key=f"{session.key}:run:{outcome.session_id}" if outcome.session_id else session.key,
         )
 
-    async def _announce(
-        self, delivery: Job, agent_id: str, session: SessionRef, run_id: str, outcome: Outcome
-    ) -> str:
+    async def _announce(self, delivery: Job, agent_id: str, session: SessionRef, run_id: str, outcome: Outcome) -> str:
         """Delivers the answer. Returns why it could not be, unless the job does not mind."""
         if outcome.status != "ok" or said_nothing(outcome):
             return ""
@@ -292,12 +305,12 @@ class Cron:
         main = self._turns.main_session(agent_id)
         failed = outcome.status == "error"
         text = f"Cron (error): {outcome.error}" if failed else f"Cron: {outcome.summary}"
-        self._runtime.notes.add(main.key, text, id=str(uuid.uuid5(uuid.UUID(run_id), "told")))
+        self._runtime.notes.put(main.key, text, id=str(uuid.uuid5(uuid.UUID(run_id), "told")))
 
     async def _execute_main(self, job: Job, agent_id: str, text: str, run_id: str) -> Finished:
         """Tells the agent's main session, and with ``wakeMode`` now lets it answer at once."""
         main = self._turns.main_session(agent_id)
-        self._runtime.notes.add(main.key, text, id=run_id, wake=job.get("wakeMode") != "next-heartbeat")
+        self._runtime.notes.put(main.key, text, id=run_id, wake=job.get("wakeMode") != "next-heartbeat")
         await self._synced()
         faults.point("cron.told")
         if job.get("wakeMode") == "next-heartbeat":
@@ -356,7 +369,7 @@ class Cron:
 
     async def _drop_old_sessions(self, job_id: str) -> None:
         """Takes the sessions of runs of long ago off the list of sessions. Their transcripts stay."""
-        kept = self._settings.session_retention
+        kept = self._config.cron.session_retention
         if kept is False:
             return
         oldest = self._now() - duration_ms(kept or RETENTION, "d")

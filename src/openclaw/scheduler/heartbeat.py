@@ -18,8 +18,15 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from openclaw.clock import duration_ms, named_zone, wait_within
-from openclaw.config.agents import agent_config, agent_ids, default_agent_id, user_zone, workspace_dir
+from openclaw.clock import named_zone, wait_within
+from openclaw.config.agents import (
+    agent_ids,
+    beating_agents,
+    heartbeat_config,
+    heartbeat_ms,
+    user_zone,
+    workspace_dir,
+)
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ActiveHours, Heartbeat
 from openclaw.config.schema.channels import HeartbeatVisibility
@@ -90,6 +97,8 @@ class Heartbeats:
         self._lock = asyncio.Lock()
         self._requested: dict[str, str] = {}
         """Agents that are to be woken soon, each with the reason."""
+        self._beating: set[str] = set()
+        """Agents whose heartbeat is under way."""
         self._woken = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._started_at = self._runtime.clock.now_ms()
@@ -134,27 +143,31 @@ class Heartbeats:
 
     async def _keep_beating(self) -> None:
         while True:
-            pause = min([LONGEST_SLEEP_S, *(self._until_due(agent_id) for agent_id in self.agents())])
-            if not self._requested and await wait_within(self._woken, max(pause, 0.01), self._runtime.clock):
+            waiting = [agent_id for agent_id in self.agents() if agent_id not in self._beating]
+            pause = min([LONGEST_SLEEP_S, *map(self._until_due, waiting)])
+            if await wait_within(self._woken, max(pause, 0.01), self._runtime.clock):
                 # Several events that come together wake the agent once.
                 await self._runtime.clock.sleep(COALESCE_S)
             self._woken.clear()
-            requested, self._requested = self._requested, {}
-            for agent_id in self.agents():
-                if agent_id not in requested and self._until_due(agent_id) <= 0:
-                    requested[agent_id] = "interval"
-            busy = False
-            for agent_id, reason in requested.items():
-                try:
-                    beat = await self.run(agent_id, reason)
-                except Exception:
-                    log.exception("the heartbeat of %s failed inside the Gateway", agent_id)
-                    continue
-                if beat.reason == "requests-in-flight":
-                    busy = True
-                    self._requested.setdefault(agent_id, reason)
-            if busy:
+            due = {agent_id: "interval" for agent_id in self.agents() if self._until_due(agent_id) <= 0}
+            for agent_id, reason in {**due, **self._requested}.items():
+                if agent_id not in self._beating:
+                    self._requested.pop(agent_id, None)
+                    self._beating.add(agent_id)
+                    self._spawn(self._beat(agent_id, reason), f"heartbeat of {agent_id}")
+
+    async def _beat(self, agent_id: str, reason: str) -> None:
+        """Runs one heartbeat that is due or was asked for. One that finds its session busy comes again soon."""
+        try:
+            beat = await self.run(agent_id, reason)
+            if beat.reason == "requests-in-flight":
                 await self._runtime.clock.sleep(BUSY_S)
+                self._requested.setdefault(agent_id, reason)
+        except Exception:
+            log.exception("the heartbeat of %s failed inside the Gateway", agent_id)
+        finally:
+            self._beating.discard(agent_id)
+            self._woken.set()
 
     def _until_due(self, agent_id: str) -> float:
         """The seconds until the agent's next regular heartbeat."""
@@ -172,10 +185,10 @@ class Heartbeats:
         return beating_agents(self._turns.config)
 
     def settings(self, agent_id: str) -> Heartbeat:
-        return heartbeat_of(self._turns.config, agent_id)
+        return heartbeat_config(self._turns.config, agent_id)
 
     def every_ms(self, agent_id: str) -> int:
-        return interval_ms(self._turns.config, agent_id)
+        return heartbeat_ms(self._turns.config, agent_id)
 
     def session(self, agent_id: str) -> SessionRef:
         """The session in which the agent's heartbeats run."""
@@ -301,7 +314,11 @@ class Heartbeats:
         shown = visibility(config, str(route.get("channel") or ""), route.get("accountId"))
         facts: dict[str, Any] = {"durationMs": max(0, self._runtime.clock.now_ms() - beat.started_at)}
         if route:
-            facts |= {"channel": route["channel"], **({"accountId": route["accountId"]} if "accountId" in route else {})}
+            facts |= {
+                "channel": route["channel"],
+                **({"accountId": route["accountId"]} if "accountId" in route else {}),
+            }
+        told: dict[str, Any]
         if outcome.status == "error":
             status, told = "failed", {"reason": outcome.error, "indicatorType": "error"}
         elif said_nothing(outcome):
@@ -352,9 +369,7 @@ class Heartbeats:
     async def _deliver(
         self, beat: UnderWay, session: SessionRef, outcome: Outcome, route: dict[str, Any], text: str
     ) -> None:
-        await self._turns.announce(
-            beat.run_id, "deliver", session, outcome.session_id, route, text, "heartbeat"
-        )
+        await self._turns.announce(beat.run_id, "deliver", session, outcome.session_id, route, text, "heartbeat")
 
     async def _tell(self, status: str, **facts: Any) -> None:
         event = {"ts": self._runtime.clock.now_ms(), "status": status}
@@ -374,33 +389,6 @@ class Heartbeats:
                 await asyncio.to_thread(write_private, str(self._path), text)
             except OSError as problem:
                 log.error("%s cannot be written: %s", self._path, problem)
-
-
-def beating_agents(config: Config) -> list[str]:
-    """The agents that have heartbeats: those that configure one, else the default agent."""
-    own = [agent.id for agent in config.agents.list if agent.heartbeat is not None]
-    if not own:
-        return [default_agent_id(config)]
-    return [agent_id for agent_id in agent_ids(config) if _own_heartbeat(config, agent_id) is not None]
-
-
-def _own_heartbeat(config: Config, agent_id: str) -> Heartbeat | None:
-    agent = agent_config(config, agent_id)
-    return agent.heartbeat if agent is not None else None
-
-
-def heartbeat_of(config: Config, agent_id: str) -> Heartbeat:
-    return _own_heartbeat(config, agent_id) or config.agents.defaults.heartbeat
-
-
-def interval_ms(config: Config, agent_id: str) -> int:
-    """The time between two heartbeats; 0: the agent has none."""
-    if agent_id not in beating_agents(config):
-        return 0
-    try:
-        return duration_ms(heartbeat_of(config, agent_id).every, "m")
-    except ValueError:
-        return 0
 
 
 def within_hours(hours: ActiveHours, config: Config, now_ms: int) -> bool:
@@ -439,10 +427,10 @@ def visibility(config: Config, channel: str, account_id: str | None) -> Heartbea
 def is_empty_file(path: Path) -> bool:
     """Whether HEARTBEAT.md lists nothing to do: only blank lines, headings and empty items. No file is not empty."""
     try:
+        if not path.is_file():
+            return False
         with path.open(encoding="utf-8", errors="replace") as file:
             text = file.read(MAX_FILE)
     except OSError:
         return False
     return all(_EMPTY_LINE.fullmatch(line) for line in re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL).splitlines())
-
-

@@ -43,25 +43,25 @@ class _Shape(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields
     pass
 
 
-class AtSchedule(_Shape, tag_field="kind", tag="at"):
+class AtSchedule(_Shape, kw_only=True, tag_field="kind", tag="at"):
     at: NonEmpty
 
 
-class EverySchedule(_Shape, tag_field="kind", tag="every"):
+class EverySchedule(_Shape, kw_only=True, tag_field="kind", tag="every"):
     every_ms: Annotated[int, msgspec.Meta(ge=1)]
     anchor_ms: int | None = None
 
 
-class CronSchedule(_Shape, tag_field="kind", tag="cron"):
+class CronSchedule(_Shape, kw_only=True, tag_field="kind", tag="cron"):
     expr: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
     tz: str | None = None
 
 
-class SystemEventPayload(_Shape, tag_field="kind", tag="systemEvent"):
+class SystemEventPayload(_Shape, kw_only=True, tag_field="kind", tag="systemEvent"):
     text: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_MESSAGE)]
 
 
-class AgentTurnPayload(_Shape, tag_field="kind", tag="agentTurn"):
+class AgentTurnPayload(_Shape, kw_only=True, tag_field="kind", tag="agentTurn"):
     message: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_MESSAGE)]
     model: str | None = None
     thinking: str | None = None
@@ -73,7 +73,7 @@ class AgentTurnPayload(_Shape, tag_field="kind", tag="agentTurn"):
     best_effort_deliver: bool | None = None
 
 
-class Delivery(_Shape):
+class Delivery(_Shape, kw_only=True):
     mode: Literal["none", "announce"]
     channel: str | None = None
     to: str | None = None
@@ -81,7 +81,7 @@ class Delivery(_Shape):
     best_effort: bool | None = None
 
 
-class JobShape(_Shape):
+class JobShape(_Shape, kw_only=True):
     """What a client may say about a job. ``id``, times and state are the Gateway's."""
 
     name: NonEmpty
@@ -103,8 +103,9 @@ def new_job(given: Mapping[str, Any], now_ms: int) -> Job:
     """A job as it goes into the file. Raises ``JobError`` or ``BadSchedule``."""
     job = normalized(given)
     payload, schedule = job.get("payload"), job.get("schedule")
-    if "sessionTarget" not in job and isinstance(payload, dict):
-        job["sessionTarget"] = "main" if payload.get("kind") == "systemEvent" else "isolated"
+    if "sessionTarget" not in job:
+        told = isinstance(payload, dict) and payload.get("kind") == "systemEvent"
+        job["sessionTarget"] = "main" if told else "isolated"
     if isinstance(schedule, dict) and schedule.get("kind") == "at":
         job.setdefault("deleteAfterRun", True)
     if isinstance(schedule, dict) and schedule.get("kind") == "every" and schedule.get("anchorMs") is None:
@@ -294,7 +295,9 @@ class JobStore:
         try:
             content: Any = json.loads(self.path.read_bytes() or b"{}")
         except (ValueError, RecursionError) as problem:
-            raise JobError(f"{self.path} cannot be read: {problem}; mend it, or put {self.path}.bak in its place") from None
+            raise JobError(
+                f"{self.path} cannot be read: {problem}; mend it, or put {self.path}.bak in its place"
+            ) from None
         listed: list[Any] = content.get("jobs") or [] if isinstance(content, dict) else []
         jobs = [cast("Job", job) for job in listed if isinstance(job, dict)]
         self._extra = {name: value for name, value in content.items() if name != "jobs"} if listed else self._extra

@@ -1,4 +1,4 @@
-"""Turns that nobody in a chat asked for: a scheduled job, a webhook, a heartbeat. They begin, end and are announced here.
+"""Turns that nobody in a chat asked for: of a scheduled job, a webhook or a heartbeat. They begin and end here.
 
 Every step has a run id that is made from the run id before it. So a step that is repeated after a crash finds what it
 had done: the ledger takes each id once.
@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from openclaw.agent.runtime import Runtime
-from openclaw.config.agents import agent_ids, default_agent_id, main_session_key, user_zone
+from openclaw.config.agents import agent_ids, default_agent_id, user_zone
 from openclaw.config.schema import Config
 from openclaw.inbound.incoming import Facts, Incoming
 from openclaw.inbound.notices import Notices
@@ -25,8 +25,7 @@ from openclaw.runs.dispatcher import Dispatcher
 from openclaw.runs.queue import QueueWish
 from openclaw.runs.why_text import reason_text
 from openclaw.sessions.entry import SessionEntry, normalize_channel, normalize_route
-from openclaw.sessions.keys import SessionRef, normalize_main_key
-from openclaw.sessions.keys import main_session_key as main_key_of
+from openclaw.sessions.keys import SessionRef, main_session_key
 from openclaw.sessions.reset import rotated_entry
 from openclaw.storage import faults
 from openclaw.storage.base import END_STATES, Accept, LedgerRow, MessageBody, ReasonCode
@@ -108,8 +107,7 @@ class Turns:
 
     def main_session(self, agent_id: str) -> SessionRef:
         session = self.config.session
-        key = main_key_of(agent_id, main_key=normalize_main_key(session.main_key), scope=session.scope)
-        return SessionRef(agent_id, key if session.scope == "global" else main_session_key(self.config, agent_id))
+        return SessionRef(agent_id, main_session_key(agent_id, main_key=session.main_key, scope=session.scope))
 
     # A turn
 
@@ -181,7 +179,8 @@ class Turns:
         entry = await self.runtime.sessions.update(session.agent_id, session.key, change)
         if turn.source == "cron" and entry is not None:
             alias = f"{session.key}:run:{made}"
-            copied = {name: entry[name] for name in ("sessionId", "updatedAt", "label") if name in entry}
+            whole: dict[str, Any] = dict(entry)
+            copied = {name: whole[name] for name in ("sessionId", "updatedAt", "label") if name in whole}
             await self.runtime.sessions.update(
                 session.agent_id, alias, lambda _: cast("SessionEntry", copied), durable=False
             )
@@ -201,13 +200,22 @@ class Turns:
         else:
             route = {"channel": named, "to": (to or "").strip(), **({"accountId": account} if account else {})}
         if not is_delivered(route):
-            return Target(problem="delivery target is missing: no chat is known to send to; name a channel and a recipient")
+            return Target(
+                problem="delivery target is missing: no chat is known to send to; name a channel and a recipient"
+            )
         if problem := self._reach(named, route["to"], route.get("accountId")):
             return Target(problem=problem)
         return Target(route=route)
 
     async def announce(
-        self, run_id: str, step: str, session: SessionRef, session_id: str, route: dict[str, Any], text: str, source: str
+        self,
+        run_id: str,
+        step: str,
+        session: SessionRef,
+        session_id: str,
+        route: dict[str, Any],
+        text: str,
+        source: str,
     ) -> bool:
         """Hands a text to the outbox, exactly once for this step of this run. Returns whether this call did it."""
         accept = Accept(

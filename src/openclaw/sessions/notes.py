@@ -84,7 +84,11 @@ class SessionNotes:
             else:
                 self._notes.setdefault(note.session_key, deque()).append(note)
 
-    def add(self, session_key: str, text: str, *, id: str = "", wake: bool = False) -> bool:
+    def add(self, session_key: str, text: str) -> None:
+        """Queues a note that nobody waits for."""
+        self.put(session_key, text)
+
+    def put(self, session_key: str, text: str, *, id: str = "", wake: bool = False) -> bool:
         """Queues a note and returns whether it is new. ``synced`` waits until it is on disk.
 
         A note equal to the one before it is ignored; a full queue loses its oldest note.
