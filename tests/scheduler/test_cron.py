@@ -178,9 +178,10 @@ async def test_moments_missed_while_the_gateway_was_down_are_made_up_for_once(
     async with gateway_parts(tmp_path, model, clock=clock) as gateway:
         await start_scheduler(gateway)
         await history(gateway, job["id"], 1)
-        status = await gateway.cron.status()
-        assert len(await gateway.cron.history.entries(job["id"])) == 1
-        assert status["nextWakeAtMs"] > clock.now_ms()
+        async with asyncio.timeout(10):
+            while (due := (await gateway.cron.status())["nextWakeAtMs"]) is None:
+                await asyncio.sleep(0.01)
+        assert due > clock.now_ms() and len(await gateway.cron.history.entries(job["id"])) == 1
 
 
 class SetClock(MovableClock):
@@ -206,13 +207,15 @@ async def test_a_clock_that_is_set_back_neither_repeats_a_moment_nor_stops_the_j
             clock.advance(61)
             await history(gateway, job["id"], count)
         clock.ahead_ms = -600_000
-        count = 2
-        for _ in range(4):
+        clock.advance(61)
+        async with asyncio.timeout(10):
+            while (await gateway.cron.status())["nextWakeAtMs"] > clock.now_ms() + 60_000:
+                await asyncio.sleep(0.01)
+        for count in (3, 4, 5):
             clock.advance(61)
-            count += 1
-            entries = await history(gateway, job["id"], count)
-        runs = [entry["runId"] for entry in entries]
-        assert len(runs) == len(set(runs)) == 6
+            await history(gateway, job["id"], count)
+        runs = [entry["runId"] for entry in await gateway.cron.history.entries(job["id"])]
+        assert len(runs) == len(set(runs)) >= 5
 
 
 async def test_a_job_is_run_by_hand_and_answers_when_it_has_ended(gateway: Gateway, model: ScriptedModel) -> None:

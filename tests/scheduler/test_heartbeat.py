@@ -11,7 +11,6 @@ import pytest
 from openclaw.config.schema import Config
 from openclaw.config.schema.agents import ActiveHours
 from openclaw.gateway.gateway import Gateway
-from openclaw.messages import UserMessage
 from openclaw.scheduler.heartbeat import is_empty_file, within_hours
 from openclaw.sessions.reset import transcript_ref
 from tests.support.clock import MovableClock, until
@@ -19,6 +18,12 @@ from tests.support.loopback_channel import Loopback
 from tests.support.scripted_model import ScriptedModel
 
 MAIN = "agent:main:main"
+
+
+@pytest.fixture(autouse=True)
+def tasks(tmp_path: Path) -> None:
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "HEARTBEAT.md").write_text("- look after the server\n")
 
 
 async def chat_begins(phone: Loopback) -> None:
@@ -50,8 +55,8 @@ async def test_an_alert_is_delivered_and_the_chat_stays_as_it_was(
     assert entry is not None
     transcript = await gateway.runtime.transcripts.open(transcript_ref("main", entry))
     assert transcript is not None
-    asked = [one for one in transcript.context().messages if isinstance(one, UserMessage)]
-    assert [one.internal for one in asked] == [False, True]
+    hidden = [one.raw for one in await transcript.path_entries() if one.type == "custom_message"]
+    assert len(hidden) == 1 and b"HEARTBEAT.md" in hidden[0] and b'"display":false' in hidden[0]
 
 
 async def test_the_request_of_a_heartbeat_goes_on_from_the_chat_so_that_the_cache_holds(
@@ -131,7 +136,6 @@ async def test_a_busy_session_is_not_disturbed(
 async def test_a_heartbeat_file_that_lists_nothing_costs_nothing(
     gateway: Gateway, model: ScriptedModel, clock: MovableClock, tmp_path: Path
 ) -> None:
-    (tmp_path / "workspace").mkdir(exist_ok=True)
     (tmp_path / "workspace" / "HEARTBEAT.md").write_text("# Heartbeat\n\n- [ ]\n")
     clock.advance(30 * 60)
     assert (await last_event(gateway, "skipped"))["reason"] == "empty-heartbeat-file"
@@ -140,8 +144,14 @@ async def test_a_heartbeat_file_that_lists_nothing_costs_nothing(
 
 @pytest.mark.parametrize(
     ("text", "empty"),
-    [("", True), ("# Tasks\n\n## More\n", True), ("<!-- write\nhere -->\n", True), ("- \n* [ ]\n", True)]
-    + [("- water the plants\n", False), ("# Tasks\nlook at mail", False)],
+    [
+        ("", True),
+        ("# Tasks\n\n## More\n", True),
+        ("<!-- write\nhere -->\n", True),
+        ("- \n* [ ]\n", True),
+        ("- water the plants\n", False),
+        ("# Tasks\nlook at mail", False),
+    ],
 )
 def test_what_an_empty_heartbeat_file_is(tmp_path: Path, text: str, empty: bool) -> None:
     (tmp_path / "HEARTBEAT.md").write_text(text)
