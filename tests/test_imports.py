@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "scheduler": RECORDS | {"config", "storage", "sessions", "runs", "inbound", "agent"},
     "teamwork": RECORDS | {"config", "storage", "sessions", "models", "runs", "inbound", "agent", "tools", "outbound"},
     "skills": set(),
-    "security": RECORDS | {"config", "tools"},
+    "security": RECORDS | {"config", "storage", "tools"},
     "cli": RECORDS | {"config", "models", "gateway", "storage", "security"},
 }
 ALLOWED["gateway"] = RECORDS | {"routing"} | set(ALLOWED) - {"skills", "cli", "security"}

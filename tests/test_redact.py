@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openclaw import redact as redaction
 from openclaw.redact import Redactor, mask, redact
 
 SECRET = "abcdefghij0123456789KLMN"
@@ -90,3 +91,12 @@ def test_an_assigned_secret_never_survives(secret: str) -> None:
     hidden = redact(f"MY_API_KEY={secret} --token {secret}")
     assert f"={secret}" not in hidden
     assert f" {secret}" not in hidden
+
+
+def test_a_known_secret_is_masked_whatever_it_looks_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_known", {})
+    redaction.know(["plain words here", "short"])
+    assert redact("it said: plain words here, in short") == "it said: ***, in short"
+    redaction.know(f"secret-number-{number}" for number in range(redaction.MAX_KNOWN))
+    assert len(redaction._known) == redaction.MAX_KNOWN
+    assert redact("secret-number-0 plain words here") == "*** plain words here", "the oldest is forgotten"

@@ -7,7 +7,7 @@ Strangers choose much of that text, so the time must be linear in its length: ev
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
 from openclaw.patterns import PatternRefused, redact_pattern
@@ -15,6 +15,9 @@ from openclaw.patterns import PatternRefused, redact_pattern
 MIN_SHOWN = 18
 """A shorter secret is hidden whole. A longer one keeps its ends, so that two secrets can be told apart."""
 MASK = "***"
+MAX_KNOWN = 1000
+SHORTEST_KNOWN = 8
+"""Shorter secrets are not looked for by their value: they would match ordinary words."""
 
 _NAMES = r"(?:(?:api|access|private|secret|auth|signing|encryption)[_-]?key|token|secret|passwd|password)"
 _PREFIX = r"[a-z0-9_-]{0,60}?"
@@ -123,7 +126,21 @@ def configure(patterns: Sequence[str] | None, *, enabled: bool = True) -> list[s
 
 _built_in_redactor = Redactor()
 _current: Callable[[str], str] = _built_in_redactor
+_known: dict[str, None] = {}
+"""The process's own secrets, the newest last. A change makes a new dict: other threads read it."""
+
+
+def know(secrets: Iterable[str]) -> None:
+    """Tells secrets by their value. From then on they are masked wherever they stand, whatever they look like."""
+    global _known
+    if added := {secret: None for secret in secrets if len(secret) >= SHORTEST_KNOWN and secret not in _known}:
+        _known = dict(list({**_known, **added}.items())[-MAX_KNOWN:])
 
 
 def redact(text: str) -> str:
+    if _current is str:
+        return text
+    for secret in _known:
+        if secret in text:
+            text = text.replace(secret, mask(secret))
     return _current(text)

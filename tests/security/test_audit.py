@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "channels.signal.groups.open": ({**signal(groupPolicy="open"), **NO_TOOLS}, "warn"),
     "channels.signal.groups.allowFrom.wildcard": ({**signal(groupAllowFrom=["*"]), **NO_TOOLS}, "critical"),
-    "commands.ownerAllowFrom.wildcard": ({"commands": {"ownerAllowFrom": ["signal:*"]}}, "critical"),
+    "commands.ownerAllowFrom.wildcard": ({"commands": {"ownerAllowFrom": ["signal:*"]}}, "warn"),
     "commands.allowFrom.wildcard": ({"commands": {"allowFrom": {"signal": ["*"]}}}, "critical"),
     "commands.use_access_groups_off": ({"commands": {"useAccessGroups": False}}, "critical"),
     "security.exposure.open_groups_with_elevated": (
@@ -120,7 +121,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
 """Check id → the change to ``SAFE`` that brings it up, and its severity."""
 COMPANIONS = {
     # A dangerous combination is told beside its parts, and what the validator says beside what the audit says.
-    "gateway.bind_no_auth": {"config.refused"},
     "gateway.loopback_no_auth": {"config.refused"},
     "gateway.tailscale_funnel": {"config.invalid"},
     "hooks.token_too_short": {"config.secrets.hooks_token_in_config"},
@@ -250,8 +250,7 @@ def test_a_file_brings_its_finding_up_with_a_way_out_and_nothing_else(check_id: 
     act, severity = FILES[check_id]
     act(state)
     told = found(look(state))
-    # Where TLS is not served, the setting itself is refused.
-    assert set(told) - {"config.refused"} == {check_id}
+    assert set(told) == {check_id}
     assert (told[check_id].severity, bool(told[check_id].remediation)) == (severity, True)
 
 
@@ -306,7 +305,8 @@ def test_every_finding_has_an_example() -> None:
     ("pattern", "wide"),
     [("/usr/bin/*", True), ("*", True), ("/**", True), ("/bin/sh", True), ("/usr/bin/python3.11", True),
      ("/usr/bin/busybox", True), ("/usr/bin/git", True), ("/opt/tools/*", True), ("/usr/bin/gi?", False),
-     ("/usr/bin/ls", False), ("/usr/bin/uptime", False), ("/opt/tools/build-*", False)],
+     ("/usr/bin/cp", True), ("=git status", False), ("/usr/bin/ls", False),
+     ("/usr/bin/uptime", False), ("/opt/tools/build-*", False)],
 )  # fmt: skip
 def test_patterns_that_allow_everything_are_known(pattern: str, wide: bool) -> None:
     assert allows_everything(pattern) is wide
@@ -341,7 +341,7 @@ def test_fix_closes_files_groups_and_redaction_and_says_so(tmp_path: Path) -> No
     state = tmp_path / "state"
     look(state, {**signal(groupPolicy="open"), "logging": {"redactSensitive": "off"}})
     chmod(0o644, "agents", "main", "sessions", "s.jsonl")(state)
-    chmod(0o755, "workspace", "run.sh")(state)
+    chmod(0o755, "run.sh")(state)
     (state / "agents").chmod(0o777)
     (state / "openclaw.json").chmod(0o644)
     link("/etc/hostname", "blobs", "x")(state)
@@ -350,7 +350,7 @@ def test_fix_closes_files_groups_and_redaction_and_says_so(tmp_path: Path) -> No
     assert done.ok and done.config_written
     assert done.changes == ["logging.redactSensitive=off -> tools", "channels.signal.groupPolicy=open -> allowlist"]
     modes = {Path(action["path"]).name: action["mode"] for action in done.actions if action["ok"]}
-    # A program of the workspace stays one.
+    # A program stays one.
     assert modes == {"state": 0o700, "openclaw.json": 0o600, "agents": 0o700, "s.jsonl": 0o600, "run.sh": 0o700}
     told = found(look(state))
     assert set(told) == {"fs.state_file.symlink"}
@@ -360,16 +360,19 @@ def test_fix_closes_files_groups_and_redaction_and_says_so(tmp_path: Path) -> No
 
 def test_fix_never_follows_a_link(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
-    outside.write_text("")
+    outside.write_text(json.dumps(SAFE))
     outside.chmod(0o644)
     state = tmp_path / "state"
     look(state)
     (state / "credentials").symlink_to(tmp_path)
     (state / "x.jsonl").symlink_to(outside)
+    (state / "openclaw.json").unlink()
+    (state / "openclaw.json").symlink_to(outside)
     done = repair(state)
     assert outside.stat().st_mode & 0o777 == 0o644
-    skipped = {Path(action["path"]).name: action.get("skipped") for action in done.actions}
-    assert skipped == {"state": "already", "openclaw.json": "already", "credentials": "symlink"}
+    assert [(action["path"], action.get("skipped")) for action in done.actions] == [
+        (str(state / "openclaw.json"), "symlink")
+    ]
 
 
 def test_fix_says_what_it_could_not_change(tmp_path: Path) -> None:
@@ -377,6 +380,12 @@ def test_fix_says_what_it_could_not_change(tmp_path: Path) -> None:
     look(state)
     (state / "ledger.db").write_text("")
     (state / "ledger.db").chmod(0o644)
-    with patch.object(os, "geteuid", lambda: 12345):
+    with patch.object(os, "fchmod", side_effect=PermissionError(1, "Operation not permitted")):
         done = repair(state)
-    assert not done.ok and str(state / "ledger.db") in done.errors[0]
+    assert not done.ok and done.errors == [f"{state / 'ledger.db'}: Operation not permitted"]
+
+
+def test_the_page_lists_every_finding() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    rows = re.findall(r"^\| `([\w.<>]+)` \| (critical|warn|info)\b.*? \|", page, re.MULTILINE)
+    assert dict(rows) == {name: rule.severity for name, rule in RULES.items()}

@@ -39,7 +39,7 @@ def test_what_was_wider_is_narrowed_and_named(tmp_path: Path) -> None:
     assert str(narrowed).startswith(f"{state} (0777), ")
     assert "more" in str(narrowed)
     again = narrow(str(state))
-    assert (again.count, again.named, again.failed) == (0, [], [])
+    assert (again.count, again.changes, again.failed) == (0, [], [])
 
 
 def test_a_pipe_in_the_folder_does_not_stop_the_walk(tmp_path: Path) -> None:

@@ -31,11 +31,16 @@ def get(args: argparse.Namespace) -> int:
 
 
 def _configured(path: str) -> Any:
-    """The value at a path of the configuration."""
+    """The value at a path of the configuration. A section is shown without its secrets, a secret by its own path."""
     from openclaw.config.keypath import MISSING, KeyPathError, get_path
 
+    parsed = _parsed()
     try:
-        value = get_path(_parsed(), path, MISSING)
+        value = get_path(parsed, path, MISSING)
+        if isinstance(value, dict | list):
+            from openclaw.config.secrets import redacted
+
+            value = get_path(redacted(parsed), path, MISSING)
     except KeyPathError as error:
         raise UserError(f"{error}") from error
     if value is MISSING:

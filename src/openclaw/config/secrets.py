@@ -19,7 +19,7 @@ from openclaw.config.schema import Config
 from openclaw.config.schema.base import SecretRef
 from openclaw.config.shape import Shape, fields_of, free_keys, shape_of
 from openclaw.config.validate import ConfigInvalid, Issue
-from openclaw.redact import Redactor
+from openclaw.redact import Redactor, know
 
 COMMAND_TIMEOUT_S = 10
 MAX_BYTES = 64 * 1024
@@ -56,6 +56,7 @@ def resolve_secret(secret: str | SecretRef | None, environ: Mapping[str, str], w
     value = _from_file(secret.file, what) if secret.file else _from_command(secret.command or [], what)
     if not value:
         raise SecretUnavailable(f"{what}: {secret.file or 'the command'} gave nothing")
+    know([value])
     return value
 
 
@@ -143,6 +144,13 @@ def restored(incoming: Any, stored: Any, path: KeyPath = ()) -> Any:
 def secret_values(parsed: Any) -> Iterator[tuple[KeyPath, str]]:
     """Yields every secret that is written out in the values, with its key path."""
     return _secrets(parsed, shape_of(Config), ())
+
+
+def known_secrets(resolved: Any, environ: Mapping[str, str]) -> list[str]:
+    """Returns the secrets that a process knows from its configuration and from its environment."""
+    # A variable such as SSH_KEY often names a file, which is no secret.
+    variables = [value for name, value in environ.items() if _SECRET_VARIABLE.search(name) and value[:1] not in "/~"]
+    return [*(value for _, value in secret_values(resolved)), *variables]
 
 
 def _secrets(value: Any, shape: Shape | None, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Generator, Hashable, Iterable, 
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from openclaw import redact
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.edit import (
     added,
@@ -31,7 +32,7 @@ from openclaw.config.json5text import parse_source
 from openclaw.config.keypath import MISSING, KeyPath, format_path, get_path, parse_path
 from openclaw.config.load import Snapshot, parse_config, read_config
 from openclaw.config.schema import Config
-from openclaw.config.secrets import restored
+from openclaw.config.secrets import known_secrets, restored
 from openclaw.config.validate import ConfigConflict, ConfigError, ConfigInvalid, Issue
 from openclaw.paths import make_private_dir
 
@@ -84,6 +85,7 @@ class ConfigStore:
         self._good = snapshot
         self.current: Config = snapshot.config
         """The last configuration that was valid."""
+        redact.know(known_secrets(snapshot.resolved, self._environ))
 
     # Reading
 

@@ -47,6 +47,7 @@ from openclaw.storage.files.generation import check_generation
 from openclaw.storage.files.newer_state import Unreadable
 from openclaw.storage.files.permissions import Narrowed, narrow
 from openclaw.storage.files.session_store import sessions_folders
+from openclaw.tools import shell_process
 
 log = logging.getLogger("openclaw.gateway")
 
@@ -70,8 +71,9 @@ class CannotStart(Exception):
 
 def run(options: Options) -> int:
     """Serves until it is told to stop. Returns 0 after a clean stop and 1 when it could not start."""
-    # Every file that the Gateway makes is its owner's alone, whatever the service manager's mask says.
-    os.umask(0o077)
+    # Every file that the Gateway makes is its owner's alone, whatever the service manager's mask says. Commands of
+    # agents make files for others too.
+    shell_process.command_umask = os.umask(0o077) | 0o022
     state = make_private_dir(state_dir())
     # Agents may run `openclaw`, and the PATH of a service may lack its folder.
     folder, search_path = Path(sys.executable).parent, os.environ.get("PATH", os.defpath)

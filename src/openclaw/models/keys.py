@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from openclaw import paths
+from openclaw import paths, redact
 from openclaw.clock import Clock, SystemClock
 from openclaw.config.agents import agent_ids
 from openclaw.config.store import Derived
@@ -249,7 +249,9 @@ class Keys:
     async def read(self, key: Key, model: Model, config: Config) -> str:
         """The key itself. Raises ``MissingKey``."""
         section = provider_config(config, model.provider)
-        return _checked(await self._read(key, model, section), key.source, model.provider)
+        secret = _checked(await self._read(key, model, section), key.source, model.provider)
+        redact.know([secret])
+        return secret
 
     async def _read(self, key: Key, model: Model, provider: ProviderConfig | None) -> str:
         match key.source.kind:

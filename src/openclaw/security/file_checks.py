@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from openclaw.config.agents import agent_ids, workspace_dir
+from openclaw.paths import tls_files
 from openclaw.security.audit import Finding, Subject, finding
 
 OTHERS_WRITE = 0o022
@@ -144,6 +145,8 @@ def kind_of(path: Path, state: Path) -> str:
         return "credentials_dir"
     if parts[0] in ("devices", "identity"):
         return "devices"
+    if path.name == "gateway-key.pem":
+        return "tls_key"
     if parts[0] == "logs":
         return "log_file"
     if parts[0] == "exec-approvals.json":
@@ -195,7 +198,8 @@ def named_files(subject: Subject) -> Iterator[tuple[str, Path]]:
     if config.logging.file:
         yield "fs.log_file.perms_readable", Path(config.logging.file).expanduser()
     if config.gateway.tls.enabled and config.gateway.tls.key_path:
-        yield "fs.tls_key.perms_readable", Path(config.gateway.tls.key_path).expanduser()
+        _, key = tls_files(str(subject.state), config.gateway.tls.cert_path, config.gateway.tls.key_path)
+        yield "fs.tls_key.perms_readable", Path(key)
     yield from (("fs.secret_file.perms_readable", Path(name).expanduser()) for name in _secret_files(subject))
 
 

@@ -18,10 +18,8 @@ from openclaw.config.store import ConfigStore
 from openclaw.config.validate import ConfigError, ConfigInvalid
 from openclaw.security.access_checks import doors
 from openclaw.security.audit import Subject
-from openclaw.security.file_checks import OTHERS, entries, entry_of, named_files
-
-MAX_ACTIONS = 500
-"""More changed files than this are counted and not listed."""
+from openclaw.security.file_checks import OTHERS, entry_of, named_files
+from openclaw.storage.files.permissions import Narrowed, narrow
 
 
 class Fixes(msgspec.Struct, kw_only=True, rename="camel"):
@@ -34,6 +32,7 @@ class Fixes(msgspec.Struct, kw_only=True, rename="camel"):
     changes: list[str] = []
     actions: list[dict[str, Any]] = []
     more_actions: int = 0
+    """Changed files that are counted and not listed."""
     errors: list[str] = []
 
 
@@ -69,34 +68,23 @@ def _fix_config(subject: Subject, done: Fixes) -> None:
 
 
 def _fix_modes(subject: Subject, done: Fixes) -> None:
-    named = [subject.state, Path(subject.snapshot.path), subject.state / "credentials"]
-    for path in named:
-        _close(path, done, told=True)
-    for path in (*map(Path, subject.snapshot.includes), *(path for _, path in named_files(subject))):
+    narrowed = narrow(str(subject.state)) if subject.state.is_dir() else Narrowed()
+    done.actions += [_action(change.path, mode=change.after, ok=True) for change in narrowed.changes]
+    done.more_actions = narrowed.count - len(narrowed.changes)
+    done.errors += narrowed.failed
+    for path in (Path(subject.snapshot.path), *map(Path, subject.snapshot.includes)):
         _close(path, done)
-    for entry in entries(subject.state):
-        if not entry.is_link and entry.mode & OTHERS:
-            _close(entry.path, done)
+    for path in dict.fromkeys(path for _, path in named_files(subject)):
+        _close(path, done)
 
 
-def _close(path: Path, done: Fixes, *, told: bool = False) -> None:
-    """Takes the rights of other users away. A link is left alone. ``told`` lists it even if there is nothing to do."""
+def _close(path: Path, done: Fixes) -> None:
+    """Takes the rights of other users on one file away. A link is left alone."""
     entry = entry_of(path)
-    action: dict[str, Any] = {"kind": "chmod", "path": str(path), "ok": False}
-    if entry is None:
-        skipped = "missing"
-    elif entry.is_link:
-        skipped = "symlink"
-    elif not entry.mode & OTHERS:
-        skipped = "already"
-    elif entry.facts.st_uid != os.geteuid():
-        skipped = "not-owner"
-        done.errors.append(f"{path} belongs to another user and stays as it is")
-    else:
-        skipped = ""
-    if skipped:
-        if told or skipped == "not-owner":
-            _list(done, {**action, "skipped": skipped})
+    if entry is None or not entry.mode & OTHERS:
+        return
+    if entry.is_link:
+        done.actions.append(_action(str(path), skipped="symlink"))
         return
     try:
         # The descriptor is of this very file, even if somebody puts a link in its place meanwhile.
@@ -108,13 +96,10 @@ def _close(path: Path, done: Fixes, *, told: bool = False) -> None:
             os.close(handle)
     except OSError as error:
         done.errors.append(f"{path}: {error.strerror}")
-        _list(done, {**action, "error": str(error.strerror)})
+        done.actions.append(_action(str(path), error=str(error.strerror)))
     else:
-        _list(done, {**action, "mode": mode, "ok": True})
+        done.actions.append(_action(str(path), mode=mode, ok=True))
 
 
-def _list(done: Fixes, action: dict[str, Any]) -> None:
-    if len(done.actions) < MAX_ACTIONS:
-        done.actions.append(action)
-    else:
-        done.more_actions += 1
+def _action(path: str, **outcome: Any) -> dict[str, Any]:
+    return {"kind": "chmod", "path": path, "ok": False, **outcome}

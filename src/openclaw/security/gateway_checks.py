@@ -17,6 +17,8 @@ MIN_PASSWORD = 12
 MIN_VARIETY = 8
 """A secret with fewer different characters is easy to guess, however long it is."""
 MAX_ATTEMPTS = 100
+NARROWEST_IPV4, NARROWEST_IPV6 = 16, 48
+"""A network of proxies with a shorter prefix is too wide."""
 MAX_NAMED = 8
 """More key paths than this are counted and not named."""
 _NEW_TOKEN = "openclaw config set gateway.auth.token $(openssl rand -hex 32)"
@@ -105,7 +107,7 @@ def network_checks(subject: Subject) -> Iterator[Finding]:
     if limit.max_attempts > MAX_ATTEMPTS:
         detail = f"gateway.auth.rateLimit.maxAttempts is {limit.max_attempts} in {limit.window_ms} ms"
         yield finding("gateway.rate_limit_loose", detail, "openclaw config unset gateway.auth.rateLimit")
-    wide = [entry for entry in gateway.trusted_proxies if not _is_address(entry)]
+    wide = [entry for entry in gateway.trusted_proxies if _is_wide(entry)]
     if wide:
         detail = f"gateway.trustedProxies has {', '.join(map(repr, wide))}; who is there can claim any address"
         yield finding("gateway.trusted_proxies_wide", detail, "name the exact address of each proxy")
@@ -123,12 +125,12 @@ def network_checks(subject: Subject) -> Iterator[Finding]:
         yield finding("gateway.tailscale_serve", detail)
 
 
-def _is_address(text: str) -> bool:
+def _is_wide(proxy: str) -> bool:
     try:
-        address = ipaddress.ip_address(text.strip())
+        network = ipaddress.ip_network(proxy.strip(), strict=False)
     except ValueError:
-        return False
-    return not address.is_unspecified
+        return False  # Nobody is trusted for it.
+    return network.prefixlen < (NARROWEST_IPV4 if network.version == 4 else NARROWEST_IPV6)
 
 
 def _host(origin: str) -> str:

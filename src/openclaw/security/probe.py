@@ -1,7 +1,7 @@
 """``openclaw security audit --deep``: tries the doors of the running Gateway as an attacker would.
 
-It asks without a secret, as a web page of another site, and with wrong secrets in a row. The wrong secrets come from
-a loopback address of their own, so that their owner is not made to wait for them.
+It asks without a secret, as a web page of another site, and with wrong secrets in a row. The wrong secrets say that a
+proxy forwards them: the Gateway counts those apart, so that their owner is not made to wait for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from openclaw.security.gateway_checks import is_exposed, is_loopback
 TIMEOUT_S = 5
 MAX_GUESSES = 30
 FOREIGN_ORIGIN = "https://attacker.example"
-GUESSING_ADDRESS = "127.77.88.99"
+GUESSER = {"X-Forwarded-For": "192.0.2.77"}
 CLOSED_PATHS = (
     ("POST", "/__openclaw__/rpc"),
     ("GET", "/__openclaw__/events?sessionKey=main"),
@@ -108,9 +108,9 @@ class Probe:
             self._note("guessing", None, "not tried: it would lock this machine out, or the limit is too high to reach")
             return
         statuses: list[int] = []
-        async with self._session(GUESSING_ADDRESS) as session:
+        async with self._session() as session:
             for _ in range(limit + 2):
-                headers = {"Authorization": f"Bearer {secrets.token_hex(16)}"}
+                headers = {**GUESSER, "Authorization": f"Bearer {secrets.token_hex(16)}"}
                 url = self._place.url("http") + "/__openclaw__/rpc"
                 async with session.post(url, json={}, headers=headers, ssl=_ssl()) as answer:
                     statuses.append(answer.status)
@@ -161,8 +161,8 @@ class Probe:
                 return f"HTTP {error.status}"
 
     @asynccontextmanager
-    async def _session(self, source: str = "") -> AsyncGenerator[aiohttp.ClientSession]:
-        connector = aiohttp.TCPConnector(local_addr=(source, 0) if source else None, force_close=True)
+    async def _session(self) -> AsyncGenerator[aiohttp.ClientSession]:
+        connector = aiohttp.TCPConnector(force_close=True)
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             yield session

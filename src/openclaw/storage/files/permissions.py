@@ -10,24 +10,32 @@ from collections.abc import Iterator
 import msgspec
 
 MOST_NAMED = 5
-"""How many of the files that were too wide are named."""
+"""How many of the files that were too wide are named in a sentence."""
+MOST_LISTED = 500
 _DATA = (".json", ".jsonl", ".journal", ".db", ".sqlite", ".bak", ".log", ".zst")
 """Endings of files that nobody runs. Other files stay executable for their owner."""
 _NOT_OURS = ("workspace", "sandboxes")
 """Folders that agents fill. They are closed themselves, and what is in them stays as it is."""
 
 
+class Change(msgspec.Struct, frozen=True):
+    path: str
+    before: int
+    after: int
+
+
 class Narrowed(msgspec.Struct, kw_only=True):
     """What others could read or write until now."""
 
     count: int = 0
-    named: list[str] = []
-    """The first of them, with the mode that they had."""
+    changes: list[Change] = []
+    """The first of them."""
     failed: list[str] = []
 
     def __str__(self) -> str:
-        more = f" and {self.count - len(self.named)} more" if self.count > len(self.named) else ""
-        return f"{', '.join(self.named)}{more}"
+        named = [f"{change.path} ({change.before:04o})" for change in self.changes[:MOST_NAMED]]
+        more = f" and {self.count - len(named)} more" if self.count > len(named) else ""
+        return f"{', '.join(named)}{more}"
 
 
 def narrow(state_dir: str) -> Narrowed:
@@ -69,5 +77,5 @@ def _narrow(folder: int | None, path: str, name: str, wanted: int, narrowed: Nar
             return
         if mode & 0o077:
             narrowed.count += 1
-            if len(narrowed.named) < MOST_NAMED:
-                narrowed.named.append(f"{path} ({mode:04o})")
+            if len(narrowed.changes) < MOST_LISTED:
+                narrowed.changes.append(Change(path, mode, mode & wanted))
