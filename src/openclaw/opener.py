@@ -99,7 +99,7 @@ class PathOpener:
             raise PathRefused("The path holds a NUL character")
         if wanted == "~" or wanted.startswith("~/"):
             wanted = f"{self._home}{wanted[1:]}"
-        return os.path.normpath(os.path.join(self._base, wanted))
+        return os.path.normpath(Path(self._base) / wanted)
 
     def open_read(self, path: str) -> BinaryIO:
         """Opens a regular file for reading. Tries the path, then the spellings that macOS gives to names."""

@@ -492,7 +492,7 @@ class Pipeline:
         if message.inbound is None:
             prompt = self._prompt(message, outcome, entry)
             return msgspec.structs.replace(body, prompt=prompt, internal=outcome.greeting, **found)
-        inbound = await within_reach(self._runtime, message.inbound, message.facts.session.agent_id)
+        inbound = await within_reach(self._runtime, message.inbound, message.facts.session, entry)
         rules, patterns = group_rules(message.settings, inbound), message.facts.listening.mentions
         return msgspec.structs.replace(
             body,
