@@ -149,7 +149,7 @@ def decode_message(raw: bytes | msgspec.Raw) -> Message | None:
     """The typed message, or None when the line holds a role or shape that is not part of a model's context."""
     try:
         return _message_decoder.decode(raw)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return _decode_tolerantly(raw)
 
 
@@ -157,7 +157,7 @@ def _decode_tolerantly(raw: bytes | msgspec.Raw) -> Message | None:
     """Keeps the known blocks and fields of a message that other software wrote."""
     try:
         data = msgspec.json.decode(raw)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     if not isinstance(data, dict) or data.get("role") not in _BLOCKS:
         return None
@@ -182,7 +182,7 @@ def _decode_tolerantly(raw: bytes | msgspec.Raw) -> Message | None:
             cleaned["errorMessage"] = str(cleaned["errorMessage"])
     try:
         return msgspec.convert(cleaned, Message)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 

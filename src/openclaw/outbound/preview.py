@@ -50,7 +50,7 @@ def _line_message(line: bytes) -> Message | None:
     try:
         raw = _message_only.decode(line).message
         return decode_message(raw) if bytes(raw) else None
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 

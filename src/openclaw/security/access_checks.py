@@ -140,7 +140,7 @@ def command_checks(subject: Subject) -> Iterator[Finding]:
     commands = subject.snapshot.config.commands
     owners = [str(entry) for entry in commands.owner_allow_from]
     if any(entry.split(":")[-1].strip() == "*" for entry in owners):
-        detail = 'commands.ownerAllowFrom has "*": who may write may change the configuration and approve commands'
+        detail = 'commands.ownerAllowFrom has "*": nobody becomes an owner by it here, and everybody in the original'
         yield finding("commands.ownerAllowFrom.wildcard", detail, "name yourself in commands.ownerAllowFrom")
     wide = [channel for channel, people in commands.allow_from.items() if "*" in map(str, people)]
     if wide:

@@ -101,7 +101,7 @@ RULES: dict[str, Rule] = {
     "channels.<channel>.dm.scope_main_multiuser": Rule("warn", "Several people share one conversation"),
     "channels.<channel>.groups.open": Rule("warn", "Every member of a group can write to the agent"),
     "channels.<channel>.groups.allowFrom.wildcard": Rule("critical", "The list for groups admits everybody"),
-    "commands.ownerAllowFrom.wildcard": Rule("critical", "Everybody is an owner"),
+    "commands.ownerAllowFrom.wildcard": Rule("warn", "The list of owners names nobody"),
     "commands.allowFrom.wildcard": Rule("critical", "Everybody may use commands"),
     "commands.use_access_groups_off": Rule("critical", "Commands do not obey the lists"),
     "security.exposure.open_groups_with_elevated": Rule("critical", "Elevated commands meet open groups"),

@@ -107,7 +107,7 @@ async def _read(response: aiohttp.ClientResponse, method: str) -> bytes:
 def _result(method: str, request_id: str, body: bytes) -> Any:
     try:
         answer = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise RpcError(method, 0, "the answer is not JSON; is this really a signal-cli daemon?") from None
     match answer:
         case {"error": {"code": int(code), "message": str(message), **more}}:

@@ -57,7 +57,7 @@ def _stored(entry: Entry, with_reasoning: bool) -> msgspec.Raw | None:
         return msgspec.Raw(msgspec.json.encode(_marker_view(entry)))
     try:
         line = _line.decode(entry.raw)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     if entry.type == "custom_message":
         content = [{"type": "text", "text": line.content}] if isinstance(line.content, str) else line.content
@@ -86,7 +86,7 @@ def _ms(timestamp: Any) -> int | None:
 def _role_of(raw: bytes) -> str:
     try:
         return _role.decode(raw).role
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return ""
 
 
@@ -194,7 +194,7 @@ def _answer_line(entry: Entry) -> dict[str, Any] | None:
         return None
     try:
         line = msgspec.json.decode(entry.raw)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     match line:
         case {"message": {"role": "assistant", "content": list(), **fields}} if fields.get("model") != _OURS:
