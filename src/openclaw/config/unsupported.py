@@ -17,6 +17,7 @@ _NO_BLOCKS = "replies are not sent in blocks yet"
 _NO_HEARTBEAT = "agents have no heartbeat yet"
 
 _PER_AGENT = {
+    "sandbox.docker.setupCommand": "a container lives for one command; do this when you build the image",
     "sandbox.browser": "the browser does not run in a sandbox; sandboxed sessions have none",
     "heartbeat.activeHours": _NO_HEARTBEAT,
     "heartbeat.session": _NO_HEARTBEAT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,9 @@ from openclaw.tools.sandbox.plan import make_plan
 KEY = "agent:main:main"
 
 
-def config_with(sandbox: dict[str, Any], **tools: Any) -> Config:
-    import json
-
-    snapshot = parse_config(
-        "openclaw.json",
-        json.dumps({"agents": {"defaults": {"sandbox": {"mode": "all", **sandbox}}}, "tools": tools}),
-        {},
-    )
+def config_with(sandbox: dict[str, Any], tools: dict[str, Any] | None = None) -> Config:
+    values = {"agents": {"defaults": {"sandbox": {"mode": "all", **sandbox}}}, "tools": tools or {}}
+    snapshot = parse_config("openclaw.json", json.dumps(values), {})
     assert snapshot.valid, snapshot.issues
     return snapshot.config
 

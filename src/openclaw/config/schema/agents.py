@@ -226,7 +226,7 @@ class SandboxDocker(Record):
     env: dict[str, str] = {}
     """Variables of commands. Those of the Gateway are never handed on."""
     setup_command: str | None = None
-    """Runs once in a new container. Only for docker and podman."""
+    """Runs once in a new container, in other versions."""
     pids_limit: Count = 256
     """The most processes."""
     memory: str | int = "2g"

@@ -46,7 +46,8 @@ class Boundary:
         self._lock = asyncio.Lock()
         self._group = ControlGroup()
         self._limits = Limits(memory=0, processes=0, cpus=None, each={})
-        self._closed: str | None = None
+        self.closed: str | None = None
+        """Why there can be no sandbox, whatever is installed."""
         mounts = [Mount(str(plan.folder), self.workdir, True)]
         if plan.access == "ro":
             mounts.append(Mount(str(plan.workspace), AGENT, False))
@@ -57,10 +58,10 @@ class Boundary:
         try:
             mounts += (binds := bind_mounts(plan))
             self._limits = limits_of(plan.docker)
-            self._closed = closed_by(plan, mounts)
+            self.closed = closed_by(plan, mounts)
             foreign |= {mount.folder for mount in binds}
         except (BadLimit, ValueError) as problem:
-            self._closed = str(problem)
+            self.closed = str(problem)
         self.mounts: Sequence[Mount] = mounts
         self.opener = PathOpener.in_sandbox(
             [
@@ -76,8 +77,14 @@ class Boundary:
         ``skills`` are the folders of skills on this machine. They are copied again when ``version`` changes.
         """
         async with self._lock:
-            why = self._closed or await asyncio.to_thread(self._ready, skills, version)
+            why = self.closed or await asyncio.to_thread(self._ready, skills, version)
         return f"This session must run in a sandbox, and none can be made: {why}." if why else None
+
+    async def check(self) -> str | None:
+        """Why there can be no sandbox. Unlike ``refusal`` it makes no folder."""
+        if self.closed is None and self.plan.backend == "bubblewrap":
+            self._group = await asyncio.to_thread(control_group, self.plan.group_name, self._limits)
+        return self.closed or await asyncio.to_thread(missing, self.plan, self.parts)
 
     def _ready(self, skills: Sequence[str], version: object) -> str | None:
         plan = self.plan
@@ -94,7 +101,7 @@ class Boundary:
         except (OSError, PathRefused) as error:
             return f"its folder {plan.folder} cannot be used ({error})"
         if plan.backend == "bubblewrap":
-            self._group = control_group(plan.own_folder.name, self._limits)
+            self._group = control_group(plan.group_name, self._limits)
         return missing(plan, self.parts)
 
     @property

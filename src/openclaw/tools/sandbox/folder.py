@@ -19,7 +19,7 @@ from openclaw.opener import FileMissing, PathOpener, PathRefused
 from openclaw.paths import make_private_dir
 from openclaw.tools.sandbox.launch import write_accounts
 from openclaw.tools.sandbox.limits import remove_control_group
-from openclaw.tools.sandbox.plan import SandboxPlan
+from openclaw.tools.sandbox.plan import SandboxPlan, group_name
 
 SEEDED = ("AGENTS.md", "SOUL.md", "TOOLS.md", "IDENTITY.md", "USER.md", "BOOTSTRAP.md", "HEARTBEAT.md")
 """Files of the workspace that a new sandbox gets a copy of."""
@@ -138,7 +138,7 @@ def remove_sandbox(record: SandboxRecord) -> None:
     folder = Path(record.folder)
     if folder.is_dir() and not folder.is_symlink():
         shutil.rmtree(folder)
-    remove_control_group(folder.name)
+    remove_control_group(group_name(folder))
     _record_path(folder).unlink(missing_ok=True)
 
 

@@ -58,6 +58,11 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
         return self.workspace if self.access == "rw" else self.own_folder
 
     @property
+    def group_name(self) -> str:
+        """The name of the sandbox's control groups. Other Gateways of this machine have others."""
+        return group_name(self.own_folder)
+
+    @property
     def key(self) -> tuple[object, ...]:
         """Equal for plans that are equal under one configuration, apart from the session."""
         agents = tuple(agent for agent, _ in self.lineage)
@@ -119,6 +124,10 @@ def slug_of(scope_key: str) -> str:
     """A name for a folder: readable, and different for different keys."""
     shown = _UNSAFE.sub("-", scope_key.strip().lower())[:32].strip("-.") or "session"
     return f"{shown}-{hashlib.sha256(scope_key.encode()).hexdigest()[:12]}"
+
+
+def group_name(folder: Path) -> str:
+    return f"{folder.name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 
 def holds(folder: str | Path, inner: str | Path) -> bool:
