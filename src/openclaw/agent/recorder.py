@@ -201,7 +201,7 @@ class Recorder:
             notes = self._runtime.notes.drain(row.session_key)
             text = "\n".join([*notes, "", prompt]) if notes else prompt
             blocks = [TextBlock(text=text), *self._images]
-            source = INTERNAL if row.body.internal else None
+            source = INTERNAL if row.body.internal else row.body.provenance or None
             message = UserMessage(content=blocks, timestamp=self._runtime.clock.now_ms(), provenance=source)
             message = await with_pictures(message, prepared, row.source)
             faults.point("user.before")
